@@ -1,0 +1,1 @@
+//! Says where two outcomes differ.

@@ -1,0 +1,113 @@
+//! Decisions: what a person, or a policy in their place, says about a call.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::canonical::Digest;
+use crate::id::{AgentName, CallId, CallPath, Timestamp};
+use crate::item::OutputContent;
+use crate::tool::ToolKey;
+
+/// What is said about a call that waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// It may run.
+    Approve,
+    /// It may run with these arguments instead.
+    ApproveEdited {
+        /// The arguments, canonical.
+        arguments: String,
+    },
+    /// It may not run, and the model is told this.
+    Reject {
+        /// What the model is told; without it, a standard text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+    },
+    /// Of a call in doubt: it happened, with this result.
+    Happened {
+        /// The result.
+        output: OutputContent,
+    },
+    /// Of a call in doubt: it did not happen; run it.
+    DidNotHappen,
+    /// Of a call in doubt: nobody knows; tell the model so.
+    Unknown,
+}
+
+/// How far a decision reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// This call alone.
+    #[default]
+    Call,
+    /// Every call of this tool by this agent, in this run.
+    Always,
+}
+
+/// Why a call waits for a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HoldReason {
+    /// The tool asks for approval.
+    Approval,
+    /// It had started when a process ended, and nobody knows whether it took effect.
+    InDoubt,
+}
+
+/// A call that waits for a person, as it is shown to one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pending {
+    /// Where it stands among nested agents.
+    pub path: CallPath,
+    /// The agent that made it.
+    pub agent: AgentName,
+    /// The tool's identity.
+    pub tool: ToolKey,
+    /// The arguments as the model wrote them.
+    pub arguments: String,
+    /// Why it waits.
+    pub reason: HoldReason,
+    /// What a decision will be bound to.
+    pub digest: Digest,
+    /// When the wait ends by itself, with a rejection.
+    pub expires: Option<Timestamp>,
+}
+
+impl Pending {
+    /// The call's own id.
+    pub fn call(&self) -> &CallId {
+        self.path.call()
+    }
+
+    /// The arguments as a value; `null` where they are not JSON.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.arguments).unwrap_or_default()
+    }
+}
+
+/// A decision that covers later calls too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// The agent whose calls it covers.
+    pub agent: AgentName,
+    /// The tool.
+    pub tool: ToolKey,
+    /// What was said.
+    pub verdict: StandingVerdict,
+}
+
+/// What a standing decision says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StandingVerdict {
+    /// Calls may run.
+    Approve,
+    /// Calls may not run.
+    Reject {
+        /// What the model is told.
+        message: Option<String>,
+    },
+}

@@ -1,0 +1,519 @@
+//! How entries move the machine, and which it refuses.
+
+use std::sync::Arc;
+
+use super::slot::{Slot, SlotState, Turn};
+use super::{Candidate, CandidateSource, End, Part, Phase, Produced, Run, text};
+use crate::canonical::Digest;
+use crate::decision::{Decision, HoldReason, Reach, StandingVerdict};
+use crate::failure::Failure;
+use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Decided, Entry, HandedOff, Held, How, Started};
+use crate::id::{AgentName, CallId};
+use crate::item::{Handoff, Item, Output, OutputContent, OutputStatus, Role};
+use crate::plan::{BodyKind, Work};
+use crate::tool::Gate;
+use crate::usage::Usage;
+
+/// What else follows from an entry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    /// An idempotent call has a result to keep.
+    pub receipt: Option<(Digest, OutputContent)>,
+}
+
+/// Why an entry does not fit the state of the run. The run is as it was.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Illegal {
+    /// The run has ended.
+    #[error("the run has ended")]
+    Over,
+    /// The entry belongs to another moment.
+    #[error("`{entry}` does not fit here: {why}")]
+    OutOfPlace {
+        /// The kind of entry.
+        entry: &'static str,
+        /// Why it does not fit.
+        why: &'static str,
+    },
+    /// There is no such open call.
+    #[error("there is no open call `{0}`")]
+    NoSuchCall(CallId),
+    /// The call may not start.
+    #[error("call `{call}` may not start: {why}")]
+    MayNotStart {
+        /// Which call.
+        call: CallId,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The call has its output.
+    #[error("call `{0}` has its output already")]
+    Settled(CallId),
+    /// A different decision was made before.
+    #[error("call `{0}` was decided otherwise before")]
+    AlreadyDecided(CallId),
+    /// The decision was made about other arguments or another tool.
+    #[error("the decision was made about something else than what call `{0}` would do")]
+    NotCovered(CallId),
+    /// The decision does not answer what is asked.
+    #[error("call `{call}` waits {waits}, which this decision does not answer")]
+    WrongDecision {
+        /// Which call.
+        call: CallId,
+        /// What it waits for.
+        waits: &'static str,
+    },
+}
+
+impl Run {
+    /// Moves a nested run, or this one where `path` is empty.
+    pub fn apply_at(&mut self, path: &[CallId], entry: &Entry) -> Result<Applied, Illegal> {
+        let Some((call, rest)) = path.split_first() else { return self.apply(entry) };
+        let no_such = || Illegal::NoSuchCall(call.clone());
+        let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call)).ok_or_else(no_such)?;
+        match (&mut slot.child, entry) {
+            (child, Entry::Started(started)) if rest.is_empty() => {
+                *child = Some(Box::new(Self::start(started.clone())));
+                Ok(Applied::default())
+            }
+            (Some(child), _) => child.apply_at(rest, entry),
+            (None, _) => Err(no_such()),
+        }
+    }
+
+    /// Moves the run by one entry, or says why the entry does not fit and changes nothing.
+    pub fn apply(&mut self, entry: &Entry) -> Result<Applied, Illegal> {
+        if self.end().is_some() && !matches!(entry, Entry::CallEndedLate(_)) {
+            return Err(Illegal::Over);
+        }
+        match entry {
+            Entry::Started(Started { .. }) => {
+                return Err(Illegal::OutOfPlace { entry: "started", why: "the run has begun" });
+            }
+            Entry::Answered(answered) => self.answered(answered)?,
+            Entry::AnswerRefused(refused) => {
+                self.must_be_ready("answer_refused")?;
+                self.turn += 1;
+                self.usage.add(&refused.usage);
+            }
+            Entry::ModelFailed(_) => self.usage.add(&Usage::unknown()),
+            Entry::Held(held) => self.held(held)?,
+            Entry::Decided(decided) => self.decided(decided)?,
+            Entry::Revoked(revoked) => {
+                self.standing.remove(&(revoked.agent.clone(), revoked.tool.clone()));
+            }
+            Entry::CallStarted(started) => self.call_started(started)?,
+            Entry::CallSettled(settled) => return self.call_settled(settled),
+            Entry::CallEndedLate(_) => {}
+            Entry::HandedOff(handed) => self.handed_off(handed)?,
+            Entry::WentOn => match &self.phase {
+                Phase::Judging(_) => self.phase = Phase::Ready,
+                _ => return Err(Illegal::OutOfPlace { entry: "went_on", why: "nothing is judged" }),
+            },
+            Entry::InputAdded(added) => {
+                if matches!(self.phase, Phase::Ready) {
+                    self.history.extend(added.items.iter().cloned());
+                } else {
+                    self.added_input.extend(added.items.iter().cloned());
+                }
+            }
+            Entry::Finished(finished) => {
+                self.close_turn();
+                if let Some(message) = &finished.message {
+                    self.push(&self.agent.clone(), message.clone(), Part::Said);
+                }
+                self.phase = Phase::Over(End::Finished(finished.output.clone()));
+            }
+            Entry::Failed(failed) => {
+                match failed.failure {
+                    Failure::InputGuardrail { .. }
+                    | Failure::OutputGuardrail { .. }
+                    | Failure::GuardrailFailed { .. } => {
+                        self.withhold_outputs();
+                        self.drop_untouched_answer();
+                    }
+                    _ => {}
+                }
+                self.close_turn();
+                self.phase = Phase::Over(End::Failed(failed.failure.clone()));
+            }
+            Entry::Cancelled(_) => {
+                self.drop_untouched_answer();
+                self.close_turn();
+                self.phase = Phase::Over(End::Cancelled);
+            }
+        }
+        Ok(Applied::default())
+    }
+
+    fn must_be_ready(&self, entry: &'static str) -> Result<(), Illegal> {
+        match self.phase {
+            Phase::Ready => Ok(()),
+            _ => Err(Illegal::OutOfPlace { entry, why: "the model was not asked" }),
+        }
+    }
+
+    fn answered(&mut self, answered: &Answered) -> Result<(), Illegal> {
+        self.must_be_ready("answered")?;
+        let calls: Vec<&Arc<Item>> = answered.items.iter().filter(|item| matches!(***item, Item::Call(_))).collect();
+        let fits = calls.len() == answered.calls.len()
+            && calls.iter().zip(&answered.calls).all(
+                |(item, planned)| matches!(&***item, Item::Call(call) if call.id == planned.call),
+            );
+        if !fits {
+            return Err(Illegal::OutOfPlace { entry: "answered", why: "its plan is not of its calls" });
+        }
+        self.turn += 1;
+        self.before_answer = (self.history.len(), self.produced.len());
+        self.usage.add(&answered.usage);
+        self.last_response_id.clone_from(&answered.response_id);
+        for planned in &answered.calls {
+            self.seen.insert(planned.call.clone(), planned.digest);
+        }
+        let mut planned = answered.calls.iter();
+        for item in &answered.items {
+            let part = match &**item {
+                Item::Call(_) => match planned.next().map(|planned| &planned.work) {
+                    Some(Work::Handoff { .. } | Work::Ignored) => Part::HandoffCall,
+                    _ => Part::Call,
+                },
+                _ => Part::Said,
+            };
+            self.push(&answered.agent, item.clone(), part);
+        }
+        if answered.calls.is_empty() {
+            self.phase = conclusion(answered).map_or(Phase::Ready, Phase::Concluding);
+            return Ok(());
+        }
+        self.used_tools.insert(answered.agent.clone());
+        self.count_repeats(answered);
+        let slots = answered.calls.iter().cloned().zip(calls.into_iter().cloned());
+        let mut turn = Turn::new(answered.agent.clone(), answered.after.clone(), slots);
+        for slot in &mut turn.slots {
+            let standing = self.standing.get(&(answered.agent.clone(), slot.planned.key.clone()));
+            if let (Work::Body { gate: Gate::Ask | Gate::Closed, .. }, Some(verdict)) = (&slot.planned.work, standing)
+            {
+                slot.stand_by(verdict);
+            }
+        }
+        let only_handoffs = turn.slots.iter().all(|slot| matches!(slot.planned.work, Work::Handoff { .. }));
+        self.phase = if only_handoffs { Phase::HandingOff(turn) } else { Phase::Working(turn) };
+        Ok(())
+    }
+
+    fn count_repeats(&mut self, answered: &Answered) {
+        let same = self.repeats.last.len() == answered.calls.len()
+            && self.repeats.last.iter().zip(&answered.calls).all(|(last, now)| last.1 == now.digest);
+        if same {
+            self.repeats.times += 1;
+        } else {
+            self.repeats.last = answered.calls.iter().map(|call| (call.key.clone(), call.digest)).collect();
+            self.repeats.times = 1;
+        }
+    }
+
+    fn open_slot(&mut self, call: &CallId) -> Result<&mut Slot, Illegal> {
+        let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call));
+        let slot = slot.ok_or_else(|| Illegal::NoSuchCall(call.clone()))?;
+        if slot.is_settled() { Err(Illegal::Settled(call.clone())) } else { Ok(slot) }
+    }
+
+    fn held(&mut self, held: &Held) -> Result<(), Illegal> {
+        let slot = self.open_slot(&held.call)?;
+        let attempt = match (&slot.state, &held.reason) {
+            (SlotState::Open, HoldReason::Approval) => 0,
+            (SlotState::Running { attempt, .. }, HoldReason::InDoubt) => *attempt,
+            _ => return Err(Illegal::OutOfPlace { entry: "held", why: "the call has gone on" }),
+        };
+        slot.decided = None;
+        slot.state = SlotState::Held { reason: held.reason.clone(), expires: held.expires, attempt };
+        Ok(())
+    }
+
+    fn decided(&mut self, decided: &Decided) -> Result<(), Illegal> {
+        let agent = self.open_turn().map_or_else(|| self.agent.clone(), |turn| turn.agent.clone());
+        let slot = self
+            .open_turn_mut()
+            .and_then(|turn| turn.slot_mut(&decided.call))
+            .ok_or_else(|| Illegal::NoSuchCall(decided.call.clone()))?;
+        if slot.planned.digest != decided.digest {
+            return Err(Illegal::NotCovered(decided.call.clone()));
+        }
+        if let Some(before) = &slot.decided {
+            let same = *before == decided.decision;
+            return if same { Ok(()) } else { Err(Illegal::AlreadyDecided(decided.call.clone())) };
+        }
+        slot.decide(decided)?;
+        let key = slot.planned.key.clone();
+        if decided.reach == Reach::Always {
+            let verdict = match &decided.decision {
+                Decision::Approve | Decision::ApproveEdited { .. } => StandingVerdict::Approve,
+                Decision::Reject { message } => StandingVerdict::Reject { message: message.clone() },
+                Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown => return Ok(()),
+            };
+            if let Some(turn) = self.open_turn_mut() {
+                for slot in turn.slots.iter_mut().filter(|slot| slot.planned.key == key) {
+                    slot.stand_by(&verdict);
+                }
+            }
+            self.standing.insert((agent, key), verdict);
+        }
+        Ok(())
+    }
+
+    fn call_started(&mut self, started: &CallStarted) -> Result<(), Illegal> {
+        let slot = self.open_slot(&started.call)?;
+        let may_not = |why| Err(Illegal::MayNotStart { call: started.call.clone(), why });
+        let Work::Body { gate, .. } = slot.planned.work else { return may_not("it has no body") };
+        let (attempt, edited) = match &slot.state {
+            SlotState::Open => match gate {
+                Gate::Open | Gate::Ask => (1, None),
+                Gate::Closed => return may_not("it needs a decision"),
+            },
+            SlotState::Approved { edited, attempt } => (attempt + 1, edited.clone()),
+            SlotState::Running { attempt, edited } => (attempt + 1, edited.clone()),
+            SlotState::Held { .. } => return may_not("it waits for a decision"),
+            SlotState::Answered { .. } => return may_not("it was decided that it does not run"),
+            SlotState::Settled { .. } => return may_not("it has its output"),
+        };
+        if attempt != started.attempt {
+            return may_not("another attempt is due");
+        }
+        slot.state = SlotState::Running { attempt, edited };
+        Ok(())
+    }
+
+    fn call_settled(&mut self, settled: &CallSettled) -> Result<Applied, Illegal> {
+        let slot = self.open_slot(&settled.call)?;
+        let mut applied = Applied::default();
+        match slot.planned.work {
+            Work::Handoff { .. } => {
+                return Err(Illegal::OutOfPlace { entry: "call_settled", why: "the call is a handoff" });
+            }
+            Work::Body { receipt: Some(receipt), .. } if settled.how == How::Succeeded => {
+                applied.receipt = Some((receipt, settled.output.clone()));
+            }
+            Work::Body { .. } | Work::Invalid { .. } | Work::Missing { .. } | Work::Ignored => {}
+        }
+        let is_cut_short = settled.ends_run || settled.how == How::Cancelled;
+        if settled.how == How::Succeeded && !matches!(slot.state, SlotState::Running { .. }) {
+            return Err(Illegal::OutOfPlace { entry: "call_settled", why: "the call never started" });
+        }
+        if is_cut_short {
+            self.cut_short.insert(settled.call.clone());
+        }
+        if let Phase::Working(turn) = &mut self.phase
+            && turn.settle(&settled.call, settled.how.clone(), settled.output.clone())
+        {
+            self.turn_settled();
+        }
+        Ok(applied)
+    }
+
+    /// All calls of the turn have their output, a handoff aside.
+    fn turn_settled(&mut self) {
+        let Phase::Working(turn) = std::mem::replace(&mut self.phase, Phase::Ready) else { return };
+        if turn.handoff().is_some() {
+            self.phase = Phase::HandingOff(turn);
+            return;
+        }
+        self.commit(&turn);
+        self.phase = match &turn.after {
+            AfterTools::RunAgain => Phase::Ready,
+            AfterTools::StopOnFirst => final_result(&turn, |_| true).map_or(Phase::Ready, Phase::Concluding),
+            AfterTools::StopAt(names) => {
+                let listed = |name: &str| names.iter().any(|listed| listed == name);
+                final_result(&turn, listed).map_or(Phase::Ready, Phase::Concluding)
+            }
+            AfterTools::Ask => Phase::Judging(turn),
+        };
+    }
+
+    /// Moves the turn's outputs into the history, in the model's order.
+    fn commit(&mut self, turn: &Turn) {
+        for produced in turn.outputs() {
+            self.history.push(produced.item.clone());
+            self.produced.push(produced);
+        }
+        self.history.append(&mut self.added_input);
+    }
+
+    fn handed_off(&mut self, handed: &HandedOff) -> Result<(), Illegal> {
+        let Phase::HandingOff(turn) = &self.phase else {
+            return Err(Illegal::OutOfPlace { entry: "handed_off", why: "no handoff is due" });
+        };
+        match turn.handoff() {
+            Some((slot, to)) if slot.planned.call == handed.call && *to == handed.to => {}
+            _ => return Err(Illegal::OutOfPlace { entry: "handed_off", why: "another handoff is due" }),
+        }
+        let Phase::HandingOff(turn) = std::mem::replace(&mut self.phase, Phase::Ready) else { return Ok(()) };
+        let handoff = Arc::new(Item::Handoff(Handoff {
+            call: handed.call.clone(),
+            from: turn.agent.clone(),
+            to: handed.to.clone(),
+        }));
+        for slot in &turn.slots {
+            if let SlotState::Settled { output, .. } = &slot.state {
+                self.history.push(output.clone());
+                self.produced.push(Produced { agent: turn.agent.clone(), item: output.clone(), part: Part::Output });
+            } else if slot.planned.call == handed.call {
+                self.history.push(handoff.clone());
+            }
+        }
+        self.produced.push(Produced { agent: turn.agent.clone(), item: handoff, part: Part::Handoff });
+        if let Some(history) = &handed.history {
+            self.history.clone_from(history);
+        }
+        self.history.append(&mut self.added_input);
+        self.agent = handed.to.clone();
+        Ok(())
+    }
+
+    /// Gives every call of an open turn an output, so that the history stays valid however the run ends.
+    fn close_turn(&mut self) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Ready);
+        let (Phase::Working(mut turn) | Phase::HandingOff(mut turn)) = phase else { return };
+        for slot in turn.slots.iter_mut().filter(|slot| !slot.is_settled()) {
+            self.cut_short.insert(slot.planned.call.clone());
+            slot.settle(How::Cancelled, text::CANCELLED.into());
+        }
+        self.commit(&turn);
+    }
+
+    /// Takes an answer back of which nothing has taken effect: a message that nobody was given, calls of which
+    /// none has started, been decided or been shown to a person.
+    fn drop_untouched_answer(&mut self) {
+        let is_untouched = match &self.phase {
+            Phase::Working(turn) | Phase::HandingOff(turn) => {
+                turn.slots.iter().all(|slot| matches!(slot.state, SlotState::Open))
+            }
+            Phase::Concluding(candidate) => !matches!(candidate.source, CandidateSource::Tool(_)),
+            Phase::Ready | Phase::Judging(_) | Phase::Over(_) => false,
+        };
+        if is_untouched {
+            self.history.truncate(self.before_answer.0);
+            self.produced.truncate(self.before_answer.1);
+            self.phase = Phase::Ready;
+        }
+    }
+
+    /// A tool's output that was to be the run's, and that a guardrail refused, is not for anybody to see: nor
+    /// are the other outputs of its turn, which may hold the same.
+    fn withhold_outputs(&mut self) {
+        let Phase::Concluding(Candidate { source: CandidateSource::Tool(_), .. }) = &self.phase else { return };
+        let withheld = |item: &Arc<Item>| match &**item {
+            Item::Output(output) => Arc::new(Item::Output(Output {
+                content: text::WITHHELD.into(),
+                status: OutputStatus::Failed,
+                ..output.clone()
+            })),
+            _ => item.clone(),
+        };
+        for item in &mut self.history[self.before_answer.0..] {
+            *item = withheld(item);
+        }
+        for produced in &mut self.produced[self.before_answer.1..] {
+            produced.item = withheld(&produced.item);
+        }
+        self.withheld_from = Some(self.before_answer.1);
+    }
+
+    fn push(&mut self, agent: &AgentName, item: Arc<Item>, part: Part) {
+        self.history.push(item.clone());
+        self.produced.push(Produced { agent: agent.clone(), item, part });
+    }
+}
+
+impl Slot {
+    /// Takes a decision that was made about this call.
+    fn decide(&mut self, decided: &Decided) -> Result<(), Illegal> {
+        let wrong = |waits| Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
+        let (in_doubt, attempt) = match &self.state {
+            // A decision may come before the call was seen to need one: it is kept, and nobody is asked again.
+            SlotState::Open => (false, 0),
+            SlotState::Held { reason: HoldReason::Approval, attempt, .. } => (false, *attempt),
+            SlotState::Held { reason: HoldReason::InDoubt, attempt, .. } => (true, *attempt),
+            SlotState::Approved { .. }
+            | SlotState::Answered { .. }
+            | SlotState::Running { .. }
+            | SlotState::Settled { .. } => return Err(Illegal::AlreadyDecided(decided.call.clone())),
+        };
+        self.state = match (&decided.decision, in_doubt) {
+            (Decision::Approve, false) => SlotState::Approved { edited: None, attempt },
+            (Decision::ApproveEdited { arguments }, false) => {
+                if let Work::Body { body: BodyKind::Agent | BodyKind::Function, .. } = self.planned.work {
+                    SlotState::Approved { edited: Some(arguments.as_str().into()), attempt }
+                } else {
+                    return wrong("for a body that takes no arguments");
+                }
+            }
+            (Decision::Reject { message }, false) => rejected(message.as_deref()),
+            (Decision::Happened { output }, true) => {
+                SlotState::Answered { how: How::Reconciled, output: output.clone() }
+            }
+            (Decision::DidNotHappen, true) => SlotState::Approved { edited: None, attempt },
+            (Decision::Unknown, true) => {
+                SlotState::Answered { how: How::Unknown, output: text::UNKNOWN.into() }
+            }
+            (Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }, true) => {
+                return wrong("to know whether it happened");
+            }
+            (Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown, false) => {
+                return wrong("for approval");
+            }
+        };
+        self.decided = Some(decided.decision.clone());
+        Ok(())
+    }
+
+    /// Takes a decision that was made about every call of its tool.
+    fn stand_by(&mut self, verdict: &StandingVerdict) {
+        let waits = matches!(
+            self.state,
+            SlotState::Open | SlotState::Held { reason: HoldReason::Approval, .. }
+        );
+        if waits && self.decided.is_none() {
+            self.state = match verdict {
+                StandingVerdict::Approve => SlotState::Approved { edited: None, attempt: 0 },
+                StandingVerdict::Reject { message } => rejected(message.as_deref()),
+            };
+        }
+    }
+}
+
+fn rejected(message: Option<&str>) -> SlotState {
+    SlotState::Answered { how: How::Rejected, output: message.unwrap_or(text::REJECTED).into() }
+}
+
+/// The final output of an answer without calls; none where a provider's tool is all there is.
+fn conclusion(answered: &Answered) -> Option<Candidate> {
+    let candidate = |output, source| Some(Candidate { agent: answered.agent.clone(), output, source });
+    if answered.repeated > 0 {
+        return None;
+    }
+    let last = answered.items.iter().rev().find_map(|item| match &**item {
+        Item::Message(message) if message.role == Role::Assistant => Some(message),
+        _ => None,
+    });
+    match last {
+        Some(message) => match message.refusal() {
+            Some(words) => candidate(words.to_owned(), CandidateSource::Refusal),
+            None => candidate(message.text(), CandidateSource::Message),
+        },
+        None if answered.items.iter().any(|item| matches!(**item, Item::Hosted(_))) => None,
+        None => candidate(String::new(), CandidateSource::Message),
+    }
+}
+
+fn final_result(turn: &Turn, listed: impl Fn(&str) -> bool) -> Option<Candidate> {
+    let result = turn
+        .results()
+        .into_iter()
+        .find(|result| listed(result.tool.name()) || listed(&result.tool.to_string()))?;
+    Some(Candidate {
+        agent: turn.agent.clone(),
+        output: result.output.text().into_owned(),
+        source: CandidateSource::Tool(result.call),
+    })
+}

@@ -1,0 +1,203 @@
+//! A turn's slots: one for each call, from the plan to its output.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Part, Produced, Run, TurnResult};
+use crate::decision::{Decision, HoldReason, Pending};
+use crate::entry::{AfterTools, How};
+use crate::id::{AgentName, CallId, CallPath, Timestamp};
+use crate::item::{Call, Item, Output, OutputContent, OutputStatus};
+use crate::plan::{Planned, Work};
+
+/// The calls of one answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Turn {
+    pub(super) agent: AgentName,
+    pub(super) slots: Vec<Slot>,
+    pub(super) after: AfterTools,
+    index: BTreeMap<CallId, usize>,
+    unsettled: usize,
+}
+
+/// One call of the turn.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Slot {
+    pub(super) planned: Planned,
+    pub(super) item: Arc<Item>,
+    pub(super) state: SlotState,
+    pub(super) decided: Option<Decision>,
+    pub(super) child: Option<Box<Run>>,
+}
+
+/// How far a call has come.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum SlotState {
+    /// Planned, and nothing else.
+    Open,
+    /// It waits for a person.
+    Held { reason: HoldReason, expires: Option<Timestamp>, attempt: u32 },
+    /// A person said that it may run.
+    Approved { edited: Option<Arc<str>>, attempt: u32 },
+    /// A person said what its output is, or that it gets none of its own.
+    Answered { how: How, output: OutputContent },
+    /// Its body was started.
+    Running { attempt: u32, edited: Option<Arc<str>> },
+    /// It has its output.
+    Settled { how: How, output: Arc<Item> },
+}
+
+impl Turn {
+    /// The turn of an answer with calls. `items` are the answer's call items, in the order of `planned`.
+    pub(super) fn new(
+        agent: AgentName,
+        after: AfterTools,
+        calls: impl Iterator<Item = (Planned, Arc<Item>)>,
+    ) -> Self {
+        let slots: Vec<Slot> = calls
+            .map(|(planned, item)| Slot { planned, item, state: SlotState::Open, decided: None, child: None })
+            .collect();
+        let index = slots.iter().enumerate().map(|(at, slot)| (slot.planned.call.clone(), at)).collect();
+        let unsettled =
+            slots.iter().filter(|slot| !matches!(slot.planned.work, Work::Handoff { .. })).count();
+        Self { agent, slots, after, index, unsettled }
+    }
+
+    pub(super) fn slot(&self, call: &CallId) -> Option<&Slot> {
+        self.slots.get(*self.index.get(call)?)
+    }
+
+    pub(super) fn slot_mut(&mut self, call: &CallId) -> Option<&mut Slot> {
+        self.slots.get_mut(*self.index.get(call)?)
+    }
+
+    /// Settles a call. Says whether it was the last one, the handoff aside.
+    pub(super) fn settle(&mut self, call: &CallId, how: How, output: OutputContent) -> bool {
+        if let Some(slot) = self.slot_mut(call) {
+            slot.settle(how, output);
+            self.unsettled -= 1;
+        }
+        self.unsettled == 0
+    }
+
+    /// The handoff that the answer asks for.
+    pub(super) fn handoff(&self) -> Option<(&Slot, &AgentName)> {
+        self.slots.iter().find_map(|slot| match &slot.planned.work {
+            Work::Handoff { to } => Some((slot, to)),
+            _ => None,
+        })
+    }
+
+    /// The outputs so far, in the model's order.
+    pub(super) fn outputs(&self) -> Vec<Produced> {
+        self.slots
+            .iter()
+            .filter_map(|slot| match &slot.state {
+                SlotState::Settled { output, .. } => {
+                    Some(Produced { agent: self.agent.clone(), item: output.clone(), part: Part::Output })
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The results of the calls that found a tool, in the model's order.
+    pub(super) fn results(&self) -> Vec<TurnResult> {
+        self.slots
+            .iter()
+            .filter_map(|slot| {
+                let SlotState::Settled { how, output } = &slot.state else { return None };
+                let Item::Output(output) = &**output else { return None };
+                match slot.planned.work {
+                    Work::Body { .. } | Work::Invalid { .. } => Some(TurnResult {
+                        call: slot.planned.call.clone(),
+                        tool: slot.planned.key.clone(),
+                        how: how.clone(),
+                        output: output.content.clone(),
+                    }),
+                    Work::Missing { .. } | Work::Handoff { .. } | Work::Ignored => None,
+                }
+            })
+            .collect()
+    }
+
+    /// Whether the call that `slot` must follow has settled.
+    pub(super) fn may_follow(&self, slot: &Slot) -> Following {
+        let Some(before) = slot.planned.after.as_ref().and_then(|call| self.slot(call)) else {
+            return Following::Free;
+        };
+        match before.state {
+            SlotState::Settled { .. } => Following::Free,
+            SlotState::Held { .. } => Following::Blocked,
+            SlotState::Open
+            | SlotState::Approved { .. }
+            | SlotState::Answered { .. }
+            | SlotState::Running { .. } => {
+                if before.waits() || self.may_follow(before) == Following::Blocked {
+                    Following::Blocked
+                } else {
+                    Following::Behind
+                }
+            }
+        }
+    }
+}
+
+/// How a call stands to the one whose conflict key it shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Following {
+    /// Nothing is in its way.
+    Free,
+    /// It starts when the one before it has settled.
+    Behind,
+    /// The one before it waits for a person, and so it waits too.
+    Blocked,
+}
+
+impl Slot {
+    pub(super) fn call(&self) -> &Call {
+        match &*self.item {
+            Item::Call(call) => call,
+            // `Run::apply` makes slots from call items alone.
+            _ => unreachable!("a slot holds a call"),
+        }
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.state, SlotState::Settled { .. })
+    }
+
+    /// Whether it waits for a person, itself or an agent nested in it.
+    pub(super) fn waits(&self) -> bool {
+        match &self.state {
+            SlotState::Held { .. } => true,
+            SlotState::Running { .. } => {
+                self.child.as_ref().is_some_and(|child| matches!(child.next(), super::Next::Pause(_)))
+            }
+            SlotState::Open
+            | SlotState::Approved { .. }
+            | SlotState::Answered { .. }
+            | SlotState::Settled { .. } => false,
+        }
+    }
+
+    pub(super) fn settle(&mut self, how: How, output: OutputContent) {
+        let status = if how.is_success() { OutputStatus::Ok } else { OutputStatus::Failed };
+        let output = Item::Output(Output { call: self.planned.call.clone(), content: output, status });
+        self.state = SlotState::Settled { how, output: Arc::new(output) };
+        self.child = None;
+    }
+
+    pub(super) fn pending(&self, within: &[CallId], agent: &AgentName) -> Option<Pending> {
+        let SlotState::Held { reason, expires, .. } = &self.state else { return None };
+        Some(Pending {
+            path: CallPath::new(within, self.planned.call.clone()),
+            agent: agent.clone(),
+            tool: self.planned.key.clone(),
+            arguments: self.call().arguments.clone(),
+            reason: reason.clone(),
+            digest: self.planned.digest,
+            expires: *expires,
+        })
+    }
+}

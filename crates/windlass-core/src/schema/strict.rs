@@ -1,0 +1,491 @@
+//! The strict form of a schema: what OpenAI accepts as `strict: true`, and other providers accept as well.
+//!
+//! Every object is closed and all its fields are required; what was optional may be null instead. A schema that
+//! says more than the strict form can is refused with every reason at once: a rule that is dropped in silence is
+//! one that the author believes in and the model has never seen.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::check::{Problem, describe, resolve};
+
+/// How deep a schema may be nested. Providers stop long before.
+const DEPTH: usize = 32;
+/// Where definitions stand, by today's name and the one of older drafts.
+const CONTAINERS: [&str; 2] = ["$defs", "definitions"];
+/// The formats that are part of the strict form.
+const FORMATS: [&str; 9] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
+
+type Rules = Map<String, Value>;
+
+/// A schema has no strict form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the schema has no strict form: {}", describe(problems))]
+pub struct NotStrict {
+    /// Every reason: where in the schema (`#/properties/tags`), what is wrong and what to do.
+    pub problems: Vec<Problem>,
+}
+
+/// Brings a schema into its strict form, or says why it has none.
+pub fn strict(schema: Value) -> Result<Value, NotStrict> {
+    let mut work =
+        Work { root: &schema, problems: Vec::new(), wanted: BTreeSet::new(), inlining: Vec::new() };
+    let mut out = work.root_object();
+    let mut done = BTreeSet::new();
+    while let Some((container, name)) = work.wanted.pop_first() {
+        if !done.insert((container, name.clone())) {
+            continue;
+        }
+        let path = format!("#/{container}/{}", escaped(&name));
+        let definition = resolve(&schema, &path).unwrap_or(&Value::Null);
+        work.inlining.push(path.clone());
+        let converted = work.convert(definition, &path, 0);
+        work.inlining.clear();
+        let definitions = out.entry(container).or_insert_with(|| json!({}));
+        if let Some(definitions) = definitions.as_object_mut() {
+            definitions.insert(name, converted);
+        }
+    }
+    if work.problems.is_empty() { Ok(Value::Object(out)) } else { Err(NotStrict { problems: work.problems }) }
+}
+
+struct Work<'a> {
+    root: &'a Value,
+    problems: Vec<Problem>,
+    /// Definitions that the result refers to.
+    wanted: BTreeSet<(&'static str, String)>,
+    /// References that are being written out, so that one that leads back to itself ends.
+    inlining: Vec<String>,
+}
+
+impl Work<'_> {
+    fn problem(&mut self, path: &str, message: impl Into<String>) {
+        self.problems.push(Problem { path: path.to_owned(), message: message.into() });
+    }
+
+    fn root_object(&mut self) -> Rules {
+        let mut rules = self.root.clone();
+        // A root that only refers is the same as what it refers to.
+        let mut seen = BTreeSet::new();
+        while let Some(target) = rules.get("$ref").and_then(Value::as_str).map(str::to_owned) {
+            if !seen.insert(target.clone()) {
+                break;
+            }
+            match (resolve(self.root, &target), rules) {
+                (Some(Value::Object(target)), Value::Object(mut own)) => {
+                    own.remove("$ref");
+                    rules = Value::Object(self.merge(target.clone(), own, "#"));
+                }
+                (_, own) => {
+                    rules = own;
+                    break;
+                }
+            }
+        }
+        match self.convert(&rules, "#", 0) {
+            Value::Object(out) if out.get("type") == Some(&json!("object")) => out,
+            _ => {
+                let not_yet_said = self.problems.iter().all(|problem| problem.path != "#");
+                if not_yet_said {
+                    self.problem("#", "must be an object; put the value into a field of a struct");
+                }
+                Rules::new()
+            }
+        }
+    }
+
+    fn convert(&mut self, schema: &Value, path: &str, depth: usize) -> Value {
+        if depth > DEPTH {
+            self.problem(path, format!("is nested deeper than {DEPTH} levels; make it flatter"));
+            return json!({});
+        }
+        let Value::Object(rules) = schema else {
+            self.problem(path, any_or_nothing(schema));
+            return json!({});
+        };
+        let outer = self.inlining.len();
+        let out = match self.flatten(rules.clone(), path) {
+            Flat::Done(out) => out,
+            Flat::Rules(rules) => self.convert_rules(rules, path, depth),
+        };
+        self.inlining.truncate(outer);
+        out
+    }
+
+    /// Writes out references that have siblings, and intersections of one.
+    fn flatten(&mut self, mut rules: Rules, path: &str) -> Flat {
+        loop {
+            rules.retain(|keyword, value| !is_silent(keyword, value));
+            if let Some(target) = rules.remove("$ref") {
+                let reference = target.as_str().unwrap_or_default().to_owned();
+                let Some(Value::Object(target)) = resolve(self.root, &reference) else {
+                    self.problem(path, format!("refers to `{reference}`, which is not in the schema"));
+                    return Flat::Done(json!({}));
+                };
+                if rules.is_empty() {
+                    return Flat::Done(self.keep(&reference, path));
+                }
+                if self.inlining.contains(&reference) || reference == "#" {
+                    return Flat::Done(self.refer_again(&reference, rules, path));
+                }
+                self.inlining.push(reference);
+                rules = self.merge(target.clone(), rules, path);
+            } else if let Some(parts) = rules.get("allOf").and_then(Value::as_array) {
+                let [Value::Object(only)] = parts.as_slice() else {
+                    self.problem(
+                        path,
+                        "has `allOf` with several parts; write one schema that holds them all",
+                    );
+                    return Flat::Done(json!({}));
+                };
+                let only = only.clone();
+                rules.remove("allOf");
+                rules = self.merge(only, rules, path);
+            } else {
+                return Flat::Rules(rules);
+            }
+        }
+    }
+
+    fn keep(&mut self, reference: &str, path: &str) -> Value {
+        if reference != "#" {
+            let found = CONTAINERS.iter().find_map(|container| {
+                let name = reference.strip_prefix("#/")?.strip_prefix(container)?.strip_prefix('/')?;
+                (!name.contains('/')).then(|| (*container, name.replace("~1", "/").replace("~0", "~")))
+            });
+            match found {
+                Some(found) => _ = self.wanted.insert(found),
+                None => self.problem(path, format!("refers to `{reference}`; refer to `#/$defs/…` instead")),
+            }
+        }
+        json!({ "$ref": reference })
+    }
+
+    /// A reference into what is being written out cannot be written out again, so its siblings stand around it.
+    fn refer_again(&mut self, reference: &str, siblings: Rules, path: &str) -> Value {
+        if let Some(keyword) =
+            siblings.keys().find(|keyword| !matches!(keyword.as_str(), "description" | "default"))
+        {
+            let keyword = keyword.clone();
+            self.problem(
+                path,
+                format!("has `{keyword}` beside a reference to itself; move it into the definition"),
+            );
+        }
+        let mut out = siblings;
+        out.insert("anyOf".to_owned(), json!([self.keep(reference, path)]));
+        Value::Object(out)
+    }
+
+    /// What both say. `over` is nearer to the reader, so its words win.
+    fn merge(&mut self, base: Rules, over: Rules, path: &str) -> Rules {
+        let mut out = base;
+        for (keyword, value) in over {
+            let Some(earlier) = out.get_mut(&keyword) else {
+                out.insert(keyword, value);
+                continue;
+            };
+            match (keyword.as_str(), earlier, value) {
+                ("description" | "default" | "title", earlier, value) => *earlier = value,
+                ("properties", Value::Object(earlier), Value::Object(value)) => {
+                    for (name, schema) in value {
+                        if earlier.get(&name).is_some_and(|earlier| *earlier != schema) {
+                            self.problem(path, format!("says two things of `{name}`; keep one of them"));
+                        }
+                        earlier.insert(name, schema);
+                    }
+                }
+                ("required", Value::Array(earlier), Value::Array(value)) => {
+                    for name in value {
+                        if !earlier.contains(&name) {
+                            earlier.push(name);
+                        }
+                    }
+                }
+                ("additionalProperties" | "unevaluatedProperties", earlier, value) => {
+                    // A closed object stays closed, whoever closed it.
+                    if *earlier != json!(false) {
+                        *earlier = value;
+                    }
+                }
+                (_, earlier, value) if *earlier == value => {}
+                _ => self.problem(path, format!("says two things with `{keyword}`; keep one of them")),
+            }
+        }
+        out
+    }
+
+    fn convert_rules(&mut self, mut rules: Rules, path: &str, depth: usize) -> Value {
+        let nullable = rules.remove("nullable") == Some(json!(true));
+        fold_into_description(&mut rules);
+        let mut out = if rules.contains_key("anyOf") || rules.contains_key("oneOf") {
+            self.convert_union(rules, path, depth)
+        } else {
+            self.convert_plain(rules, path, depth)
+        };
+        if nullable {
+            out = self.or_null(out);
+        }
+        out
+    }
+
+    fn convert_union(&mut self, mut rules: Rules, path: &str, depth: usize) -> Value {
+        let keyword = if rules.contains_key("oneOf") { "oneOf" } else { "anyOf" };
+        let branches = rules.remove(keyword).unwrap_or_default();
+        if let Some(other) = rules.keys().find(|key| !matches!(key.as_str(), "description" | "default")) {
+            let message = format!("has `{other}` beside `{keyword}`; put the union into a field of its own");
+            self.problem(path, message);
+        }
+        let Value::Array(branches) = branches else {
+            self.problem(path, format!("has `{keyword}` without a list of schemas"));
+            return json!({});
+        };
+        let mut converted = Vec::with_capacity(branches.len());
+        for (at, branch) in branches.iter().enumerate() {
+            converted.push(self.convert(branch, &format!("{path}/{keyword}/{at}"), depth + 1));
+        }
+        rules.insert("anyOf".to_owned(), Value::Array(converted));
+        Value::Object(rules)
+    }
+
+    fn convert_plain(&mut self, mut rules: Rules, path: &str, depth: usize) -> Value {
+        if !rules.contains_key("type") {
+            match inferred_type(&rules) {
+                Some(name) => _ = rules.insert("type".to_owned(), name),
+                None => {
+                    self.problem(path, any_or_nothing(&Value::Bool(true)));
+                    return json!({});
+                }
+            }
+        }
+        let is = |name: &str| match &rules["type"] {
+            Value::Array(names) => names.iter().any(|one| one == name),
+            one => one == name,
+        };
+        let (is_object, is_list) = (is("object"), is("array"));
+        let mut out = Rules::new();
+        if is_object {
+            self.convert_fields(&mut rules, &mut out, path, depth);
+        }
+        if is_list {
+            match rules.remove("items") {
+                Some(items) if !rules.contains_key("prefixItems") => {
+                    let items = self.convert(&items, &format!("{path}/items"), depth + 1);
+                    out.insert("items".to_owned(), items);
+                }
+                None if !rules.contains_key("prefixItems") => {
+                    self.problem(path, "is a list of anything; say with `items` what it holds");
+                }
+                _ => {}
+            }
+        }
+        for (keyword, value) in rules {
+            match keyword.as_str() {
+                "type" | "description" | "default" | "enum" | "const" | "pattern" | "format"
+                | "multipleOf" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
+                | "minLength" | "maxLength" | "minItems" | "maxItems" => _ = out.insert(keyword, value),
+                other => self.problem(path, unsupported(other)),
+            }
+        }
+        Value::Object(out)
+    }
+
+    fn convert_fields(&mut self, rules: &mut Rules, out: &mut Rules, path: &str, depth: usize) {
+        let closed = match (rules.remove("additionalProperties"), rules.remove("unevaluatedProperties")) {
+            (Some(Value::Bool(false)), None)
+            | (None | Some(Value::Bool(false)), Some(Value::Bool(false))) => true,
+            (None, None) => false,
+            _ => {
+                self.problem(path, unsupported("additionalProperties"));
+                true
+            }
+        };
+        let fields = match rules.remove("properties") {
+            Some(Value::Object(fields)) => fields,
+            _ => Rules::new(),
+        };
+        if fields.is_empty() && !closed && path != "#" {
+            self.problem(path, "is an object of anything; name its fields with `properties`");
+        }
+        let required = rules.remove("required").unwrap_or_default();
+        let required: BTreeSet<&str> =
+            required.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for name in required.iter().filter(|name| !fields.contains_key(**name)) {
+            self.problem(path, format!("requires `{name}`, which is not among its `properties`"));
+        }
+        let mut converted = Rules::new();
+        for (name, schema) in fields {
+            let mut field =
+                self.convert(&schema, &format!("{path}/properties/{}", escaped(&name)), depth + 1);
+            // A field with a default takes no null: the type behind it would not.
+            if !required.contains(name.as_str()) && field.get("default").is_none() {
+                field = self.or_null(field);
+            }
+            converted.insert(name, field);
+        }
+        out.insert("required".to_owned(), converted.keys().cloned().collect());
+        out.insert("properties".to_owned(), Value::Object(converted));
+        out.insert("additionalProperties".to_owned(), Value::Bool(false));
+    }
+
+    fn or_null(&self, schema: Value) -> Value {
+        if self.allows_null(&schema, 0) {
+            return schema;
+        }
+        let Value::Object(mut rules) = schema else { return schema };
+        if let Some(Value::Array(branches)) = rules.get_mut("anyOf") {
+            branches.push(json!({ "type": "null" }));
+            return Value::Object(rules);
+        }
+        let simple = rules.get("type").is_some_and(|name| name != "object") && !rules.contains_key("const");
+        if simple {
+            if let Some(names) = rules.get_mut("type") {
+                match names {
+                    Value::Array(names) => names.push(json!("null")),
+                    one => *one = json!([one, "null"]),
+                }
+            }
+            if let Some(Value::Array(values)) = rules.get_mut("enum") {
+                values.push(Value::Null);
+            }
+            return Value::Object(rules);
+        }
+        let description = rules.remove("description");
+        let mut out = Rules::new();
+        out.extend(description.map(|text| ("description".to_owned(), text)));
+        out.insert("anyOf".to_owned(), json!([rules, { "type": "null" }]));
+        Value::Object(out)
+    }
+
+    fn allows_null(&self, schema: &Value, depth: usize) -> bool {
+        let Value::Object(rules) = schema else { return schema == &Value::Bool(true) };
+        if depth > DEPTH {
+            return false;
+        }
+        if let Some(target) = rules.get("$ref").and_then(Value::as_str) {
+            return resolve(self.root, target).is_some_and(|target| self.allows_null(target, depth + 1));
+        }
+        if let Some(Value::Array(branches)) = rules.get("anyOf").or_else(|| rules.get("oneOf")) {
+            return branches.iter().any(|branch| self.allows_null(branch, depth + 1));
+        }
+        let null = json!("null");
+        let typed = match rules.get("type") {
+            Some(Value::Array(names)) => names.contains(&null),
+            Some(name) => *name == null,
+            None => true,
+        };
+        let listed = match (rules.get("enum"), rules.get("const")) {
+            (Some(Value::Array(values)), _) => values.contains(&Value::Null),
+            (_, Some(value)) => value.is_null(),
+            _ => true,
+        };
+        typed && listed
+    }
+}
+
+enum Flat {
+    Done(Value),
+    Rules(Rules),
+}
+
+/// What may go without a word, because it neither allows nor forbids anything.
+fn is_silent(keyword: &str, value: &Value) -> bool {
+    match keyword {
+        "$schema" | "$id" | "$anchor" | "$comment" | "$defs" | "definitions" | "title" | "deprecated"
+        | "readOnly" | "writeOnly" => true,
+        "default" => value.is_null(),
+        _ => keyword.starts_with("x-"),
+    }
+}
+
+/// Formats that are no part of the strict form, and examples, still help the model: as words.
+fn fold_into_description(rules: &mut Rules) {
+    let mut notes = Vec::new();
+    if let Some(format) = rules.get("format").and_then(Value::as_str).map(str::to_owned)
+        && !FORMATS.contains(&format.as_str())
+    {
+        rules.remove("format");
+        // `int32`, `double` and the like say how a number is stored, which is no concern of the model.
+        let of_number = |name: &Value| name == "integer" || name == "number";
+        let is_number = match rules.get("type") {
+            Some(Value::Array(names)) => names.iter().any(of_number),
+            Some(name) => of_number(name),
+            None => false,
+        };
+        if !is_number {
+            notes.push(format!("(format: {format})"));
+        }
+    }
+    if let Some(Value::Array(examples)) = rules.remove("examples") {
+        let examples: Vec<String> = examples.iter().map(ToString::to_string).collect();
+        notes.push(format!("(for example: {})", examples.join(", ")));
+    }
+    if notes.is_empty() {
+        return;
+    }
+    let own = rules.get("description").and_then(Value::as_str).map(str::to_owned);
+    let text = own.into_iter().chain(notes).collect::<Vec<_>>().join(" ");
+    rules.insert("description".to_owned(), Value::String(text));
+}
+
+fn inferred_type(rules: &Rules) -> Option<Value> {
+    if rules.contains_key("properties") {
+        return Some(json!("object"));
+    }
+    if rules.contains_key("items") || rules.contains_key("prefixItems") {
+        return Some(json!("array"));
+    }
+    let constant = rules.get("const").map(std::slice::from_ref);
+    let values = constant.or_else(|| rules.get("enum")?.as_array().map(Vec::as_slice))?;
+    let mut names = BTreeSet::new();
+    for value in values {
+        names.insert(match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(_) | Value::Object(_) => return None,
+        });
+    }
+    match names.len() {
+        0 => None,
+        1 => names.pop_first().map(|name| json!(name)),
+        _ => Some(json!(names)),
+    }
+}
+
+fn any_or_nothing(schema: &Value) -> &'static str {
+    match schema {
+        Value::Bool(true) => "allows any value; give it a type",
+        Value::Bool(false) => "allows no value; leave it out",
+        _ => "is not a schema",
+    }
+}
+
+fn unsupported(keyword: &str) -> String {
+    let advice = match keyword {
+        "additionalProperties"
+        | "patternProperties"
+        | "propertyNames"
+        | "minProperties"
+        | "maxProperties" => "an open map has no strict form; use a list of entries with a key and a value",
+        "prefixItems" => "a tuple has no strict form; use a struct with named fields",
+        "uniqueItems" => "a set has no strict form; use a list and ignore what repeats",
+        "not" | "if" | "then" | "else" | "dependentRequired" | "dependentSchemas" | "dependencies" => {
+            "a condition has no strict form; check it in the tool"
+        }
+        _ => "it has no strict form; leave it out",
+    };
+    format!("has `{keyword}`: {advice}, or make the tool non-strict")
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+#[path = "strict_tests.rs"]
+mod tests;

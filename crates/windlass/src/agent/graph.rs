@@ -1,0 +1,41 @@
+//! The agents that a run can reach, by name. Saved runs speak of agents by name, so names must be unique.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use windlass_core::AgentName;
+
+use super::{Agent, Target};
+use crate::error::ConfigError;
+
+pub(crate) struct Graph<C> {
+    agents: BTreeMap<AgentName, Agent<C>>,
+}
+
+impl<C: Send + Sync + 'static> Graph<C> {
+    /// Everything that can be reached from `root`, and `known` besides.
+    pub(crate) fn new(root: &Agent<C>, known: &[Agent<C>]) -> Result<Self, ConfigError> {
+        let mut agents: BTreeMap<AgentName, Agent<C>> = BTreeMap::new();
+        let mut queue: VecDeque<Agent<C>> = known.iter().cloned().collect();
+        queue.push_front(root.clone());
+        while let Some(agent) = queue.pop_front() {
+            if let Some(other) = agents.get(agent.name()) {
+                if Arc::ptr_eq(&other.inner, &agent.inner) {
+                    continue;
+                }
+                return Err(ConfigError::DuplicateAgent { agent: agent.name().clone() });
+            }
+            agents.insert(agent.name().clone(), agent.clone());
+            queue.extend(agent.inner.handoffs.iter().filter_map(|handoff| match &handoff.target {
+                Target::Agent(agent) => Some(agent.clone()),
+                Target::Named(_) => None,
+            }));
+        }
+        Ok(Self { agents })
+    }
+
+    pub(crate) fn agent(&self, name: &AgentName) -> Result<&Agent<C>, ConfigError> {
+        self.agents.get(name).ok_or_else(|| ConfigError::UnknownAgent { agent: name.clone() })
+    }
+}

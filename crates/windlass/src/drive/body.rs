@@ -1,0 +1,210 @@
+//! Running a body: as a task of its own, within its time, with its panics caught and its end waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::task::{JoinError, JoinHandle};
+use windlass_core::{CallEndedLate, Entry, How, OutputContent, Runnable};
+
+use super::call::{CallWork, Given, given_for_error, given_for_timeout, unless_stopped};
+use super::{Driver, Halt, lock};
+use crate::event::EventKind;
+use crate::guardrail::panic_text;
+use crate::run::NextCall;
+use crate::tool::{Prepared, Start, ToolBody, ToolError};
+
+type BodyResult = Result<OutputContent, ToolError>;
+
+/// How a body ended.
+enum BodyEnd {
+    Done(BodyResult),
+    TimedOut,
+    /// It is past its time, cannot be stopped, and goes on.
+    LeftRunning,
+    Cancelled,
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Runs the body of a call, as often as its tool's retries allow.
+    pub(super) async fn run_body<'a>(
+        &self,
+        runnable: Runnable,
+        mut work: CallWork<'a, C>,
+    ) -> Result<(CallWork<'a, C>, Given), Halt> {
+        let mut attempt = runnable.attempt();
+        let mut prepared = work.ready.prepared.take();
+        loop {
+            let tool = work.ready.tool.clone();
+            let ToolBody::Function(body) = &tool.body else { return Ok((work, Given::cancelled())) };
+            let start = match prepared.take() {
+                Some(prepared) => Ok(prepared),
+                None => body.prepare(&work.ready.arguments).map_err(ToolError::tell),
+            };
+            let end = match start {
+                Ok(prepared) => self.run_once(prepared, &work).await,
+                Err(error) => BodyEnd::Done(Err(error)),
+            };
+            let given = match end {
+                BodyEnd::Done(Ok(output)) => {
+                    let output = match runnable.edited() {
+                        Some(edited) => told_of_edit(edited, output),
+                        None => output,
+                    };
+                    Given::new(How::Succeeded, output)
+                }
+                BodyEnd::Done(Err(error)) => {
+                    let wait = tool.retry.and_then(|retry| retry.wait_after(attempt));
+                    match wait {
+                        Some(wait) => {
+                            if unless_stopped(&work.turn.stop, tokio::time::sleep(wait)).await.is_some() {
+                                attempt += 1;
+                                self.record(runnable.again(attempt)).await?;
+                                continue;
+                            }
+                            Given::cancelled()
+                        }
+                        None => {
+                            self.emitter
+                                .emit(EventKind::Warning {
+                                    message: format!("call `{}` failed: {error}", work.ctx.path()),
+                                })
+                                .await;
+                            given_for_error(&tool, &work.ctx, &error)
+                        }
+                    }
+                }
+                BodyEnd::TimedOut => given_for_timeout(&tool, &work.ctx, How::TimedOut),
+                BodyEnd::LeftRunning => given_for_timeout(&tool, &work.ctx, How::LeftRunning),
+                BodyEnd::Cancelled => Given::cancelled(),
+            };
+            return Ok((work, given));
+        }
+    }
+
+    async fn run_once(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> BodyEnd {
+        match prepared.start(work.ctx.clone()) {
+            Start::Async(body) => {
+                let body = self.shared.config.call_layers.iter().rev().fold(body, |inner, layer| {
+                    let (layer, ctx) = (layer.clone(), work.ctx.clone());
+                    async move { layer(ctx, NextCall(inner)).await }.boxed()
+                });
+                self.run_task(tokio::spawn(body), Stopping::ByDropping, work).await
+            }
+            Start::Blocking(body) => {
+                self.run_task(tokio::task::spawn_blocking(body), Stopping::ByAsking, work).await
+            }
+        }
+    }
+
+    /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
+    async fn run_task(&self, task: JoinHandle<BodyResult>, stopping: Stopping, work: &CallWork<'_, C>) -> BodyEnd {
+        let mut task = AbortOnDrop(task);
+        let deadline = async {
+            match work.ready.tool.timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        let stopped = tokio::select! {
+            biased;
+            ended = &mut task.0 => return BodyEnd::Done(flat(ended)),
+            () = work.turn.stop.cancelled() => Stopped::ByRun,
+            () = deadline => Stopped::ByDeadline,
+        };
+        work.ctx.stop();
+        if stopping == Stopping::ByDropping {
+            task.0.abort();
+        }
+        let wait = match (stopping, stopped) {
+            // A deadline holds: it is not made longer by the wait for a body that will not stop.
+            (Stopping::ByAsking, Stopped::ByDeadline) => Duration::ZERO,
+            _ => self.shared.config.drain,
+        };
+        let ended = tokio::time::timeout(wait, &mut task.0).await;
+        match (ended, stopping, stopped) {
+            // It finished in the moment in which it was stopped.
+            (Ok(Ok(result)), _, _) => BodyEnd::Done(result),
+            (Ok(Err(error)), _, _) if error.is_panic() => BodyEnd::Done(flat(Err(error))),
+            (Ok(Err(_)), _, Stopped::ByDeadline) => BodyEnd::TimedOut,
+            (Ok(Err(_)), _, Stopped::ByRun) => BodyEnd::Cancelled,
+            (Err(_), _, stopped) => {
+                self.watch_late(task, work);
+                match (stopping, stopped) {
+                    (_, Stopped::ByRun) => {
+                        lock(&self.shared.draining).push(work.call.clone());
+                        BodyEnd::Cancelled
+                    }
+                    (Stopping::ByDropping, Stopped::ByDeadline) => BodyEnd::TimedOut,
+                    (Stopping::ByAsking, Stopped::ByDeadline) => BodyEnd::LeftRunning,
+                }
+            }
+        }
+    }
+
+    /// Records what becomes of a body that nobody waits for any more.
+    fn watch_late(&self, task: AbortOnDrop, work: &CallWork<'_, C>) {
+        let journal = Arc::downgrade(&self.shared.journal);
+        let (path, call) = (self.path.clone(), work.call.clone());
+        let name = work.ctx.path().to_string();
+        tokio::spawn(async move {
+            let mut task = task;
+            let result = flat((&mut task.0).await).map_err(|error| error.to_string());
+            match &result {
+                Ok(_) => tracing::warn!(call = %name, "a body that was given up on has ended"),
+                Err(error) => tracing::warn!(call = %name, %error, "a body that was given up on has failed"),
+            }
+            if let Some(journal) = journal.upgrade() {
+                let written = journal.append(&path, Entry::CallEndedLate(CallEndedLate { call, result })).await;
+                if let Err(error) = written {
+                    tracing::warn!(call = %name, %error, "its end could not be recorded");
+                }
+            }
+        });
+    }
+}
+
+/// How a body is stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopping {
+    ByDropping,
+    ByAsking,
+}
+
+/// What stopped a body.
+#[derive(Clone, Copy)]
+enum Stopped {
+    ByRun,
+    ByDeadline,
+}
+
+/// A body does not outlive the wait for it unless somebody takes it over.
+struct AbortOnDrop(JoinHandle<BodyResult>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn flat(ended: Result<BodyResult, JoinError>) -> BodyResult {
+    match ended {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => {
+            Err(ToolError::hidden(format!("the body panicked: {}", panic_text(&*error.into_panic()))))
+        }
+        Err(_) => Err(ToolError::hidden("the body cancelled itself")),
+    }
+}
+
+/// The model sees what was really done: it would otherwise reason about arguments that never ran.
+fn told_of_edit(edited: &str, output: OutputContent) -> OutputContent {
+    let note = format!("[A person changed the arguments of this call to {edited} before it ran.]");
+    match output {
+        OutputContent::Text(text) => OutputContent::Text(format!("{note}\n{text}")),
+        OutputContent::Parts(mut parts) => {
+            parts.insert(0, windlass_core::Content::text(note));
+            OutputContent::Parts(parts)
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! One call, from its plan to its output. The order of this file is the order of a call.
+
+use std::future::Future;
+
+use tokio_util::sync::CancellationToken;
+use windlass_core::{
+    BodyKind, CallId, CallPath, CallSettled, Doubt, Entry, Failure, GateStep, Held, HoldReason, How, InvalidStep,
+    OutputContent, Runnable, Step, Timestamp, text,
+};
+
+use super::calls::TurnWork;
+use super::ledger::{Claim, Flight};
+use super::prepare::Ready;
+use super::{Driver, Halt};
+use crate::event::EventKind;
+use crate::guardrail::ToolVerdict;
+use crate::hook::{Moment, Then};
+use crate::tool::{CallFacts, OnFailure, OnTimeout, Reconciled, Tool, ToolContext, ToolError};
+
+/// How the work on a call ended.
+pub(super) enum CallEnd {
+    /// It has its output.
+    Settled,
+    /// It waits for a person.
+    Held,
+    /// The call before it waits for a person, and so it was not begun.
+    Deferred,
+    /// It has its output, and the run fails.
+    Fatal(Failure),
+    /// The run cannot go on here.
+    Broken(Halt),
+}
+
+/// What a call gave, on its way to becoming its output.
+pub(super) struct Given {
+    pub(super) how: How,
+    pub(super) output: OutputContent,
+    pub(super) failure: Option<Failure>,
+}
+
+impl Given {
+    pub(super) fn new(how: How, output: impl Into<OutputContent>) -> Self {
+        Self { how, output: output.into(), failure: None }
+    }
+
+    fn fatal(how: How, output: impl Into<OutputContent>, failure: Failure) -> Self {
+        Self { how, output: output.into(), failure: Some(failure) }
+    }
+
+    pub(super) fn cancelled() -> Self {
+        Self::new(How::Cancelled, text::CANCELLED)
+    }
+}
+
+/// One call and what it works with.
+pub(super) struct CallWork<'a, C> {
+    pub(super) call: CallId,
+    pub(super) ready: Ready<C>,
+    pub(super) ctx: ToolContext<C>,
+    pub(super) turn: &'a TurnWork<C>,
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Works on one call.
+    pub(super) async fn call(&self, step: Step, ready: Option<Ready<C>>, turn: &TurnWork<C>) -> CallEnd {
+        let ended = match (step, ready) {
+            (Step::Settle(step), _) => self.settle(None, step.settled).await.map(|()| CallEnd::Settled),
+            (Step::Gate(step), Some(ready)) => self.gate(step, ready, turn).await,
+            (Step::Run(runnable), Some(ready)) => {
+                let work = self.begin(runnable.call(), ready, turn);
+                self.run_call(runnable, work).await
+            }
+            (Step::Invalid(step), Some(ready)) => self.invalid(step, ready, turn).await,
+            (Step::Doubt(doubt), Some(ready)) => self.doubt(doubt, ready, turn).await,
+            (Step::Invalid(step), None) => {
+                let settled = CallSettled::new(step.call, How::Invalid, failed(Some(&step.problems)));
+                self.settle(None, settled).await.map(|()| CallEnd::Settled)
+            }
+            (step @ (Step::Gate(_) | Step::Run(_) | Step::Doubt(_)), None) => {
+                Err(self.broken(&windlass_core::Illegal::NoSuchCall(step.call().clone())))
+            }
+        };
+        turn.moved.send_replace(());
+        ended.unwrap_or_else(CallEnd::Broken)
+    }
+
+    fn begin<'a>(&self, call: &CallId, ready: Ready<C>, turn: &'a TurnWork<C>) -> CallWork<'a, C> {
+        let run = self.context(turn.agent.name());
+        let facts = CallFacts {
+            path: CallPath::new(&self.path, call.clone()),
+            tool: ready.tool.key().clone(),
+            arguments: ready.arguments.clone(),
+            raw_arguments: ready.raw.clone(),
+            receipt: ready.tool.receipt(&ready.arguments),
+        };
+        let ctx = ToolContext::new(run, facts, turn.stop.child_token(), self.emitter.clone());
+        CallWork { call: call.clone(), ready, ctx, turn }
+    }
+
+    /// Finds out whether a person must decide, and holds the call or runs it.
+    async fn gate(&self, step: GateStep, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
+        let work = self.begin(step.call(), ready, turn);
+        if let Some(end) = self.wait_for_conflict(step.after(), &work).await {
+            return Ok(end);
+        }
+        if let Some(given) = self.receipt(&work) {
+            return self.settle_given(&work, given, Started::No).await;
+        }
+        let asks = async {
+            match work.ready.shown() {
+                Some(arguments) if step.asks_rule() => {
+                    work.ready.tool.approval.asks(work.ctx.clone(), arguments).await
+                }
+                _ => true,
+            }
+        };
+        let Some(asks) = unless_stopped(&turn.stop, asks).await else {
+            return self.settle_given(&work, Given::cancelled(), Started::No).await;
+        };
+        if let (false, Some(runnable)) = (asks, step.free()) {
+            return self.run_call(runnable, work).await;
+        }
+        if self.shared.config.early_guardrails
+            && let Some(given) = self.guard_input(&work).await
+        {
+            return self.settle_given(&work, given, Started::No).await;
+        }
+        let expires = self.shared.config.approval_expiry.map(|expiry| {
+            Timestamp(self.shared.journal.now().0.saturating_add(u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)))
+        });
+        let held = Held { call: work.call.clone(), reason: HoldReason::Approval, expires };
+        self.hold(held).await
+    }
+
+    async fn hold(&self, held: Held) -> Result<CallEnd, Halt> {
+        let call = held.call.clone();
+        self.record(Entry::Held(held)).await?;
+        if self.emitter.is_watched() {
+            let pending = self.locked(|run| run.pending()).into_iter().find(|pending| *pending.call() == call);
+            if let Some(mut pending) = pending {
+                pending.path = CallPath::new(&self.path, call);
+                self.emitter.emit(EventKind::Held(Box::new(pending))).await;
+            }
+        }
+        Ok(CallEnd::Held)
+    }
+
+    /// Guards the call, makes its start durable, and runs its body.
+    async fn run_call(&self, runnable: Runnable, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+        if runnable.body() == BodyKind::Agent && self.locked(|run| run.is_running(&work.call)) {
+            return self.resume_agent(work).await;
+        }
+        if let Some(end) = self.wait_for_conflict(runnable.after(), &work).await {
+            return Ok(end);
+        }
+        let _permit = match &work.ready.tool.permits {
+            Some(permits) => match unless_stopped(&work.turn.stop, permits.clone().acquire_owned()).await {
+                Some(permit) => permit.ok(),
+                None => return self.settle_given(&work, Given::cancelled(), Started::No).await,
+            },
+            None => None,
+        };
+        let _flight = match self.claim(&work).await {
+            Ok(flight) => flight,
+            Err(given) => return self.settle_given(&work, *given, Started::No).await,
+        };
+        if let Some(given) = self.guard_input(&work).await {
+            return self.settle_given(&work, given, Started::No).await;
+        }
+        self.record(runnable.started()).await?;
+        if let Err(given) = self.tell_start(&work).await {
+            return self.settle_given(&work, *given, Started::Yes).await;
+        }
+        match runnable.body() {
+            BodyKind::Agent => self.start_agent(work).await,
+            BodyKind::Function => {
+                let (work, given) = self.run_body(runnable, work).await?;
+                self.finish_call(&work, given).await
+            }
+        }
+    }
+
+    /// Waits until the call whose conflict key it shares has settled.
+    async fn wait_for_conflict(&self, after: Option<&CallId>, work: &CallWork<'_, C>) -> Option<CallEnd> {
+        let before = after?;
+        let mut moved = work.turn.moved.subscribe();
+        loop {
+            let (is_settled, waits) = self.locked(|run| (run.is_settled(before), run.waits(before)));
+            if is_settled {
+                return None;
+            }
+            if waits {
+                return Some(CallEnd::Deferred);
+            }
+            unless_stopped(&work.turn.stop, moved.changed()).await?.ok()?;
+        }
+    }
+
+    /// The result of an identical call of an idempotent tool, where there is one.
+    fn receipt(&self, work: &CallWork<'_, C>) -> Option<Given> {
+        let digest = work.ready.tool.receipt(&work.ready.arguments)?;
+        let output = self.shared.ledger.receipt(&digest)?;
+        Some(Given::new(How::Receipt, output))
+    }
+
+    /// For an idempotent tool: the right to run, or what an identical call gives.
+    async fn claim(&self, work: &CallWork<'_, C>) -> Result<Option<Flight<'_>>, Box<Given>> {
+        let Some(digest) = work.ready.tool.receipt(&work.ready.arguments) else { return Ok(None) };
+        loop {
+            match self.shared.ledger.claim(digest) {
+                Claim::Mine(flight) => return Ok(Some(flight)),
+                Claim::Receipt(output) => return Err(Box::new(Given::new(How::Receipt, output))),
+                Claim::Wait(mut landed) => {
+                    if unless_stopped(&work.turn.stop, landed.changed()).await.is_none() {
+                        return Err(Box::new(Given::cancelled()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the input guardrails in order. The first that does not allow says what becomes of the call.
+    async fn guard_input(&self, work: &CallWork<'_, C>) -> Option<Given> {
+        for guardrail in &work.ready.tool.input_guardrails {
+            let Some(verdict) = unless_stopped(&work.turn.stop, guardrail.check(work.ctx.clone())).await else {
+                return Some(Given::cancelled());
+            };
+            match verdict {
+                Ok(ToolVerdict::Allow) => {}
+                Ok(ToolVerdict::Reject(message)) => return Some(Given::new(How::Guarded, message)),
+                Ok(ToolVerdict::Replace(output)) => return Some(Given::new(How::Guarded, output)),
+                Ok(ToolVerdict::Stop) => {
+                    let failure = Failure::ToolInputGuardrail {
+                        guardrail: guardrail.name.to_string(),
+                        tool: work.ready.tool.key().to_string(),
+                        call: work.call.clone(),
+                    };
+                    return Some(Given::fatal(How::Guarded, text::CANCELLED, failure));
+                }
+                Err(error) => {
+                    let message = format!("guardrail `{}` failed: {error}", guardrail.name);
+                    self.emitter.emit(EventKind::Warning { message }).await;
+                    return Some(Given::new(How::Guarded, GUARDRAIL_FAILED));
+                }
+            }
+        }
+        None
+    }
+
+    async fn tell_start(&self, work: &CallWork<'_, C>) -> Result<(), Box<Given>> {
+        let tool = work.ready.tool.key().clone();
+        self.emitter.emit(EventKind::CallStarted { call: work.call.clone(), tool }).await;
+        let told = self.tell(&work.turn.agent, || Moment::CallStarted { ctx: work.ctx.clone() });
+        match unless_stopped(&work.turn.stop, told).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                let message = format!("hook `call_started` failed: {error}");
+                self.emitter.emit(EventKind::Warning { message }).await;
+                Err(Box::new(Given::new(How::Failed, failed(None))))
+            }
+            None => Err(Box::new(Given::cancelled())),
+        }
+    }
+
+    /// Cuts and guards what the body gave, and makes it the call's output.
+    pub(super) async fn finish_call(&self, work: &CallWork<'_, C>, given: Given) -> Result<CallEnd, Halt> {
+        let given = match given.how {
+            How::Cancelled => given,
+            _ if given.failure.is_some() => given,
+            _ => self.guard_output(work, within_budget(given, work.ready.tool.output_budget)).await,
+        };
+        self.settle_given(work, given, Started::Yes).await
+    }
+
+    /// Runs the output guardrails in order, each on what the ones before made of the output.
+    async fn guard_output(&self, work: &CallWork<'_, C>, mut given: Given) -> Given {
+        for guardrail in &work.ready.tool.output_guardrails {
+            let checked = guardrail.check(work.ctx.clone(), given.output.clone());
+            let Some(verdict) = unless_stopped(&work.turn.stop, checked).await else { return Given::cancelled() };
+            match verdict {
+                Ok(ToolVerdict::Allow) => {}
+                Ok(ToolVerdict::Replace(output)) => given.output = output,
+                Ok(ToolVerdict::Reject(message)) => return Given::new(How::Guarded, message),
+                Ok(ToolVerdict::Stop) => {
+                    let failure = Failure::ToolOutputGuardrail {
+                        guardrail: guardrail.name.to_string(),
+                        tool: work.ready.tool.key().to_string(),
+                        call: work.call.clone(),
+                    };
+                    return Given::fatal(How::Guarded, text::CANCELLED, failure);
+                }
+                Err(error) => {
+                    let message = format!("guardrail `{}` failed: {error}", guardrail.name);
+                    self.emitter.emit(EventKind::Warning { message }).await;
+                    return Given::new(How::Guarded, GUARDRAIL_FAILED);
+                }
+            }
+        }
+        given
+    }
+
+    async fn settle_given(&self, work: &CallWork<'_, C>, given: Given, started: Started) -> Result<CallEnd, Halt> {
+        let ends_run = given.failure.is_some();
+        let ends = ends_run || given.how == How::Cancelled || work.turn.stop.is_cancelled();
+        let then = if ends { Then::Ends } else { Then::GoesOn };
+        let told = match started {
+            Started::Yes => Some((work, then)),
+            Started::No => None,
+        };
+        let Given { how, output, failure } = given;
+        self.settle(told, CallSettled { call: work.call.clone(), how, output, ends_run }).await?;
+        Ok(match failure {
+            Some(failure) => CallEnd::Fatal(failure),
+            None => CallEnd::Settled,
+        })
+    }
+
+    /// Records a call's output, then tells watchers, then hooks: what they do cannot change it.
+    async fn settle(&self, told: Option<(&CallWork<'_, C>, Then)>, settled: CallSettled) -> Result<(), Halt> {
+        let needs_telling = self.emitter.is_watched() || told.is_some();
+        let copy = needs_telling.then(|| settled.clone());
+        self.record(Entry::CallSettled(settled)).await?;
+        let Some(CallSettled { call, how, output, .. }) = copy else { return Ok(()) };
+        if self.emitter.is_watched() {
+            let (how, output) = (how.clone(), output.clone());
+            self.emitter.emit(EventKind::CallSettled { call, how, output }).await;
+        }
+        if let Some((work, then)) = told {
+            let ctx = work.ctx.clone();
+            let hooked = self.tell(&work.turn.agent, || Moment::CallEnded { ctx, how, output, then }).await;
+            if let Err(error) = hooked {
+                let message = format!("hook `call_ended` failed: {error}");
+                self.emitter.emit(EventKind::Warning { message }).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the model what is wrong with its arguments. Guards and hooks see the call; no body does.
+    async fn invalid(&self, step: InvalidStep, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
+        let work = self.begin(&step.call, ready, turn);
+        if let Some(given) = self.guard_input(&work).await {
+            return self.settle_given(&work, given, Started::No).await;
+        }
+        if let Err(given) = self.tell_start(&work).await {
+            return self.settle_given(&work, *given, Started::Yes).await;
+        }
+        let tool = &work.ready.tool;
+        let given = match &tool.on_failure {
+            OnFailure::Hide | OnFailure::Show => Given::new(How::Invalid, failed(Some(&step.problems))),
+            OnFailure::Say(say) => Given::new(How::Invalid, say(&work.ctx, &ToolError::tell(&*step.problems))),
+            OnFailure::Fail => {
+                let failure = Failure::InvalidArguments {
+                    tool: tool.key().to_string(),
+                    call: work.call.clone(),
+                    problems: step.problems.clone(),
+                };
+                Given::fatal(How::Invalid, failed(Some(&step.problems)), failure)
+            }
+        };
+        self.finish_call(&work, given).await
+    }
+
+    /// Asks the tool what became of a call that an earlier driver started; if it cannot say, a person must.
+    async fn doubt(&self, doubt: Doubt, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
+        let work = self.begin(&doubt.call, ready, turn);
+        let known = match &work.ready.tool.reconcile {
+            Some(reconcile) => match unless_stopped(&turn.stop, reconcile(work.ctx.clone())).await {
+                Some(known) => known,
+                None => Reconciled::Unknown,
+            },
+            None => Reconciled::Unknown,
+        };
+        match known {
+            Reconciled::Happened(output) => {
+                self.settle_given(&work, Given::new(How::Reconciled, output), Started::No).await
+            }
+            Reconciled::DidNotHappen => self.run_call(doubt.did_not_happen(), work).await,
+            Reconciled::Unknown => {
+                self.hold(Held { call: work.call, reason: HoldReason::InDoubt, expires: None }).await
+            }
+        }
+    }
+}
+
+/// Whether a call's start was told, so that its end must be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Started {
+    Yes,
+    No,
+}
+
+/// What the model is told where a guardrail could not do its work.
+const GUARDRAIL_FAILED: &str = "The call was stopped by a check that could not be completed.";
+
+/// What the model is told of a failure, with as much as it may know.
+pub(super) fn failed(detail: Option<&str>) -> String {
+    match detail {
+        Some(detail) => format!("{} Error: {}", text::FAILED, shortened(detail)),
+        None => text::FAILED.to_owned(),
+    }
+}
+
+/// An error's text is for reading: it has no use for megabytes.
+fn shortened(detail: &str) -> &str {
+    const LONGEST: usize = 4096;
+    &detail[..detail.floor_char_boundary(LONGEST)]
+}
+
+/// What a failure of the body means.
+pub(super) fn given_for_error<C: Send + Sync + 'static>(
+    tool: &Tool<C>,
+    ctx: &ToolContext<C>,
+    error: &ToolError,
+) -> Given {
+    match &tool.on_failure {
+        OnFailure::Hide => Given::new(How::Failed, failed(error.for_model())),
+        OnFailure::Show => Given::new(How::Failed, failed(Some(error.message()))),
+        OnFailure::Say(say) => Given::new(How::Failed, say(ctx, error)),
+        OnFailure::Fail => {
+            let failure = Failure::Tool {
+                tool: tool.key().to_string(),
+                call: ctx.path().call().clone(),
+                message: error.message().to_owned(),
+            };
+            Given::fatal(How::Failed, failed(error.for_model()), failure)
+        }
+    }
+}
+
+/// What a timeout means.
+pub(super) fn given_for_timeout<C: Send + Sync + 'static>(tool: &Tool<C>, ctx: &ToolContext<C>, how: How) -> Given {
+    let seconds = tool.timeout.unwrap_or_default().as_secs_f64().to_string();
+    let mut told = format!("Tool '{}' timed out after {seconds} seconds.", tool.name());
+    if how == How::LeftRunning {
+        told.push_str(" It could not be stopped and may still take effect.");
+    }
+    match tool.on_timeout {
+        OnTimeout::Tell => Given::new(how, told),
+        OnTimeout::Fail => {
+            let call = ctx.path().call().clone();
+            Given::fatal(how, told, Failure::ToolTimeout { tool: tool.key().to_string(), call, seconds })
+        }
+    }
+}
+
+/// The future's result, or none where the turn is stopped first. What has finished is not lost to a stop.
+pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = stop.cancelled() => None,
+    }
+}
+
+/// Cuts text to the tool's budget, and says so.
+fn within_budget(mut given: Given, budget: usize) -> Given {
+    if let OutputContent::Text(output) = &mut given.output
+        && output.len() > budget
+    {
+        let (whole, shown) = (output.len(), output.floor_char_boundary(budget));
+        output.truncate(shown);
+        output.push_str(&format!("\n[cut: {shown} of {whole} bytes are shown]"));
+    }
+    given
+}

@@ -1,0 +1,398 @@
+//! The driver: carries out what the run machine asks for, and records what came of it.
+//!
+//! There is one path. A fresh run, a resumed one, a streamed one and an agent inside a tool all go through
+//! [`Driver::drive`]. Inside one driver, calls run side by side as futures of one task, so the machine needs
+//! no lock that is ever contended; bodies are tasks of their own, so that one that blocks or panics harms
+//! nobody else.
+
+mod body;
+mod call;
+mod calls;
+mod finish;
+mod guard;
+mod handoff;
+mod journal;
+mod ledger;
+mod model;
+mod nested;
+mod prepare;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+use windlass_core::{
+    AgentName, CallId, Cancelled, Decided, Decision, Entry, Failed, Failure, Illegal, Item, Next, Pending, Produced, Reach, Run, RunId,
+    Started,
+};
+
+use crate::agent::{Agent, Graph, Toolset};
+use crate::error::{ConfigError, FailedRun, RunError, StoreError};
+use crate::event::{Emitter, EventKind, Watched};
+use crate::hook::{Hook, HookError, Moment};
+use crate::model::ModelError;
+use crate::run::{Cancel, CancelledRun, FinishedRun, Outcome, Paused, RunConfig, RunRecord};
+use crate::session::Session;
+use crate::tool::RunContext;
+
+use self::guard::Overlap;
+use self::journal::Journal;
+use self::ledger::Ledger;
+use self::prepare::Ready;
+
+pub(crate) use crate::run::Origin;
+
+/// What the drivers of one run share: the run itself and the agents nested in it.
+struct Shared<C> {
+    app: Arc<C>,
+    config: RunConfig<C>,
+    journal: Arc<Journal>,
+    ledger: Ledger,
+    draining: Mutex<Vec<CallId>>,
+}
+
+/// Moves one run on: the outermost, or one inside a call.
+struct Driver<C> {
+    shared: Arc<Shared<C>>,
+    graph: Arc<Graph<C>>,
+    /// The calls that lead to this run.
+    path: Arc<[CallId]>,
+    run_id: RunId,
+    run: Mutex<Run>,
+    emitter: Emitter,
+    /// Stops this run now.
+    stop: CancellationToken,
+    /// The whole run's wish to stop; of the outermost run alone.
+    cancel: Option<Cancel>,
+    hooks: Vec<Hook<C>>,
+    session: Option<Session>,
+    /// How many produced items the session has.
+    saved: usize,
+    /// The agent that was told of in this driver as having started.
+    greeted: Option<AgentName>,
+    tools: Option<Arc<Toolset<C>>>,
+    /// Calls of the last answer, with their arguments read.
+    ready: BTreeMap<CallId, Ready<C>>,
+    overlap: Mutex<Overlap>,
+    guarded: bool,
+    model_error: Option<ModelError>,
+    /// The calls of the open turn whose outputs watchers were shown.
+    shown: BTreeSet<CallId>,
+}
+
+/// Why a driver leaves its loop.
+enum Stop {
+    Paused,
+    Over,
+}
+
+/// Why something that was asked for did not come about.
+enum Halt {
+    /// The run fails with this.
+    Failure(Failure),
+    /// The run was told to stop.
+    Cancelled,
+    /// The run cannot go on here, and stays as it is.
+    Error(RunError),
+}
+
+impl From<ConfigError> for Halt {
+    fn from(error: ConfigError) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+impl From<StoreError> for Halt {
+    fn from(error: StoreError) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// Runs an agent from its origin to an outcome.
+pub(crate) async fn run<C: Send + Sync + 'static>(
+    agent: Agent<C>,
+    origin: Origin,
+    app: Arc<C>,
+    mut config: RunConfig<C>,
+    cancel: Cancel,
+    watched: Option<Watched>,
+) -> Result<Outcome, RunError> {
+    let graph = Arc::new(Graph::new(&agent, &config.agents)?);
+    let session = config.session.clone();
+    let hooks = std::mem::take(&mut config.hooks);
+    let (journal, run, ledger, is_fresh) = match origin {
+        Origin::Input(input) => {
+            let history = match &session {
+                Some(session) => session.items().await.map_err(RunError::Session)?,
+                None => Vec::new(),
+            };
+            let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
+            let started = Started {
+                run: id.clone(),
+                agent: agent.name().clone(),
+                history,
+                input,
+                max_turns: config.max_turns,
+                session: session.as_ref().map(|session| session.id().clone()),
+            };
+            let run = Run::start(started.clone());
+            let journal = Journal::new(id, config.store.clone());
+            journal.append(&[], Entry::Started(started)).await?;
+            (journal, run, Ledger::default(), true)
+        }
+        Origin::Paused(paused) => {
+            let record = paused.into_record();
+            let mut replay = Run::replay(&record.records)?;
+            let journal = Journal::resumed(record, config.store.clone()).await?;
+            expire(&mut replay.run, &journal).await?;
+            (journal, replay.run, Ledger::of(replay.receipts), false)
+        }
+    };
+    let journal = Arc::new(journal);
+    let emitter = Emitter::new(watched, journal.sequence());
+    let saved = run.settled_len();
+    let shown = run.produced_in_open_turn().iter().filter_map(output_of).collect();
+    let mut driver = Driver {
+        shared: Arc::new(Shared { app, config, journal, ledger, draining: Mutex::default() }),
+        graph,
+        path: [].into(),
+        run_id: run.id().clone(),
+        run: Mutex::new(run),
+        emitter,
+        stop: cancel.now.clone(),
+        cancel: Some(cancel),
+        hooks,
+        session,
+        saved,
+        greeted: None,
+        tools: None,
+        ready: BTreeMap::new(),
+        overlap: Mutex::default(),
+        guarded: false,
+        model_error: None,
+        shown,
+    };
+    let stop = driver.drive_from(is_fresh).await?;
+    driver.outcome(stop)
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    async fn drive_from(&mut self, is_fresh: bool) -> Result<Stop, RunError> {
+        let agent = self.run().agent().clone();
+        self.emitter.emit(EventKind::Agent { agent }).await;
+        self.emitter.settled().await;
+        if is_fresh
+            && !self.stop.is_cancelled()
+            && !self.cancel.as_ref().is_some_and(Cancel::is_due_after_turn)
+            && let Some(session) = &self.session
+        {
+            let input = self.locked(|run| run.input().to_vec());
+            session.append(input).await.map_err(RunError::Session)?;
+        }
+        self.drive().await
+    }
+
+    /// Moves the run until it pauses or ends.
+    async fn drive(&mut self) -> Result<Stop, RunError> {
+        loop {
+            let next = self.run().next();
+            if self.stop.is_cancelled() && !matches!(next, Next::Over) && !self.pauses_instead(&next) {
+                self.cancelled().await?;
+                continue;
+            }
+            let moved = match next.clone() {
+                Next::Model { .. } if self.cancel.as_ref().is_some_and(Cancel::is_due_after_turn) => {
+                    Err(Halt::Cancelled)
+                }
+                Next::Model { turn, .. } => self.ask_model(turn).await,
+                Next::Exhausted { max_turns } => {
+                    if self.cancel.as_ref().is_some_and(Cancel::is_due_after_turn) {
+                        Err(Halt::Cancelled)
+                    } else {
+                        self.fail_or_handle(Failure::TurnsExhausted { max_turns }).await
+                    }
+                }
+                Next::Calls(steps) => self.work(steps).await,
+                Next::HandOff { call, from, to, arguments } => self.hand_off(call, from, to, arguments).await,
+                Next::Judge { agent } => self.judge(&agent).await,
+                Next::Finish(candidate) => self.finish(candidate).await,
+                Next::Pause(_) => {
+                    self.show_outputs().await;
+                    self.emitter.settled().await;
+                    // A watcher may cancel on what it was just shown.
+                    if self.stop.is_cancelled() && !self.pauses_instead(&next) {
+                        continue;
+                    }
+                    return Ok(Stop::Paused);
+                }
+                Next::Over => return Ok(Stop::Over),
+            };
+            match moved {
+                Ok(()) => self.save_turn().await?,
+                Err(Halt::Failure(failure)) => {
+                    self.record_settled(Entry::Failed(Failed { failure })).await?;
+                    self.save_turn().await?;
+                }
+                Err(Halt::Cancelled) => self.cancelled().await?,
+                Err(Halt::Error(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// A cancelled run that is to keep its approvals pauses, where nothing but they are open.
+    fn pauses_instead(&self, next: &Next) -> bool {
+        matches!(next, Next::Pause(_)) && self.cancel.as_ref().is_some_and(Cancel::keeps_approvals)
+    }
+
+    /// Ends the run as cancelled. Calls that were under way have settled by now; others never started.
+    async fn cancelled(&mut self) -> Result<(), RunError> {
+        let draining = std::mem::take(&mut *lock(&self.shared.draining));
+        self.record_settled(Entry::Cancelled(Cancelled { draining })).await?;
+        self.save_turn().await
+    }
+
+    async fn record_settled(&mut self, entry: Entry) -> Result<(), RunError> {
+        match self.record(entry).await {
+            Ok(()) => Ok(()),
+            Err(Halt::Error(error)) => Err(error),
+            Err(Halt::Failure(_) | Halt::Cancelled) => Ok(()),
+        }
+    }
+
+    /// Moves the machine and writes the journal.
+    async fn record(&self, entry: Entry) -> Result<(), Halt> {
+        let applied = self.locked(|run| run.apply(&entry)).map_err(|why| self.broken(&why))?;
+        if let Some((digest, output)) = applied.receipt {
+            self.shared.ledger.keep(digest, output);
+        }
+        self.shared.journal.append(&self.path, entry).await?;
+        Ok(())
+    }
+
+    /// The machine refused what this driver recorded: a defect here, and the run must not go on.
+    fn broken(&self, why: &Illegal) -> Halt {
+        Halt::Error(StoreError::new(format!("run `{}` would become invalid: {why}", self.run_id)).into())
+    }
+
+    /// Adds what the settled turn produced to the session, all at once.
+    async fn save_turn(&mut self) -> Result<(), RunError> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let items = run.for_session(self.saved);
+        self.saved = self.saved.max(run.settled_len());
+        session.append(items).await.map_err(RunError::Session)
+    }
+
+    /// Shows watchers the outputs that the open turn has so far.
+    async fn show_outputs(&mut self) {
+        if !self.emitter.is_watched() {
+            return;
+        }
+        let outputs = self.locked(|run| run.produced_in_open_turn());
+        self.show(outputs).await;
+    }
+
+    /// Shows watchers those outputs that they have not seen.
+    async fn show(&mut self, outputs: Vec<Produced>) {
+        for output in outputs {
+            if output_of(&output).is_some_and(|call| self.shown.insert(call)) {
+                self.emitter.emit(EventKind::Item(output)).await;
+            }
+        }
+    }
+
+    fn outcome(self, stop: Stop) -> Result<Outcome, RunError> {
+        let run = self.run.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (records, usage) = self.shared.journal.take();
+        let end = run.end().cloned();
+        let record = RunRecord { run, records, usage };
+        match (stop, end) {
+            (Stop::Paused, _) | (Stop::Over, None) => Ok(Outcome::Paused(Paused::new(record))),
+            (Stop::Over, Some(windlass_core::End::Finished(output))) => {
+                Ok(Outcome::Finished(FinishedRun { output, record }))
+            }
+            (Stop::Over, Some(windlass_core::End::Failed(failure))) => Err(RunError::Failed(Box::new(FailedRun {
+                failure,
+                record,
+                model_error: self.model_error,
+            }))),
+            (Stop::Over, Some(windlass_core::End::Cancelled)) => {
+                let settlement = calls::settlement(&record);
+                Ok(Outcome::Cancelled(CancelledRun { settlement, record }))
+            }
+        }
+    }
+
+    fn context(&self, agent: &AgentName) -> RunContext<C> {
+        RunContext::new(self.shared.app.clone(), self.run_id.clone(), agent.clone())
+    }
+
+    fn agent(&self, name: &AgentName) -> Result<Agent<C>, ConfigError> {
+        self.graph.agent(name).cloned()
+    }
+
+    /// Tells the run's hooks and the agent's, side by side; waits for both.
+    async fn tell(&self, agent: &Agent<C>, moment: impl FnOnce() -> Moment<C>) -> Result<(), HookError> {
+        if self.hooks.is_empty() && agent.inner.hooks.is_empty() {
+            return Ok(());
+        }
+        let moment = moment();
+        let told = self.hooks.iter().chain(&agent.inner.hooks).map(|hook| hook.tell(moment.clone()));
+        futures_util::future::join_all(told).await.into_iter().collect()
+    }
+
+    /// As [`Driver::tell`], for moments whose failure is the run's.
+    async fn tell_or_fail(&self, agent: &Agent<C>, moment: impl FnOnce() -> Moment<C>) -> Result<(), Halt> {
+        let mut name = "";
+        let told = self.tell(agent, || {
+            let moment = moment();
+            name = moment.name();
+            moment
+        });
+        told.await.map_err(|error| {
+            Halt::Failure(Failure::Hook { hook: name.to_owned(), message: error.to_string() })
+        })
+    }
+
+    /// The machine, for a driver that holds no calls under way.
+    fn run(&mut self) -> &mut Run {
+        self.run.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine, for a moment.
+    fn locked<T>(&self, act: impl FnOnce(&mut Run) -> T) -> T {
+        act(&mut lock(&self.run))
+    }
+}
+
+/// The call whose output this is.
+fn output_of(produced: &Produced) -> Option<CallId> {
+    match &*produced.item {
+        Item::Output(output) => Some(output.call.clone()),
+        _ => None,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Rejects what was waited for too long, in nobody's name.
+async fn expire(run: &mut Run, journal: &Journal) -> Result<(), RunError> {
+    let now = journal.now();
+    let is_over = |pending: &Pending| pending.expires.is_some_and(|expires| expires <= now);
+    for pending in run.pending().into_iter().filter(is_over) {
+        let entry = Entry::Decided(Decided {
+            call: pending.call().clone(),
+            digest: pending.digest,
+            decision: Decision::Reject { message: Some(windlass_core::text::EXPIRED.to_owned()) },
+            reach: Reach::Call,
+            by: Some("expiry".to_owned()),
+        });
+        let path = pending.path.within();
+        if run.apply_at(path, &entry).is_ok() {
+            journal.append(path, entry).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! One turn's question to the model: who asks, with which tools, and what is made of the answer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use windlass_core::{
+    AfterTools, AnswerRefused, Answered, Entry, Failure, Item, Misbehaviour, ModelFailed, Part, Plan, Produced,
+    Usage, plan,
+};
+
+use super::{Driver, Halt};
+use crate::agent::{Agent, ForcedChoice, ToolUse, Toolset};
+use crate::error::ConfigError;
+use crate::event::EventKind;
+use crate::hook::Moment;
+use crate::model::{Answer, Deltas, ModelError, ModelRequest, ModelSettings, OutputShape, RetryAdvice, SharedModel};
+use crate::run::{ModelInput, ModelRetry};
+
+/// Everything a model is asked with, but the conversation.
+struct Question {
+    model: SharedModel,
+    settings: ModelSettings,
+    instructions: Option<Arc<str>>,
+    shape: Option<OutputShape>,
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Asks the model for a turn and records its answer, planned.
+    pub(super) async fn ask_model(&mut self, turn: u32) -> Result<(), Halt> {
+        let name = self.run().agent().clone();
+        let agent = self.agent(&name)?;
+        self.guard_and_greet(&agent).await?;
+        let ctx = self.context(&name);
+        let tools = agent.toolset(&ctx, &self.graph).await?;
+        let question = self.question(&agent).await?;
+        self.tell_or_fail(&agent, || Moment::ModelAsked { ctx: ctx.clone(), turn }).await?;
+        let answer = self.answer(&agent, turn, &question, &tools).await?;
+        let usage = answer.usage.unwrap_or_else(Usage::unknown);
+        let items: Arc<[Arc<Item>]> = answer.items.as_slice().into();
+        let planned = self.plan(answer.items, &agent, &tools).await;
+        let is_readable = planned.as_ref().err().is_none_or(Misbehaviour::answer_was_readable);
+        if let (Ok(plan), true) = (&planned, self.emitter.is_watched()) {
+            self.show_answer(&agent, plan).await;
+        }
+        if is_readable {
+            let told = Moment::ModelAnswered { ctx, items: items.clone() };
+            self.tell_or_fail(&agent, || told).await?;
+        }
+        match planned {
+            Ok(Plan { items, calls, repeated }) => {
+                let after = match &agent.inner.tool_use {
+                    ToolUse::RunAgain => AfterTools::RunAgain,
+                    ToolUse::StopOnFirst => AfterTools::StopOnFirst,
+                    ToolUse::StopAt(names) => AfterTools::StopAt(names.clone()),
+                    ToolUse::Judge(_) => AfterTools::Ask,
+                };
+                let response_id = answer.response_id;
+                self.tools = Some(tools);
+                self.shown.clear();
+                let agent = name;
+                let answered = Answered { agent, items, calls, repeated, after, usage, response_id };
+                self.record(Entry::Answered(answered)).await?;
+                // What a watcher was shown it may still stop, before any of it takes effect.
+                self.emitter.settled().await;
+                self.check_loop().await
+            }
+            Err(misbehaviour) => {
+                let refused = AnswerRefused { agent: name, items: items.to_vec(), usage };
+                self.record(Entry::AnswerRefused(refused)).await?;
+                Err(Halt::Failure(Failure::Misbehaviour(misbehaviour)))
+            }
+        }
+    }
+
+    async fn guard_and_greet(&mut self, agent: &Agent<C>) -> Result<(), Halt> {
+        let is_first = self.run().turn() == 0 && !self.guarded;
+        if is_first {
+            self.guarded = true;
+            self.guard_first(agent).await?;
+        }
+        if self.greeted.as_ref() != Some(agent.name()) {
+            self.greeted = Some(agent.name().clone());
+            let ctx = self.context(agent.name());
+            self.tell_or_fail(agent, || Moment::AgentStarted { ctx }).await?;
+        }
+        if is_first {
+            self.guard_beside(agent)?;
+        }
+        Ok(())
+    }
+
+    async fn question(&mut self, agent: &Agent<C>) -> Result<Question, Halt> {
+        let config = &self.shared.config;
+        let model = config.model.clone().or_else(|| agent.inner.model.clone());
+        let model = model.ok_or_else(|| ConfigError::NoModel { agent: agent.name().clone() })?;
+        let mut settings = agent.inner.settings.overridden_by(&config.settings);
+        let is_lifted = agent.inner.forced_choice == ForcedChoice::Lifted;
+        if is_lifted && self.locked(|run| run.has_used_tools(agent.name())) {
+            settings.tool_choice = None;
+        }
+        let shape = match &agent.inner.output {
+            Some(output) => Some(output.shape.clone().map_err(|why| ConfigError::OutputNotStrict {
+                agent: agent.name().clone(),
+                why,
+            })?),
+            None => None,
+        };
+        let instructions = agent.inner.instructions.text(&self.context(agent.name())).await;
+        Ok(Question { model, settings, instructions, shape })
+    }
+
+    /// Asks until there is an answer, or asking again is of no use.
+    async fn answer(
+        &mut self,
+        agent: &Agent<C>,
+        turn: u32,
+        question: &Question,
+        tools: &Toolset<C>,
+    ) -> Result<Answer, Halt> {
+        let retry = self.shared.config.model_retry;
+        let mut attempt = 1;
+        loop {
+            let error = match self.ask_once(agent, turn, question, tools).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let wait = wait_before(&retry, attempt, error.advice());
+            self.record(Entry::ModelFailed(ModelFailed {
+                agent: agent.name().clone(),
+                error: error.to_string(),
+                retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            }))
+            .await?;
+            let Some(wait) = wait else {
+                let message = error.to_string();
+                self.model_error = Some(error);
+                return Err(Halt::Failure(Failure::Model { message }));
+            };
+            self.emitter.emit(EventKind::Warning { message: format!("the model failed: {error}") }).await;
+            attempt += 1;
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Err(Halt::Cancelled),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    async fn ask_once(
+        &mut self,
+        agent: &Agent<C>,
+        turn: u32,
+        question: &Question,
+        tools: &Toolset<C>,
+    ) -> Result<Result<Answer, ModelError>, Halt> {
+        let ctx = self.context(agent.name());
+        let run = &*self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let filtered = match &self.shared.config.input_filter {
+            Some(filter) => {
+                let items = run.history().to_vec();
+                Some(filter(ctx, ModelInput { instructions: question.instructions.clone(), items }).await)
+            }
+            None => None,
+        };
+        let (instructions, input) = match &filtered {
+            Some(filtered) => (filtered.instructions.as_deref(), filtered.items.as_slice()),
+            None => (question.instructions.as_deref(), run.history()),
+        };
+        let request = ModelRequest {
+            agent: agent.name(),
+            turn,
+            instructions,
+            input,
+            tools: &tools.offered,
+            handoffs: &tools.offered_handoffs,
+            settings: &question.settings,
+            output: question.shape.as_ref(),
+            previous_response: run.last_response_id(),
+        };
+        let deltas = Deltas::new(self.emitter.clone());
+        let overlap = self.overlap.get_mut().unwrap_or_else(PoisonError::into_inner);
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(Halt::Cancelled),
+            failure = overlap.trips() => Err(Halt::Failure(failure)),
+            answer = question.model.answer(request, &deltas) => Ok(answer),
+        }
+    }
+
+    async fn plan(
+        &mut self,
+        items: Vec<Arc<Item>>,
+        agent: &Agent<C>,
+        tools: &Arc<Toolset<C>>,
+    ) -> Result<Plan, Misbehaviour> {
+        let mut lookups = self.look_up(&items, agent, tools).await;
+        let mut ready = BTreeMap::new();
+        let run = self.run();
+        let planned = plan(items, agent.name(), run.seen(), |call| {
+            let (lookup, found) = lookups.pop_front().unwrap_or_else(|| super::prepare::nothing(call));
+            if let Some(found) = found {
+                ready.entry(call.id.clone()).or_insert(found);
+            }
+            lookup
+        });
+        self.ready = ready;
+        planned
+    }
+
+    async fn show_answer(&self, agent: &Agent<C>, plan: &Plan) {
+        use windlass_core::Work;
+        let mut calls = plan.calls.iter();
+        for item in &plan.items {
+            let part = match &**item {
+                Item::Call(_) => match calls.next().map(|call| &call.work) {
+                    Some(Work::Handoff { .. } | Work::Ignored) => Part::HandoffCall,
+                    _ => Part::Call,
+                },
+                _ => Part::Said,
+            };
+            let produced = Produced { agent: agent.name().clone(), item: item.clone(), part };
+            self.emitter.emit(EventKind::Item(produced)).await;
+        }
+    }
+
+    async fn check_loop(&mut self) -> Result<(), Halt> {
+        let policy = self.shared.config.loops;
+        let times = self.run().repeats();
+        if times >= policy.stop {
+            return Err(Halt::Failure(Failure::LoopDetected { times }));
+        }
+        if times >= policy.warn {
+            let message = format!("the model has made the same calls {times} times in a row");
+            self.emitter.emit(EventKind::Warning { message }).await;
+        }
+        Ok(())
+    }
+}
+
+/// How long to wait before asking again; none where it is of no use. Without chance in it, because a run must
+/// be the same when it is simulated: servers that want their clients spread say so with a wait of their own.
+fn wait_before(retry: &ModelRetry, attempt: u32, advice: RetryAdvice) -> Option<Duration> {
+    if attempt >= retry.attempts {
+        return None;
+    }
+    match advice {
+        RetryAdvice::Never => None,
+        RetryAdvice::Safe => Some(retry.base.saturating_mul(1 << (attempt - 1).min(16)).min(retry.longest)),
+        RetryAdvice::After(wait) => Some(wait.min(retry.longest)),
+    }
+}

@@ -1,0 +1,127 @@
+//! An agent inside a call: a driver of its own, on the same journal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use windlass_core::{CallPath, End, Entry, How, Run, RunId, Started};
+
+use super::call::{CallEnd, CallWork, Given, given_for_error};
+use super::{Driver, Halt, Stop};
+use crate::agent::{Agent, AgentTool, Graph, Target};
+use crate::error::RunError;
+use crate::event::EventKind;
+use crate::tool::{ToolBody, ToolError};
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Begins the run of an agent inside a call.
+    pub(super) async fn start_agent(&self, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+        let tool = work.ready.tool.clone();
+        let ToolBody::Agent(nested) = &tool.body else { return self.finish_call(&work, Given::cancelled()).await };
+        let input = match nested.input(&work.ready.arguments) {
+            Ok(input) => input,
+            Err(problem) => {
+                let given = given_for_error(&tool, &work.ctx, &ToolError::tell(problem));
+                return self.finish_call(&work, given).await;
+            }
+        };
+        let path = CallPath::new(&self.path, work.call.clone());
+        let agent = self.nested_agent(nested)?;
+        let started = Started {
+            run: RunId::new(format!("{}/{path}", self.run_id)),
+            agent: agent.name().clone(),
+            history: Vec::new(),
+            input,
+            max_turns: nested.max_turns,
+            session: None,
+        };
+        let run = Run::start(started.clone());
+        self.shared.journal.append(&self.path_of(&work), Entry::Started(started)).await?;
+        self.drive_agent(run, nested, work).await
+    }
+
+    /// Goes on with the run of an agent inside a call.
+    pub(super) async fn resume_agent(&self, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+        let tool = work.ready.tool.clone();
+        let ToolBody::Agent(nested) = &tool.body else { return self.finish_call(&work, Given::cancelled()).await };
+        match self.locked(|run| run.take_child(&work.call)) {
+            Some(run) => self.drive_agent(run, nested, work).await,
+            None => self.start_agent(work).await,
+        }
+    }
+
+    fn nested_agent(&self, nested: &AgentTool<C>) -> Result<Agent<C>, Halt> {
+        match &nested.target {
+            Target::Agent(agent) => Ok(agent.clone()),
+            Target::Named(name) => Ok(self.agent(name)?),
+        }
+    }
+
+    fn path_of(&self, work: &CallWork<'_, C>) -> Arc<[windlass_core::CallId]> {
+        self.path.iter().cloned().chain([work.call.clone()]).collect()
+    }
+
+    /// An agent may call agents, and those may call agents: somewhere the future needs a known size.
+    fn drive_inside(&mut self) -> BoxFuture<'_, Result<Stop, RunError>> {
+        self.drive().boxed()
+    }
+
+    async fn drive_agent(&self, run: Run, nested: &AgentTool<C>, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+        let path = self.path_of(&work);
+        let agent = self.nested_agent(nested)?;
+        let mut driver = Self {
+            shared: self.shared.clone(),
+            graph: Arc::new(Graph::new(&agent, &self.shared.config.agents)?),
+            emitter: self.emitter.within(&path),
+            path,
+            run_id: run.id().clone(),
+            run: Mutex::new(run),
+            stop: work.turn.stop.clone(),
+            cancel: None,
+            hooks: Vec::new(),
+            session: None,
+            saved: 0,
+            greeted: None,
+            tools: None,
+            ready: BTreeMap::new(),
+            overlap: Mutex::default(),
+            guarded: false,
+            model_error: None,
+            shown: BTreeSet::new(),
+        };
+        let stop = driver.drive_inside().await.map_err(Halt::Error)?;
+        let run = driver.run.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match (stop, run.end().cloned()) {
+            (Stop::Paused, _) | (Stop::Over, None) => {
+                self.locked(|outer| outer.park_child(&work.call, run));
+                Ok(CallEnd::Held)
+            }
+            (Stop::Over, Some(End::Finished(output))) => {
+                let output = if output.is_empty() { last_words(&run) } else { output };
+                self.finish_call(&work, Given::new(How::Succeeded, output)).await
+            }
+            (Stop::Over, Some(End::Failed(failure))) => {
+                let message = format!("agent `{}` failed: {failure}", agent.name());
+                self.emitter.emit(EventKind::Warning { message: message.clone() }).await;
+                let given = given_for_error(&work.ready.tool, &work.ctx, &ToolError::hidden(message));
+                self.finish_call(&work, given).await
+            }
+            (Stop::Over, Some(End::Cancelled)) => self.finish_call(&work, Given::cancelled()).await,
+        }
+    }
+}
+
+/// An agent that ended without a word may still have done something: its last output says what.
+fn last_words(run: &Run) -> String {
+    use windlass_core::Item;
+    run.produced()
+        .iter()
+        .rev()
+        .find_map(|produced| match &*produced.item {
+            Item::Output(output) => Some(output.content.text().into_owned()).filter(|text| !text.is_empty()),
+            Item::Message(message) => Some(message.text()).filter(|text| !text.is_empty()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}

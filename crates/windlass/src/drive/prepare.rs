@@ -1,0 +1,173 @@
+//! What calls find: their tool, and their arguments as the body will take them.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::Value;
+use windlass_core::{
+    BodyKind, Call, CallId, CallPath, Failure, FoundTool, Item, Lookup, Misbehaviour, schema,
+};
+
+use super::{Driver, Halt};
+use crate::agent::{Agent, Found, Toolset};
+use crate::error::ConfigError;
+use crate::run::MissingTool;
+use crate::tool::{Prepared, Tool, ToolBody, freeze};
+
+/// A call with its tool and its arguments.
+pub(super) struct Ready<C> {
+    pub(super) tool: Arc<Tool<C>>,
+    /// Canonical, or as the model wrote them where they are not JSON.
+    pub(super) arguments: Arc<str>,
+    pub(super) raw: Arc<str>,
+    /// The body with its arguments; absent for agents, and for arguments that cannot be used.
+    pub(super) prepared: Option<Box<dyn Prepared<C>>>,
+    /// The arguments of an agent.
+    pub(super) value: Option<Value>,
+}
+
+impl<C> Ready<C> {
+    /// The arguments, for rules to look at.
+    pub(super) fn shown(&self) -> Option<&(dyn Any + Send + Sync)> {
+        match (&self.prepared, &self.value) {
+            (Some(prepared), _) => Some(prepared.arguments()),
+            (None, Some(value)) => Some(value),
+            (None, None) => None,
+        }
+    }
+}
+
+/// What a saved call finds.
+pub(super) enum Again<C> {
+    Ready(Ready<C>),
+    /// Its tool is there and not enabled any more: the model is told.
+    SwitchedOff { text: String },
+}
+
+/// A call that nothing was looked up for.
+pub(super) fn nothing<C>(call: &Call) -> (Lookup, Option<Ready<C>>) {
+    (Lookup::Missing { text: format!("Tool '{}' not found.", call.name) }, None)
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Looks up every call of an answer, before any of them does anything.
+    pub(super) async fn look_up(
+        &self,
+        items: &[Arc<Item>],
+        agent: &Agent<C>,
+        tools: &Toolset<C>,
+    ) -> VecDeque<(Lookup, Option<Ready<C>>)> {
+        let mut lookups = VecDeque::new();
+        for item in items {
+            let Item::Call(call) = &**item else { continue };
+            let found = match tools.find(call) {
+                // It may have been switched off while the model thought.
+                Found::Tool(tool) if !tool.enabled.ask(&self.context(agent.name())).await => Found::Nothing,
+                found => found,
+            };
+            lookups.push_back(match found {
+                Found::Tool(tool) => read(tool, &call.arguments),
+                Found::Handoff(handoff) => (Lookup::Handoff { to: handoff.agent().clone() }, None),
+                Found::Nothing => (self.missing(&call.name, tools.names()), None),
+            });
+        }
+        lookups
+    }
+
+    fn missing(&self, name: &str, offered: Vec<String>) -> Lookup {
+        match &self.shared.config.missing_tool {
+            MissingTool::Fail => Lookup::Fatal { offered },
+            MissingTool::Say(text) => Lookup::Missing { text: text(name, &offered) },
+            MissingTool::Tell => {
+                let there = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+                Lookup::Missing { text: format!("Tool '{name}' not found. The tools are: {there}.") }
+            }
+        }
+    }
+
+    /// A call's tool and arguments, for calls of an answer that an earlier driver had.
+    pub(super) fn again(
+        &self,
+        call: &CallId,
+        edited: Option<&str>,
+        agent: &Agent<C>,
+        tools: &Toolset<C>,
+    ) -> Result<Again<C>, Halt> {
+        let (key, raw) = self.locked(|run| (run.tool_of(call).cloned(), run.arguments(call).map(Arc::<str>::from)));
+        let path = || CallPath::new(&self.path, call.clone());
+        let (Some(key), Some(raw)) = (key, raw) else {
+            return Err(self.broken(&windlass_core::Illegal::NoSuchCall(call.clone())));
+        };
+        let gone = || ConfigError::ToolGone { tool: key.to_string(), agent: agent.name().clone(), call: path() };
+        let Some(tool) = tools.tool(&key) else {
+            if agent.tool_list().any(|tool| *tool.key() == key) {
+                return self.switched_off(key.name(), agent, tools);
+            }
+            return Err(gone().into());
+        };
+        let (lookup, ready) = read(tool, edited.unwrap_or(&raw));
+        if let Lookup::Tool(FoundTool { arguments: Err(problems), .. }) = lookup {
+            return Err(ConfigError::ArgumentsGone { tool: key.to_string(), call: path(), problems }.into());
+        }
+        let ready = ready.ok_or_else(gone)?;
+        Ok(Again::Ready(Ready { raw, ..ready }))
+    }
+
+    fn switched_off(&self, name: &str, agent: &Agent<C>, tools: &Toolset<C>) -> Result<Again<C>, Halt> {
+        match self.missing(name, tools.names()) {
+            Lookup::Missing { text } => Ok(Again::SwitchedOff { text }),
+            Lookup::Fatal { offered } => {
+                let (name, agent) = (name.to_owned(), agent.name().clone());
+                let missing = Misbehaviour::MissingTool { name, agent, offered };
+                Err(Halt::Failure(Failure::Misbehaviour(missing)))
+            }
+            Lookup::Tool(_) | Lookup::Handoff { .. } => Ok(Again::SwitchedOff { text: String::new() }),
+        }
+    }
+
+    /// As [`Driver::again`], for arguments that are known not to be usable.
+    pub(super) fn again_unread(&self, call: &CallId, tools: &Toolset<C>) -> Option<Ready<C>> {
+        self.locked(|run| read(tools.tool(run.tool_of(call)?)?, run.arguments(call)?).1)
+    }
+}
+
+/// Reads a call's arguments as its tool takes them.
+fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (Lookup, Option<Ready<C>>) {
+    let frozen = freeze(raw);
+    let text: Arc<str> = match &frozen {
+        Ok(frozen) => frozen.text.as_str().into(),
+        Err(_) => raw.into(),
+    };
+    let mut value = None;
+    let prepared = frozen.and_then(|frozen| match &tool.body {
+        ToolBody::Function(body) => body.prepare(&frozen.text).map(Some),
+        ToolBody::Agent(_) => {
+            let problems = schema::check(tool.schema(), &frozen.value);
+            value = Some(frozen.value);
+            if problems.is_empty() { Ok(None) } else { Err(schema::describe(&problems)) }
+        }
+    });
+    let conflict = match (&tool.conflict, &prepared) {
+        (Some(key), Ok(Some(prepared))) => key(prepared.arguments()),
+        _ => None,
+    };
+    let (arguments, prepared) = match prepared {
+        Ok(prepared) => (Ok(text.to_string()), prepared),
+        Err(problems) => (Err(problems), None),
+    };
+    let found = FoundTool {
+        key: tool.key().clone(),
+        body: match &tool.body {
+            ToolBody::Function(_) => BodyKind::Function,
+            ToolBody::Agent(_) => BodyKind::Agent,
+        },
+        effect: tool.effect,
+        gate: tool.gate(),
+        conflict,
+        receipt: arguments.is_ok().then(|| tool.receipt(&text)).flatten(),
+        arguments,
+    };
+    let ready = Ready { tool: tool.clone(), arguments: text, raw: raw.into(), prepared, value };
+    (Lookup::Tool(found), Some(ready))
+}

@@ -1,0 +1,178 @@
+//! Why a run could not begin, go on, or end well.
+
+use windlass_core::schema::NotStrict;
+use windlass_core::{AgentName, CallPath, Failure, Illegal, ReplayError, SavedError};
+
+use crate::model::ModelError;
+use crate::run::RunRecord;
+
+/// Why a run did not come to an outcome.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The agent is not set up in a way that can run. Nothing has happened.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The run failed. What it did until then is kept.
+    #[error("{}", .0.failure)]
+    Failed(Box<FailedRun>),
+    /// The journal could not be written. The run stops where it is, and can be resumed from what was.
+    #[error("the journal cannot be written: {0}")]
+    Store(#[from] StoreError),
+    /// The session could not be read or written.
+    #[error("the session cannot be used: {0}")]
+    Session(#[source] StoreError),
+    /// A saved run cannot be gone on with.
+    #[error("the saved run cannot be resumed: {0}")]
+    Replay(#[from] ReplayError),
+}
+
+impl RunError {
+    /// Why the run failed, where it did.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failed) => Some(&failed.failure),
+            _ => None,
+        }
+    }
+
+    /// What the run did until it failed.
+    pub fn record(&self) -> Option<&RunRecord> {
+        match self {
+            Self::Failed(failed) => Some(&failed.record),
+            _ => None,
+        }
+    }
+}
+
+/// A run that failed.
+#[derive(Debug)]
+pub struct FailedRun {
+    /// Why.
+    pub failure: Failure,
+    /// What it did until then. Its history is whole: every call has an output.
+    pub record: RunRecord,
+    /// The model's own error, where that was why.
+    pub model_error: Option<ModelError>,
+}
+
+/// Why an agent cannot run as it is set up.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// It has no model.
+    #[error("agent `{agent}` has no model; give it one with `.model(…)`, or the run with `.model(…)`")]
+    NoModel {
+        /// The agent.
+        agent: AgentName,
+    },
+    /// Two of its tools go by one name.
+    #[error("agent `{agent}` has two tools that answer to `{name}`; rename one or put it in a namespace")]
+    Collision {
+        /// The agent.
+        agent: AgentName,
+        /// The name.
+        name: String,
+    },
+    /// A tool's schema has no strict form.
+    #[error("the arguments of tool `{tool}` cannot be offered: {why}; hint: `.non_strict()` offers the schema as it is")]
+    NotStrict {
+        /// The tool.
+        tool: String,
+        /// Why not.
+        why: NotStrict,
+    },
+    /// Two agents go by one name.
+    #[error("two different agents are called `{agent}`; saved runs find agents by name, so each needs its own")]
+    DuplicateAgent {
+        /// The name.
+        agent: AgentName,
+    },
+    /// An agent that is named is not there.
+    #[error("there is no agent `{agent}` here; hint: `.agents([…])` on the run makes agents known by name")]
+    UnknownAgent {
+        /// The name.
+        agent: AgentName,
+    },
+    /// A saved call asks for a tool that is not there any more. Nothing has run.
+    #[error("call `{call}` of the saved run asks for tool `{tool}`, which agent `{agent}` does not have any more")]
+    ToolGone {
+        /// The tool.
+        tool: String,
+        /// The agent.
+        agent: AgentName,
+        /// The call.
+        call: CallPath,
+    },
+    /// A saved call has arguments that its tool does not take any more. Nothing has run.
+    #[error("call `{call}` of the saved run has arguments that tool `{tool}` does not take any more: {problems}")]
+    ArgumentsGone {
+        /// The tool.
+        tool: String,
+        /// The call.
+        call: CallPath,
+        /// What is wrong with them.
+        problems: String,
+    },
+    /// The type of the final output has no strict schema.
+    #[error("the output type of agent `{agent}` cannot be offered: {why}")]
+    OutputNotStrict {
+        /// The agent.
+        agent: AgentName,
+        /// Why not.
+        why: NotStrict,
+    },
+}
+
+/// Why something could not be stored or read back.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    message: String,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// An error in these words.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), source: None }
+    }
+
+    /// Keeps the error that caused it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+}
+
+/// Why a decision does not count. The paused run is as it was.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecideError {
+    /// No such call waits.
+    #[error("no call `{0}` waits for a decision")]
+    NotPending(CallPath),
+    /// The id stands for calls of several nested agents.
+    #[error("several calls are called `{0}`; name the one with its path, such as `outer/{0}`")]
+    Ambiguous(CallPath),
+    /// The decision does not fit the call.
+    #[error(transparent)]
+    Illegal(#[from] Illegal),
+    /// The edited arguments are not a JSON object.
+    #[error("the edited arguments cannot be used: {0}")]
+    Arguments(String),
+}
+
+/// Why the text of a saved run cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Saved(#[from] SavedError),
+    /// It can be read and does not add up.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}

@@ -1,0 +1,232 @@
+//! Models: what answers. One method, streamed or not: a streamed answer is the same answer, seen sooner.
+
+mod scripted;
+mod settings;
+
+pub use scripted::{RecordedRequest, Reply, ScriptedModel, item_line};
+pub use settings::{ModelSettings, ToolChoice};
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use windlass_core::{AgentName, CallId, Item, Usage};
+
+use crate::event::{Emitter, EventKind};
+
+/// Something that answers a conversation.
+pub trait Model: Send + Sync + 'static {
+    /// Answers. Pieces of the answer go to `deltas` as they come, where somebody watches
+    /// ([`Deltas::wanted`]); the returned answer is complete either way.
+    fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> impl Future<Output = Result<Answer, ModelError>> + Send + 'a;
+}
+
+/// What a model is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelRequest<'a> {
+    /// The agent that asks.
+    pub agent: &'a AgentName,
+    /// Which turn of the run it is, from 1.
+    pub turn: u32,
+    /// The agent's instructions.
+    pub instructions: Option<&'a str>,
+    /// The conversation. Every call in it has its output.
+    pub input: &'a [Arc<Item>],
+    /// The tools offered.
+    pub tools: &'a [OfferedTool],
+    /// The handoffs offered; models see them as tools.
+    pub handoffs: &'a [OfferedTool],
+    /// How to answer.
+    pub settings: &'a ModelSettings,
+    /// The shape that the final answer must have.
+    pub output: Option<&'a OutputShape>,
+    /// The provider's id of the last answer, for providers that hold the conversation.
+    pub previous_response: Option<&'a str>,
+}
+
+/// A tool as a model is offered it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfferedTool {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Option<Arc<str>>,
+    /// What it is for.
+    pub description: Arc<str>,
+    /// The JSON Schema of its arguments.
+    pub parameters: Arc<Value>,
+    /// Whether the schema is in the strict form.
+    pub strict: bool,
+}
+
+/// The shape of a typed final answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputShape {
+    /// A name for it.
+    pub name: String,
+    /// Its JSON Schema, in the strict form.
+    pub schema: Value,
+}
+
+/// What a model answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// Messages, reasoning and calls, in the model's order.
+    pub items: Vec<Arc<Item>>,
+    /// What it cost; absent where the provider did not say, which is not the same as nothing.
+    pub usage: Option<Usage>,
+    /// The provider's id of the answer.
+    pub response_id: Option<String>,
+}
+
+/// Why a model did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ModelError {
+    message: String,
+    retry: RetryAdvice,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// Whether asking again may help, and is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAdvice {
+    /// Asking again is of no use, or may repeat what the provider already did.
+    Never,
+    /// The request did nothing, and may be sent again after the usual wait.
+    Safe,
+    /// The same, after the wait that the provider named.
+    After(Duration),
+}
+
+impl ModelError {
+    /// An error that asking again does not mend.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retry: RetryAdvice::Never, source: None }
+    }
+
+    /// Says whether asking again may help.
+    #[must_use]
+    pub fn retry(mut self, advice: RetryAdvice) -> Self {
+        self.retry = advice;
+        self
+    }
+
+    /// Keeps the error that caused it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whether asking again may help.
+    pub fn advice(&self) -> RetryAdvice {
+        self.retry
+    }
+}
+
+/// Where a model puts the pieces of its answer as they come.
+#[derive(Clone, Debug)]
+pub struct Deltas {
+    emitter: Emitter,
+}
+
+impl Deltas {
+    pub(crate) fn new(emitter: Emitter) -> Self {
+        Self { emitter }
+    }
+
+    /// Deltas that nobody watches, for asking a model outside of a run.
+    pub fn ignored() -> Self {
+        Self { emitter: Emitter::silent() }
+    }
+
+    /// Whether anybody watches. A model need not stream for nobody.
+    pub fn wanted(&self) -> bool {
+        self.emitter.is_watched()
+    }
+
+    /// A piece of the message's text.
+    pub async fn text(&self, delta: impl Into<String>) {
+        self.emitter.emit(EventKind::TextDelta { delta: delta.into() }).await;
+    }
+
+    /// A piece of the reasoning that may be shown.
+    pub async fn reasoning(&self, delta: impl Into<String>) {
+        self.emitter.emit(EventKind::ReasoningDelta { delta: delta.into() }).await;
+    }
+
+    /// A piece of a call's arguments.
+    pub async fn arguments(&self, call: impl Into<CallId>, delta: impl Into<String>) {
+        self.emitter.emit(EventKind::ArgumentsDelta { call: call.into(), delta: delta.into() }).await;
+    }
+}
+
+/// A model behind a pointer.
+#[derive(Clone)]
+pub struct SharedModel(Arc<dyn ErasedModel>);
+
+impl SharedModel {
+    /// Shares a model.
+    pub fn new(model: impl Model) -> Self {
+        Self(Arc::new(model))
+    }
+
+    /// Asks it.
+    pub fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        self.0.answer(request, deltas)
+    }
+}
+
+impl fmt::Debug for SharedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedModel")
+    }
+}
+
+impl<M: Model> From<M> for SharedModel {
+    fn from(model: M) -> Self {
+        Self::new(model)
+    }
+}
+
+impl<M: Model> Model for Arc<M> {
+    fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> impl Future<Output = Result<Answer, ModelError>> + Send + 'a {
+        (**self).answer(request, deltas)
+    }
+}
+
+trait ErasedModel: Send + Sync {
+    fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>>;
+}
+
+impl<M: Model> ErasedModel for M {
+    fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Model::answer(self, request, deltas).boxed()
+    }
+}

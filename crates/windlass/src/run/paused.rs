@@ -1,0 +1,198 @@
+//! A run that waits for a person: a value to print, store, decide about and go on with.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use windlass_core::{
+    CallPath, Decided, Decision, Entry, OutputContent, Pending, Reach, Record, Revoked, Run, Standing, Timestamp,
+    Usage, from_text, to_text,
+};
+
+use super::RunRecord;
+use crate::error::{DecideError, RestoreError};
+use crate::tool::freeze;
+
+/// A run that waits for a person.
+///
+/// It can be stored as text and restored by another process. Decisions may come in any order, and calls that
+/// are not decided stay pending when the run goes on.
+#[derive(Clone, Debug)]
+pub struct Paused {
+    record: RunRecord,
+    by: Option<String>,
+}
+
+impl Paused {
+    pub(crate) fn new(record: RunRecord) -> Self {
+        Self { record, by: None }
+    }
+
+    /// Restores a run from its text. The text is not changed: restoring it twice gives two independent runs.
+    pub fn from_text(text: &str) -> Result<Self, RestoreError> {
+        Ok(Self::from_records(from_text(text)?)?)
+    }
+
+    /// Restores a run from its journal.
+    pub fn from_records(records: Vec<Record>) -> Result<Self, windlass_core::ReplayError> {
+        let replay = Run::replay(&records)?;
+        let usage = usage_of(&records);
+        Ok(Self::new(RunRecord { run: replay.run, records, usage }))
+    }
+
+    /// The run as text.
+    pub fn to_text(&self) -> String {
+        to_text(&self.record.records)
+    }
+
+    /// The calls that wait, nested agents' included.
+    pub fn pending(&self) -> Vec<Pending> {
+        self.record.run.pending()
+    }
+
+    /// Decisions that cover later calls too.
+    pub fn standing(&self) -> Vec<Standing> {
+        self.record.run.standing()
+    }
+
+    /// What the run did so far.
+    pub fn record(&self) -> &RunRecord {
+        &self.record
+    }
+
+    /// Says in whose name the decisions that follow are made. It goes into the journal.
+    pub fn decide_as(&mut self, who: impl Into<String>) {
+        self.by = Some(who.into());
+    }
+
+    /// The call may run.
+    pub fn approve(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
+        self.decide(call, Decision::Approve, Reach::Call)
+    }
+
+    /// The call may run, and so may every later call of the same tool by the same agent in this run.
+    pub fn approve_always(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
+        self.decide(call, Decision::Approve, Reach::Always)
+    }
+
+    /// The call may run with these arguments, a JSON object, in place of the model's. The model is told.
+    pub fn approve_edited(&mut self, call: impl Into<CallPath>, arguments: &str) -> Result<(), DecideError> {
+        let arguments = freeze(arguments).map_err(DecideError::Arguments)?.text;
+        self.decide(call, Decision::ApproveEdited { arguments }, Reach::Call)
+    }
+
+    /// The call may not run, and the model is told so.
+    pub fn reject(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
+        self.decide(call, Decision::Reject { message: None }, Reach::Call)
+    }
+
+    /// The call may not run, and the model is told why.
+    pub fn reject_because(&mut self, call: impl Into<CallPath>, why: impl Into<String>) -> Result<(), DecideError> {
+        self.decide(call, Decision::Reject { message: Some(why.into()) }, Reach::Call)
+    }
+
+    /// The call may not run, nor may any later call of the same tool by the same agent in this run.
+    pub fn reject_always(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
+        self.decide(call, Decision::Reject { message: None }, Reach::Always)
+    }
+
+    /// Of a call in doubt: it happened, with this result.
+    pub fn it_happened(
+        &mut self,
+        call: impl Into<CallPath>,
+        output: impl Into<OutputContent>,
+    ) -> Result<(), DecideError> {
+        self.decide(call, Decision::Happened { output: output.into() }, Reach::Call)
+    }
+
+    /// Of a call in doubt: it did not happen, and may run.
+    pub fn it_did_not_happen(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
+        self.decide(call, Decision::DidNotHappen, Reach::Call)
+    }
+
+    /// Of a call in doubt: nobody knows, and the model is told so.
+    pub fn nobody_knows(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
+        self.decide(call, Decision::Unknown, Reach::Call)
+    }
+
+    /// Takes a decision for good back. Calls that it let run have run.
+    pub fn revoke(&mut self, standing: &Standing) -> Result<(), DecideError> {
+        let entry = Entry::Revoked(Revoked { agent: standing.agent.clone(), tool: standing.tool.clone() });
+        self.push(Vec::new(), entry)
+    }
+
+    /// Makes any decision.
+    pub fn decide(
+        &mut self,
+        call: impl Into<CallPath>,
+        decision: Decision,
+        reach: Reach,
+    ) -> Result<(), DecideError> {
+        let path = self.find(call.into())?;
+        let digest = self.shown(&path)?;
+        let entry = Entry::Decided(Decided {
+            call: path.call().clone(),
+            digest,
+            decision,
+            reach,
+            by: self.by.clone(),
+        });
+        self.push(path.within().to_vec(), entry)
+    }
+
+    /// The full path of a call that waits, where the id alone is given and means only one.
+    fn find(&self, path: CallPath) -> Result<CallPath, DecideError> {
+        let pending = self.pending();
+        if pending.iter().any(|pending| pending.path == path) {
+            return Ok(path);
+        }
+        let mut matching = pending.into_iter().filter(|pending| path.within().is_empty() && pending.call() == path.call());
+        match (matching.next(), matching.next()) {
+            (Some(only), None) => Ok(only.path),
+            (Some(_), Some(_)) => Err(DecideError::Ambiguous(path)),
+            // It may have been decided already: the machine says whether this is the same decision again.
+            (None, _) => Ok(path),
+        }
+    }
+
+    /// What was shown of the call: the decision is bound to it.
+    fn shown(&self, path: &CallPath) -> Result<windlass_core::Digest, DecideError> {
+        let mut run = &self.record.run;
+        for call in path.within() {
+            run = run.child(call).ok_or_else(|| DecideError::NotPending(path.clone()))?;
+        }
+        run.seen().get(path.call()).copied().ok_or_else(|| DecideError::NotPending(path.clone()))
+    }
+
+    fn push(&mut self, path: Vec<windlass_core::CallId>, entry: Entry) -> Result<(), DecideError> {
+        self.record.run.apply_at(&path, &entry)?;
+        let seq = self.record.records.len() as u64;
+        self.record.records.push(Record { seq, at: now(), path, entry });
+        Ok(())
+    }
+
+    pub(crate) fn into_record(self) -> RunRecord {
+        self.record
+    }
+}
+
+/// The wall clock. A decision is an event of the outside world, and has the outside world's time.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+pub(crate) fn usage_of(records: &[Record]) -> Usage {
+    let mut usage = Usage::default();
+    for record in records {
+        add_usage(&mut usage, &record.entry);
+    }
+    usage
+}
+
+pub(crate) fn add_usage(usage: &mut Usage, entry: &Entry) {
+    match entry {
+        Entry::Answered(answered) => usage.add(&answered.usage),
+        Entry::AnswerRefused(refused) => usage.add(&refused.usage),
+        Entry::ModelFailed(_) => usage.add(&Usage::unknown()),
+        _ => {}
+    }
+}

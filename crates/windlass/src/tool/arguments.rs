@@ -1,0 +1,73 @@
+//! Freezing arguments: what the model wrote becomes one canonical text, or a message that says what is wrong.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use windlass_core::{canonical, schema};
+
+/// The longest arguments that are read, in bytes.
+const LONGEST: usize = 4 * 1024 * 1024;
+
+/// Arguments in canonical form, and as a value.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub(crate) text: String,
+    pub(crate) value: Value,
+}
+
+/// Freezes what the model wrote. The body never sees anything else, so what was shown, decided, recorded and
+/// run is the same. Some providers write nothing at all for a call without arguments.
+pub(crate) fn freeze(raw: &str) -> Result<Frozen, String> {
+    if raw.len() > LONGEST {
+        return Err(format!("`arguments` must be at most {LONGEST} bytes long, is {} bytes long", raw.len()));
+    }
+    let written = if raw.trim().is_empty() { "{}" } else { raw };
+    let value: Value =
+        serde_json::from_str(written).map_err(|error| format!("`arguments` must be JSON: {error}"))?;
+    if !value.is_object() {
+        return Err(format!("`arguments` must be a JSON object, is {}", kind(&value)));
+    }
+    Ok(Frozen { text: canonical(&value), value })
+}
+
+/// Reads canonical arguments as `A`, or lists everything that is wrong with them, by path.
+pub(crate) fn read<A: DeserializeOwned>(text: &str, shape: &Value) -> Result<A, String> {
+    serde_json::from_str(text).map_err(|error| problems::<A>(text, shape, &error))
+}
+
+/// Only wrong arguments pay for finding out all that is wrong with them.
+#[cold]
+fn problems<A: DeserializeOwned>(text: &str, shape: &Value, error: &serde_json::Error) -> String {
+    let value: Value = serde_json::from_str(text).unwrap_or_default();
+    let found = schema::check(shape, &value);
+    if !found.is_empty() {
+        return schema::describe(&found);
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    match serde_path_to_error::deserialize::<_, A>(&mut reader) {
+        Err(placed) => match placed.path().to_string().as_str() {
+            "." => format!("`arguments` {}", without_place(placed.inner())),
+            path => format!("`{path}` {}", without_place(placed.inner())),
+        },
+        Ok(_) => error.to_string(),
+    }
+}
+
+/// An error's text without line and column, which mean nothing to the model: it did not write this text.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

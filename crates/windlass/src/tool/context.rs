@@ -1,0 +1,177 @@
+//! What a tool, a rule, a guardrail or a hook is told of where it runs.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use windlass_core::{AgentName, CallPath, Digest, RunId, ToolKey};
+
+use crate::event::{Emitter, EventKind};
+
+/// A run, as the application's functions see it. It gives the application's own context by dereferencing.
+pub struct RunContext<C = ()> {
+    app: Arc<C>,
+    run: RunId,
+    agent: AgentName,
+}
+
+impl<C> RunContext<C> {
+    pub(crate) fn new(app: Arc<C>, run: RunId, agent: AgentName) -> Self {
+        Self { app, run, agent }
+    }
+
+    /// The application's own context.
+    pub fn app(&self) -> &Arc<C> {
+        &self.app
+    }
+
+    /// The run.
+    pub fn run_id(&self) -> &RunId {
+        &self.run
+    }
+
+    /// The agent that is current.
+    pub fn agent(&self) -> &AgentName {
+        &self.agent
+    }
+}
+
+impl<C> Clone for RunContext<C> {
+    fn clone(&self) -> Self {
+        Self { app: self.app.clone(), run: self.run.clone(), agent: self.agent.clone() }
+    }
+}
+
+impl<C> Deref for RunContext<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        &self.app
+    }
+}
+
+/// One call, as its body sees it. It gives the application's own context by dereferencing.
+pub struct ToolContext<C = ()> {
+    inner: Arc<Inner<C>>,
+}
+
+struct Inner<C> {
+    run: RunContext<C>,
+    path: CallPath,
+    tool: ToolKey,
+    arguments: Arc<str>,
+    raw_arguments: Arc<str>,
+    receipt: Option<Digest>,
+    cancel: CancellationToken,
+    emitter: Emitter,
+}
+
+/// What a call's context is made of.
+pub(crate) struct CallFacts {
+    pub(crate) path: CallPath,
+    pub(crate) tool: ToolKey,
+    pub(crate) arguments: Arc<str>,
+    pub(crate) raw_arguments: Arc<str>,
+    pub(crate) receipt: Option<Digest>,
+}
+
+impl<C> ToolContext<C> {
+    pub(crate) fn new(run: RunContext<C>, facts: CallFacts, cancel: CancellationToken, emitter: Emitter) -> Self {
+        let CallFacts { path, tool, arguments, raw_arguments, receipt } = facts;
+        Self { inner: Arc::new(Inner { run, path, tool, arguments, raw_arguments, receipt, cancel, emitter }) }
+    }
+
+    /// The run around the call.
+    pub fn run(&self) -> &RunContext<C> {
+        &self.inner.run
+    }
+
+    /// The application's own context.
+    pub fn app(&self) -> &Arc<C> {
+        self.inner.run.app()
+    }
+
+    /// The agent that made the call.
+    pub fn agent(&self) -> &AgentName {
+        self.inner.run.agent()
+    }
+
+    /// The call and the calls that lead to it.
+    pub fn path(&self) -> &CallPath {
+        &self.inner.path
+    }
+
+    /// The call's id.
+    pub fn call_id(&self) -> &str {
+        self.inner.path.call().as_str()
+    }
+
+    /// The tool's identity.
+    pub fn tool(&self) -> &ToolKey {
+        &self.inner.tool
+    }
+
+    /// The arguments that the call runs with, in canonical form.
+    pub fn arguments(&self) -> &str {
+        &self.inner.arguments
+    }
+
+    /// The arguments as the model wrote them.
+    pub fn raw_arguments(&self) -> &str {
+        &self.inner.raw_arguments
+    }
+
+    /// A key to hand to whatever the tool calls, so that a repeat is known as one. It is the same in every
+    /// attempt, after a crash and on another machine. For an idempotent tool it is the same for every call
+    /// with the same arguments; otherwise it belongs to this call alone.
+    pub fn idempotency_key(&self) -> String {
+        let digest = match &self.inner.receipt {
+            Some(receipt) => *receipt,
+            None => {
+                let tool = self.inner.tool.to_string();
+                let path = self.inner.path.to_string();
+                Digest::of_parts(&[self.inner.run.run.as_str(), &path, &tool, &self.inner.arguments])
+            }
+        };
+        format!("wl-{}", &digest.to_string()[..32])
+    }
+
+    /// Resolves when the call should stop: the run is cancelled, or a deadline has passed. Bodies that hold
+    /// something open can wait for it; all others are simply dropped.
+    pub async fn cancelled(&self) {
+        self.inner.cancel.cancelled().await;
+    }
+
+    /// Whether the call should stop. For blocking bodies, which cannot be dropped.
+    pub fn is_cancelled(&self) -> bool {
+        self.inner.cancel.is_cancelled()
+    }
+
+    /// Asks the body to stop.
+    pub(crate) fn stop(&self) {
+        self.inner.cancel.cancel();
+    }
+
+    /// Tells whoever watches the run how far the call has come.
+    pub fn progress(&self, progress: impl Into<Value>) {
+        self.inner.emitter.try_emit(EventKind::Progress {
+            call: self.inner.path.call().clone(),
+            progress: progress.into(),
+        });
+    }
+}
+
+impl<C> Clone for ToolContext<C> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<C> Deref for ToolContext<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.inner.run.app()
+    }
+}

@@ -1,0 +1,83 @@
+//! Why a tool's body failed: one text for the operator, and maybe another for the model.
+
+use std::any::Any;
+use std::fmt;
+
+/// Why a tool's body failed.
+///
+/// What was written for the model ([`ToolError::tell`], or a plain string as the error type) reaches it. The
+/// text of any other error is for the operator alone, because it may hold addresses, paths and secrets that
+/// nobody meant to show; `on_failure = show` lifts that for one tool.
+///
+/// It deliberately is not a [`std::error::Error`], so that `?` turns every error that is one into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolError {
+    message: String,
+    audience: Audience,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audience {
+    Operator,
+    Model,
+}
+
+impl ToolError {
+    /// A failure that the model is told of in these words.
+    pub fn tell(message: impl Into<String>) -> Self {
+        Self { message: message.into(), audience: Audience::Model }
+    }
+
+    /// A failure whose words are for the operator alone.
+    pub fn hidden(message: impl Into<String>) -> Self {
+        Self { message: message.into(), audience: Audience::Operator }
+    }
+
+    /// What the operator sees.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What was written for the model.
+    pub fn for_model(&self) -> Option<&str> {
+        match self.audience {
+            Audience::Model => Some(&self.message),
+            Audience::Operator => None,
+        }
+    }
+
+    /// Takes whatever a body returned as its error.
+    pub(crate) fn of<E: fmt::Display + 'static>(error: E) -> Self {
+        let any: &dyn Any = &error;
+        if let Some(own) = any.downcast_ref::<Self>() {
+            own.clone()
+        } else if let Some(text) = any.downcast_ref::<String>() {
+            Self::tell(text.as_str())
+        } else if let Some(text) = any.downcast_ref::<&'static str>() {
+            Self::tell(*text)
+        } else {
+            // Errors that hold their causes print them in this form.
+            Self::hidden(format!("{error:#}"))
+        }
+    }
+}
+
+impl fmt::Display for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<E: std::error::Error> From<E> for ToolError {
+    fn from(error: E) -> Self {
+        use fmt::Write;
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let written = write!(message, ": {error}");
+            debug_assert!(written.is_ok(), "writing to a string does not fail");
+            cause = error.source();
+        }
+        Self::hidden(message)
+    }
+}

@@ -1,0 +1,416 @@
+//! Tools: a name, a description, a schema, a body, and how it may be run.
+
+mod approval;
+mod arguments;
+mod body;
+mod context;
+mod error;
+mod options;
+mod output;
+mod set;
+
+pub use context::{RunContext, ToolContext};
+pub use error::ToolError;
+pub use options::{OnFailure, OnTimeout, Reconciled, Retry};
+pub use output::{File, Image, Text};
+pub use set::{IntoTool, IntoTools};
+
+pub(crate) use approval::Approval;
+pub(crate) use arguments::freeze;
+pub(crate) use body::{Body, Prepared, Start};
+pub(crate) use context::CallFacts;
+pub(crate) use options::Enabled;
+pub(crate) use output::content_of;
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use windlass_core::{Digest, Effect, Gate, ToolKey, canonical, schema};
+
+use crate::agent::AgentTool;
+use crate::error::ConfigError;
+use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
+use crate::model::OfferedTool;
+
+/// How much of a tool's output the model is shown, in bytes, unless the tool says otherwise.
+pub const DEFAULT_OUTPUT_BUDGET: usize = 256 * 1024;
+
+/// A tool: what the model is told of it, what runs when it is called, and under which conditions.
+///
+/// Most tools are functions with `#[tool]` on them. This is what they become, and what tools that are known
+/// only at run time are built with.
+pub struct Tool<C = ()> {
+    key: ToolKey,
+    description: Arc<str>,
+    schema: Arc<Value>,
+    strictness: Strictness,
+    pub(crate) body: ToolBody<C>,
+    pub(crate) effect: Effect,
+    pub(crate) approval: Approval<C>,
+    pub(crate) enabled: Enabled<C>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) on_timeout: OnTimeout,
+    pub(crate) on_failure: OnFailure<C>,
+    pub(crate) retry: Option<Retry>,
+    pub(crate) permits: Option<Arc<Semaphore>>,
+    pub(crate) conflict: Option<ConflictRule>,
+    pub(crate) reconcile: Option<options::Reconcile<C>>,
+    pub(crate) input_guardrails: Vec<ToolInputGuardrail<C>>,
+    pub(crate) output_guardrails: Vec<ToolOutputGuardrail<C>>,
+    pub(crate) output_budget: usize,
+}
+
+/// What runs when a tool is called.
+pub(crate) enum ToolBody<C> {
+    Function(Arc<dyn Body<C>>),
+    Agent(AgentTool<C>),
+}
+
+/// Says which calls must keep the model's order, by their arguments.
+pub(crate) type ConflictRule = Arc<dyn Fn(&dyn Any) -> Option<String> + Send + Sync>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Strictness {
+    Strict,
+    Loose,
+}
+
+impl<C: Send + Sync + 'static> Tool<C> {
+    /// A tool whose body is an async function of typed arguments.
+    pub fn function<A, F, Fut, T, E>(name: &str, description: &str, body: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send + Sync + 'static,
+        F: Fn(ToolContext<C>, A) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Serialize,
+        E: fmt::Display + Send + Sync + 'static,
+    {
+        let schema = Arc::new(schema_of::<A>());
+        let body = body::typed(schema.clone(), body);
+        Self::new(name, description, schema, ToolBody::Function(body))
+    }
+
+    /// A tool whose body blocks its thread: it gets one of its own.
+    pub fn blocking<A, F, T, E>(name: &str, description: &str, body: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send + Sync + 'static,
+        F: Fn(ToolContext<C>, A) -> Result<T, E> + Send + Sync + 'static,
+        T: Serialize,
+        E: fmt::Display + Send + Sync + 'static,
+    {
+        let schema = Arc::new(schema_of::<A>());
+        let body = body::typed_blocking(schema.clone(), body);
+        Self::new(name, description, schema, ToolBody::Function(body))
+    }
+
+    /// A tool that is known only at run time: its arguments are checked against a JSON Schema and reach the
+    /// body as a value.
+    pub fn dynamic<F, Fut, T, E>(name: &str, description: &str, schema: Value, body: F) -> Self
+    where
+        F: Fn(ToolContext<C>, Value) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Serialize,
+        E: fmt::Display + Send + Sync + 'static,
+    {
+        let schema = Arc::new(schema);
+        let body = body::dynamic(schema.clone(), body);
+        Self::new(name, description, schema, ToolBody::Function(body))
+    }
+
+    /// As [`Tool::dynamic`], for a body that blocks its thread.
+    pub fn dynamic_blocking<F, T, E>(name: &str, description: &str, schema: Value, body: F) -> Self
+    where
+        F: Fn(ToolContext<C>, Value) -> Result<T, E> + Send + Sync + 'static,
+        T: Serialize,
+        E: fmt::Display + Send + Sync + 'static,
+    {
+        let schema = Arc::new(schema);
+        let body = body::dynamic_blocking(schema.clone(), body);
+        Self::new(name, description, schema, ToolBody::Function(body))
+    }
+
+    pub(crate) fn new(name: &str, description: &str, schema: Arc<Value>, body: ToolBody<C>) -> Self {
+        Self {
+            key: ToolKey::bare(name),
+            description: description.into(),
+            schema,
+            strictness: Strictness::Strict,
+            body,
+            effect: Effect::default(),
+            approval: Approval::Never,
+            enabled: Enabled::Always,
+            timeout: None,
+            on_timeout: OnTimeout::Tell,
+            on_failure: OnFailure::Hide,
+            retry: None,
+            permits: None,
+            conflict: None,
+            reconcile: None,
+            input_guardrails: Vec::new(),
+            output_guardrails: Vec::new(),
+            output_budget: DEFAULT_OUTPUT_BUDGET,
+        }
+    }
+
+    /// What running it does to the world. Without this, it must not happen twice.
+    #[must_use]
+    pub fn effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
+    /// A person decides before every call.
+    #[must_use]
+    pub fn approve_always(mut self) -> Self {
+        self.approval = Approval::Always;
+        self
+    }
+
+    /// A person decides before calls whose arguments the rule picks. `A` is the type of the tool's arguments,
+    /// or [`Value`]. A rule that panics, or is given another type, asks.
+    #[must_use]
+    pub fn approve_if<A: 'static>(mut self, rule: impl Fn(&A) -> bool + Send + Sync + 'static) -> Self {
+        self.approval = Approval::Rule(Arc::new(move |_, arguments| {
+            let asks = arguments.downcast_ref::<A>().is_none_or(&rule);
+            std::future::ready(asks).boxed()
+        }));
+        self
+    }
+
+    /// As [`Tool::approve_if`], with the call's context and an async rule.
+    #[must_use]
+    pub fn approve_when<A, Fut>(mut self, rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static) -> Self
+    where
+        A: 'static,
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        self.approval = Approval::Rule(Arc::new(move |ctx, arguments| match arguments.downcast_ref::<A>() {
+            Some(arguments) => rule(ctx, arguments).boxed(),
+            None => std::future::ready(true).boxed(),
+        }));
+        self
+    }
+
+    /// Whether the tool is there at all.
+    #[must_use]
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = if enabled { Enabled::Always } else { Enabled::Never };
+        self
+    }
+
+    /// Whether the tool is there, asked anew for every turn.
+    #[must_use]
+    pub fn enabled_if(mut self, rule: impl Fn(&RunContext<C>) -> bool + Send + Sync + 'static) -> Self {
+        self.enabled = Enabled::If(Arc::new(move |ctx| std::future::ready(rule(&ctx)).boxed()));
+        self
+    }
+
+    /// As [`Tool::enabled_if`], with an async rule.
+    #[must_use]
+    pub fn enabled_when<Fut>(mut self, rule: impl Fn(RunContext<C>) -> Fut + Send + Sync + 'static) -> Self
+    where
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        self.enabled = Enabled::If(Arc::new(move |ctx| rule(ctx).boxed()));
+        self
+    }
+
+    /// How long the body may take. An async body is dropped then. A blocking one cannot be: its call is told
+    /// to be left running, and what comes of it is recorded.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What a timeout means for the run.
+    #[must_use]
+    pub fn on_timeout(mut self, policy: OnTimeout) -> Self {
+        self.on_timeout = policy;
+        self
+    }
+
+    /// What a failure means for the run, and what the model is told of it.
+    #[must_use]
+    pub fn on_failure(mut self, policy: OnFailure<C>) -> Self {
+        self.on_failure = policy;
+        self
+    }
+
+    /// Tries a failed body again, up to `attempts` times in all, waiting `base`, then twice that, and so on.
+    #[must_use]
+    pub fn retry(mut self, attempts: u32, base: Duration) -> Self {
+        self.retry = Some(Retry { attempts, base });
+        self
+    }
+
+    /// How many bodies of this tool may run at once, over all runs.
+    #[must_use]
+    pub fn concurrency(mut self, limit: usize) -> Self {
+        self.permits = Some(Arc::new(Semaphore::new(limit.max(1))));
+        self
+    }
+
+    /// Calls of one answer for which the rule gives the same key keep the model's order. Other calls overlap.
+    #[must_use]
+    pub fn conflict<A: 'static>(mut self, key: impl Fn(&A) -> String + Send + Sync + 'static) -> Self {
+        self.conflict = Some(Arc::new(move |arguments| arguments.downcast_ref::<A>().map(&key)));
+        self
+    }
+
+    /// Asked after a crash, of a call that had started: did it happen?
+    #[must_use]
+    pub fn reconcile<Fut>(mut self, ask: impl Fn(ToolContext<C>) -> Fut + Send + Sync + 'static) -> Self
+    where
+        Fut: Future<Output = Reconciled> + Send + 'static,
+    {
+        self.reconcile = Some(Arc::new(move |ctx| ask(ctx).boxed()));
+        self
+    }
+
+    /// Checks every call right before the body.
+    #[must_use]
+    pub fn input_guardrail(mut self, guardrail: ToolInputGuardrail<C>) -> Self {
+        self.input_guardrails.push(guardrail);
+        self
+    }
+
+    /// Checks every output before anybody sees it.
+    #[must_use]
+    pub fn output_guardrail(mut self, guardrail: ToolOutputGuardrail<C>) -> Self {
+        self.output_guardrails.push(guardrail);
+        self
+    }
+
+    /// How much of an output the model is shown, in bytes.
+    #[must_use]
+    pub fn output_budget(mut self, bytes: usize) -> Self {
+        self.output_budget = bytes;
+        self
+    }
+
+    /// Offers the schema as it is, for arguments that the strict form cannot express, such as maps.
+    #[must_use]
+    pub fn non_strict(mut self) -> Self {
+        self.strictness = Strictness::Loose;
+        self
+    }
+
+    /// Puts the tool into a namespace.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.key = ToolKey::Namespaced { namespace: namespace.into(), name: self.key.name().into() };
+        self
+    }
+
+    /// The tool's identity.
+    pub fn key(&self) -> &ToolKey {
+        &self.key
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.key.name()
+    }
+
+    /// What the model is told of it.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The schema of its arguments, before it was made strict.
+    pub fn schema(&self) -> &Value {
+        &self.schema
+    }
+
+    /// The tool as a model is offered it.
+    pub fn offer(&self) -> Result<OfferedTool, ConfigError> {
+        let namespace = match &self.key {
+            ToolKey::Namespaced { namespace, .. } => Some(namespace.clone()),
+            ToolKey::Bare(_) | ToolKey::Deferred(_) | ToolKey::Mcp { .. } => None,
+        };
+        let (parameters, strict) = match self.strictness {
+            Strictness::Loose => (self.schema.clone(), false),
+            Strictness::Strict => {
+                let strict = schema::strict((*self.schema).clone())
+                    .map_err(|why| ConfigError::NotStrict { tool: self.name().to_owned(), why })?;
+                (Arc::new(strict), true)
+            }
+        };
+        Ok(OfferedTool {
+            name: self.name().into(),
+            namespace,
+            description: self.description.clone(),
+            parameters,
+            strict,
+        })
+    }
+
+    pub(crate) fn gate(&self) -> Gate {
+        match self.approval {
+            Approval::Never => Gate::Open,
+            Approval::Always => Gate::Closed,
+            Approval::Rule(_) => Gate::Ask,
+        }
+    }
+
+    /// Under which digest a result is kept, where the tool is idempotent.
+    pub(crate) fn receipt(&self, arguments: &str) -> Option<Digest> {
+        // The schema is part of it, so that two tools that merely share a name do not share results.
+        (self.effect == Effect::Idempotent)
+            .then(|| Digest::of_parts(&[&self.key.to_string(), &canonical(&self.schema), arguments]))
+    }
+}
+
+impl<C> Clone for ToolBody<C> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Function(body) => Self::Function(body.clone()),
+            Self::Agent(agent) => Self::Agent(agent.clone()),
+        }
+    }
+}
+
+impl<C> Clone for Tool<C> {
+    fn clone(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            description: self.description.clone(),
+            schema: self.schema.clone(),
+            strictness: self.strictness,
+            body: self.body.clone(),
+            effect: self.effect,
+            approval: self.approval.clone(),
+            enabled: self.enabled.clone(),
+            timeout: self.timeout,
+            on_timeout: self.on_timeout,
+            on_failure: self.on_failure.clone(),
+            retry: self.retry,
+            permits: self.permits.clone(),
+            conflict: self.conflict.clone(),
+            reconcile: self.reconcile.clone(),
+            input_guardrails: self.input_guardrails.clone(),
+            output_guardrails: self.output_guardrails.clone(),
+            output_budget: self.output_budget,
+        }
+    }
+}
+
+impl<C> fmt::Debug for Tool<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tool").field("key", &self.key).field("effect", &self.effect).finish_non_exhaustive()
+    }
+}
+
+fn schema_of<A: JsonSchema>() -> Value {
+    schemars::schema_for!(A).to_value()
+}

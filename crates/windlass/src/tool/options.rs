@@ -1,0 +1,128 @@
+//! How a tool may be run.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use windlass_core::OutputContent;
+
+use super::{RunContext, ToolContext, ToolError};
+
+/// What a body's failure means for the run, and what the model is told of it.
+pub enum OnFailure<C = ()> {
+    /// The run goes on. The model is told that the call failed, and what the error was written to tell it.
+    Hide,
+    /// The run goes on. The model is told the error's text.
+    Show,
+    /// The run goes on. The model is told what this function says.
+    Say(Arc<dyn Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync>),
+    /// The run ends with the error.
+    Fail,
+}
+
+impl<C> OnFailure<C> {
+    /// The run goes on, and the model is told what `text` says.
+    pub fn say(text: impl Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync + 'static) -> Self {
+        Self::Say(Arc::new(text))
+    }
+}
+
+impl<C> Clone for OnFailure<C> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Hide => Self::Hide,
+            Self::Show => Self::Show,
+            Self::Say(text) => Self::Say(text.clone()),
+            Self::Fail => Self::Fail,
+        }
+    }
+}
+
+impl<C> fmt::Debug for OnFailure<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hide => "Hide",
+            Self::Show => "Show",
+            Self::Say(_) => "Say",
+            Self::Fail => "Fail",
+        })
+    }
+}
+
+/// What a timeout means for the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// The run goes on, and the model is told.
+    #[default]
+    Tell,
+    /// The run ends.
+    Fail,
+}
+
+/// How a failed body is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// How many attempts there are in all.
+    pub attempts: u32,
+    /// How long to wait before the second; each further wait is twice as long, up to half a minute.
+    pub base: Duration,
+}
+
+impl Retry {
+    /// How long to wait after attempt number `attempt` failed; none where it was the last.
+    pub(crate) fn wait_after(&self, attempt: u32) -> Option<Duration> {
+        const LONGEST: Duration = Duration::from_secs(30);
+        (attempt < self.attempts)
+            .then(|| self.base.saturating_mul(1 << (attempt.saturating_sub(1)).min(16)).min(LONGEST))
+    }
+}
+
+/// What a tool knows of a call that a crash interrupted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reconciled {
+    /// It happened, with this result.
+    Happened(OutputContent),
+    /// It did not happen: run it.
+    DidNotHappen,
+    /// The tool cannot say: a person must.
+    Unknown,
+}
+
+pub(crate) type Reconcile<C> = Arc<dyn Fn(ToolContext<C>) -> BoxFuture<'static, Reconciled> + Send + Sync>;
+
+/// Whether a tool, or a handoff, is there.
+pub(crate) enum Enabled<C> {
+    Always,
+    Never,
+    If(Arc<dyn Fn(RunContext<C>) -> BoxFuture<'static, bool> + Send + Sync>),
+}
+
+impl<C> Clone for Enabled<C> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Always => Self::Always,
+            Self::Never => Self::Never,
+            Self::If(rule) => Self::If(rule.clone()),
+        }
+    }
+}
+
+impl<C> Enabled<C> {
+    /// The answer, where nobody needs to be asked.
+    pub(crate) fn fixed(&self) -> Option<bool> {
+        match self {
+            Self::Always => Some(true),
+            Self::Never => Some(false),
+            Self::If(_) => None,
+        }
+    }
+
+    pub(crate) async fn ask(&self, ctx: &RunContext<C>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::If(rule) => rule(ctx.clone()).await,
+        }
+    }
+}
