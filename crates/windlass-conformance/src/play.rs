@@ -64,10 +64,12 @@ impl Player {
                             break last = Some(Outcome::Paused(paused));
                         };
                         self.rounds.push(paused.pending().iter().map(show_pending).collect());
+                        let open = paused.record().state().unsettled();
                         let paused = decide(self.restored(paused), decision);
                         let resumed = self.once(agent.resume_with(paused, self.world.clone())).await?;
                         if let Outcome::Paused(paused) = &resumed {
-                            let inside = paused.pending().into_iter().filter(|one| !one.path.within().is_empty());
+                            let was_open = |one: &Pending| one.path.within().first().is_some_and(|outer| open.contains(outer));
+                            let inside = paused.pending().into_iter().filter(was_open);
                             for pending in inside {
                                 if !self.nested.iter().any(|known| known.path == pending.path) {
                                     self.nested.push(pending);

@@ -296,12 +296,12 @@ impl Run {
             }
             Work::Body { .. } | Work::Invalid { .. } | Work::Missing { .. } | Work::Ignored => {}
         }
-        let is_cut_short = settled.ends_run || settled.how == How::Cancelled;
+        let did_nothing = settled.ends_run || matches!(settled.how, How::Cancelled | How::Missing | How::Ignored);
         if settled.how == How::Succeeded && !matches!(slot.state, SlotState::Running { .. }) {
             return Err(Illegal::OutOfPlace { entry: "call_settled", why: "the call never started" });
         }
-        if is_cut_short {
-            self.cut_short.insert(settled.call.clone());
+        if did_nothing {
+            self.undone.insert(settled.call.clone());
         }
         if let Phase::Working(turn) = &mut self.phase
             && turn.settle(&settled.call, settled.how.clone(), settled.output.clone())
@@ -375,7 +375,7 @@ impl Run {
         let phase = std::mem::replace(&mut self.phase, Phase::Ready);
         let (Phase::Working(mut turn) | Phase::HandingOff(mut turn)) = phase else { return };
         for slot in turn.slots.iter_mut().filter(|slot| !slot.is_settled()) {
-            self.cut_short.insert(slot.planned.call.clone());
+            self.undone.insert(slot.planned.call.clone());
             slot.settle(How::Cancelled, text::CANCELLED.into());
         }
         self.commit(&turn);

@@ -44,8 +44,8 @@ pub struct Run {
     usage: Usage,
     last_response_id: Option<String>,
     repeats: Repeats,
-    /// Calls whose output says only that the run ended before they did, or because of them.
-    cut_short: BTreeSet<CallId>,
+    /// Calls that did nothing: they were not there, ended the run, or were cut short by its end.
+    undone: BTreeSet<CallId>,
     /// From where on outputs were withheld.
     withheld_from: Option<usize>,
     phase: Phase,
@@ -209,7 +209,7 @@ impl Run {
             usage: Usage::default(),
             last_response_id: None,
             repeats: Repeats::default(),
-            cut_short: BTreeSet::new(),
+            undone: BTreeSet::new(),
             withheld_from: None,
             phase: Phase::Ready,
         }
@@ -305,8 +305,8 @@ impl Run {
         let keeps = |place: usize, produced: &Produced| {
             place < broken_from
                 || match &*produced.item {
-                    Item::Call(call) => !self.cut_short.contains(&call.id) && produced.part != Part::HandoffCall,
-                    Item::Output(output) => !self.cut_short.contains(&output.call),
+                    Item::Call(call) => !self.undone.contains(&call.id) && produced.part != Part::HandoffCall,
+                    Item::Output(output) => !self.undone.contains(&output.call),
                     _ => false,
                 }
         };
@@ -314,10 +314,10 @@ impl Run {
         placed.filter(|(place, produced)| keeps(*place, produced)).map(|(_, produced)| produced.item.clone()).collect()
     }
 
-    /// Whether the last turn has calls that the end of the run cut short.
+    /// Whether the last turn has calls that did nothing.
     fn turn_was_broken(&self) -> bool {
         self.produced[self.before_answer.1.min(self.produced.len())..].iter().any(|produced| match &*produced.item {
-            Item::Call(call) => self.cut_short.contains(&call.id),
+            Item::Call(call) => self.undone.contains(&call.id),
             _ => false,
         })
     }
