@@ -87,7 +87,9 @@ impl Json {
             Self::Double(value) => Value::from(*value),
             Self::Text(value) => Value::from(value.as_str()),
             Self::List(items) => items.iter().map(Self::to_value).collect(),
-            Self::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), value.to_value())).collect(),
+            Self::Object(fields) => {
+                fields.iter().map(|(key, value)| (key.clone(), value.to_value())).collect()
+            }
         }
     }
 

@@ -3,6 +3,8 @@
 //! them; everything here goes through the public interface of Windlass.
 
 pub mod compare;
+mod guard;
 pub mod json;
 pub mod play;
-pub mod world;
+mod tool;
+mod world;

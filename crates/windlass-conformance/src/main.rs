@@ -1,20 +1,15 @@
 //! Prints the outcome of each scenario, one a line.
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use windlass_conformance::json::Json;
-use windlass_conformance::play::play;
+use windlass_conformance::play::play_alone;
 
 fn main() -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for path in std::env::args().skip(1) {
-        // One thread, so that bodies begin in the order in which they are started, as the reference's do.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let outcome = std::fs::read_to_string(&path)
-            .map_err(|error| error.to_string())
-            .and_then(|text| serde_json::from_str::<Json>(&text).map_err(|error| error.to_string()))
-            .and_then(|scenario| Ok(runtime.map_err(|error| error.to_string())?.block_on(play(&scenario))));
-        match outcome {
+        match outcome(&path) {
             Ok(outcome) => println!("{outcome}"),
             Err(error) => {
                 eprintln!("{path}: {error}");
@@ -23,4 +18,9 @@ fn main() -> ExitCode {
         }
     }
     status
+}
+
+fn outcome(path: &str) -> Result<String, Box<dyn Error>> {
+    let scenario: Json = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+    Ok(play_alone(&scenario)?.to_string())
 }

@@ -1,24 +1,55 @@
 //! Plays a scenario and says what came of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use windlass::core::{Decision, Item, Part, Pending, Produced, Reach};
+use windlass::model::item_line;
 use windlass::run::{MissingTool, RunBuilder, RunRecord};
-use windlass::{EventKind, Failure, Outcome, Paused, RunError, Session};
-use windlass::model::item_line as line;
+use windlass::{
+    DecideError, EventKind, Failure, Outcome, Paused, RestoreError, RunError, Session, StoreError,
+};
 
+use crate::guard::log_hook;
 use crate::json::{Json, Style};
-use crate::world::{Cast, World, log_hook};
+use crate::world::{Cast, World};
 
-/// Plays a scenario.
-pub async fn play(scenario: &Json) -> Value {
+/// Why a scenario cannot be played to its end. None of this is an outcome.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlayError {
+    /// Its runtime could not be built.
+    #[error("the runtime could not be built")]
+    Runtime(#[from] std::io::Error),
+    /// It names an agent that it does not have.
+    #[error("there is no agent `{0}`")]
+    NoAgent(String),
+    /// A paused run could not be read back.
+    #[error("a paused run could not be read back")]
+    Restore(#[from] RestoreError),
+    /// A decision was refused.
+    #[error("a decision was refused")]
+    Decide(#[from] DecideError),
+    /// The session could not be read.
+    #[error("the session could not be read")]
+    Session(#[from] StoreError),
+}
+
+/// Plays a scenario on a runtime of its own. It has one thread, so that bodies begin in the order in which they
+/// are started, as the reference's do.
+pub fn play_alone(scenario: &Json) -> Result<Value, PlayError> {
+    tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(play(scenario))
+}
+
+/// Plays a scenario, and says what came of it.
+pub async fn play(scenario: &Json) -> Result<Value, PlayError> {
     let nothing = Json::Null;
     let name = scenario.text_of("name").unwrap_or_default();
     let run = scenario.get("run").unwrap_or(&nothing);
     let mut player = Player {
         cast: Cast::new(scenario),
-        world: std::sync::Arc::new(World::new(scenario.get("context").unwrap_or(&nothing))),
+        world: Arc::new(World::new(scenario.get("context").unwrap_or(&nothing))),
         start: scenario.text_of("start").unwrap_or_default().to_owned(),
         run: run.clone(),
         session: run.switch("session", false).then(|| Session::in_memory("scenario")),
@@ -31,14 +62,38 @@ pub async fn play(scenario: &Json) -> Value {
         input => vec![input.and_then(Json::text).unwrap_or_default().to_owned()],
     };
     let decisions = scenario.get("decisions").unwrap_or(&nothing).list();
-    let ended = player.all(inputs, decisions).await;
+    let ended = match player.all(inputs, decisions).await {
+        Ok(outcome) => Ok(outcome),
+        Err(Stopped::Failed(error)) => Err(error),
+        Err(Stopped::Broken(error)) => return Err(error),
+    };
     tokio::time::sleep(Duration::from_millis(scenario.count_of("settle_ms").unwrap_or(20))).await;
     player.report(name, ended).await
 }
 
+/// Why no more runs follow.
+enum Stopped {
+    /// A run failed, which is an outcome.
+    Failed(RunError),
+    /// The scenario cannot be played.
+    Broken(PlayError),
+}
+
+impl From<RunError> for Stopped {
+    fn from(error: RunError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<PlayError> for Stopped {
+    fn from(error: PlayError) -> Self {
+        Self::Broken(error)
+    }
+}
+
 struct Player {
     cast: Cast,
-    world: std::sync::Arc<World>,
+    world: Arc<World>,
     start: String,
     run: Json,
     session: Option<Session>,
@@ -50,11 +105,12 @@ struct Player {
 
 impl Player {
     /// One run for each input, with the decisions as they come.
-    async fn all(&mut self, inputs: Vec<String>, decisions: &[Json]) -> Result<Option<Outcome>, RunError> {
+    async fn all(&mut self, inputs: Vec<String>, decisions: &[Json]) -> Result<Option<Outcome>, Stopped> {
         let mut decisions = decisions.iter();
         let mut last = None;
         for input in inputs {
-            let agent = self.cast.agents[&self.start].clone();
+            let agent = self.cast.agents.get(&self.start).cloned();
+            let agent = agent.ok_or_else(|| PlayError::NoAgent(self.start.clone()))?;
             self.nested.clear();
             let mut outcome = self.once(agent.run_with(input.as_str(), self.world.clone())).await?;
             loop {
@@ -65,10 +121,12 @@ impl Player {
                         };
                         self.rounds.push(paused.pending().iter().map(show_pending).collect());
                         let open = paused.record().state().unsettled();
-                        let paused = decide(self.restored(paused), decision);
+                        let paused = self.decided(paused, decision)?;
                         let resumed = self.once(agent.resume_with(paused, self.world.clone())).await?;
                         if let Outcome::Paused(paused) = &resumed {
-                            let was_open = |one: &Pending| one.path.within().first().is_some_and(|outer| open.contains(outer));
+                            let was_open = |one: &Pending| {
+                                one.path.within().first().is_some_and(|outer| open.contains(outer))
+                            };
                             let inside = paused.pending().into_iter().filter(was_open);
                             for pending in inside {
                                 if !self.nested.iter().any(|known| known.path == pending.path) {
@@ -85,12 +143,11 @@ impl Player {
         Ok(last)
     }
 
-    fn restored(&self, paused: Paused) -> Paused {
-        if self.run.switch("serialise", true) {
-            Paused::from_text(&paused.to_text()).expect("what was written can be read")
-        } else {
-            paused
-        }
+    /// The run with a person's decisions, as another process would find it.
+    fn decided(&self, paused: Paused, decision: &Json) -> Result<Paused, PlayError> {
+        let paused =
+            if self.run.switch("serialise", true) { Paused::from_text(&paused.to_text())? } else { paused };
+        Ok(decide(paused, decision)?)
     }
 
     async fn once(&mut self, run: RunBuilder<World>) -> Result<Outcome, RunError> {
@@ -137,7 +194,7 @@ impl Player {
         Ok(outcome)
     }
 
-    async fn report(self, name: &str, ended: Result<Option<Outcome>, RunError>) -> Value {
+    async fn report(self, name: &str, ended: Result<Option<Outcome>, RunError>) -> Result<Value, PlayError> {
         let mut report = Map::new();
         report.insert("name".into(), name.into());
         match &ended {
@@ -175,17 +232,20 @@ impl Player {
             report.insert("context".into(), Json::Object(state.context.clone()).to_value());
         }
         if let Some(session) = &self.session {
-            let items = session.items().await.expect("sessions in memory can be read");
-            report.insert("session".into(), items.iter().map(|item| Value::from(line(item))).collect());
+            let items = session.items().await?;
+            report.insert("session".into(), items.iter().map(|item| Value::from(item_line(item))).collect());
         }
-        Value::Object(report)
+        Ok(Value::Object(report))
     }
 
     fn show_outcome(&self, outcome: &Outcome, report: &mut Map<String, Value>) {
         let (status, output, pending) = match outcome {
             Outcome::Finished(finished) => ("completed", Value::from(finished.output.as_str()), Vec::new()),
-            Outcome::Paused(paused) => ("interrupted", Value::Null, paused.pending().iter().map(show_pending).collect()),
-            Outcome::Cancelled(_) => ("completed", Value::Null, Vec::new()),
+            Outcome::Paused(paused) => {
+                ("interrupted", Value::Null, paused.pending().iter().map(show_pending).collect())
+            }
+            // The reference has no word for a run that was stopped.
+            _ => ("completed", Value::Null, Vec::new()),
         };
         let record = outcome.record();
         report.insert("status".into(), status.into());
@@ -227,7 +287,7 @@ impl Player {
     }
 }
 
-fn decide(mut paused: Paused, decision: &Json) -> Paused {
+fn decide(mut paused: Paused, decision: &Json) -> Result<Paused, DecideError> {
     let nothing = Json::Null;
     let listed = |key: &str, id: &str| {
         decision.get(key).unwrap_or(&nothing).list().iter().any(|listed| listed.text() == Some(id))
@@ -249,11 +309,11 @@ fn decide(mut paused: Paused, decision: &Json) -> Paused {
                 })
             };
             if let Some((decision, how_far)) = decided.filter(|(_, how_far)| *how_far == reach) {
-                paused.decide(pending.path.clone(), decision, how_far).expect("a pending call can be decided");
+                paused.decide(pending.path.clone(), decision, how_far)?;
             }
         }
     }
-    paused
+    Ok(paused)
 }
 
 fn event_name(kind: &EventKind) -> Option<String> {
@@ -303,7 +363,9 @@ fn show_item(produced: &Produced) -> Value {
 fn error_kind(failure: &Failure) -> &'static str {
     match failure {
         Failure::TurnsExhausted { .. } | Failure::LoopDetected { .. } => "MaxTurnsExceeded",
-        Failure::Misbehaviour(_) | Failure::InvalidArguments { .. } | Failure::InvalidOutput { .. } => "ModelBehaviorError",
+        Failure::Misbehaviour(_) | Failure::InvalidArguments { .. } | Failure::InvalidOutput { .. } => {
+            "ModelBehaviorError"
+        }
         Failure::ToolTimeout { .. } => "ToolTimeoutError",
         Failure::ToolInputGuardrail { .. } => "ToolInputGuardrailTripwireTriggered",
         Failure::ToolOutputGuardrail { .. } => "ToolOutputGuardrailTripwireTriggered",

@@ -38,6 +38,18 @@ impl Digest {
         Self(hash.finalize().into())
     }
 
+    /// The digest of several lines, joined by newlines: a form that any other program can make too.
+    pub(crate) fn of_lines(lines: &[&str]) -> Self {
+        let mut hash = Sha256::new();
+        for (at, line) in lines.iter().enumerate() {
+            if at > 0 {
+                hash.update(b"\n");
+            }
+            hash.update(line.as_bytes());
+        }
+        Self(hash.finalize().into())
+    }
+
     /// The first sixteen hex digits: enough to tell things apart on a screen.
     pub fn short(&self) -> String {
         self.to_string()[..16].to_owned()

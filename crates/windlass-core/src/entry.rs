@@ -189,6 +189,13 @@ pub struct Decided {
     pub by: Option<String>,
 }
 
+impl Decided {
+    /// Whether both say the same about the same, whoever said it.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.decision == other.decision && self.reach == other.reach
+    }
+}
+
 /// A decision for good was taken back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Revoked {

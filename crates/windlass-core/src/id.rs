@@ -146,3 +146,11 @@ impl fmt::Display for CallPath {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// So much later.
+    #[must_use]
+    pub fn after(self, wait: std::time::Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
+    }
+}

@@ -1,61 +1,146 @@
-//! A saved run as text: its journal, with the version of the format in front.
+//! A saved run: its journal as lines, chained so that a changed line is found.
+//!
+//! The first line says `windlass` and the version of the format. Every other line is a record: the hash of the
+//! chain up to and with it, a space, and the record as JSON. The hash is SHA-256, in hex, over the hash of the
+//! line before (the first line itself, for the first record), a newline, and the record's own text. Stores keep
+//! the same lines, so that what is exported is what was written.
 
-use serde::{Deserialize, Serialize};
-
+use crate::canonical::Digest;
 use crate::entry::Record;
 
 /// The version that this crate writes. It reads this one and every one before it.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Why a text is not a saved run.
+const MAGIC: &str = "windlass";
+
+/// A record as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The hash of the chain up to and with this line.
+    pub hash: Digest,
+    /// The record as JSON.
+    pub body: String,
+}
+
+/// The end of a chain of lines: what the next one is hashed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    head: Digest,
+}
+
+/// Why a text, or the lines of a store, are not a saved run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
     /// It is not one at all.
-    #[error("this is not a saved run: {0}")]
-    NotASavedRun(#[source] serde_json::Error),
+    #[error("this is not a saved run: it does not begin with `windlass` and a version")]
+    NotASavedRun,
     /// It was written by a newer version of Windlass.
     #[error("this run was saved in format {found}, and this version reads formats up to {FORMAT_VERSION}")]
     TooNew {
         /// The format's version.
         found: u32,
     },
+    /// A line was changed, or lines are missing before it.
+    #[error("record {seq} is not what was written: its hash does not fit")]
+    Changed {
+        /// Which record.
+        seq: u64,
+    },
+    /// A line cannot be read.
+    #[error("record {seq} cannot be read: {why}")]
+    Unreadable {
+        /// Which record.
+        seq: u64,
+        /// Why not.
+        why: String,
+    },
 }
 
-#[derive(Serialize)]
-struct SavedRef<'a> {
-    windlass: u32,
-    records: &'a [Record],
+impl Default for Chain {
+    fn default() -> Self {
+        Self { head: Digest::of(&first_line()) }
+    }
 }
 
-#[derive(Deserialize)]
-struct Saved {
-    windlass: u32,
-    records: Vec<Record>,
+impl Chain {
+    /// The chain that ends with `head`.
+    pub fn at(head: Digest) -> Self {
+        Self { head }
+    }
+
+    /// The hash of the last line.
+    pub fn head(&self) -> Digest {
+        self.head
+    }
+
+    /// Adds a record.
+    pub fn add(&mut self, record: &Record) -> Line {
+        // Entries hold text keys and finite numbers only, so they always print.
+        let body = serde_json::to_string(record).unwrap_or_default();
+        self.head = self.after(&body);
+        Line { hash: self.head, body }
+    }
+
+    /// Reads a line back, if it is what was written.
+    pub fn read(&mut self, seq: u64, line: &Line) -> Result<Record, SavedError> {
+        if self.after(&line.body) != line.hash {
+            return Err(SavedError::Changed { seq });
+        }
+        self.head = line.hash;
+        serde_json::from_str(&line.body).map_err(|error| SavedError::Unreadable { seq, why: error.to_string() })
+    }
+
+    fn after(&self, body: &str) -> Digest {
+        Digest::of_lines(&[&self.head.to_string(), body])
+    }
 }
 
-#[derive(Deserialize)]
-struct Version {
-    windlass: u32,
+/// Reads the lines of a whole journal.
+pub fn read_lines<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Result<Vec<Record>, SavedError> {
+    let mut chain = Chain::default();
+    lines.into_iter().enumerate().map(|(seq, line)| chain.read(seq as u64, line)).collect()
 }
 
 /// Writes a journal as the text of a saved run.
 pub fn to_text(records: &[Record]) -> String {
-    let saved = SavedRef { windlass: FORMAT_VERSION, records };
-    // Entries hold text keys and finite numbers only, so they always print.
-    serde_json::to_string(&saved).unwrap_or_default()
+    let mut chain = Chain::default();
+    let mut text = first_line();
+    for record in records {
+        let line = chain.add(record);
+        text.push('\n');
+        text.push_str(&line.hash.to_string());
+        text.push(' ');
+        text.push_str(&line.body);
+    }
+    text.push('\n');
+    text
 }
 
-/// Reads the text of a saved run.
+/// Reads the text of a saved run. Whatever does not fit is named, and nothing is guessed.
 pub fn from_text(text: &str) -> Result<Vec<Record>, SavedError> {
-    let read = serde_json::from_str::<Saved>(text);
-    let version = match &read {
-        Ok(saved) => saved.windlass,
-        // A newer format need not parse; its version still does.
-        Err(_) => serde_json::from_str::<Version>(text).map_err(SavedError::NotASavedRun)?.windlass,
-    };
-    if version > FORMAT_VERSION {
-        return Err(SavedError::TooNew { found: version });
+    let mut lines = text.lines();
+    let first = lines.next().and_then(|line| line.strip_prefix(MAGIC)).ok_or(SavedError::NotASavedRun)?;
+    let found: u32 = first.trim().parse().map_err(|_| SavedError::NotASavedRun)?;
+    if found > FORMAT_VERSION {
+        return Err(SavedError::TooNew { found });
     }
-    read.map(|saved| saved.records).map_err(SavedError::NotASavedRun)
+    let mut chain = Chain::default();
+    let mut records = Vec::new();
+    for line in lines.filter(|line| !line.is_empty()) {
+        let seq = records.len() as u64;
+        let unreadable = |why: &str| SavedError::Unreadable { seq, why: why.to_owned() };
+        let (hash, body) = line.split_once(' ').ok_or_else(|| unreadable("there is no hash in front of it"))?;
+        let hash = hash.parse().map_err(|why: String| unreadable(&why))?;
+        records.push(chain.read(seq, &Line { hash, body: body.to_owned() })?);
+    }
+    Ok(records)
 }
+
+fn first_line() -> String {
+    format!("{MAGIC} {FORMAT_VERSION}")
+}
+
+#[cfg(test)]
+#[path = "saved_tests.rs"]
+mod tests;

@@ -1,10 +1,11 @@
 //! Why a run could not begin, go on, or end well.
 
 use windlass_core::schema::NotStrict;
-use windlass_core::{AgentName, CallPath, Failure, Illegal, ReplayError, SavedError};
+use windlass_core::{AgentName, CallPath, Failure, Illegal, ReplayError, RunId, SavedError};
 
 use crate::model::ModelError;
 use crate::run::RunRecord;
+use crate::store::Lease;
 
 /// Why a run did not come to an outcome.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,9 @@ pub enum RunError {
     /// A saved run cannot be gone on with.
     #[error("the saved run cannot be resumed: {0}")]
     Replay(#[from] ReplayError),
+    /// A stored run cannot be read.
+    #[error("the stored run cannot be read: {0}")]
+    Saved(#[from] SavedError),
 }
 
 impl RunError {
@@ -114,6 +118,12 @@ pub enum ConfigError {
         /// What is wrong with them.
         problems: String,
     },
+    /// A stored run was to be gone on with, without the store.
+    #[error("run `{run}` is to be gone on with from a store, and none was given; hint: `.store(…)`")]
+    NoStore {
+        /// The run.
+        run: RunId,
+    },
     /// The type of the final output has no strict schema.
     #[error("the output type of agent `{agent}` cannot be offered: {why}")]
     OutputNotStrict {
@@ -129,6 +139,7 @@ pub enum ConfigError {
 #[error("{message}")]
 pub struct StoreError {
     message: String,
+    kind: StoreErrorKind,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -136,7 +147,44 @@ pub struct StoreError {
 impl StoreError {
     /// An error in these words.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None }
+        Self::of(StoreErrorKind::Other, message)
+    }
+
+    /// An error of this kind, in these words.
+    pub fn of(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self { message: message.into(), kind, source: None }
+    }
+
+    /// Somebody else owns the run.
+    pub fn leased(run: &RunId, owner: &str) -> Self {
+        Self::of(StoreErrorKind::Leased, format!("run `{run}` is being driven by `{owner}`"))
+    }
+
+    /// The run was taken over by somebody else.
+    pub fn fenced(lease: &Lease) -> Self {
+        let Lease { run, epoch, .. } = lease;
+        Self::of(StoreErrorKind::Fenced, format!("run `{run}` was taken over after epoch {epoch}; this driver must stop"))
+    }
+
+    /// The run has gone on since this was read.
+    pub fn stale(run: &RunId, next: u64, at: u64) -> Self {
+        let message = format!("run `{run}` has {next} records, and record {at} was to be the next: it has gone on elsewhere");
+        Self::of(StoreErrorKind::Stale, message)
+    }
+
+    /// Another decision about the same call was there first.
+    pub fn decided(run: &RunId, path: &CallPath) -> Self {
+        Self::of(StoreErrorKind::Decided, format!("call `{path}` of run `{run}` was decided otherwise before"))
+    }
+
+    /// Which kind of error it is.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether the run was taken over by somebody else.
+    pub fn is_fenced(&self) -> bool {
+        self.kind == StoreErrorKind::Fenced
     }
 
     /// Keeps the error that caused it.
@@ -145,6 +193,32 @@ impl StoreError {
         self.source = Some(source.into());
         self
     }
+}
+
+/// The kinds of errors that stores have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// There is no such run.
+    NoSuchRun,
+    /// There is one of that name already.
+    Exists,
+    /// Somebody else owns it.
+    Leased,
+    /// It was taken over: this owner's writes are refused.
+    Fenced,
+    /// It has gone on since it was read.
+    Stale,
+    /// Another decision was there first.
+    Decided,
+    /// What is stored is not what was written.
+    Corrupt,
+    /// It was written by a newer version.
+    TooNew,
+    /// The disk is full, cannot be written, or cannot be read.
+    Disk,
+    /// Anything else.
+    Other,
 }
 
 /// Why a decision does not count. The paused run is as it was.

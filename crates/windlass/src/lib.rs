@@ -3,6 +3,7 @@
 extern crate self as windlass;
 
 pub mod agent;
+mod clock;
 mod drive;
 mod error;
 mod event;
@@ -11,7 +12,7 @@ pub mod hook;
 pub mod model;
 pub mod run;
 mod session;
-mod store;
+pub mod store;
 pub mod tool;
 
 pub mod prelude;
@@ -32,5 +33,5 @@ pub use error::{ConfigError, DecideError, FailedRun, RestoreError, RunError, Sto
 pub use event::{Event, EventKind};
 pub use run::{Outcome, Paused, RunBuilder, RunStream};
 pub use session::{MemorySessions, Session, SessionStore};
-pub use store::{Durability, MemoryStore, Store};
+pub use store::{MemoryStore, Store};
 pub use tool::{IntoTool, IntoTools, OnFailure, OnTimeout, RunContext, Tool, ToolContext, ToolError};

@@ -22,13 +22,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use windlass_core::{AgentName, TurnResult};
+use windlass_core::{AgentName, RunId, TurnResult};
 
 use crate::error::ConfigError;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelSettings, SharedModel};
 use crate::run::{IntoInput, Paused, RunBuilder};
+use crate::store::Store;
 use crate::tool::{IntoTools, RunContext, Tool};
 
 /// An agent. It is a plain value: copies are cheap and stand for the same agent, and runs never change it.
@@ -220,6 +221,17 @@ impl<C: Send + Sync + 'static> Agent<C> {
         RunBuilder::resumed(self.clone(), paused, context.into())
     }
 
+    /// A run that a store has, gone on with wherever it stands, with the application's context: it paused, or
+    /// the process that drove it is gone.
+    pub fn recover_with(
+        &self,
+        run: impl Into<RunId>,
+        store: Arc<dyn Store>,
+        context: impl Into<Arc<C>>,
+    ) -> RunBuilder<C> {
+        RunBuilder::stored(self.clone(), run.into(), store, context.into())
+    }
+
     /// The tools for a turn. Where nothing depends on the run they are worked out once.
     pub(crate) async fn toolset(&self, ctx: &RunContext<C>, graph: &Graph<C>) -> Result<Arc<Toolset<C>>, ConfigError> {
         let is_fixed = self.inner.tools.iter().all(|tool| tool.enabled.fixed().is_some())
@@ -244,6 +256,11 @@ impl Agent {
     /// A paused run, gone on with.
     pub fn resume(&self, paused: Paused) -> RunBuilder {
         self.resume_with(paused, ())
+    }
+
+    /// A run that a store has, gone on with wherever it stands: it paused, or the process that drove it is gone.
+    pub fn recover(&self, run: impl Into<RunId>, store: Arc<dyn Store>) -> RunBuilder {
+        self.recover_with(run, store, ())
     }
 }
 

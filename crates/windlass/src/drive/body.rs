@@ -113,7 +113,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             () = deadline => Stopped::ByDeadline,
         };
         work.ctx.stop();
-        if stopping == Stopping::ByDropping {
+        // A run that is handed over lets its bodies finish, if they can in time.
+        let may_finish = matches!(stopped, Stopped::ByRun) && self.shared.cancel.hands_over();
+        if stopping == Stopping::ByDropping && !may_finish {
             task.0.abort();
         }
         let wait = match (stopping, stopped) {

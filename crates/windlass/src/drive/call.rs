@@ -25,6 +25,8 @@ pub(super) enum CallEnd {
     Held,
     /// The call before it waits for a person, and so it was not begun.
     Deferred,
+    /// It is left as it is, for another driver.
+    Left,
     /// It has its output, and the run fails.
     Fatal(Failure),
     /// The run cannot go on here.
@@ -300,6 +302,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     async fn settle_given(&self, work: &CallWork<'_, C>, given: Given, started: Started) -> Result<CallEnd, Halt> {
+        if given.how == How::Cancelled && self.shared.cancel.hands_over() {
+            return Ok(CallEnd::Left);
+        }
         let ends_run = given.failure.is_some();
         let ends = ends_run || given.how == How::Cancelled || work.turn.stop.is_cancelled();
         let then = if ends { Then::Ends } else { Then::GoesOn };

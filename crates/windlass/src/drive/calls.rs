@@ -101,7 +101,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             let Some((place, end)) = running.next().await else { break };
             match end {
-                CallEnd::Settled | CallEnd::Held | CallEnd::Deferred => {}
+                CallEnd::Settled | CallEnd::Held | CallEnd::Deferred | CallEnd::Left => {}
                 CallEnd::Fatal(fatal) => {
                     if failure.as_ref().is_none_or(|(first, _)| place < *first) {
                         failure = Some((place, fatal));
@@ -126,7 +126,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// A call that the end of the run kept from starting has its output too; one that waits for a person keeps
     /// waiting, unless the run ends.
     async fn settle_unstarted(&self, call: &CallId) -> Result<(), Halt> {
-        if self.locked(|run| run.is_settled(call) || run.waits(call)) {
+        if self.shared.cancel.hands_over() || self.locked(|run| run.is_settled(call) || run.waits(call)) {
             return Ok(());
         }
         let settled = CallSettled::new(call.clone(), How::Cancelled, text::CANCELLED);

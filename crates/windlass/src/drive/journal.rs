@@ -2,64 +2,120 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use tokio::time::Instant;
-use windlass_core::{CallId, Entry, Record, RunId, Timestamp, Usage};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{CallId, Chain, Entry, Record, RunId, Started, Timestamp, Usage, read_lines};
 
 use super::lock;
-use crate::error::StoreError;
-use crate::run::{RunRecord, add_usage};
-use crate::store::{Durability, Store};
+use crate::clock::Clock;
+use crate::error::{RunError, StoreError};
+use crate::run::{RunRecord, add_usage, usage_of};
+use crate::store::{Durability, Heartbeat, LEASE, Lease, LeaseClaim, Posted, RunStatus, Store, owner_name};
 
 pub(super) struct Journal {
-    run: RunId,
-    store: Option<Arc<dyn Store>>,
+    owned: Option<Owned>,
     clock: Clock,
     sequence: Arc<AtomicU64>,
     written: Mutex<Written>,
 }
 
+/// A place in a store that this driver owns.
+struct Owned {
+    store: Arc<dyn Store>,
+    lease: Lease,
+    _heartbeat: Heartbeat,
+}
+
 #[derive(Default)]
 struct Written {
     records: Vec<Record>,
+    chain: Chain,
     usage: Usage,
 }
 
-/// Wall time that follows the runtime's clock, so that a simulated clock is followed too.
-struct Clock {
-    began: Instant,
-    wall: SystemTime,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Self { began: Instant::now(), wall: SystemTime::now() }
-    }
-
-    fn now(&self) -> Timestamp {
-        let now = (self.wall + self.began.elapsed()).duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
-    }
-}
-
 impl Journal {
-    pub(super) fn new(run: RunId, store: Option<Arc<dyn Store>>) -> Self {
-        Self { run, store, clock: Clock::start(), sequence: Arc::default(), written: Mutex::default() }
+    /// The journal of a new run.
+    pub(super) async fn begin(
+        started: Started,
+        store: Option<Arc<dyn Store>>,
+        lost: CancellationToken,
+    ) -> Result<Self, RunError> {
+        let clock = Clock::start();
+        let owned = match store {
+            Some(store) => {
+                let owner = owner_name();
+                let claim = LeaseClaim::lasting(&owner, clock.now(), LEASE);
+                let lease = store.create(&started.run, &started.agent, claim).await?;
+                Some(Owned::new(store, lease, clock, lost))
+            }
+            None => None,
+        };
+        let journal = Self { owned, clock, sequence: Arc::default(), written: Mutex::default() };
+        journal.append(&[], Entry::Started(started)).await?;
+        Ok(journal)
     }
 
-    /// The journal of a run that is gone on with. A store is given what it does not have yet.
-    pub(super) async fn resumed(record: RunRecord, store: Option<Arc<dyn Store>>) -> Result<Self, StoreError> {
+    /// The journal of a run that somebody holds as a value. A store that knows it must not know more of it: then
+    /// it has gone on elsewhere, and this value is of the past.
+    pub(super) async fn resume(
+        record: RunRecord,
+        store: Option<Arc<dyn Store>>,
+        lost: CancellationToken,
+    ) -> Result<Self, RunError> {
         let RunRecord { run, records, usage } = record;
-        if let Some(store) = &store {
-            let known = store.load(run.id()).await?.len();
-            if let Some(new) = records.get(known..).filter(|new| !new.is_empty()) {
-                store.append(run.id(), new, Durability::Now).await?;
+        let Some(store) = store else { return Ok(Self::of(None, Clock::start(), records, Chain::default(), usage)) };
+        let clock = Clock::start();
+        let owner = owner_name();
+        let claim = LeaseClaim::lasting(&owner, clock.now(), LEASE);
+        let known = store.load(run.id(), 0).await?;
+        let lease = match known.last() {
+            Some(_) => store.acquire(run.id(), claim).await?,
+            None => {
+                let agent = match records.first().map(|record| &record.entry) {
+                    Some(Entry::Started(started)) => started.agent.clone(),
+                    _ => run.agent().clone(),
+                };
+                store.create(run.id(), &agent, claim).await?
             }
+        };
+        let mut chain = Chain::default();
+        let lines: Vec<_> = records.iter().map(|record| chain.add(record)).collect();
+        let is_prefix = match known.last() {
+            Some(last) => lines.get(known.len() - 1).is_some_and(|line| line.hash == last.hash),
+            None => true,
+        };
+        if !is_prefix {
+            store.release(&lease).await?;
+            return Err(StoreError::stale(run.id(), known.len() as u64, records.len() as u64).into());
         }
+        let new = lines[known.len()..].to_vec();
+        if !new.is_empty() {
+            store.append(&lease, known.len() as u64, new, Durability::Now).await?;
+        }
+        Ok(Self::of(Some(Owned::new(store, lease, clock, lost)), clock, records, chain, usage))
+    }
+
+    /// The journal of a run that a store has, whatever became of its last driver.
+    pub(super) async fn open(run: &RunId, store: Arc<dyn Store>, lost: CancellationToken) -> Result<Self, RunError> {
+        let clock = Clock::start();
+        let owner = owner_name();
+        let lease = store.acquire(run, LeaseClaim::lasting(&owner, clock.now(), LEASE)).await?;
+        let lines = store.load(run, 0).await?;
+        let records = match read_lines(&lines) {
+            Ok(records) => records,
+            Err(error) => {
+                store.release(&lease).await?;
+                return Err(error.into());
+            }
+        };
+        let chain = lines.last().map_or_else(Chain::default, |line| Chain::at(line.hash));
+        let usage = usage_of(&records);
+        Ok(Self::of(Some(Owned::new(store, lease, clock, lost)), clock, records, chain, usage))
+    }
+
+    fn of(owned: Option<Owned>, clock: Clock, records: Vec<Record>, chain: Chain, usage: Usage) -> Self {
         let sequence = Arc::new(AtomicU64::new(records.len().saturating_sub(1) as u64));
-        let written = Mutex::new(Written { records, usage });
-        Ok(Self { run: run.id().clone(), store, clock: Clock::start(), sequence, written })
+        Self { owned, clock, sequence, written: Mutex::new(Written { records, chain, usage }) }
     }
 
     /// The number of the last record, for events to carry.
@@ -71,24 +127,53 @@ impl Journal {
         self.clock.now()
     }
 
-    /// Writes an entry. It has its place before the first await, so records stand in the order of the calls.
+    pub(super) fn with_records<T>(&self, look: impl FnOnce(&[Record]) -> T) -> T {
+        look(&lock(&self.written).records)
+    }
+
+    /// Writes an entry. It has its place, and is on its way to the store, before the first await: so records
+    /// stand in the order of the calls.
     pub(super) async fn append(&self, path: &[CallId], entry: Entry) -> Result<(), StoreError> {
+        let durability = durability(&entry);
         let stored = {
             let mut written = lock(&self.written);
             let seq = written.records.len() as u64;
             add_usage(&mut written.usage, &entry);
             let record = Record { seq, at: self.clock.now(), path: path.to_vec(), entry };
             self.sequence.store(seq, Ordering::Relaxed);
-            let copy = self.store.is_some().then(|| record.clone());
+            let line = self.owned.is_some().then(|| written.chain.add(&record));
             written.records.push(record);
-            copy
+            line.map(|line| (seq, line))
         };
-        match (&self.store, stored) {
-            (Some(store), Some(record)) => {
-                let durability = durability(&record.entry);
-                store.append(&self.run, &[record], durability).await
+        match (&self.owned, stored) {
+            (Some(owned), Some((seq, line))) => {
+                owned.store.append(&owned.lease, seq, vec![line], durability).await
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The store and the name under which this driver writes to it.
+    pub(super) fn store(&self) -> Option<(&Arc<dyn Store>, &str)> {
+        self.owned.as_ref().map(|owned| (&owned.store, owned.lease.owner.as_str()))
+    }
+
+    /// The decisions that were posted for the run.
+    pub(super) async fn posted(&self) -> Result<Vec<Posted>, StoreError> {
+        match &self.owned {
+            Some(owned) => owned.store.posted(&owned.lease.run).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Says in the store what state the run is in, and gives it back.
+    pub(super) async fn leave(&self, status: RunStatus) -> Result<(), StoreError> {
+        match &self.owned {
+            Some(owned) => {
+                owned.store.mark(&owned.lease, status, self.now()).await?;
+                owned.store.release(&owned.lease).await
+            }
+            None => Ok(()),
         }
     }
 
@@ -96,6 +181,13 @@ impl Journal {
     pub(super) fn take(&self) -> (Vec<Record>, Usage) {
         let mut written = lock(&self.written);
         (std::mem::take(&mut written.records), written.usage)
+    }
+}
+
+impl Owned {
+    fn new(store: Arc<dyn Store>, lease: Lease, clock: Clock, lost: CancellationToken) -> Self {
+        let heartbeat = Heartbeat::start(store.clone(), lease.clone(), clock, lost);
+        Self { store, lease, _heartbeat: heartbeat }
     }
 }
 

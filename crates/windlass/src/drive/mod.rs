@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    AgentName, CallId, Cancelled, Decided, Decision, Entry, Failed, Failure, Illegal, Item, Next, Pending, Produced, Reach, Run, RunId,
+    AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next, Pending, Produced, Reach, Run, RunId,
     Started,
 };
 
@@ -33,6 +33,7 @@ use crate::hook::{Hook, HookError, Moment};
 use crate::model::ModelError;
 use crate::run::{Cancel, CancelledRun, FinishedRun, Outcome, Paused, RunConfig, RunRecord};
 use crate::session::Session;
+use crate::store::{Posted, RunStatus};
 use crate::tool::RunContext;
 
 use self::guard::Overlap;
@@ -48,6 +49,7 @@ struct Shared<C> {
     config: RunConfig<C>,
     journal: Arc<Journal>,
     ledger: Ledger,
+    cancel: Cancel,
     draining: Mutex<Vec<CallId>>,
 }
 
@@ -62,8 +64,6 @@ struct Driver<C> {
     emitter: Emitter,
     /// Stops this run now.
     stop: CancellationToken,
-    /// The whole run's wish to stop; of the outermost run alone.
-    cancel: Option<Cancel>,
     hooks: Vec<Hook<C>>,
     session: Option<Session>,
     /// How many produced items the session has.
@@ -84,6 +84,8 @@ struct Driver<C> {
 enum Stop {
     Paused,
     Over,
+    /// Left for another driver.
+    Left,
 }
 
 /// Why something that was asked for did not come about.
@@ -128,7 +130,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
             };
             let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
             let started = Started {
-                run: id.clone(),
+                run: id,
                 agent: agent.name().clone(),
                 history,
                 input,
@@ -136,14 +138,20 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
                 session: session.as_ref().map(|session| session.id().clone()),
             };
             let run = Run::start(started.clone());
-            let journal = Journal::new(id, config.store.clone());
-            journal.append(&[], Entry::Started(started)).await?;
+            let journal = Journal::begin(started, config.store.clone(), cancel.now.clone()).await?;
             (journal, run, Ledger::default(), true)
         }
         Origin::Paused(paused) => {
             let record = paused.into_record();
             let mut replay = Run::replay(&record.records)?;
-            let journal = Journal::resumed(record, config.store.clone()).await?;
+            let journal = Journal::resume(record, config.store.clone(), cancel.now.clone()).await?;
+            expire(&mut replay.run, &journal).await?;
+            (journal, replay.run, Ledger::of(replay.receipts), false)
+        }
+        Origin::Stored(run) => {
+            let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
+            let journal = Journal::open(&run, store, cancel.now.clone()).await?;
+            let mut replay = journal.with_records(|records| Run::replay(records))?;
             expire(&mut replay.run, &journal).await?;
             (journal, replay.run, Ledger::of(replay.receipts), false)
         }
@@ -153,14 +161,13 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     let saved = run.settled_len();
     let shown = run.produced_in_open_turn().iter().filter_map(output_of).collect();
     let mut driver = Driver {
-        shared: Arc::new(Shared { app, config, journal, ledger, draining: Mutex::default() }),
+        stop: cancel.now.clone(),
+        shared: Arc::new(Shared { app, config, journal, ledger, cancel, draining: Mutex::default() }),
         graph,
         path: [].into(),
         run_id: run.id().clone(),
         run: Mutex::new(run),
         emitter,
-        stop: cancel.now.clone(),
-        cancel: Some(cancel),
         hooks,
         session,
         saved,
@@ -173,6 +180,8 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
         shown,
     };
     let stop = driver.drive_from(is_fresh).await?;
+    let status = driver.status(&stop);
+    driver.shared.journal.leave(status).await?;
     driver.outcome(stop)
 }
 
@@ -183,7 +192,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.emitter.settled().await;
         if is_fresh
             && !self.stop.is_cancelled()
-            && !self.cancel.as_ref().is_some_and(Cancel::is_due_after_turn)
+            && !self.stops_after_turn()
             && let Some(session) = &self.session
         {
             let input = self.locked(|run| run.input().to_vec());
@@ -197,20 +206,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
         loop {
             let next = self.run().next();
             if self.stop.is_cancelled() && !matches!(next, Next::Over) && !self.pauses_instead(&next) {
+                if self.shared.cancel.hands_over() {
+                    return Ok(Stop::Left);
+                }
                 self.cancelled().await?;
                 continue;
             }
             let moved = match next.clone() {
-                Next::Model { .. } if self.cancel.as_ref().is_some_and(Cancel::is_due_after_turn) => {
-                    Err(Halt::Cancelled)
-                }
+                Next::Model { .. } | Next::Exhausted { .. } if self.stops_after_turn() => Err(Halt::Cancelled),
                 Next::Model { turn, .. } => self.ask_model(turn).await,
                 Next::Exhausted { max_turns } => {
-                    if self.cancel.as_ref().is_some_and(Cancel::is_due_after_turn) {
-                        Err(Halt::Cancelled)
-                    } else {
-                        self.fail_or_handle(Failure::TurnsExhausted { max_turns }).await
-                    }
+                    self.fail_or_handle(Failure::TurnsExhausted { max_turns }).await
                 }
                 Next::Calls(steps) => self.work(steps).await,
                 Next::HandOff { call, from, to, arguments } => self.hand_off(call, from, to, arguments).await,
@@ -223,6 +229,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     if self.stop.is_cancelled() && !self.pauses_instead(&next) {
                         continue;
                     }
+                    if self.take_posted().await? {
+                        continue;
+                    }
                     return Ok(Stop::Paused);
                 }
                 Next::Over => return Ok(Stop::Over),
@@ -233,6 +242,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     self.record_settled(Entry::Failed(Failed { failure })).await?;
                     self.save_turn().await?;
                 }
+                Err(Halt::Cancelled) if self.shared.cancel.hands_over() => return Ok(Stop::Left),
                 Err(Halt::Cancelled) => self.cancelled().await?,
                 Err(Halt::Error(error)) => return Err(error),
             }
@@ -241,7 +251,39 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// A cancelled run that is to keep its approvals pauses, where nothing but they are open.
     fn pauses_instead(&self, next: &Next) -> bool {
-        matches!(next, Next::Pause(_)) && self.cancel.as_ref().is_some_and(Cancel::keeps_approvals)
+        matches!(next, Next::Pause(_)) && self.path.is_empty() && self.shared.cancel.keeps_approvals()
+    }
+
+    /// Whether the outermost run was told to stop when a turn has settled.
+    fn stops_after_turn(&self) -> bool {
+        self.path.is_empty() && self.shared.cancel.is_due_after_turn()
+    }
+
+    /// Takes decisions that were posted in the store while this driver worked. Says whether there were any.
+    async fn take_posted(&mut self) -> Result<bool, RunError> {
+        if !self.path.is_empty() {
+            return Ok(false);
+        }
+        let mut took_any = false;
+        for Posted { path, decided } in self.shared.journal.posted().await? {
+            let is_pending = self.run().pending().iter().any(|pending| pending.path == path);
+            let entry = Entry::Decided(decided);
+            if is_pending && self.run().apply_at(path.within(), &entry).is_ok() {
+                self.shared.journal.append(path.within(), entry).await?;
+                took_any = true;
+            }
+        }
+        Ok(took_any)
+    }
+
+    fn status(&self, stop: &Stop) -> RunStatus {
+        match (stop, self.locked(|run| run.end().cloned())) {
+            (Stop::Paused, _) => RunStatus::Paused,
+            (Stop::Left, _) | (Stop::Over, None) => RunStatus::Running,
+            (Stop::Over, Some(End::Finished(_))) => RunStatus::Finished,
+            (Stop::Over, Some(End::Failed(_))) => RunStatus::Failed,
+            (Stop::Over, Some(End::Cancelled)) => RunStatus::Cancelled,
+        }
     }
 
     /// Ends the run as cancelled. Calls that were under way have settled by now; others never started.
@@ -308,15 +350,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let record = RunRecord { run, records, usage };
         match (stop, end) {
             (Stop::Paused, _) | (Stop::Over, None) => Ok(Outcome::Paused(Paused::new(record))),
-            (Stop::Over, Some(windlass_core::End::Finished(output))) => {
+            (Stop::Left, _) => Ok(Outcome::HandedOver(Paused::new(record))),
+            (Stop::Over, Some(End::Finished(output))) => {
                 Ok(Outcome::Finished(FinishedRun { output, record }))
             }
-            (Stop::Over, Some(windlass_core::End::Failed(failure))) => Err(RunError::Failed(Box::new(FailedRun {
+            (Stop::Over, Some(End::Failed(failure))) => Err(RunError::Failed(Box::new(FailedRun {
                 failure,
                 record,
                 model_error: self.model_error,
             }))),
-            (Stop::Over, Some(windlass_core::End::Cancelled)) => {
+            (Stop::Over, Some(End::Cancelled)) => {
                 let settlement = calls::settlement(&record);
                 Ok(Outcome::Cancelled(CancelledRun { settlement, record }))
             }

@@ -78,7 +78,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             run_id: run.id().clone(),
             run: Mutex::new(run),
             stop: work.turn.stop.clone(),
-            cancel: None,
             hooks: Vec::new(),
             session: None,
             saved: 0,
@@ -93,6 +92,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let stop = driver.drive_inside().await.map_err(Halt::Error)?;
         let run = driver.run.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         match (stop, run.end().cloned()) {
+            (Stop::Left, _) => {
+                self.locked(|outer| outer.park_child(&work.call, run));
+                Ok(CallEnd::Left)
+            }
             (Stop::Paused, _) | (Stop::Over, None) => {
                 self.locked(|outer| outer.park_child(&work.call, run));
                 Ok(CallEnd::Held)

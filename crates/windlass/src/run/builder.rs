@@ -35,6 +35,7 @@ pub struct RunBuilder<C = ()> {
 pub(crate) enum Origin {
     Input(Vec<Arc<Item>>),
     Paused(Box<Paused>),
+    Stored(RunId),
 }
 
 impl<C: Send + Sync + 'static> RunBuilder<C> {
@@ -44,6 +45,10 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
 
     pub(crate) fn resumed(agent: Agent<C>, paused: Paused, context: Arc<C>) -> Self {
         Self::new(agent, Origin::Paused(Box::new(paused)), context)
+    }
+
+    pub(crate) fn stored(agent: Agent<C>, run: RunId, store: Arc<dyn Store>, context: Arc<C>) -> Self {
+        Self::new(agent, Origin::Stored(run), context).store(store)
     }
 
     fn new(agent: Agent<C>, origin: Origin, context: Arc<C>) -> Self {

@@ -12,6 +12,7 @@ pub(crate) struct Cancel {
     pub(crate) now: CancellationToken,
     after_turn: Arc<AtomicBool>,
     keep_approvals: Arc<AtomicBool>,
+    hand_over: Arc<AtomicBool>,
 }
 
 impl Cancel {
@@ -21,6 +22,11 @@ impl Cancel {
 
     pub(crate) fn keeps_approvals(&self) -> bool {
         self.keep_approvals.load(Ordering::Relaxed)
+    }
+
+    /// Whether the run is to be left as it is, for another driver to go on with.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.hand_over.load(Ordering::Relaxed)
     }
 }
 
@@ -50,6 +56,13 @@ impl CancelHandle {
     /// As [`CancelHandle::now`], with a word on what waits for a person.
     pub fn now_with(&self, approvals: Approvals) {
         self.cancel.keep_approvals.store(approvals == Approvals::Keep, Ordering::Relaxed);
+        self.now();
+    }
+
+    /// Leaves the run for another driver, now or later, here or elsewhere. Calls that run get the run's drain
+    /// to finish; those that do not are left as started, as a crash would leave them. Nothing is cancelled.
+    pub fn hand_over(&self) {
+        self.cancel.hand_over.store(true, Ordering::Relaxed);
         self.now();
     }
 

@@ -21,4 +21,4 @@ pub use stream::RunStream;
 pub(crate) use builder::Origin;
 pub(crate) use cancel::Cancel;
 pub(crate) use config::RunConfig;
-pub(crate) use paused::add_usage;
+pub(crate) use paused::{add_usage, usage_of};

@@ -16,6 +16,8 @@ pub enum Outcome {
     Paused(Paused),
     /// It was cancelled.
     Cancelled(CancelledRun),
+    /// It was left in the middle, for another driver to go on with.
+    HandedOver(Paused),
 }
 
 /// A run that ended with an output.
@@ -41,7 +43,7 @@ impl Outcome {
     pub fn text(&self) -> &str {
         match self {
             Self::Finished(finished) => &finished.output,
-            Self::Paused(_) | Self::Cancelled(_) => "",
+            Self::Paused(_) | Self::Cancelled(_) | Self::HandedOver(_) => "",
         }
     }
 
@@ -54,7 +56,7 @@ impl Outcome {
     pub fn record(&self) -> &RunRecord {
         match self {
             Self::Finished(finished) => &finished.record,
-            Self::Paused(paused) => paused.record(),
+            Self::Paused(paused) | Self::HandedOver(paused) => paused.record(),
             Self::Cancelled(cancelled) => &cancelled.record,
         }
     }
@@ -63,7 +65,7 @@ impl Outcome {
     pub fn paused(self) -> Option<Paused> {
         match self {
             Self::Paused(paused) => Some(paused),
-            Self::Finished(_) | Self::Cancelled(_) => None,
+            Self::Finished(_) | Self::Cancelled(_) | Self::HandedOver(_) => None,
         }
     }
 

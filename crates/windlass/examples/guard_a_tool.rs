@@ -1,0 +1,42 @@
+//! Checks around one tool: before the body, which then never runs, and of what it gave, before anybody sees it.
+
+use windlass::guardrail::{ToolInputGuardrail, ToolOutputGuardrail, ToolVerdict};
+use windlass::prelude::*;
+
+/// Reads a file of the house.
+#[tool(effect = pure, input_guardrails = [inside_the_house()], output_guardrails = [no_passwords()])]
+async fn read(path: String) -> String {
+    format!("{path} says: the password is swordfish")
+}
+
+fn inside_the_house<C>() -> ToolInputGuardrail<C> {
+    ToolInputGuardrail::new("inside_the_house", |ctx: ToolContext<C>| {
+        let is_outside = ctx.arguments().contains("..");
+        async move {
+            Ok(if is_outside { ToolVerdict::Reject("That path leads outside.".into()) } else { ToolVerdict::Allow })
+        }
+    })
+}
+
+fn no_passwords<C>() -> ToolOutputGuardrail<C> {
+    ToolOutputGuardrail::new("no_passwords", |_: ToolContext<C>, output| async move {
+        Ok(ToolVerdict::Replace(output.text().replace("swordfish", "(removed)").into()))
+    })
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = ScriptedModel::new([
+        Reply::call("c1", "read", json!({ "path": "notes" })).and_call("c2", "read", json!({ "path": "../safe" })),
+        Reply::text("There is a password in the notes, which I was not shown."),
+    ]);
+    let agent = Agent::new("butler").model(model.clone()).tools((read,));
+
+    println!("{}", agent.run("What is in my notes?").await?.text());
+
+    let told = model.requests()[1].input_text();
+    println!("{}\n{}", told[3], told[4]);
+    assert_eq!(told[3], "output c1 notes says: the password is (removed)");
+    assert_eq!(told[4], "output c2 That path leads outside.");
+    Ok(())
+}

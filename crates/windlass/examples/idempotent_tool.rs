@@ -1,0 +1,45 @@
+//! An idempotent tool runs once for the same arguments, however often and however they are written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use windlass::core::Entry;
+use windlass::prelude::*;
+
+/// How many labels were printed.
+#[derive(Default)]
+struct Printer(AtomicU32);
+
+/// Prints the label of a parcel.
+#[tool(effect = idempotent)]
+async fn label(ctx: &ToolContext<Printer>, parcel: String, copies: f64) -> String {
+    ctx.0.fetch_add(1, Ordering::Relaxed);
+    format!("{copies} of {parcel}, printed as {}", ctx.idempotency_key())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = ScriptedModel::new([
+        // The same call twice in one answer, and once more in the next, written in three ways.
+        Reply::call("c1", "label", json!({ "parcel": "P1", "copies": 100 }))
+            .and_raw_call("c2", "label", r#"{ "copies": 1e2,   "parcel": "P1" }"#),
+        Reply::call("c3", "label", json!({ "copies": 100.0, "parcel": "P1" })),
+        Reply::call("c4", "label", json!({ "parcel": "P2", "copies": 1 })),
+        Reply::text("Both labels are there."),
+    ]);
+    let agent = Agent::new("packer").model(model).tools((label,));
+    let printer = Arc::new(Printer::default());
+
+    let outcome = agent.run_with("Print the labels.", printer.clone()).await?;
+
+    let mut hows = Vec::new();
+    for record in outcome.record().journal() {
+        if let Entry::CallSettled(settled) = &record.entry {
+            println!("{} {:?}: {}", settled.call, settled.how, settled.output.text());
+            hows.push(format!("{:?}", settled.how));
+        }
+    }
+    assert_eq!(hows, ["Succeeded", "Receipt", "Receipt", "Succeeded"]);
+    assert_eq!(printer.0.load(Ordering::Relaxed), 2);
+    Ok(())
+}

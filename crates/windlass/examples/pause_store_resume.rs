@@ -1,0 +1,49 @@
+//! A paused run is text. Another process reads it, with agents that it built itself, and goes on.
+
+use std::path::Path;
+
+use windlass::prelude::*;
+
+/// Publishes an article.
+#[tool(approve = always)]
+async fn publish(title: String) -> String {
+    format!("“{title}” is out")
+}
+
+/// Every process builds its agents for itself. A saved run finds them by name.
+fn editor(replies: impl IntoIterator<Item = Reply>) -> Agent {
+    Agent::new("editor").model(ScriptedModel::new(replies)).tools((publish,))
+}
+
+async fn first_process(file: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let agent = editor([Reply::call("c1", "publish", json!({ "title": "On Tides" }))]);
+    let paused = agent.run("Publish my article.").await?.paused().ok_or("a person should be asked")?;
+    std::fs::write(file, paused.to_text())?;
+    Ok(())
+}
+
+async fn second_process(file: &Path) -> Result<String, Box<dyn std::error::Error>> {
+    let mut paused = Paused::from_text(&std::fs::read_to_string(file)?)?;
+    for call in paused.pending() {
+        println!("restored: {} {} waits", call.tool, call.arguments);
+    }
+    paused.approve("c1")?;
+    let outcome = editor([Reply::text("It is out.")]).resume(paused).await?;
+    Ok(outcome.text().to_owned())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = std::env::temp_dir().join(format!("windlass-example-{}.json", std::process::id()));
+
+    first_process(&file).await?;
+    println!("stored: {} bytes", std::fs::metadata(&file)?.len());
+    let before = std::fs::read(&file)?;
+    let text = second_process(&file).await?;
+
+    println!("{text}");
+    assert_eq!(text, "It is out.");
+    assert_eq!(std::fs::read(&file)?, before, "resuming leaves what was stored as it is");
+    std::fs::remove_file(file)?;
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! A run seen live: the same run, with its events as they come. Its outcome is the same too.
+
+use std::io::Write;
+
+use windlass::prelude::*;
+
+/// Counts the crates on a ship.
+#[tool(effect = pure)]
+async fn count(ctx: &ToolContext<_>, ship: String) -> u32 {
+    ctx.progress(json!({ "looking_at": ship }));
+    17
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = ScriptedModel::new([
+        Reply::call("c1", "count", json!({ "ship": "Fram" })),
+        Reply::text("There are seventeen crates on the Fram.").in_chunks_of(8),
+    ]);
+    let agent = Agent::new("tally").model(model).tools((count,));
+
+    let mut stream = agent.run("What is on the Fram?").stream();
+    let mut text = String::new();
+    let mut moments = Vec::new();
+    while let Some(event) = stream.next().await {
+        match event.kind {
+            EventKind::TextDelta { delta } => {
+                print!("{delta}|");
+                std::io::stdout().flush()?;
+                text.push_str(&delta);
+            }
+            EventKind::CallStarted { call, tool } => {
+                println!("[{}] {call} starts: {tool}", event.seq);
+                moments.push("started");
+            }
+            EventKind::Progress { progress, .. } => {
+                println!("[{}] {progress}", event.seq);
+                moments.push("progress");
+            }
+            EventKind::CallSettled { call, output, .. } => {
+                println!("[{}] {call} gave {}", event.seq, output.text());
+                moments.push("settled");
+            }
+            _ => {}
+        }
+    }
+    println!();
+    let outcome = stream.outcome().await?;
+    assert_eq!(outcome.text(), text);
+    assert_eq!(moments, ["started", "progress", "settled"]);
+    Ok(())
+}
