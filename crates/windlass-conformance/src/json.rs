@@ -19,9 +19,9 @@ pub enum Json {
     /// Text.
     Text(String),
     /// A list.
-    List(Vec<Json>),
+    List(Vec<Self>),
     /// An object.
-    Object(Vec<(String, Json)>),
+    Object(Vec<(String, Self)>),
 }
 
 impl Json {

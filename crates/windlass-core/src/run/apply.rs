@@ -361,7 +361,7 @@ impl Run {
                 self.history.push(handoff.clone());
             }
         }
-        self.produced.push(Produced { agent: turn.agent.clone(), item: handoff, part: Part::Handoff });
+        self.produced.push(Produced { agent: turn.agent, item: handoff, part: Part::Handoff });
         if let Some(history) = &handed.history {
             self.history.clone_from(history);
         }

@@ -15,7 +15,7 @@ use crate::canonical::Digest;
 use crate::decision::{Pending, Standing, StandingVerdict};
 use crate::entry::{Entry, Record, Started};
 use crate::failure::Failure;
-use crate::id::{AgentName, CallId, RunId, SessionId};
+use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
 use crate::item::{Item, OutputContent};
 use crate::tool::ToolKey;
 use crate::usage::Usage;
@@ -152,8 +152,8 @@ struct Repeats {
 pub struct Replay {
     /// The run.
     pub run: Run,
-    /// Results of idempotent calls, of the run and of the agents nested in it.
-    pub receipts: BTreeMap<Digest, OutputContent>,
+    /// Results of idempotent calls, of the run and of the agents nested in it, and since when they are there.
+    pub receipts: BTreeMap<Digest, (OutputContent, Timestamp)>,
     /// The number of the next record.
     pub next_seq: u64,
 }
@@ -234,7 +234,7 @@ impl Run {
                 .apply_at(&record.path, &record.entry)
                 .map_err(|why| ReplayError::Illegal { seq: record.seq, why })?;
             if let Some((digest, output)) = applied.receipt {
-                replay.receipts.entry(digest).or_insert(output);
+                replay.receipts.insert(digest, (output, record.at));
             }
             replay.next_seq += 1;
         }

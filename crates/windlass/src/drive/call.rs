@@ -9,7 +9,6 @@ use windlass_core::{
 };
 
 use super::calls::TurnWork;
-use super::ledger::{Claim, Flight};
 use super::prepare::Ready;
 use super::{Driver, Halt};
 use crate::event::EventKind;
@@ -162,9 +161,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             },
             None => None,
         };
-        let _flight = match self.claim(&work).await {
-            Ok(flight) => flight,
-            Err(given) => return self.settle_given(&work, *given, Started::No).await,
+        let right = match self.claim(&work).await? {
+            Ok(right) => right,
+            Err(given) => return self.settle_given(&work, given, Started::No).await,
         };
         if let Some(given) = self.guard_input(&work).await {
             return self.settle_given(&work, given, Started::No).await;
@@ -177,7 +176,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
             BodyKind::Agent => self.start_agent(work).await,
             BodyKind::Function => {
                 let (work, given) = self.run_body(runnable, work).await?;
-                self.finish_call(&work, given).await
+                let end = self.finish_call(&work, given).await?;
+                if let Some(right) = right {
+                    self.land(right, work.ready.tool.receipts.expire_after).await?;
+                }
+                Ok(end)
             }
         }
     }
@@ -195,29 +198,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 return Some(CallEnd::Deferred);
             }
             unless_stopped(&work.turn.stop, moved.changed()).await?.ok()?;
-        }
-    }
-
-    /// The result of an identical call of an idempotent tool, where there is one.
-    fn receipt(&self, work: &CallWork<'_, C>) -> Option<Given> {
-        let digest = work.ready.tool.receipt(&work.ready.arguments)?;
-        let output = self.shared.ledger.receipt(&digest)?;
-        Some(Given::new(How::Receipt, output))
-    }
-
-    /// For an idempotent tool: the right to run, or what an identical call gives.
-    async fn claim(&self, work: &CallWork<'_, C>) -> Result<Option<Flight<'_>>, Box<Given>> {
-        let Some(digest) = work.ready.tool.receipt(&work.ready.arguments) else { return Ok(None) };
-        loop {
-            match self.shared.ledger.claim(digest) {
-                Claim::Mine(flight) => return Ok(Some(flight)),
-                Claim::Receipt(output) => return Err(Box::new(Given::new(How::Receipt, output))),
-                Claim::Wait(mut landed) => {
-                    if unless_stopped(&work.turn.stop, landed.changed()).await.is_none() {
-                        return Err(Box::new(Given::cancelled()));
-                    }
-                }
-            }
         }
     }
 

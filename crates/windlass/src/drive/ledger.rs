@@ -1,10 +1,11 @@
-//! Receipts: results of idempotent calls, and who is making one right now.
+//! Receipts: results of idempotent calls, and who is making one right now, in this run.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio::sync::watch;
-use windlass_core::{Digest, OutputContent};
+use windlass_core::{Digest, OutputContent, Timestamp};
 
 use super::lock;
 
@@ -14,7 +15,7 @@ pub(super) struct Ledger {
 }
 
 enum Kept {
-    Receipt(OutputContent),
+    Receipt { output: OutputContent, since: Timestamp },
     UnderWay(watch::Receiver<()>),
 }
 
@@ -35,25 +36,38 @@ pub(super) struct Flight<'a> {
     _landed: watch::Sender<()>,
 }
 
+/// When a receipt is too old.
+#[derive(Clone, Copy)]
+pub(super) struct Age {
+    pub(super) now: Timestamp,
+    pub(super) expire_after: Option<Duration>,
+}
+
+impl Age {
+    fn is_over(&self, since: Timestamp) -> bool {
+        self.expire_after.is_some_and(|lasting| since.after(lasting) <= self.now)
+    }
+}
+
 impl Ledger {
-    pub(super) fn of(receipts: BTreeMap<Digest, OutputContent>) -> Self {
-        let entries = receipts.into_iter().map(|(digest, output)| (digest, Kept::Receipt(output))).collect();
-        Self { entries: Mutex::new(entries) }
+    pub(super) fn of(receipts: BTreeMap<Digest, (OutputContent, Timestamp)>) -> Self {
+        let kept = |(digest, (output, since))| (digest, Kept::Receipt { output, since });
+        Self { entries: Mutex::new(receipts.into_iter().map(kept).collect()) }
     }
 
-    pub(super) fn receipt(&self, digest: &Digest) -> Option<OutputContent> {
+    pub(super) fn receipt(&self, digest: &Digest, age: Age) -> Option<OutputContent> {
         match lock(&self.entries).get(digest) {
-            Some(Kept::Receipt(output)) => Some(output.clone()),
-            Some(Kept::UnderWay(_)) | None => None,
+            Some(Kept::Receipt { output, since }) if !age.is_over(*since) => Some(output.clone()),
+            Some(Kept::Receipt { .. } | Kept::UnderWay(_)) | None => None,
         }
     }
 
-    pub(super) fn claim(&self, digest: Digest) -> Claim<'_> {
+    pub(super) fn claim(&self, digest: Digest, age: Age) -> Claim<'_> {
         let mut entries = lock(&self.entries);
         match entries.get(&digest) {
-            Some(Kept::Receipt(output)) => Claim::Receipt(output.clone()),
+            Some(Kept::Receipt { output, since }) if !age.is_over(*since) => Claim::Receipt(output.clone()),
             Some(Kept::UnderWay(landed)) => Claim::Wait(landed.clone()),
-            None => {
+            Some(Kept::Receipt { .. }) | None => {
                 let (landed, waiting) = watch::channel(());
                 entries.insert(digest, Kept::UnderWay(waiting));
                 Claim::Mine(Flight { ledger: self, digest, _landed: landed })
@@ -61,8 +75,18 @@ impl Ledger {
         }
     }
 
-    pub(super) fn keep(&self, digest: Digest, output: OutputContent) {
-        lock(&self.entries).insert(digest, Kept::Receipt(output));
+    pub(super) fn keep(&self, digest: Digest, output: OutputContent, since: Timestamp) {
+        lock(&self.entries).insert(digest, Kept::Receipt { output, since });
+    }
+}
+
+impl Flight<'_> {
+    /// What the call left, if it succeeded.
+    pub(super) fn result(&self) -> Option<OutputContent> {
+        match lock(&self.ledger.entries).get(&self.digest) {
+            Some(Kept::Receipt { output, .. }) => Some(output.clone()),
+            Some(Kept::UnderWay(_)) | None => None,
+        }
     }
 }
 

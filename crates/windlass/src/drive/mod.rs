@@ -16,6 +16,7 @@ mod ledger;
 mod model;
 mod nested;
 mod prepare;
+mod receipt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -305,7 +306,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn record(&self, entry: Entry) -> Result<(), Halt> {
         let applied = self.locked(|run| run.apply(&entry)).map_err(|why| self.broken(&why))?;
         if let Some((digest, output)) = applied.receipt {
-            self.shared.ledger.keep(digest, output);
+            self.shared.ledger.keep(digest, output, self.shared.journal.now());
         }
         self.shared.journal.append(&self.path, entry).await?;
         Ok(())

@@ -47,10 +47,7 @@ impl MemoryStore {
     }
 
     /// Does something at once, as an answer that is ready.
-    fn now<T: Send>(&self, act: impl FnOnce(&mut Kept) -> Result<T, StoreError>) -> StoreResult<'_, T>
-    where
-        T: 'static,
-    {
+    fn now<T: Send + 'static>(&self, act: impl FnOnce(&mut Kept) -> Result<T, StoreError>) -> StoreResult<'_, T> {
         std::future::ready(act(&mut self.kept())).boxed()
     }
 }

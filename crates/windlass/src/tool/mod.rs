@@ -11,7 +11,7 @@ mod set;
 
 pub use context::{RunContext, ToolContext};
 pub use error::ToolError;
-pub use options::{OnFailure, OnTimeout, Reconciled, Retry};
+pub use options::{OnFailure, OnTimeout, Receipts, Reconciled, Retry, Scope};
 pub use output::{File, Image, Text};
 pub use set::{IntoTool, IntoTools};
 
@@ -61,6 +61,7 @@ pub struct Tool<C = ()> {
     pub(crate) on_timeout: OnTimeout,
     pub(crate) on_failure: OnFailure<C>,
     pub(crate) retry: Option<Retry>,
+    pub(crate) receipts: Receipts,
     pub(crate) permits: Option<Arc<Semaphore>>,
     pub(crate) conflict: Option<ConflictRule>,
     pub(crate) reconcile: Option<options::Reconcile<C>>,
@@ -152,6 +153,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             on_timeout: OnTimeout::Tell,
             on_failure: OnFailure::Hide,
             retry: None,
+            receipts: Receipts::default(),
             permits: None,
             conflict: None,
             reconcile: None,
@@ -250,6 +252,14 @@ impl<C: Send + Sync + 'static> Tool<C> {
     #[must_use]
     pub fn retry(mut self, attempts: u32, base: Duration) -> Self {
         self.retry = Some(Retry { attempts, base });
+        self
+    }
+
+    /// Who shares the results of an idempotent tool, and for how long. Without this: the run, for good. Scopes
+    /// beyond the run need a store.
+    #[must_use]
+    pub fn receipts(mut self, receipts: Receipts) -> Self {
+        self.receipts = receipts;
         self
     }
 
@@ -366,7 +376,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     /// Under which digest a result is kept, where the tool is idempotent.
     pub(crate) fn receipt(&self, arguments: &str) -> Option<Digest> {
         // The schema is part of it, so that two tools that merely share a name do not share results.
-        (self.effect == Effect::Idempotent)
+        (self.effect == Effect::Idempotent && self.receipts.scope != Scope::Call)
             .then(|| Digest::of_parts(&[&self.key.to_string(), &canonical(&self.schema), arguments]))
     }
 }
@@ -395,6 +405,7 @@ impl<C> Clone for Tool<C> {
             on_timeout: self.on_timeout,
             on_failure: self.on_failure.clone(),
             retry: self.retry,
+            receipts: self.receipts,
             permits: self.permits.clone(),
             conflict: self.conflict.clone(),
             reconcile: self.reconcile.clone(),

@@ -78,6 +78,29 @@ impl Retry {
     }
 }
 
+/// Who shares the results of an idempotent tool, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipts {
+    /// Who shares them.
+    pub scope: Scope,
+    /// How long they last; for good where absent.
+    pub expire_after: Option<Duration>,
+}
+
+/// Who shares the results of an idempotent tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Nobody: only a call that is run again, after a crash or a failure, has the same key.
+    Call,
+    /// The calls of one run, agents nested in it included.
+    #[default]
+    Run,
+    /// The runs of one session, on the same store.
+    Session,
+    /// All runs on the same store.
+    Store,
+}
+
 /// What a tool knows of a call that a crash interrupted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reconciled {

@@ -1,0 +1,221 @@
+//! The simulated machine: a clock that jumps, a seed that decides, and processes that crash.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::rng::Rng;
+
+/// A simulated machine. Copies stand for the same one.
+///
+/// Whatever it decides, its seed decides: one thread, a clock that jumps to the next timer as soon as
+/// everybody waits, and draws in the order in which they are asked for.
+#[derive(Clone)]
+pub struct Sim {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    seed: u64,
+    rng: Mutex<Rng>,
+    crashed: AtomicBool,
+    crash: Notify,
+    clock: Mutex<Elapsed>,
+}
+
+/// How much simulated time has passed: in the lives before, and since when in this one.
+#[derive(Default)]
+struct Elapsed {
+    before: Duration,
+    began: Option<Instant>,
+}
+
+/// How one life of a simulated process ended.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Life<T> {
+    /// It came to its end.
+    Ended(T),
+    /// It crashed: all that was in memory, and every task, is gone.
+    Crashed,
+}
+
+impl<T> Life<T> {
+    /// What it came to, where it did not crash.
+    pub fn ended(self) -> Option<T> {
+        match self {
+            Self::Ended(value) => Some(value),
+            Self::Crashed => None,
+        }
+    }
+}
+
+impl Sim {
+    /// A machine that does what `seed` decides.
+    pub fn new(seed: u64) -> Self {
+        let rng = Mutex::new(Rng::for_purpose(seed, "sim"));
+        let inner =
+            Inner { seed, rng, crashed: AtomicBool::new(false), crash: Notify::new(), clock: Mutex::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Simulates a process that is not meant to crash, from a seed.
+    ///
+    /// # Panics
+    /// Where it crashes after all: use [`Sim::live`] for processes that may.
+    pub fn run<T, Fut: Future<Output = T>>(seed: u64, process: impl FnOnce(Self) -> Fut) -> T {
+        let sim = Self::new(seed);
+        match sim.live(process(sim.clone())) {
+            Life::Ended(value) => value,
+            Life::Crashed => panic!("the simulated process crashed; `Sim::live` is for processes that may"),
+        }
+    }
+
+    /// One life of a simulated process, until it ends or [`Sim::crash`] is called anywhere in it. Then all its
+    /// tasks are gone, wherever they were: what is left is what the process kept outside of it.
+    ///
+    /// # Panics
+    /// Where the runtime cannot be built, or from inside another runtime.
+    pub fn live<T>(&self, process: impl Future<Output = T>) -> Life<T> {
+        let runtime = match Builder::new_current_thread().enable_time().start_paused(true).build() {
+            Ok(runtime) => runtime,
+            Err(error) => panic!("there is no runtime to simulate on: {error}"),
+        };
+        self.inner.crashed.store(false, Ordering::Relaxed);
+        let ended = runtime.block_on(async {
+            self.clock().began = Some(Instant::now());
+            let ended = tokio::select! {
+                biased;
+                () = self.crashes() => None,
+                ended = process => Some(ended),
+            };
+            let mut clock = self.clock();
+            clock.before += clock.began.take().map(|began| began.elapsed()).unwrap_or_default();
+            ended
+        });
+        match ended {
+            Some(value) if !self.is_crashed() => Life::Ended(value),
+            Some(_) | None => Life::Crashed,
+        }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.inner.seed
+    }
+
+    /// The simulated time, over all lives.
+    pub fn now(&self) -> Duration {
+        let clock = self.clock();
+        clock.before + clock.began.map(|began| began.elapsed()).unwrap_or_default()
+    }
+
+    /// Draws.
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.inner.rng.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Yes, in so many of a hundred cases.
+    pub fn chance(&self, percent: u64) -> bool {
+        self.draw(|rng| rng.chance(percent))
+    }
+
+    /// Takes some time, up to `longest`: often none at all, sometimes just a turn of the scheduler.
+    pub async fn dawdle(&self, longest: Duration) {
+        match self.draw(|rng| rng.below(6)) {
+            0 | 1 => {}
+            2 => tokio::task::yield_now().await,
+            _ => {
+                let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
+                let wait = self.draw(|rng| rng.below(longest.saturating_add(1)));
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+            }
+        }
+    }
+
+    /// The process crashes here. What the rest of it does in the same moment is as if it had come just before.
+    pub async fn crash(&self) -> Infallible {
+        self.begin_crash();
+        std::future::pending().await
+    }
+
+    /// Whether the process has crashed, and is about to be gone.
+    pub fn is_crashed(&self) -> bool {
+        self.inner.crashed.load(Ordering::Relaxed)
+    }
+
+    /// As [`Sim::crash`], for places that cannot wait. The caller must not go on.
+    pub(crate) fn begin_crash(&self) {
+        self.inner.crashed.store(true, Ordering::Relaxed);
+        self.inner.crash.notify_waiters();
+    }
+
+    async fn crashes(&self) {
+        let notified = self.inner.crash.notified();
+        if !self.is_crashed() {
+            notified.await;
+        }
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Elapsed> {
+        self.inner.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sim({})", self.inner.seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::{Life, Sim};
+
+    #[test]
+    fn hours_pass_at_once() {
+        let passed = Sim::run(1, |sim| async move {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            sim.now()
+        });
+        assert!(passed >= Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn a_crash_takes_every_task_with_it() {
+        let sim = Sim::new(1);
+        let ticks = Arc::new(AtomicU32::new(0));
+        let counted = ticks.clone();
+        let process = async {
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let crashing = sim.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(2500)).await;
+                crashing.crash().await;
+            });
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(sim.live(process), Life::Crashed);
+        assert_eq!(ticks.load(Ordering::Relaxed), 2);
+        let later = sim.live(async { tokio::time::sleep(Duration::from_secs(1)).await });
+        assert_eq!(later, Life::Ended(()));
+        assert_eq!(ticks.load(Ordering::Relaxed), 2);
+        assert_eq!(sim.now(), Duration::from_millis(3500));
+    }
+}

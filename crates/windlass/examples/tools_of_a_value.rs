@@ -1,0 +1,58 @@
+//! Methods as tools: a value brings its own, and they share it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use windlass::prelude::*;
+
+/// A lighthouse.
+struct Lighthouse {
+    keeper: String,
+    flashes: AtomicU32,
+}
+
+#[toolbox(namespace = "light")]
+impl Lighthouse {
+    /// Flashes the light.
+    #[tool]
+    async fn flash(&self, times: u32) -> String {
+        let all = self.flashes.fetch_add(times, Ordering::Relaxed) + times;
+        format!("{} has flashed {all} times", self.keeper)
+    }
+
+    /// Who keeps the light.
+    #[tool(effect = pure)]
+    fn keeper(&self) -> String {
+        self.keeper.clone()
+    }
+
+    fn total(&self) -> u32 {
+        self.flashes.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let call = |id: &str, name: &str, arguments: serde_json::Value| {
+        windlass::Item::Call(windlass::core::Call {
+            id: id.into(),
+            name: name.into(),
+            namespace: Some("light".into()),
+            arguments: arguments.to_string(),
+            item_id: None,
+        })
+    };
+    let model = ScriptedModel::new([
+        Reply::items([call("c1", "flash", json!({ "times": 2 })), call("c2", "keeper", json!({}))]),
+        Reply::text("Done."),
+    ]);
+    let light = std::sync::Arc::new(Lighthouse { keeper: "Ida".into(), flashes: AtomicU32::new(5) });
+    let agent = Agent::new("coast").model(model.clone()).tools(light.tools());
+
+    println!("{}", agent.run("Two flashes, please.").await?.text());
+
+    let told = model.requests()[1].input_text();
+    println!("{}\n{}", told[3], told[4]);
+    assert_eq!(told[3..], ["output c1 Ida has flashed 7 times", "output c2 Ida"]);
+    assert_eq!(light.total(), 7);
+    Ok(())
+}
