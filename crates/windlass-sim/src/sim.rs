@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ struct Inner {
     rng: Mutex<Rng>,
     crashed: AtomicBool,
     crash: Notify,
+    lives: AtomicU64,
     clock: Mutex<Elapsed>,
 }
 
@@ -61,8 +62,14 @@ impl Sim {
     /// A machine that does what `seed` decides.
     pub fn new(seed: u64) -> Self {
         let rng = Mutex::new(Rng::for_purpose(seed, "sim"));
-        let inner =
-            Inner { seed, rng, crashed: AtomicBool::new(false), crash: Notify::new(), clock: Mutex::default() };
+        let inner = Inner {
+            seed,
+            rng,
+            crashed: AtomicBool::new(false),
+            crash: Notify::new(),
+            lives: AtomicU64::new(0),
+            clock: Mutex::default(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -89,6 +96,7 @@ impl Sim {
             Err(error) => panic!("there is no runtime to simulate on: {error}"),
         };
         self.inner.crashed.store(false, Ordering::Relaxed);
+        self.inner.lives.fetch_add(1, Ordering::Relaxed);
         let ended = runtime.block_on(async {
             self.clock().began = Some(Instant::now());
             let ended = tokio::select! {
@@ -109,6 +117,11 @@ impl Sim {
     /// The seed.
     pub fn seed(&self) -> u64 {
         self.inner.seed
+    }
+
+    /// Which life it is, from 1; 0 before the first.
+    pub fn life(&self) -> u64 {
+        self.inner.lives.load(Ordering::Relaxed)
     }
 
     /// The simulated time, over all lives.
@@ -142,19 +155,14 @@ impl Sim {
 
     /// The process crashes here. What the rest of it does in the same moment is as if it had come just before.
     pub async fn crash(&self) -> Infallible {
-        self.begin_crash();
+        self.inner.crashed.store(true, Ordering::Relaxed);
+        self.inner.crash.notify_waiters();
         std::future::pending().await
     }
 
     /// Whether the process has crashed, and is about to be gone.
     pub fn is_crashed(&self) -> bool {
         self.inner.crashed.load(Ordering::Relaxed)
-    }
-
-    /// As [`Sim::crash`], for places that cannot wait. The caller must not go on.
-    pub(crate) fn begin_crash(&self) {
-        self.inner.crashed.store(true, Ordering::Relaxed);
-        self.inner.crash.notify_waiters();
     }
 
     async fn crashes(&self) {

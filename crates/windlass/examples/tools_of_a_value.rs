@@ -1,5 +1,6 @@
 //! Methods as tools: a value brings its own, and they share it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use windlass::prelude::*;
@@ -10,7 +11,7 @@ struct Lighthouse {
     flashes: AtomicU32,
 }
 
-#[toolbox(namespace = "light")]
+#[toolbox]
 impl Lighthouse {
     /// Flashes the light.
     #[tool]
@@ -32,20 +33,11 @@ impl Lighthouse {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let call = |id: &str, name: &str, arguments: serde_json::Value| {
-        windlass::Item::Call(windlass::core::Call {
-            id: id.into(),
-            name: name.into(),
-            namespace: Some("light".into()),
-            arguments: arguments.to_string(),
-            item_id: None,
-        })
-    };
     let model = ScriptedModel::new([
-        Reply::items([call("c1", "flash", json!({ "times": 2 })), call("c2", "keeper", json!({}))]),
+        Reply::call("c1", "flash", json!({ "times": 2 })).and_call("c2", "keeper", json!({})),
         Reply::text("Done."),
     ]);
-    let light = std::sync::Arc::new(Lighthouse { keeper: "Ida".into(), flashes: AtomicU32::new(5) });
+    let light = Arc::new(Lighthouse { keeper: "Ida".into(), flashes: AtomicU32::new(5) });
     let agent = Agent::new("coast").model(model.clone()).tools(light.tools());
 
     println!("{}", agent.run("Two flashes, please.").await?.text());

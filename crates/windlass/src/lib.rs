@@ -3,6 +3,7 @@
 extern crate self as windlass;
 
 pub mod agent;
+mod artefact;
 mod clock;
 mod drive;
 mod error;
@@ -29,6 +30,7 @@ pub use windlass_macros::{tool, tool_fn, toolbox};
 pub use windlass_core::{Effect, Failure, How, Item, OutputContent, Pending, Usage};
 
 pub use agent::Agent;
+pub use artefact::read_output;
 pub use error::{ConfigError, DecideError, FailedRun, RestoreError, RunError, StoreError};
 pub use event::{Event, EventKind};
 pub use run::{Outcome, Paused, RunBuilder, RunStream};

@@ -8,7 +8,7 @@ use tokio::task::{JoinError, JoinHandle};
 use windlass_core::{CallEndedLate, Entry, How, OutputContent, Runnable};
 
 use super::call::{CallWork, Given, given_for_error, given_for_timeout, unless_stopped};
-use super::{Driver, Halt, lock};
+use super::{Driver, Halt, lock, secret};
 use crate::event::EventKind;
 use crate::guardrail::panic_text;
 use crate::run::NextCall;
@@ -54,6 +54,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     Given::new(How::Succeeded, output)
                 }
                 BodyEnd::Done(Err(error)) => {
+                    let error = error.map(|text| secret::scrubbed(text, &work.ready.arguments, &tool.secret_arguments));
                     let wait = tool.retry.and_then(|retry| retry.wait_after(attempt));
                     match wait {
                         Some(wait) => {

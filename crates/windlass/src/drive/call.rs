@@ -10,7 +10,8 @@ use windlass_core::{
 
 use super::calls::TurnWork;
 use super::prepare::Ready;
-use super::{Driver, Halt};
+use super::{Driver, Halt, Visibility};
+use crate::artefact::READ_ON;
 use crate::event::EventKind;
 use crate::guardrail::ToolVerdict;
 use crate::hook::{Moment, Then};
@@ -94,7 +95,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             raw_arguments: ready.raw.clone(),
             receipt: ready.tool.receipt(&ready.arguments),
         };
-        let ctx = ToolContext::new(run, facts, turn.stop.child_token(), self.emitter.clone());
+        let ctx = ToolContext::new(
+            run,
+            facts,
+            turn.stop.child_token(),
+            self.emitter.clone(),
+            self.shared.artefacts.clone(),
+        );
         CallWork { call: call.clone(), ready, ctx, turn }
     }
 
@@ -249,7 +256,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let given = match given.how {
             How::Cancelled => given,
             _ if given.failure.is_some() => given,
-            _ => self.guard_output(work, within_budget(given, work.ready.tool.output_budget)).await,
+            _ => {
+                let given = self.guard_output(work, given).await;
+                self.within_budget(work, given).await?
+            }
         };
         self.settle_given(work, given, Started::Yes).await
     }
@@ -279,6 +289,25 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         }
         given
+    }
+
+    /// Cuts text to the tool's budget, says so, and keeps the whole for reading on.
+    async fn within_budget(&self, work: &CallWork<'_, C>, mut given: Given) -> Result<Given, Halt> {
+        let budget = work.ready.tool.output_budget;
+        if let OutputContent::Text(output) = &mut given.output
+            && output.len() > budget
+        {
+            let name = work.ctx.path().to_string();
+            if work.ready.tool.output_visibility == Visibility::Open {
+                self.shared.artefacts.keep(&name, output).await?;
+            }
+            let (whole, shown) = (output.len(), output.floor_char_boundary(budget));
+            output.truncate(shown);
+            output.push_str(&format!(
+                "\n[cut: {shown} of {whole} bytes are shown; `{READ_ON}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}]"
+            ));
+        }
+        Ok(given)
     }
 
     async fn settle_given(&self, work: &CallWork<'_, C>, given: Given, started: Started) -> Result<CallEnd, Halt> {
@@ -436,16 +465,4 @@ pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: 
         output = future => Some(output),
         () = stop.cancelled() => None,
     }
-}
-
-/// Cuts text to the tool's budget, and says so.
-fn within_budget(mut given: Given, budget: usize) -> Given {
-    if let OutputContent::Text(output) = &mut given.output
-        && output.len() > budget
-    {
-        let (whole, shown) = (output.len(), output.floor_char_boundary(budget));
-        output.truncate(shown);
-        output.push_str(&format!("\n[cut: {shown} of {whole} bytes are shown]"));
-    }
-    given
 }

@@ -70,8 +70,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 (Step::Invalid(_), None) => self.again_unread(step.call(), tools),
                 (_, _) => match self.again(step.call(), edited, agent, tools)? {
                     Again::Ready(ready) => Some(ready),
-                    Again::SwitchedOff { text } => {
-                        let settled = CallSettled::new(step.call().clone(), How::Missing, text);
+                    Again::Gone { how, text } => {
+                        let settled = CallSettled::new(step.call().clone(), how, text);
                         queue.push((Step::Settle(SettleStep { settled }), None));
                         continue;
                     }

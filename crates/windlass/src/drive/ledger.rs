@@ -55,6 +55,16 @@ impl Ledger {
         Self { entries: Mutex::new(receipts.into_iter().map(kept).collect()) }
     }
 
+    /// All receipts, for a run that is gone on with later.
+    pub(super) fn receipts(&self) -> BTreeMap<Digest, (OutputContent, Timestamp)> {
+        let entries = lock(&self.entries);
+        let kept = |(digest, kept): (&Digest, &Kept)| match kept {
+            Kept::Receipt { output, since } => Some((*digest, (output.clone(), *since))),
+            Kept::UnderWay(_) => None,
+        };
+        entries.iter().filter_map(kept).collect()
+    }
+
     pub(super) fn receipt(&self, digest: &Digest, age: Age) -> Option<OutputContent> {
         match lock(&self.entries).get(digest) {
             Some(Kept::Receipt { output, since }) if !age.is_over(*since) => Some(output.clone()),

@@ -17,6 +17,7 @@ mod model;
 mod nested;
 mod prepare;
 mod receipt;
+mod secret;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,7 @@ use windlass_core::{
 };
 
 use crate::agent::{Agent, Graph, Toolset};
+use crate::artefact::Artefacts;
 use crate::error::{ConfigError, FailedRun, RunError, StoreError};
 use crate::event::{Emitter, EventKind, Watched};
 use crate::hook::{Hook, HookError, Moment};
@@ -41,7 +43,9 @@ use self::guard::Overlap;
 use self::journal::Journal;
 use self::ledger::Ledger;
 use self::prepare::Ready;
+use self::secret::Secrets;
 
+pub(crate) use self::secret::Visibility;
 pub(crate) use crate::run::Origin;
 
 /// What the drivers of one run share: the run itself and the agents nested in it.
@@ -50,6 +54,8 @@ struct Shared<C> {
     config: RunConfig<C>,
     journal: Arc<Journal>,
     ledger: Ledger,
+    secrets: Secrets,
+    artefacts: Arc<Artefacts>,
     cancel: Cancel,
     draining: Mutex<Vec<CallId>>,
 }
@@ -143,11 +149,11 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
             (journal, run, Ledger::default(), true)
         }
         Origin::Paused(paused) => {
-            let record = paused.into_record();
-            let mut replay = Run::replay(&record.records)?;
+            let (record, receipts) = paused.into_parts();
+            let mut run = record.run.clone();
             let journal = Journal::resume(record, config.store.clone(), cancel.now.clone()).await?;
-            expire(&mut replay.run, &journal).await?;
-            (journal, replay.run, Ledger::of(replay.receipts), false)
+            expire(&mut run, &journal).await?;
+            (journal, run, Ledger::of(receipts), false)
         }
         Origin::Stored(run) => {
             let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
@@ -158,12 +164,13 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
         }
     };
     let journal = Arc::new(journal);
+    let artefacts = Arc::new(Artefacts::new(run.id().clone(), config.store.clone()));
     let emitter = Emitter::new(watched, journal.sequence());
     let saved = run.settled_len();
     let shown = run.produced_in_open_turn().iter().filter_map(output_of).collect();
     let mut driver = Driver {
         stop: cancel.now.clone(),
-        shared: Arc::new(Shared { app, config, journal, ledger, cancel, draining: Mutex::default() }),
+        shared: Arc::new(Shared { app, config, journal, ledger, secrets: Secrets::default(), artefacts, cancel, draining: Mutex::default() }),
         graph,
         path: [].into(),
         run_id: run.id().clone(),
@@ -308,7 +315,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some((digest, output)) = applied.receipt {
             self.shared.ledger.keep(digest, output, self.shared.journal.now());
         }
-        self.shared.journal.append(&self.path, entry).await?;
+        self.shared.journal.append(&self.path, self.shared.secrets.entry(entry)).await?;
         Ok(())
     }
 
@@ -321,7 +328,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn save_turn(&mut self) -> Result<(), RunError> {
         let Some(session) = &self.session else { return Ok(()) };
         let run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let items = run.for_session(self.saved);
+        let items = self.shared.secrets.items(run.for_session(self.saved));
         self.saved = self.saved.max(run.settled_len());
         session.append(items).await.map_err(RunError::Session)
     }
@@ -349,9 +356,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let (records, usage) = self.shared.journal.take();
         let end = run.end().cloned();
         let record = RunRecord { run, records, usage };
+        let receipts = self.shared.ledger.receipts();
         match (stop, end) {
-            (Stop::Paused, _) | (Stop::Over, None) => Ok(Outcome::Paused(Paused::new(record))),
-            (Stop::Left, _) => Ok(Outcome::HandedOver(Paused::new(record))),
+            (Stop::Paused, _) | (Stop::Over, None) => Ok(Outcome::Paused(Paused::new(record, receipts))),
+            (Stop::Left, _) => Ok(Outcome::HandedOver(Paused::new(record, receipts))),
             (Stop::Over, Some(End::Finished(output))) => {
                 Ok(Outcome::Finished(FinishedRun { output, record }))
             }

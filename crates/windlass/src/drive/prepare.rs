@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_core::{
-    BodyKind, Call, CallId, CallPath, Failure, FoundTool, Item, Lookup, Misbehaviour, schema,
+    BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, schema,
 };
 
+use super::secret::{self, Marked, Visibility};
 use super::{Driver, Halt};
 use crate::agent::{Agent, Found, Toolset};
 use crate::error::ConfigError;
@@ -41,9 +42,15 @@ impl<C> Ready<C> {
 /// What a saved call finds.
 pub(super) enum Again<C> {
     Ready(Ready<C>),
-    /// Its tool is there and not enabled any more: the model is told.
-    SwitchedOff { text: String },
+    /// It cannot run any more: the model is told.
+    Gone { how: How, text: String },
 }
+
+/// What the model is told of arguments that cannot be used and cannot be quoted.
+const NOT_SHOWN: &str = "`arguments` do not fit the tool's schema; what is wrong is not shown, because some are secret";
+
+/// What the model is told of a call whose secret arguments did not outlast its process.
+const SECRET_GONE: &str = "The secret arguments of this call were not kept. Ask for them again.";
 
 /// A call that nothing was looked up for.
 pub(super) fn nothing<C>(call: &Call) -> (Lookup, Option<Ready<C>>) {
@@ -67,12 +74,27 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 found => found,
             };
             lookups.push_back(match found {
-                Found::Tool(tool) => read(tool, &call.arguments),
+                Found::Tool(tool) => {
+                    self.mark_secrets(tool, call);
+                    read(tool, &call.arguments)
+                }
                 Found::Handoff(handoff) => (Lookup::Handoff { to: handoff.agent().clone() }, None),
                 Found::Nothing => (self.missing(&call.name, tools.names()), None),
             });
         }
         lookups
+    }
+
+    /// Remembers what of a call must not be written down, before anything is.
+    fn mark_secrets(&self, tool: &Tool<C>, call: &Call) {
+        if tool.secret_arguments.is_empty() && tool.output_visibility == Visibility::Open {
+            return;
+        }
+        let arguments = match tool.secret_arguments.as_slice() {
+            [] => None,
+            fields => secret::without(&call.arguments, fields),
+        };
+        self.shared.secrets.mark(call.id.clone(), Marked { arguments, output: tool.output_visibility });
     }
 
     fn missing(&self, name: &str, offered: Vec<String>) -> Lookup {
@@ -106,6 +128,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             return Err(gone().into());
         };
+        if edited.is_none() && !tool.secret_arguments.is_empty() && secret::is_without(&raw, &tool.secret_arguments) {
+            return Ok(Again::Gone { how: How::Failed, text: SECRET_GONE.to_owned() });
+        }
         let (lookup, ready) = read(tool, edited.unwrap_or(&raw));
         if let Lookup::Tool(FoundTool { arguments: Err(problems), .. }) = lookup {
             return Err(ConfigError::ArgumentsGone { tool: key.to_string(), call: path(), problems }.into());
@@ -116,13 +141,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     fn switched_off(&self, name: &str, agent: &Agent<C>, tools: &Toolset<C>) -> Result<Again<C>, Halt> {
         match self.missing(name, tools.names()) {
-            Lookup::Missing { text } => Ok(Again::SwitchedOff { text }),
+            Lookup::Missing { text } => Ok(Again::Gone { how: How::Missing, text }),
             Lookup::Fatal { offered } => {
                 let (name, agent) = (name.to_owned(), agent.name().clone());
                 let missing = Misbehaviour::MissingTool { name, agent, offered };
                 Err(Halt::Failure(Failure::Misbehaviour(missing)))
             }
-            Lookup::Tool(_) | Lookup::Handoff { .. } => Ok(Again::SwitchedOff { text: String::new() }),
+            Lookup::Tool(_) | Lookup::Handoff { .. } => Ok(Again::Gone { how: How::Missing, text: String::new() }),
         }
     }
 
@@ -153,7 +178,10 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (Lookup, Op
         _ => None,
     };
     let (arguments, prepared) = match prepared {
-        Ok(prepared) => (Ok(text.to_string()), prepared),
+        // What a decision is bound to is written down, so it is of what may be.
+        Ok(prepared) => (Ok(secret::without(&text, &tool.secret_arguments).unwrap_or_else(|| text.to_string())), prepared),
+        // What is wrong with arguments quotes them, which secrets must not be.
+        Err(_) if !tool.secret_arguments.is_empty() => (Err(NOT_SHOWN.to_owned()), None),
         Err(problems) => (Err(problems), None),
     };
     let found = FoundTool {

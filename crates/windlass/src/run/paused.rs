@@ -1,13 +1,14 @@
 //! A run that waits for a person: a value to print, store, decide about and go on with.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use windlass_core::{
-    CallPath, Decided, Decision, Entry, OutputContent, Pending, Reach, Record, Revoked, Run, Standing, Timestamp,
+    CallPath, Decided, Decision, Digest, Entry, InputAdded, OutputContent, Pending, Reach, Record, Revoked, Run, Standing, Timestamp,
     Usage, from_text, to_text,
 };
 
-use super::RunRecord;
+use super::{IntoInput, RunRecord};
 use crate::error::{DecideError, RestoreError};
 use crate::tool::freeze;
 
@@ -18,12 +19,16 @@ use crate::tool::freeze;
 #[derive(Clone, Debug)]
 pub struct Paused {
     record: RunRecord,
+    receipts: Receipts,
     by: Option<String>,
 }
 
+/// Results of idempotent calls, and since when they are there.
+type Receipts = BTreeMap<Digest, (OutputContent, Timestamp)>;
+
 impl Paused {
-    pub(crate) fn new(record: RunRecord) -> Self {
-        Self { record, by: None }
+    pub(crate) fn new(record: RunRecord, receipts: Receipts) -> Self {
+        Self { record, receipts, by: None }
     }
 
     /// Restores a run from its text. The text is not changed: restoring it twice gives two independent runs.
@@ -35,7 +40,7 @@ impl Paused {
     pub fn from_records(records: Vec<Record>) -> Result<Self, windlass_core::ReplayError> {
         let replay = Run::replay(&records)?;
         let usage = usage_of(&records);
-        Ok(Self::new(RunRecord { run: replay.run, records, usage }))
+        Ok(Self::new(RunRecord { run: replay.run, records, usage }, replay.receipts))
     }
 
     /// The run as text.
@@ -119,6 +124,11 @@ impl Paused {
         self.push(Vec::new(), entry)
     }
 
+    /// Adds input, which the model sees when it is next asked.
+    pub fn add_input(&mut self, input: impl IntoInput) -> Result<(), DecideError> {
+        self.push(Vec::new(), Entry::InputAdded(InputAdded { items: input.into_input() }))
+    }
+
     /// Makes any decision.
     pub fn decide(
         &mut self,
@@ -154,7 +164,7 @@ impl Paused {
     }
 
     /// What was shown of the call: the decision is bound to it.
-    fn shown(&self, path: &CallPath) -> Result<windlass_core::Digest, DecideError> {
+    fn shown(&self, path: &CallPath) -> Result<Digest, DecideError> {
         let mut run = &self.record.run;
         for call in path.within() {
             run = run.child(call).ok_or_else(|| DecideError::NotPending(path.clone()))?;
@@ -169,8 +179,8 @@ impl Paused {
         Ok(())
     }
 
-    pub(crate) fn into_record(self) -> RunRecord {
-        self.record
+    pub(crate) fn into_parts(self) -> (RunRecord, Receipts) {
+        (self.record, self.receipts)
     }
 }
 

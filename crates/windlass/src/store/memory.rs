@@ -21,6 +21,7 @@ pub struct MemoryStore {
 struct Kept {
     runs: BTreeMap<RunId, KeptRun>,
     receipts: BTreeMap<ReceiptKey, Receipt>,
+    artefacts: BTreeMap<(RunId, String), String>,
 }
 
 #[derive(Debug)]
@@ -212,6 +213,17 @@ impl Store for MemoryStore {
             }
             Ok(())
         })
+    }
+
+    fn keep_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreResult<'a, ()> {
+        self.now(|kept| {
+            kept.artefacts.insert((run.clone(), name.to_owned()), text.to_owned());
+            Ok(())
+        })
+    }
+
+    fn artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreResult<'a, Option<String>> {
+        self.now(|kept| Ok(kept.artefacts.get(&(run.clone(), name.to_owned())).cloned()))
     }
 
     fn give_up_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreResult<'a, ()> {

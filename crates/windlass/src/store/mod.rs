@@ -71,6 +71,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives the right to make a call back, because it did not succeed.
     fn give_up_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreResult<'a, ()>;
+
+    /// Keeps a text that belongs to a run and is too long for its journal.
+    fn keep_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreResult<'a, ()>;
+
+    /// A text that was kept for a run.
+    fn artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreResult<'a, Option<String>>;
 }
 
 /// How soon lines must survive the loss of the process.

@@ -7,6 +7,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{AgentName, CallPath, Digest, RunId, ToolKey};
 
+use crate::artefact::Artefacts;
+use crate::error::StoreError;
 use crate::event::{Emitter, EventKind};
 
 /// A run, as the application's functions see it. It gives the application's own context by dereferencing.
@@ -65,6 +67,7 @@ struct Inner<C> {
     receipt: Option<Digest>,
     cancel: CancellationToken,
     emitter: Emitter,
+    artefacts: Arc<Artefacts>,
 }
 
 /// What a call's context is made of.
@@ -77,9 +80,16 @@ pub(crate) struct CallFacts {
 }
 
 impl<C> ToolContext<C> {
-    pub(crate) fn new(run: RunContext<C>, facts: CallFacts, cancel: CancellationToken, emitter: Emitter) -> Self {
+    pub(crate) fn new(
+        run: RunContext<C>,
+        facts: CallFacts,
+        cancel: CancellationToken,
+        emitter: Emitter,
+        artefacts: Arc<Artefacts>,
+    ) -> Self {
         let CallFacts { path, tool, arguments, raw_arguments, receipt } = facts;
-        Self { inner: Arc::new(Inner { run, path, tool, arguments, raw_arguments, receipt, cancel, emitter }) }
+        let inner = Inner { run, path, tool, arguments, raw_arguments, receipt, cancel, emitter, artefacts };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The run around the call.
@@ -146,6 +156,11 @@ impl<C> ToolContext<C> {
     /// Whether the call should stop. For blocking bodies, which cannot be dropped.
     pub fn is_cancelled(&self) -> bool {
         self.inner.cancel.is_cancelled()
+    }
+
+    /// The whole output of an earlier call of this run, where the model was shown only a part of it.
+    pub async fn artefact(&self, call: &str) -> Result<Option<Arc<str>>, StoreError> {
+        self.inner.artefacts.read(call).await
     }
 
     /// Asks the body to stop.

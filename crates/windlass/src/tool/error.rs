@@ -46,6 +46,11 @@ impl ToolError {
         }
     }
 
+    /// The same error in other words.
+    pub(crate) fn map(self, change: impl FnOnce(&str) -> String) -> Self {
+        Self { message: change(&self.message), ..self }
+    }
+
     /// Takes whatever a body returned as its error.
     pub(crate) fn of<E: fmt::Display + 'static>(error: E) -> Self {
         let any: &dyn Any = &error;

@@ -37,6 +37,7 @@ use tokio::sync::Semaphore;
 use windlass_core::{Digest, Effect, Gate, ToolKey, canonical, schema};
 
 use crate::agent::AgentTool;
+use crate::drive::Visibility;
 use crate::error::ConfigError;
 use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
 use crate::model::OfferedTool;
@@ -68,6 +69,8 @@ pub struct Tool<C = ()> {
     pub(crate) input_guardrails: Vec<ToolInputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<ToolOutputGuardrail<C>>,
     pub(crate) output_budget: usize,
+    pub(crate) secret_arguments: Vec<Arc<str>>,
+    pub(crate) output_visibility: Visibility,
 }
 
 /// What runs when a tool is called.
@@ -160,6 +163,8 @@ impl<C: Send + Sync + 'static> Tool<C> {
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
             output_budget: DEFAULT_OUTPUT_BUDGET,
+            secret_arguments: Vec::new(),
+            output_visibility: Visibility::Open,
         }
     }
 
@@ -308,6 +313,22 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
+    /// Arguments that are written down nowhere: not in the journal, not in a session, not in an error. The model
+    /// and the body see them. A run that is restored from what was written does not have them any more, so a
+    /// call that still waits for a person then has to be made again.
+    #[must_use]
+    pub fn secret_arguments<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.secret_arguments.extend(names.into_iter().map(Arc::from));
+        self
+    }
+
+    /// An output that is written down nowhere. The model sees it, in the process that made it.
+    #[must_use]
+    pub fn secret_output(mut self) -> Self {
+        self.output_visibility = Visibility::Secret;
+        self
+    }
+
     /// Offers the schema as it is, for arguments that the strict form cannot express, such as maps.
     #[must_use]
     pub fn non_strict(mut self) -> Self {
@@ -412,6 +433,8 @@ impl<C> Clone for Tool<C> {
             input_guardrails: self.input_guardrails.clone(),
             output_guardrails: self.output_guardrails.clone(),
             output_budget: self.output_budget,
+            secret_arguments: self.secret_arguments.clone(),
+            output_visibility: self.output_visibility,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Would it survive this? One test or more for every row of `docs/guarantees.md`, on every surface where it can
 //! happen. A test's name begins with its row.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
+#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod dispatch;
+mod ends;
 mod support;
