@@ -38,7 +38,9 @@ pub(crate) fn function(name: &str, spec: &Json) -> Tool<World> {
         Some(Json::Text(text)) if text == "propagate" => tool.on_failure(OnFailure::Fail),
         Some(custom @ Json::Object(_)) => {
             let message = custom.text_of("message").unwrap_or_default().to_owned();
-            tool.on_failure(OnFailure::say(move |_, error| message.replace("{error}", error.message())))
+            tool.on_failure(OnFailure::say(move |ctx, error| {
+                message.replace("{error}", &error_text(ctx, error))
+            }))
         }
         _ => tool,
     };
@@ -66,6 +68,19 @@ pub(crate) fn function(name: &str, spec: &Json) -> Tool<World> {
         tool = tool.output_guardrail(tool_output_guardrail(guardrail));
     }
     tool
+}
+
+/// An error as the reference words it. It does not say what is wrong with arguments, which is all that the
+/// runtime tells of here: bodies keep what they say to themselves.
+fn error_text(ctx: &ToolContext<World>, error: &ToolError) -> String {
+    if error.for_model().is_none() {
+        return error.message().to_owned();
+    }
+    let unusable = format!("Invalid JSON input for tool {}", ctx.tool().name());
+    match serde_json::from_str(ctx.raw_arguments()) {
+        Ok(Value::Object(_)) | Err(_) => unusable,
+        Ok(_) => format!("{unusable}: expected a JSON object"),
+    }
 }
 
 fn truthy(field: Option<&(String, Json)>) -> bool {
@@ -117,6 +132,10 @@ impl Body {
 
     async fn run(&self, ctx: &ToolContext<World>, arguments: &Value) -> Result<String, ToolError> {
         let does = self.does(ctx.call_id());
+        if self.spec.get("timeout_ms").is_some() {
+            // In the reference a body with a timeout is a task within a task, and begins after its siblings.
+            tokio::task::yield_now().await;
+        }
         let running = Running::begin(&self.tool, ctx);
         if let Some(sleep) = does.count_of("sleep_ms") {
             tokio::time::sleep(Duration::from_millis(sleep)).await;

@@ -78,8 +78,8 @@ impl std::str::FromStr for Digest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || format!("a digest has 64 hex digits, this is `{text}`");
-        if text.len() != 64 || !text.is_ascii() {
+        let wrong = || format!("a digest has 64 lower-case hex digits, this is `{text}`");
+        if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(wrong());
         }
         let mut bytes = [0u8; 32];

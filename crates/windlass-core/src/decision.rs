@@ -67,7 +67,7 @@ pub struct Pending {
     pub agent: AgentName,
     /// The tool's identity.
     pub tool: ToolKey,
-    /// The arguments as the model wrote them.
+    /// The arguments: as the model wrote them or, of a call in doubt, as a person had changed them.
     pub arguments: String,
     /// Why it waits.
     pub reason: HoldReason,

@@ -83,6 +83,18 @@ pub struct Started {
     /// The session it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// Where it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+}
+
+/// The place in another run that a fork begins at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The other run.
+    pub run: RunId,
+    /// The record of it at which the fork was made.
+    pub seq: u64,
 }
 
 /// The model answered.

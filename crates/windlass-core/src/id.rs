@@ -94,7 +94,7 @@ text_id! {
 
 /// Where a call stands among nested agents: the calls that lead to it, outermost first, itself last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "Vec<CallId>", try_from = "Vec<CallId>")]
 pub struct CallPath(Vec<CallId>);
 
 impl CallPath {
@@ -114,6 +114,20 @@ impl CallPath {
     /// The calls that lead to it, outermost first; empty for a call of the outermost run.
     pub fn within(&self) -> &[CallId] {
         &self.0[..self.0.len() - 1]
+    }
+}
+
+impl TryFrom<Vec<CallId>> for CallPath {
+    type Error = &'static str;
+
+    fn try_from(calls: Vec<CallId>) -> Result<Self, Self::Error> {
+        if calls.is_empty() { Err("a path names at least one call") } else { Ok(Self(calls)) }
+    }
+}
+
+impl From<CallPath> for Vec<CallId> {
+    fn from(path: CallPath) -> Self {
+        path.0
     }
 }
 

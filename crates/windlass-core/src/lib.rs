@@ -17,6 +17,7 @@
 //!     input: vec![std::sync::Arc::new(windlass_core::Item::user("hello"))],
 //!     max_turns: Some(10),
 //!     session: None,
+//!     origin: None,
 //! });
 //! let Next::Model { agent, turn } = run.next() else { unreachable!() };
 //! assert_eq!((agent.as_str(), turn), ("desk", 1));
@@ -43,7 +44,8 @@ pub use canonical::{Digest, canonical};
 pub use decision::{Decision, HoldReason, Pending, Reach, Standing, StandingVerdict};
 pub use entry::{
     AfterTools, AnswerRefused, Answered, CallEndedLate, CallSettled, CallStarted, Cancelled, Decided, Entry,
-    Failed, Finished, HandedOff, Held, How, InputAdded, ModelFailed, Record, Revoked, Started,
+    Failed, Finished, HandedOff, Held, How, InputAdded, ModelFailed, Origin, Record, Revoked,
+    Started,
 };
 pub use failure::Failure;
 pub use id::{AgentName, CallId, CallPath, RunId, SessionId, Timestamp};

@@ -7,6 +7,7 @@
 
 use crate::canonical::Digest;
 use crate::entry::Record;
+use crate::run::ReplayError;
 
 /// The version that this crate writes. It reads this one and every one before it.
 pub const FORMAT_VERSION: u32 = 1;
@@ -55,15 +56,36 @@ pub enum SavedError {
         /// Why not.
         why: String,
     },
+    /// The lines are what was written, and do not add up to a run.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+impl SavedError {
+    /// The first record that is bad, where it is a record that is.
+    pub fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Changed { seq } | Self::Unreadable { seq, .. } => Some(*seq),
+            Self::Replay(ReplayError::Illegal { seq, .. }) => Some(*seq),
+            Self::Replay(ReplayError::Gap { expected, .. }) => Some(*expected),
+            Self::Replay(ReplayError::NoStart) => Some(0),
+            Self::Replay(ReplayError::Empty) | Self::NotASavedRun | Self::TooNew { .. } => None,
+        }
+    }
 }
 
 impl Default for Chain {
     fn default() -> Self {
-        Self { head: Digest::of(&first_line()) }
+        Self::of_version(FORMAT_VERSION)
     }
 }
 
 impl Chain {
+    /// The beginning of a chain in this version of the format.
+    pub fn of_version(version: u32) -> Self {
+        Self { head: Digest::of(&first_line(version)) }
+    }
+
     /// The chain that ends with `head`.
     pub fn at(head: Digest) -> Self {
         Self { head }
@@ -105,7 +127,7 @@ pub fn read_lines<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Result<Vec<R
 /// Writes a journal as the text of a saved run.
 pub fn to_text(records: &[Record]) -> String {
     let mut chain = Chain::default();
-    let mut text = first_line();
+    let mut text = first_line(FORMAT_VERSION);
     for record in records {
         let line = chain.add(record);
         text.push('\n');
@@ -120,12 +142,7 @@ pub fn to_text(records: &[Record]) -> String {
 /// Reads the text of a saved run. Whatever does not fit is named, and nothing is guessed.
 pub fn from_text(text: &str) -> Result<Vec<Record>, SavedError> {
     let mut lines = text.lines();
-    let first = lines.next().and_then(|line| line.strip_prefix(MAGIC)).ok_or(SavedError::NotASavedRun)?;
-    let found: u32 = first.trim().parse().map_err(|_| SavedError::NotASavedRun)?;
-    if found > FORMAT_VERSION {
-        return Err(SavedError::TooNew { found });
-    }
-    let mut chain = Chain::default();
+    let mut chain = Chain::of_version(version_in(lines.next().unwrap_or_default())?);
     let mut records = Vec::new();
     for line in lines.filter(|line| !line.is_empty()) {
         let seq = records.len() as u64;
@@ -137,8 +154,18 @@ pub fn from_text(text: &str) -> Result<Vec<Record>, SavedError> {
     Ok(records)
 }
 
-fn first_line() -> String {
-    format!("{MAGIC} {FORMAT_VERSION}")
+fn first_line(version: u32) -> String {
+    format!("{MAGIC} {version}")
+}
+
+/// The version that a first line says, where this crate reads it.
+fn version_in(line: &str) -> Result<u32, SavedError> {
+    let digits = line.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(' ')).unwrap_or_default();
+    let found = digits.parse().map_err(|_| SavedError::NotASavedRun)?;
+    if first_line(found) != line || found == 0 {
+        return Err(SavedError::NotASavedRun);
+    }
+    if found > FORMAT_VERSION { Err(SavedError::TooNew { found }) } else { Ok(found) }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ fn journal() -> Vec<Record> {
         input: vec![Arc::new(Item::user("two\nlines"))],
         max_turns: Some(3),
         session: None,
+        origin: None,
     };
     let finished = Finished { output: "done".into(), message: None };
     [Entry::Started(started), Entry::WentOn, Entry::Finished(finished)]
@@ -42,6 +43,9 @@ fn the_first_changed_record_is_named() {
 fn other_texts_are_refused() {
     assert!(matches!(from_text(""), Err(SavedError::NotASavedRun)));
     assert!(matches!(from_text("{\"windlass\":1}"), Err(SavedError::NotASavedRun)));
+    for almost in ["windlass", "windlass1", "windlass 0", "windlass 01", "windlass +1", "windlass 1 ", "Windlass 1"] {
+        assert!(matches!(from_text(almost), Err(SavedError::NotASavedRun)), "{almost}");
+    }
     assert!(matches!(from_text("windlass 99\n"), Err(SavedError::TooNew { found: 99 })));
     assert!(matches!(from_text("windlass 1\nxyz"), Err(SavedError::Unreadable { seq: 0, .. })));
     let too_new = from_text("windlass 99\n").expect_err("it is newer").to_string();

@@ -105,7 +105,8 @@ impl Sim {
                 ended = process => Some(ended),
             };
             let mut clock = self.clock();
-            clock.before += clock.began.take().map(|began| began.elapsed()).unwrap_or_default();
+            let lived = clock.began.take().map(|began| began.elapsed());
+            clock.before += lived.unwrap_or_default();
             ended
         });
         match ended {

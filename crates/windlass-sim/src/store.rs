@@ -93,6 +93,19 @@ impl SimStore {
         read_lines(&lines)
     }
 
+    /// The records of a run that are durable, from number `from` on, read without looking at the chain.
+    ///
+    /// # Panics
+    /// Where a line is not a record.
+    pub fn durable_from(&self, run: &RunId, from: u64) -> Vec<Record> {
+        let lines = self.kept.load(run, from).now_or_never().and_then(Result::ok).unwrap_or_default();
+        let read = |line: &Line| match serde_json::from_str(&line.body) {
+            Ok(record) => record,
+            Err(error) => panic!("`{}` is not a record: {error}", line.body),
+        };
+        lines.iter().map(read).collect()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.life != self.sim.life() {
@@ -117,7 +130,7 @@ impl SimStore {
 
     async fn alive(&self) {
         if self.sim.is_crashed() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
@@ -271,6 +284,14 @@ impl Store for SimStore {
 
     fn give_up_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreResult<'a, ()> {
         self.op(async move { self.kept.give_up_receipt(key, owner).await })
+    }
+
+    fn keep_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreResult<'a, ()> {
+        self.op(async move { self.kept.keep_artefact(run, name, text).await })
+    }
+
+    fn artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreResult<'a, Option<String>> {
+        self.op(async move { self.kept.artefact(run, name).await })
     }
 }
 

@@ -1,4 +1,27 @@
-//! Windlass: a runtime for AI agents that act.
+//! A runtime for AI agents that act. Every tool call is planned, guarded, approved, executed and journalled, so
+//! that a run can wait for a person, be killed, be moved to another machine, and go on without doing anything
+//! twice.
+//!
+//! ```
+//! use windlass::prelude::*;
+//!
+//! /// Current weather for a city.
+//! #[tool(effect = pure)]
+//! async fn weather(city: String) -> String {
+//!     format!("rain in {city}")
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = ScriptedModel::new([
+//!     Reply::call("c1", "weather", json!({ "city": "Oslo" })),
+//!     Reply::text("Take an umbrella."),
+//! ]);
+//! let agent = Agent::new("guide").instructions("Help the traveller.").model(model).tools((weather,));
+//!
+//! assert_eq!(agent.run("What should I pack for Oslo?").await?.text(), "Take an umbrella.");
+//! # Ok(()) }
+//! ```
+#![doc = include_str!("docs/overview.md")]
 
 extern crate self as windlass;
 
@@ -37,3 +60,8 @@ pub use run::{Outcome, Paused, RunBuilder, RunStream};
 pub use session::{MemorySessions, Session, SessionStore};
 pub use store::{MemoryStore, Store};
 pub use tool::{IntoTool, IntoTools, OnFailure, OnTimeout, RunContext, Tool, ToolContext, ToolError};
+
+/// The samples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

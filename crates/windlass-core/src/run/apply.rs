@@ -1,16 +1,16 @@
 //! How entries move the machine, and which it refuses.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::slot::{Slot, SlotState, Turn};
+use super::slot::{Following, Slot, SlotState, Turn};
 use super::{Candidate, CandidateSource, End, Part, Phase, Produced, Run, text};
 use crate::canonical::Digest;
-use crate::decision::{Decision, HoldReason, Reach, StandingVerdict};
+use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Entry, HandedOff, How, Started};
 use crate::failure::Failure;
-use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Decided, Entry, HandedOff, Held, How, Started};
 use crate::id::{AgentName, CallId};
 use crate::item::{Handoff, Item, Output, OutputContent, OutputStatus, Role};
-use crate::plan::{BodyKind, Work};
+use crate::plan::{BodyKind, Planned, Work};
 use crate::tool::Gate;
 use crate::usage::Usage;
 
@@ -69,15 +69,16 @@ pub enum Illegal {
 impl Run {
     /// Moves a nested run, or this one where `path` is empty.
     pub fn apply_at(&mut self, path: &[CallId], entry: &Entry) -> Result<Applied, Illegal> {
+        // The agent whose body was given up on may have ended since, and its call with it.
+        if matches!(entry, Entry::CallEndedLate(_)) {
+            return Ok(Applied::default());
+        }
         let Some((call, rest)) = path.split_first() else { return self.apply(entry) };
         let no_such = || Illegal::NoSuchCall(call.clone());
         let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call)).ok_or_else(no_such)?;
         match (&mut slot.child, entry) {
-            (child, Entry::Started(started)) if rest.is_empty() => {
-                *child = Some(Box::new(Self::start(started.clone())));
-                Ok(Applied::default())
-            }
             (Some(child), _) => child.apply_at(rest, entry),
+            (None, Entry::Started(started)) if rest.is_empty() => slot.nest(started),
             (None, _) => Err(no_such()),
         }
     }
@@ -97,7 +98,10 @@ impl Run {
                 self.turn += 1;
                 self.usage.add(&refused.usage);
             }
-            Entry::ModelFailed(_) => self.usage.add(&Usage::unknown()),
+            Entry::ModelFailed(_) => {
+                self.must_be_ready("model_failed")?;
+                self.usage.add(&Usage::unknown());
+            }
             Entry::Held(held) => self.held(held)?,
             Entry::Decided(decided) => self.decided(decided)?,
             Entry::Revoked(revoked) => {
@@ -112,18 +116,20 @@ impl Run {
                 _ => return Err(Illegal::OutOfPlace { entry: "went_on", why: "nothing is judged" }),
             },
             Entry::InputAdded(added) => {
-                if matches!(self.phase, Phase::Ready) {
+                if matches!(self.phase, Phase::Ready | Phase::Judging(_)) {
                     self.history.extend(added.items.iter().cloned());
                 } else {
                     self.added_input.extend(added.items.iter().cloned());
                 }
             }
             Entry::Finished(finished) => {
-                self.close_turn();
+                if self.open_turn().is_some() {
+                    return Err(Illegal::OutOfPlace { entry: "finished", why: "calls are open" });
+                }
                 if let Some(message) = &finished.message {
                     self.push(&self.agent.clone(), message.clone(), Part::Said);
                 }
-                self.phase = Phase::Over(End::Finished(finished.output.clone()));
+                self.end_with(End::Finished(finished.output.clone()));
             }
             Entry::Failed(failed) => {
                 match failed.failure {
@@ -136,12 +142,12 @@ impl Run {
                     _ => {}
                 }
                 self.close_turn();
-                self.phase = Phase::Over(End::Failed(failed.failure.clone()));
+                self.end_with(End::Failed(failed.failure.clone()));
             }
             Entry::Cancelled(_) => {
                 self.drop_untouched_answer();
                 self.close_turn();
-                self.phase = Phase::Over(End::Cancelled);
+                self.end_with(End::Cancelled);
             }
         }
         Ok(Applied::default())
@@ -161,8 +167,15 @@ impl Run {
             && calls.iter().zip(&answered.calls).all(
                 |(item, planned)| matches!(&***item, Item::Call(call) if call.id == planned.call),
             );
+        let out_of_place = |why| Err(Illegal::OutOfPlace { entry: "answered", why });
         if !fits {
-            return Err(Illegal::OutOfPlace { entry: "answered", why: "its plan is not of its calls" });
+            return out_of_place("its plan is not of its calls");
+        }
+        if answered.agent != self.agent {
+            return out_of_place("another agent is current");
+        }
+        if let Some(why) = self.misplanned(&answered.calls) {
+            return out_of_place(why);
         }
         self.turn += 1;
         self.before_answer = (self.history.len(), self.produced.len());
@@ -202,6 +215,22 @@ impl Run {
         Ok(())
     }
 
+    /// What keeps every call of a plan from having one output in the end, if anything does.
+    fn misplanned(&self, calls: &[Planned]) -> Option<&'static str> {
+        let mut before = BTreeSet::new();
+        let mut handoffs = 0;
+        for planned in calls {
+            if planned.after.as_ref().is_some_and(|after| !before.contains(after)) {
+                return Some("a call is to follow one that does not come before it");
+            }
+            if self.seen.contains_key(&planned.call) || !before.insert(&planned.call) {
+                return Some("a call id stands for two calls");
+            }
+            handoffs += u32::from(matches!(planned.work, Work::Handoff { .. }));
+        }
+        (handoffs > 1).then_some("control can pass to one agent only")
+    }
+
     fn count_repeats(&mut self, answered: &Answered) {
         let same = self.repeats.last.len() == answered.calls.len()
             && self.repeats.last.iter().zip(&answered.calls).all(|(last, now)| last.1 == now.digest);
@@ -213,58 +242,22 @@ impl Run {
         }
     }
 
-    fn open_slot(&mut self, call: &CallId) -> Result<&mut Slot, Illegal> {
+    pub(super) fn open_slot(&mut self, call: &CallId) -> Result<&mut Slot, Illegal> {
         let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call));
         let slot = slot.ok_or_else(|| Illegal::NoSuchCall(call.clone()))?;
         if slot.is_settled() { Err(Illegal::Settled(call.clone())) } else { Ok(slot) }
     }
 
-    fn held(&mut self, held: &Held) -> Result<(), Illegal> {
-        let slot = self.open_slot(&held.call)?;
-        let attempt = match (&slot.state, &held.reason) {
-            (SlotState::Open, HoldReason::Approval) => 0,
-            (SlotState::Running { attempt, .. }, HoldReason::InDoubt) => *attempt,
-            _ => return Err(Illegal::OutOfPlace { entry: "held", why: "the call has gone on" }),
-        };
-        slot.decided = None;
-        slot.state = SlotState::Held { reason: held.reason.clone(), expires: held.expires, attempt };
-        Ok(())
-    }
-
-    fn decided(&mut self, decided: &Decided) -> Result<(), Illegal> {
-        let agent = self.open_turn().map_or_else(|| self.agent.clone(), |turn| turn.agent.clone());
-        let slot = self
-            .open_turn_mut()
-            .and_then(|turn| turn.slot_mut(&decided.call))
-            .ok_or_else(|| Illegal::NoSuchCall(decided.call.clone()))?;
-        if slot.planned.digest != decided.digest {
-            return Err(Illegal::NotCovered(decided.call.clone()));
-        }
-        if let Some(before) = &slot.decided {
-            let same = *before == decided.decision;
-            return if same { Ok(()) } else { Err(Illegal::AlreadyDecided(decided.call.clone())) };
-        }
-        slot.decide(decided)?;
-        let key = slot.planned.key.clone();
-        if decided.reach == Reach::Always {
-            let verdict = match &decided.decision {
-                Decision::Approve | Decision::ApproveEdited { .. } => StandingVerdict::Approve,
-                Decision::Reject { message } => StandingVerdict::Reject { message: message.clone() },
-                Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown => return Ok(()),
-            };
-            if let Some(turn) = self.open_turn_mut() {
-                for slot in turn.slots.iter_mut().filter(|slot| slot.planned.key == key) {
-                    slot.stand_by(&verdict);
-                }
-            }
-            self.standing.insert((agent, key), verdict);
-        }
-        Ok(())
-    }
-
     fn call_started(&mut self, started: &CallStarted) -> Result<(), Illegal> {
-        let slot = self.open_slot(&started.call)?;
         let may_not = |why| Err(Illegal::MayNotStart { call: started.call.clone(), why });
+        let following = self.open_turn().and_then(|turn| Some(turn.may_follow(turn.slot(&started.call)?)));
+        let slot = self.open_slot(&started.call)?;
+        match following {
+            Some(Following::Behind | Following::Blocked) => {
+                return may_not("the call that it follows has not settled");
+            }
+            Some(Following::Free) | None => {}
+        }
         let Work::Body { gate, .. } = slot.planned.work else { return may_not("it has no body") };
         let (attempt, edited) = match &slot.state {
             SlotState::Open => match gate {
@@ -287,19 +280,16 @@ impl Run {
     fn call_settled(&mut self, settled: &CallSettled) -> Result<Applied, Illegal> {
         let slot = self.open_slot(&settled.call)?;
         let mut applied = Applied::default();
-        match slot.planned.work {
-            Work::Handoff { .. } => {
-                return Err(Illegal::OutOfPlace { entry: "call_settled", why: "the call is a handoff" });
-            }
-            Work::Body { receipt: Some(receipt), .. } if settled.how == How::Succeeded => {
-                applied.receipt = Some((receipt, settled.output.clone()));
-            }
-            Work::Body { .. } | Work::Invalid { .. } | Work::Missing { .. } | Work::Ignored => {}
+        if let Some(why) = slot.may_not_settle(&settled.how) {
+            return Err(Illegal::OutOfPlace { entry: "call_settled", why });
+        }
+        // A result of changed arguments is no answer to the next call with those of the model.
+        if let (Work::Body { receipt: Some(receipt), .. }, SlotState::Running { edited: None, .. }, How::Succeeded) =
+            (&slot.planned.work, &slot.state, &settled.how)
+        {
+            applied.receipt = Some((*receipt, settled.output.clone()));
         }
         let did_nothing = settled.ends_run || matches!(settled.how, How::Cancelled | How::Missing | How::Ignored);
-        if settled.how == How::Succeeded && !matches!(slot.state, SlotState::Running { .. }) {
-            return Err(Illegal::OutOfPlace { entry: "call_settled", why: "the call never started" });
-        }
         if did_nothing {
             self.undone.insert(settled.call.clone());
         }
@@ -381,6 +371,12 @@ impl Run {
         self.commit(&turn);
     }
 
+    /// Ends the run. Input that no turn took in any more is part of what was said.
+    fn end_with(&mut self, end: End) {
+        self.history.append(&mut self.added_input);
+        self.phase = Phase::Over(end);
+    }
+
     /// Takes an answer back of which nothing has taken effect: a message that nobody was given, calls of which
     /// none has started, been decided or been shown to a person.
     fn drop_untouched_answer(&mut self) {
@@ -426,64 +422,38 @@ impl Run {
 }
 
 impl Slot {
-    /// Takes a decision that was made about this call.
-    fn decide(&mut self, decided: &Decided) -> Result<(), Illegal> {
-        let wrong = |waits| Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
-        let (in_doubt, attempt) = match &self.state {
-            // A decision may come before the call was seen to need one: it is kept, and nobody is asked again.
-            SlotState::Open => (false, 0),
-            SlotState::Held { reason: HoldReason::Approval, attempt, .. } => (false, *attempt),
-            SlotState::Held { reason: HoldReason::InDoubt, attempt, .. } => (true, *attempt),
-            SlotState::Approved { .. }
-            | SlotState::Answered { .. }
-            | SlotState::Running { .. }
-            | SlotState::Settled { .. } => return Err(Illegal::AlreadyDecided(decided.call.clone())),
-        };
-        self.state = match (&decided.decision, in_doubt) {
-            (Decision::Approve, false) => SlotState::Approved { edited: None, attempt },
-            (Decision::ApproveEdited { arguments }, false) => {
-                if let Work::Body { body: BodyKind::Agent | BodyKind::Function, .. } = self.planned.work {
-                    SlotState::Approved { edited: Some(arguments.as_str().into()), attempt }
-                } else {
-                    return wrong("for a body that takes no arguments");
-                }
+    /// Begins the run of an agent inside the call.
+    fn nest(&mut self, started: &Started) -> Result<Applied, Illegal> {
+        match (&self.planned.work, &self.state) {
+            (Work::Body { body: BodyKind::Agent, .. }, SlotState::Running { .. }) => {
+                self.child = Some(Box::new(Run::start(started.clone())));
+                Ok(Applied::default())
             }
-            (Decision::Reject { message }, false) => rejected(message.as_deref()),
-            (Decision::Happened { output }, true) => {
-                SlotState::Answered { how: How::Reconciled, output: output.clone() }
-            }
-            (Decision::DidNotHappen, true) => SlotState::Approved { edited: None, attempt },
-            (Decision::Unknown, true) => {
-                SlotState::Answered { how: How::Unknown, output: text::UNKNOWN.into() }
-            }
-            (Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }, true) => {
-                return wrong("to know whether it happened");
-            }
-            (Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown, false) => {
-                return wrong("for approval");
-            }
-        };
-        self.decided = Some(decided.decision.clone());
-        Ok(())
-    }
-
-    /// Takes a decision that was made about every call of its tool.
-    fn stand_by(&mut self, verdict: &StandingVerdict) {
-        let waits = matches!(
-            self.state,
-            SlotState::Open | SlotState::Held { reason: HoldReason::Approval, .. }
-        );
-        if waits && self.decided.is_none() {
-            self.state = match verdict {
-                StandingVerdict::Approve => SlotState::Approved { edited: None, attempt: 0 },
-                StandingVerdict::Reject { message } => rejected(message.as_deref()),
-            };
+            _ => Err(Illegal::OutOfPlace { entry: "started", why: "the call runs no agent" }),
         }
     }
-}
 
-fn rejected(message: Option<&str>) -> SlotState {
-    SlotState::Answered { how: How::Rejected, output: message.unwrap_or(text::REJECTED).into() }
+    /// Why the call cannot come to an output like this.
+    fn may_not_settle(&self, how: &How) -> Option<&'static str> {
+        if matches!(self.planned.work, Work::Handoff { .. }) {
+            return Some("the call is a handoff");
+        }
+        match (&self.state, how) {
+            (_, How::Cancelled) => None,
+            (SlotState::Held { .. }, _) => Some("the call waits for a decision"),
+            (SlotState::Answered { how: decided, .. }, how) if decided == how => None,
+            (SlotState::Answered { .. }, _) => Some("it was decided otherwise"),
+            (_, How::Rejected | How::Unknown) => Some("nobody decided so"),
+            (SlotState::Running { .. }, _) => None,
+            (_, How::Succeeded | How::Reconciled | How::TimedOut | How::LeftRunning) => {
+                Some("the call never started")
+            }
+            (
+                _,
+                How::Failed | How::Invalid | How::Missing | How::Ignored | How::Guarded | How::Receipt,
+            ) => None,
+        }
+    }
 }
 
 /// The final output of an answer without calls; none where a provider's tool is all there is.

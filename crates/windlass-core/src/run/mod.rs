@@ -1,12 +1,12 @@
 //! The run machine. What it is stands here; how entries move it, in [`apply`]; what it asks for, in [`next`].
 
 mod apply;
+mod decide;
 mod next;
 mod slot;
 pub mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub struct Run {
     max_turns: Option<u32>,
     agent: AgentName,
     turn: u32,
-    input: Range<usize>,
+    input: Vec<Arc<Item>>,
     history: Vec<Arc<Item>>,
     produced: Vec<Produced>,
     /// How long the history and what was produced were before the last answer.
@@ -189,9 +189,9 @@ pub enum ReplayError {
 impl Run {
     /// A run that has just begun.
     pub fn start(started: Started) -> Self {
-        let input = started.history.len()..started.history.len() + started.input.len();
+        let input = started.input;
         let mut history = started.history;
-        history.extend(started.input);
+        history.extend(input.iter().cloned());
         Self {
             id: started.run,
             session: started.session,
@@ -268,7 +268,7 @@ impl Run {
 
     /// What the run was given, the session's history left out.
     pub fn input(&self) -> &[Arc<Item>] {
-        self.history.get(self.input.clone()).unwrap_or_default()
+        &self.input
     }
 
     /// How many of the produced items are here to stay: all but those of an answer that is still worked on.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Part, Produced, Run, TurnResult};
-use crate::decision::{Decision, HoldReason, Pending};
+use crate::decision::{Decision, HoldReason, Pending, Reach};
 use crate::entry::{AfterTools, How};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
 use crate::item::{Call, Item, Output, OutputContent, OutputStatus};
@@ -26,7 +26,8 @@ pub(super) struct Slot {
     pub(super) planned: Planned,
     pub(super) item: Arc<Item>,
     pub(super) state: SlotState,
-    pub(super) decided: Option<Decision>,
+    /// What was decided about it, and how far that reaches.
+    pub(super) decided: Option<(Decision, Reach)>,
     pub(super) child: Option<Box<Run>>,
 }
 
@@ -36,7 +37,7 @@ pub(super) enum SlotState {
     /// Planned, and nothing else.
     Open,
     /// It waits for a person.
-    Held { reason: HoldReason, expires: Option<Timestamp>, attempt: u32 },
+    Held { reason: HoldReason, expires: Option<Timestamp>, attempt: u32, edited: Option<Arc<str>> },
     /// A person said that it may run.
     Approved { edited: Option<Arc<str>>, attempt: u32 },
     /// A person said what its output is, or that it gets none of its own.
@@ -189,12 +190,12 @@ impl Slot {
     }
 
     pub(super) fn pending(&self, within: &[CallId], agent: &AgentName) -> Option<Pending> {
-        let SlotState::Held { reason, expires, .. } = &self.state else { return None };
+        let SlotState::Held { reason, expires, edited, .. } = &self.state else { return None };
         Some(Pending {
             path: CallPath::new(within, self.planned.call.clone()),
             agent: agent.clone(),
             tool: self.planned.key.clone(),
-            arguments: self.call().arguments.clone(),
+            arguments: edited.as_deref().unwrap_or(&self.call().arguments).to_owned(),
             reason: reason.clone(),
             digest: self.planned.digest,
             expires: *expires,

@@ -108,7 +108,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Finds out whether a person must decide, and holds the call or runs it.
     async fn gate(&self, step: GateStep, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
         let work = self.begin(step.call(), ready, turn);
-        if let Some(end) = self.wait_for_conflict(step.after(), &work).await {
+        if let Some(end) = self.wait_for_conflict(step.after(), &work).await? {
             return Ok(end);
         }
         if let Some(given) = self.receipt(&work) {
@@ -158,7 +158,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if runnable.body() == BodyKind::Agent && self.locked(|run| run.is_running(&work.call)) {
             return self.resume_agent(work).await;
         }
-        if let Some(end) = self.wait_for_conflict(runnable.after(), &work).await {
+        if let Some(end) = self.wait_for_conflict(runnable.after(), &work).await? {
             return Ok(end);
         }
         let _permit = match &work.ready.tool.permits {
@@ -193,18 +193,26 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Waits until the call whose conflict key it shares has settled.
-    async fn wait_for_conflict(&self, after: Option<&CallId>, work: &CallWork<'_, C>) -> Option<CallEnd> {
-        let before = after?;
+    async fn wait_for_conflict(
+        &self,
+        after: Option<&CallId>,
+        work: &CallWork<'_, C>,
+    ) -> Result<Option<CallEnd>, Halt> {
+        let Some(before) = after else { return Ok(None) };
         let mut moved = work.turn.moved.subscribe();
         loop {
             let (is_settled, waits) = self.locked(|run| (run.is_settled(before), run.waits(before)));
-            if is_settled {
-                return None;
-            }
             if waits {
-                return Some(CallEnd::Deferred);
+                return Ok(Some(CallEnd::Deferred));
             }
-            unless_stopped(&work.turn.stop, moved.changed()).await?.ok()?;
+            // The call before it may be what ended the turn.
+            if work.turn.stop.is_cancelled() {
+                return self.settle_given(work, Given::cancelled(), Started::No).await.map(Some);
+            }
+            if is_settled {
+                return Ok(None);
+            }
+            unless_stopped(&work.turn.stop, moved.changed()).await;
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use windlass_core::{CallId, Chain, Entry, Record, RunId, Started, Timestamp, Usage, read_lines};
@@ -10,7 +11,7 @@ use super::lock;
 use crate::clock::Clock;
 use crate::error::{RunError, StoreError};
 use crate::run::{RunRecord, add_usage, usage_of};
-use crate::store::{Durability, Heartbeat, LEASE, Lease, LeaseClaim, Posted, RunStatus, Store, owner_name};
+use crate::store::{Durability, Heartbeat, Lease, LeaseClaim, Posted, RunStatus, Store, owner_name};
 
 pub(super) struct Journal {
     owned: Option<Owned>,
@@ -26,6 +27,14 @@ struct Owned {
     _heartbeat: Heartbeat,
 }
 
+/// On what terms a run is owned.
+pub(super) struct Terms {
+    /// How long a lease lasts without a sign of life.
+    pub(super) lasting: Duration,
+    /// Cancelled where the run was taken over.
+    pub(super) lost: CancellationToken,
+}
+
 #[derive(Default)]
 struct Written {
     records: Vec<Record>,
@@ -38,15 +47,15 @@ impl Journal {
     pub(super) async fn begin(
         started: Started,
         store: Option<Arc<dyn Store>>,
-        lost: CancellationToken,
+        terms: Terms,
     ) -> Result<Self, RunError> {
         let clock = Clock::start();
         let owned = match store {
             Some(store) => {
                 let owner = owner_name();
-                let claim = LeaseClaim::lasting(&owner, clock.now(), LEASE);
+                let claim = LeaseClaim::lasting(&owner, clock.now(), terms.lasting);
                 let lease = store.create(&started.run, &started.agent, claim).await?;
-                Some(Owned::new(store, lease, clock, lost))
+                Some(Owned::new(store, lease, clock, terms))
             }
             None => None,
         };
@@ -60,13 +69,13 @@ impl Journal {
     pub(super) async fn resume(
         record: RunRecord,
         store: Option<Arc<dyn Store>>,
-        lost: CancellationToken,
+        terms: Terms,
     ) -> Result<Self, RunError> {
         let RunRecord { run, records, usage } = record;
         let Some(store) = store else { return Ok(Self::of(None, Clock::start(), records, Chain::default(), usage)) };
         let clock = Clock::start();
         let owner = owner_name();
-        let claim = LeaseClaim::lasting(&owner, clock.now(), LEASE);
+        let claim = LeaseClaim::lasting(&owner, clock.now(), terms.lasting);
         let known = store.load(run.id(), 0).await?;
         let lease = match known.last() {
             Some(_) => store.acquire(run.id(), claim).await?,
@@ -92,14 +101,14 @@ impl Journal {
         if !new.is_empty() {
             store.append(&lease, known.len() as u64, new, Durability::Now).await?;
         }
-        Ok(Self::of(Some(Owned::new(store, lease, clock, lost)), clock, records, chain, usage))
+        Ok(Self::of(Some(Owned::new(store, lease, clock, terms)), clock, records, chain, usage))
     }
 
     /// The journal of a run that a store has, whatever became of its last driver.
-    pub(super) async fn open(run: &RunId, store: Arc<dyn Store>, lost: CancellationToken) -> Result<Self, RunError> {
+    pub(super) async fn open(run: &RunId, store: Arc<dyn Store>, terms: Terms) -> Result<Self, RunError> {
         let clock = Clock::start();
         let owner = owner_name();
-        let lease = store.acquire(run, LeaseClaim::lasting(&owner, clock.now(), LEASE)).await?;
+        let lease = store.acquire(run, LeaseClaim::lasting(&owner, clock.now(), terms.lasting)).await?;
         let lines = store.load(run, 0).await?;
         let records = match read_lines(&lines) {
             Ok(records) => records,
@@ -110,7 +119,7 @@ impl Journal {
         };
         let chain = lines.last().map_or_else(Chain::default, |line| Chain::at(line.hash));
         let usage = usage_of(&records);
-        Ok(Self::of(Some(Owned::new(store, lease, clock, lost)), clock, records, chain, usage))
+        Ok(Self::of(Some(Owned::new(store, lease, clock, terms)), clock, records, chain, usage))
     }
 
     fn of(owned: Option<Owned>, clock: Clock, records: Vec<Record>, chain: Chain, usage: Usage) -> Self {
@@ -185,8 +194,8 @@ impl Journal {
 }
 
 impl Owned {
-    fn new(store: Arc<dyn Store>, lease: Lease, clock: Clock, lost: CancellationToken) -> Self {
-        let heartbeat = Heartbeat::start(store.clone(), lease.clone(), clock, lost);
+    fn new(store: Arc<dyn Store>, lease: Lease, clock: Clock, terms: Terms) -> Self {
+        let heartbeat = Heartbeat::start(store.clone(), lease.clone(), terms.lasting, clock, terms.lost);
         Self { store, lease, _heartbeat: heartbeat }
     }
 }

@@ -40,7 +40,7 @@ use crate::store::{Posted, RunStatus};
 use crate::tool::RunContext;
 
 use self::guard::Overlap;
-use self::journal::Journal;
+use self::journal::{Journal, Terms};
 use self::ledger::Ledger;
 use self::prepare::Ready;
 use self::secret::Secrets;
@@ -129,6 +129,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     let graph = Arc::new(Graph::new(&agent, &config.agents)?);
     let session = config.session.clone();
     let hooks = std::mem::take(&mut config.hooks);
+    let terms = Terms { lasting: config.lease, lost: cancel.now.clone() };
     let (journal, run, ledger, is_fresh) = match origin {
         Origin::Input(input) => {
             let history = match &session {
@@ -143,21 +144,22 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
                 input,
                 max_turns: config.max_turns,
                 session: session.as_ref().map(|session| session.id().clone()),
+                origin: None,
             };
             let run = Run::start(started.clone());
-            let journal = Journal::begin(started, config.store.clone(), cancel.now.clone()).await?;
+            let journal = Journal::begin(started, config.store.clone(), terms).await?;
             (journal, run, Ledger::default(), true)
         }
         Origin::Paused(paused) => {
             let (record, receipts) = paused.into_parts();
             let mut run = record.run.clone();
-            let journal = Journal::resume(record, config.store.clone(), cancel.now.clone()).await?;
+            let journal = Journal::resume(record, config.store.clone(), terms).await?;
             expire(&mut run, &journal).await?;
             (journal, run, Ledger::of(receipts), false)
         }
         Origin::Stored(run) => {
             let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
-            let journal = Journal::open(&run, store, cancel.now.clone()).await?;
+            let journal = Journal::open(&run, store, terms).await?;
             let mut replay = journal.with_records(|records| Run::replay(records))?;
             expire(&mut replay.run, &journal).await?;
             (journal, replay.run, Ledger::of(replay.receipts), false)

@@ -14,7 +14,9 @@ use crate::agent::{Agent, ForcedChoice, ToolUse, Toolset};
 use crate::error::ConfigError;
 use crate::event::EventKind;
 use crate::hook::Moment;
-use crate::model::{Answer, Deltas, ModelError, ModelRequest, ModelSettings, OutputShape, RetryAdvice, SharedModel};
+use crate::model::{
+    Answer, Deltas, ModelError, ModelRequest, ModelSettings, NextModel, OutputShape, RetryAdvice, SharedModel,
+};
 use crate::run::{ModelInput, ModelRetry};
 
 /// Everything a model is asked with, but the conversation.
@@ -179,12 +181,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             previous_response: run.last_response_id(),
         };
         let deltas = Deltas::new(self.emitter.clone());
+        let asking = NextModel::new(&self.shared.config.model_layers, &question.model).answer(request, &deltas);
         let overlap = self.overlap.get_mut().unwrap_or_else(PoisonError::into_inner);
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Err(Halt::Cancelled),
             failure = overlap.trips() => Err(Halt::Failure(failure)),
-            answer = question.model.answer(request, &deltas) => Ok(answer),
+            answer = asking => Ok(answer),
         }
     }
 

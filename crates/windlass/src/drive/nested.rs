@@ -35,6 +35,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             input,
             max_turns: nested.max_turns,
             session: None,
+            origin: None,
         };
         let run = Run::start(started.clone());
         self.shared.journal.append(&self.path_of(&work), Entry::Started(started)).await?;

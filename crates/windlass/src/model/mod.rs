@@ -1,8 +1,10 @@
 //! Models: what answers. One method, streamed or not: a streamed answer is the same answer, seen sooner.
 
+mod layer;
 mod scripted;
 mod settings;
 
+pub use layer::{ModelLayer, NextModel};
 pub use scripted::{RecordedRequest, Reply, ScriptedModel, item_line};
 pub use settings::{ModelSettings, ToolChoice};
 

@@ -16,7 +16,7 @@ use crate::error::RunError;
 use crate::event::{Watched, watched};
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
-use crate::model::{ModelSettings, SharedModel};
+use crate::model::{ModelLayer, ModelSettings, SharedModel};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tool::{RunContext, ToolContext, ToolError};
@@ -145,6 +145,12 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
         self
     }
 
+    /// Wraps every question to a model of this run. The layer given first is outermost.
+    pub fn around_model(mut self, layer: impl ModelLayer) -> Self {
+        self.config.model_layers.push(Arc::new(layer));
+        self
+    }
+
     /// Wraps the body of every call of this run, inside its guards and its timeout.
     pub fn around_calls<Fut>(
         mut self,
@@ -192,6 +198,13 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     /// Where the journal is kept.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.config.store = Some(store);
+        self
+    }
+
+    /// How long the store lets nobody else drive the run after the last sign of life. Short, a crashed run is
+    /// taken over soon; long, a slow machine does not lose its runs.
+    pub fn lease(mut self, lasting: Duration) -> Self {
+        self.config.lease = lasting.max(Duration::from_millis(10));
         self
     }
 

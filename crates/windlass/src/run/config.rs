@@ -11,9 +11,9 @@ use windlass_core::{Failure, Item, OutputContent, RunId};
 use crate::agent::Agent;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
-use crate::model::{ModelSettings, SharedModel};
+use crate::model::{ModelLayer, ModelSettings, SharedModel};
 use crate::session::Session;
-use crate::store::Store;
+use crate::store::{LEASE, Store};
 use crate::tool::{RunContext, ToolContext, ToolError};
 
 /// How many turns a run has, unless it is given another number.
@@ -38,11 +38,13 @@ pub(crate) struct RunConfig<C> {
     pub(crate) input_guardrails: Vec<InputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<OutputGuardrail<C>>,
     pub(crate) hooks: Vec<Hook<C>>,
+    pub(crate) model_layers: Vec<Arc<dyn ModelLayer>>,
     pub(crate) call_layers: Vec<CallLayer<C>>,
     pub(crate) input_filter: Option<InputFilter<C>>,
     pub(crate) handlers: RunHandlers<C>,
     pub(crate) session: Option<Session>,
     pub(crate) store: Option<Arc<dyn Store>>,
+    pub(crate) lease: Duration,
     pub(crate) agents: Vec<Agent<C>>,
     pub(crate) on_drop: OnDrop,
     pub(crate) event_buffer: usize,
@@ -65,11 +67,13 @@ impl<C> Default for RunConfig<C> {
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
             hooks: Vec::new(),
+            model_layers: Vec::new(),
             call_layers: Vec::new(),
             input_filter: None,
             handlers: RunHandlers::default(),
             session: None,
             store: None,
+            lease: LEASE,
             agents: Vec::new(),
             on_drop: OnDrop::default(),
             event_buffer: DEFAULT_EVENT_BUFFER,

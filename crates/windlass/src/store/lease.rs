@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Lease, Store};
 use crate::clock::Clock;
 
-/// How long a lease lasts without a sign of life.
+/// How long a lease lasts without a sign of life, unless the run says otherwise.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// A name that no other driver has.
@@ -24,11 +24,17 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub(crate) fn start(store: Arc<dyn Store>, lease: Lease, clock: Clock, lost: CancellationToken) -> Self {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        lease: Lease,
+        lasting: Duration,
+        clock: Clock,
+        lost: CancellationToken,
+    ) -> Self {
         let task = tokio::spawn(async move {
             loop {
-                tokio::time::sleep(LEASE / 3).await;
-                let until = clock.now().after(LEASE);
+                tokio::time::sleep(lasting / 3).await;
+                let until = clock.now().after(lasting);
                 if let Err(error) = store.renew(&lease, until).await {
                     tracing::warn!(run = %lease.run, %error, "the lease could not be renewed");
                     if error.is_fenced() {

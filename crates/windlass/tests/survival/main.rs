@@ -3,6 +3,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod arguments;
 mod dispatch;
 mod ends;
 mod support;
+mod volume;

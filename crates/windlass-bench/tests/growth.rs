@@ -1,0 +1,48 @@
+//! The cost of a call does not grow with the run, shown by instruction counts: a busy machine changes seconds,
+//! not these.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Instructions that the program takes for a case, by callgrind.
+fn instructions(case: &str, size: u32) -> f64 {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let out = folder.join(format!("callgrind.{case}.{size}"));
+    let run = Command::new("valgrind")
+        .args(["--tool=callgrind", &format!("--callgrind-out-file={}", out.display())])
+        .args([env!("CARGO_BIN_EXE_windlass-bench"), case, &size.to_string()])
+        .output()
+        .expect("valgrind counts the instructions of this test: install it (Debian: `apt-get install valgrind`)");
+    assert!(run.status.success(), "{case} {size}: {}", String::from_utf8_lossy(&run.stderr));
+    let profile = std::fs::read_to_string(&out).expect("callgrind writes its profile");
+    let total = profile.lines().rev().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
+    total.and_then(|total| total.trim().parse().ok()).expect("the profile has a total")
+}
+
+/// What a call costs among the first hundred, and among ten thousand; start-up taken off.
+fn per_call(case: &str, small: u32, large: u32) -> (f64, f64) {
+    let base = instructions(case, 1);
+    let at = |size: u32| (instructions(case, size) - base) / f64::from(size - 1);
+    (at(small), at(large))
+}
+
+#[test]
+fn a_turn_costs_the_same_however_long_the_run() {
+    let (first, all) = per_call("turns", 100, 10_000);
+    println!("instructions for a turn with one call: {first:.0} of 100, {all:.0} of 10,000");
+    assert!(all <= 2.0 * first, "a turn costs {first:.0} instructions at first and {all:.0} in a long run");
+}
+
+#[test]
+fn a_call_costs_the_same_however_many_there_are_in_a_turn() {
+    let (first, all) = per_call("calls", 100, 10_000);
+    println!("instructions for a call in one turn: {first:.0} of 100, {all:.0} of 10,000");
+    assert!(all <= 2.0 * first, "a call costs {first:.0} instructions among 100 and {all:.0} among 10,000");
+}
+
+#[test]
+fn writing_reading_and_resuming_is_linear() {
+    let (first, all) = per_call("resume", 100, 2_000);
+    println!("instructions for a resumed turn: {first:.0} of 100, {all:.0} of 2,000");
+    assert!(all <= 2.0 * first, "a turn costs {first:.0} instructions to resume at first and {all:.0} in a long run");
+}

@@ -1,0 +1,141 @@
+//! How calls come to wait for a person, and what decisions do to them.
+
+use super::apply::Illegal;
+use super::slot::{Slot, SlotState};
+use super::{Run, text};
+use crate::decision::{Decision, HoldReason, Reach, StandingVerdict};
+use crate::entry::{Decided, Held, How};
+use crate::plan::Work;
+
+impl Run {
+    pub(super) fn held(&mut self, held: &Held) -> Result<(), Illegal> {
+        let out_of_place = |why| Err(Illegal::OutOfPlace { entry: "held", why });
+        let slot = self.open_slot(&held.call)?;
+        if !matches!(slot.planned.work, Work::Body { .. }) {
+            return out_of_place("the call has no body");
+        }
+        let (attempt, edited) = match (&slot.state, &held.reason) {
+            (SlotState::Open, HoldReason::Approval) => (0, None),
+            (SlotState::Running { attempt, edited }, HoldReason::InDoubt) => (*attempt, edited.clone()),
+            _ => return out_of_place("the call has gone on"),
+        };
+        slot.decided = None;
+        slot.state = SlotState::Held { reason: held.reason.clone(), expires: held.expires, attempt, edited };
+        Ok(())
+    }
+
+    pub(super) fn decided(&mut self, decided: &Decided) -> Result<(), Illegal> {
+        let agent = self.open_turn().map_or_else(|| self.agent.clone(), |turn| turn.agent.clone());
+        let slot = self
+            .open_turn_mut()
+            .and_then(|turn| turn.slot_mut(&decided.call))
+            .ok_or_else(|| Illegal::NoSuchCall(decided.call.clone()))?;
+        if slot.planned.digest != decided.digest {
+            return Err(Illegal::NotCovered(decided.call.clone()));
+        }
+        if let (Decision::ApproveEdited { .. }, Reach::Always) = (&decided.decision, decided.reach) {
+            // Nobody has seen, let alone changed, the arguments of the calls to come.
+            let waits = "for a decision about itself alone";
+            return Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
+        }
+        match &mut slot.decided {
+            Some((before, _)) if *before != decided.decision => {
+                return Err(Illegal::AlreadyDecided(decided.call.clone()));
+            }
+            // Said twice it is one decision: all that can be new is that it now reaches further.
+            Some((_, reach @ Reach::Call)) if decided.reach == Reach::Always => *reach = Reach::Always,
+            Some(_) => return Ok(()),
+            None => slot.decide(decided)?,
+        }
+        if decided.reach == Reach::Call {
+            return Ok(());
+        }
+        let verdict = match &decided.decision {
+            Decision::Approve => StandingVerdict::Approve,
+            Decision::Reject { message } => StandingVerdict::Reject { message: message.clone() },
+            Decision::ApproveEdited { .. }
+            | Decision::Happened { .. }
+            | Decision::DidNotHappen
+            | Decision::Unknown => return Ok(()),
+        };
+        let key = slot.planned.key.clone();
+        if let Some(turn) = self.open_turn_mut() {
+            for slot in turn.slots.iter_mut().filter(|slot| slot.planned.key == key) {
+                slot.stand_by(&verdict);
+            }
+        }
+        self.standing.insert((agent, key), verdict);
+        Ok(())
+    }
+}
+
+impl Slot {
+    /// Takes a decision that was made about this call.
+    fn decide(&mut self, decided: &Decided) -> Result<(), Illegal> {
+        let wrong = |waits| Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
+        if !matches!(self.planned.work, Work::Body { .. }) {
+            return wrong("for nobody");
+        }
+        let (in_doubt, attempt, edited) = match &self.state {
+            // A decision may come before the call was seen to need one: it is kept, and nobody is asked again.
+            SlotState::Open => (false, 0, None),
+            SlotState::Held { reason, attempt, edited, .. } => {
+                (*reason == HoldReason::InDoubt, *attempt, edited.clone())
+            }
+            SlotState::Approved { .. }
+            | SlotState::Answered { .. }
+            | SlotState::Running { .. }
+            | SlotState::Settled { .. } => return Err(Illegal::AlreadyDecided(decided.call.clone())),
+        };
+        self.state = match (&decided.decision, in_doubt) {
+            (Decision::Approve, false) => SlotState::Approved { edited: None, attempt },
+            (Decision::ApproveEdited { arguments }, false) => {
+                SlotState::Approved { edited: Some(arguments.as_str().into()), attempt }
+            }
+            (Decision::Reject { message }, false) => rejected(message.as_deref()),
+            (Decision::Happened { output }, true) => {
+                SlotState::Answered { how: How::Reconciled, output: output.clone() }
+            }
+            // What runs again is what ran before, with the arguments that a person may have put in.
+            (Decision::DidNotHappen, true) => SlotState::Approved { edited, attempt },
+            (Decision::Unknown, true) => {
+                SlotState::Answered { how: How::Unknown, output: text::UNKNOWN.into() }
+            }
+            (Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }, true) => {
+                return wrong("to know whether it happened");
+            }
+            (Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown, false) => {
+                return wrong("for approval");
+            }
+        };
+        self.decided = Some((decided.decision.clone(), decided.reach));
+        Ok(())
+    }
+
+    /// Takes a decision that was made about every call of its tool.
+    pub(super) fn stand_by(&mut self, verdict: &StandingVerdict) {
+        let waits = match &self.state {
+            SlotState::Open => true,
+            SlotState::Held { reason, .. } => *reason == HoldReason::Approval,
+            SlotState::Approved { .. }
+            | SlotState::Answered { .. }
+            | SlotState::Running { .. }
+            | SlotState::Settled { .. } => false,
+        };
+        if !waits || self.decided.is_some() {
+            return;
+        }
+        let (state, decision) = match verdict {
+            StandingVerdict::Approve => (SlotState::Approved { edited: None, attempt: 0 }, Decision::Approve),
+            StandingVerdict::Reject { message } => {
+                (rejected(message.as_deref()), Decision::Reject { message: message.clone() })
+            }
+        };
+        self.state = state;
+        self.decided = Some((decision, Reach::Always));
+    }
+}
+
+fn rejected(message: Option<&str>) -> SlotState {
+    SlotState::Answered { how: How::Rejected, output: message.unwrap_or(text::REJECTED).into() }
+}

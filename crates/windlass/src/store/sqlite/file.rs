@@ -1,0 +1,290 @@
+//! The file: how it is opened, and what its errors mean to whoever reads them.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use windlass_core::Digest;
+
+use super::schema::{self, Found, VERSION};
+use crate::error::{StoreError, StoreErrorKind};
+
+/// How long another process may keep the file to itself before a write is given up.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// SQLite reads less than a page: the file was cut off.
+const SHORT_READ: i32 = 10 | (2 << 8);
+/// The disk did not confirm that it has what it was given.
+const NOT_SYNCED: i32 = 10 | (4 << 8);
+
+/// The file that a store is kept in.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) path: PathBuf,
+}
+
+/// Why a request was not carried out.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The request is at fault.
+    Refused(StoreError),
+    /// The file is.
+    Sqlite(rusqlite::Error),
+    /// What was read is not what was written.
+    Damaged(String),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl File {
+    /// Opens the file for the writer; makes it where it is not there.
+    pub(super) fn open(&self) -> Result<Connection, StoreError> {
+        make_folder(&self.path).map_err(|error| {
+            let folder = self.path.parent().unwrap_or(Path::new("."));
+            let message = format!("the folder `{}` cannot be made: {error}", folder.display());
+            StoreError::of(StoreErrorKind::Disk, message).caused_by(error)
+        })?;
+        let db = self.connect()?;
+        match schema::identify(&db).map_err(|error| self.explain(&error))? {
+            Found::Ours => {
+                self.write_ahead(&db)?;
+                Ok(db)
+            }
+            Found::Nothing => {
+                self.write_ahead(&db)?;
+                self.create(&db)?;
+                Ok(db)
+            }
+            found => Err(self.not_ours(found)),
+        }
+    }
+
+    /// One more connection, with the settings that every one has.
+    pub(super) fn connect(&self) -> Result<Connection, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connect = || {
+            let mut db = Connection::open_with_flags(&self.path, flags)?;
+            db.busy_handler(Some(wait_a_little as fn(i32) -> bool))?;
+            db.set_prepared_statement_cache_capacity(64);
+            // Sizes inside a page are checked when it is read, so that a damaged one is found before it is used.
+            db.pragma_update(None, "cell_size_check", true)?;
+            db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+            Ok(db)
+        };
+        connect().map_err(|error| self.explain(&error))
+    }
+
+    /// Switches to a write-ahead log. Two processes that open a new file at once may get into each other's way,
+    /// and SQLite does not wait here by itself.
+    fn write_ahead(&self, db: &Connection) -> Result<(), StoreError> {
+        let began = Instant::now();
+        loop {
+            let mode = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
+            match mode {
+                Ok(mode) if mode == "wal" => return Ok(()),
+                Ok(mode) => {
+                    let message = format!(
+                        "`{}` cannot have a write-ahead log (its journal is `{mode}`): a store needs a local disk",
+                        self.path.display()
+                    );
+                    return Err(StoreError::of(StoreErrorKind::Disk, message));
+                }
+                Err(error) if is_busy(&error) && began.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+    }
+
+    /// Makes the tables, unless another process was faster.
+    fn create(&self, db: &Connection) -> Result<(), StoreError> {
+        let create = || {
+            db.execute_batch("BEGIN IMMEDIATE")?;
+            let found = schema::identify(db)?;
+            if found == Found::Nothing {
+                schema::create(db)?;
+            }
+            db.execute_batch("COMMIT")?;
+            Ok(found)
+        };
+        match create().map_err(|error| self.explain(&error))? {
+            Found::Nothing | Found::Ours => Ok(()),
+            found => Err(self.not_ours(found)),
+        }
+    }
+
+    fn not_ours(&self, found: Found) -> StoreError {
+        let path = self.path.display();
+        match found {
+            Found::Newer { version } => StoreError::of(
+                StoreErrorKind::TooNew,
+                format!("`{path}` is a store of version {version}, and this program reads versions up to {VERSION}"),
+            ),
+            Found::Foreign { application, tables } => {
+                let tables = tables.iter().map(|table| format!("`{table}`")).collect::<Vec<_>>().join(", ");
+                let tables = if tables.is_empty() { "none".to_owned() } else { tables };
+                let message = format!(
+                    "`{path}` is a database of another program (application id {application:#x}, tables: {tables}); \
+                     nothing in it was changed"
+                );
+                StoreError::of(StoreErrorKind::Corrupt, message)
+            }
+            Found::Nothing | Found::Ours => StoreError::new(format!("`{path}` was changed while it was opened")),
+        }
+    }
+
+    /// What an error of SQLite means, for whoever asked for something.
+    pub(super) fn explain(&self, error: &rusqlite::Error) -> StoreError {
+        let path = self.path.display();
+        let kind = kind_of(error);
+        let message = match (kind, error.sqlite_error_code()) {
+            (StoreErrorKind::Corrupt, Some(ErrorCode::NotADatabase)) => {
+                format!("`{path}` is not a store: {}; nothing in it was changed", self.look())
+            }
+            (StoreErrorKind::Corrupt, _) => {
+                format!("`{path}` is damaged: {error}; what stands on its other pages can still be read")
+            }
+            (StoreErrorKind::Disk, Some(ErrorCode::DiskFull)) => {
+                format!("the disk of `{path}` is full: nothing of this was kept, everything before it was")
+            }
+            (StoreErrorKind::Disk, Some(ErrorCode::CannotOpen)) if self.path.is_dir() => {
+                format!("`{path}` is a folder, and a store is a file")
+            }
+            (StoreErrorKind::Disk, Some(ErrorCode::CannotOpen)) => {
+                format!("`{path}` cannot be opened or made: {error}")
+            }
+            (StoreErrorKind::Disk, Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied)) => {
+                format!("`{path}` cannot be written: {error}; what it holds is as it was")
+            }
+            (StoreErrorKind::Disk, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => format!(
+                "`{path}` was kept locked by another process for {} seconds: nothing of this was kept, everything \
+                 before it was",
+                PATIENCE.as_secs()
+            ),
+            (StoreErrorKind::Disk, _) => {
+                format!("the disk of `{path}` fails: {error}; nothing of this was kept, everything before it was")
+            }
+            _ => format!("`{path}`: {error}"),
+        };
+        StoreError::of(kind, message)
+    }
+
+    /// As [`File::explain`], and says what it was about.
+    pub(super) fn explain_about(&self, about: &str, trouble: Trouble) -> StoreError {
+        match trouble {
+            Trouble::Refused(error) => error,
+            Trouble::Sqlite(error) => {
+                let why = self.explain(&error);
+                StoreError::of(why.kind(), format!("{about}: {why}")).caused_by(error)
+            }
+            Trouble::Damaged(what) => {
+                StoreError::of(StoreErrorKind::Corrupt, format!("{about}: `{}` is damaged: {what}", self.path.display()))
+            }
+        }
+    }
+
+    /// What a file that is not a database looks like. Only asked of such a file: opening and closing a database
+    /// by other means would take away the locks that SQLite has on it.
+    fn look(&self) -> String {
+        let mut head = [0; 48];
+        let read = std::fs::File::open(&self.path).and_then(|mut file| file.read(&mut head));
+        match read.map(|length| std::str::from_utf8(&head[..length])) {
+            Ok(Ok(text)) if !text.chars().any(|one| one.is_control() && !one.is_whitespace()) => {
+                format!("it is a text that begins with {:?}", text.lines().next().unwrap_or_default())
+            }
+            Ok(_) if head.starts_with(b"SQLite format 3\0") => "its first page is damaged".to_owned(),
+            Ok(_) => "it is a file of another kind".to_owned(),
+            Err(error) => format!("it cannot be read ({error})"),
+        }
+    }
+}
+
+/// Whether the disk did not confirm that it has what it was given. Nobody knows then what it has.
+pub(super) fn is_not_synced(error: &rusqlite::Error) -> bool {
+    extended_code(error) == Some(NOT_SYNCED)
+}
+
+/// The text's hash, to stand beside it.
+pub(super) fn seal(text: &str) -> String {
+    Digest::of(text).to_string()
+}
+
+/// The text, if it is what was written.
+pub(super) fn unseal(hash: &str, text: String) -> Result<String, Trouble> {
+    if seal(&text) == hash { Ok(text) } else { Err(Trouble::Damaged("a text does not fit its hash".to_owned())) }
+}
+
+fn kind_of(error: &rusqlite::Error) -> StoreErrorKind {
+    if extended_code(error) == Some(SHORT_READ) {
+        return StoreErrorKind::Corrupt;
+    }
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::Utf8Error(..) => return StoreErrorKind::Corrupt,
+        _ => {}
+    }
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreErrorKind::Corrupt,
+        Some(
+            ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::CannotOpen
+            | ErrorCode::ReadOnly
+            | ErrorCode::PermissionDenied
+            | ErrorCode::FileLockingProtocolFailed
+            | ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked,
+        ) => StoreErrorKind::Disk,
+        _ => StoreErrorKind::Other,
+    }
+}
+
+fn extended_code(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code)
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Waits for another process. Commits take about a millisecond, so the waits are short; SQLite's own grow to a
+/// tenth of a second, and a writer that is out of luck falls behind.
+fn wait_a_little(times: i32) -> bool {
+    const WAIT: Duration = Duration::from_millis(2);
+    thread::sleep(WAIT);
+    WAIT * times.unsigned_abs() < PATIENCE
+}
+
+/// Makes the folder of a file, and makes it last.
+fn make_folder(path: &Path) -> std::io::Result<()> {
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        .collect();
+    let Some(folder) = missing.first() else { return Ok(()) };
+    std::fs::create_dir_all(folder)?;
+    for made in &missing {
+        let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // Not every system can do this with a folder, and those that cannot need not.
+        if let Ok(above) = std::fs::File::open(above) {
+            above.sync_all().ok();
+        }
+    }
+    Ok(())
+}

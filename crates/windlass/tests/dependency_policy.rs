@@ -1,0 +1,143 @@
+//! The dependency policy, checked with what every Rust toolchain has. `docs/dependencies.md` says why each
+//! dependency is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Licences that may be used, as crates write them. A new way of writing one is looked at by a person.
+const LICENCES: [&str; 9] = [
+    "Apache-2.0",
+    "MIT",
+    "(MIT OR Apache-2.0) AND Unicode-3.0",
+    "Apache-2.0 / MIT",
+    "Apache-2.0 OR MIT",
+    "Apache-2.0 WITH LLVM-exception OR Apache-2.0 OR MIT",
+    "MIT OR Apache-2.0",
+    "MIT/Apache-2.0",
+    "Unlicense OR MIT",
+];
+
+/// Crates that must not come in, not even through others, and why.
+const BANNED: [(&str, &str); 7] = [
+    ("async-std", "there is one runtime, and it is tokio"),
+    ("smol", "there is one runtime, and it is tokio"),
+    ("async-trait", "the language has async functions in traits"),
+    ("lazy_static", "the standard library has it"),
+    ("native-tls", "it needs a library of the system"),
+    ("openssl", "it needs a library of the system"),
+    ("openssl-sys", "it needs a library of the system"),
+];
+
+/// Crates that are there in several versions, and why nothing can be done about it today.
+const DUPLICATES: [(&str, &str); 0] = [];
+
+/// All that the core may know. No runtime, no I/O, no clock, no chance.
+const CORE: [&str; 4] = ["serde", "serde_json", "sha2", "thiserror"];
+
+#[test]
+fn licences_are_allowed() {
+    let metadata = metadata();
+    let others: Vec<String> = packages(&metadata)
+        .filter(|package| !package["license"].as_str().is_some_and(|licence| LICENCES.contains(&licence)))
+        .map(|package| format!("{}: {}", package["name"], package["license"]))
+        .collect();
+    assert!(others.is_empty(), "licences that nobody has looked at: {others:#?}");
+}
+
+#[test]
+fn nothing_banned_comes_in() {
+    let locked = locked();
+    for (name, why) in BANNED {
+        assert!(!locked.contains_key(name), "`{name}` must not come in: {why}; `cargo tree -i {name}` says whence");
+    }
+}
+
+#[test]
+fn duplicates_are_named() {
+    let found: BTreeMap<String, BTreeSet<String>> =
+        locked().into_iter().filter(|(_, versions)| versions.len() > 1).collect();
+    let found: BTreeSet<&str> = found.keys().map(String::as_str).collect();
+    let named: BTreeSet<&str> = DUPLICATES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(found, named, "left: crates in several versions; right: those that are named here with a reason");
+}
+
+#[test]
+fn the_core_knows_nothing() {
+    let metadata = metadata();
+    let core = packages(&metadata).find(|package| package["name"] == "windlass-core").expect("is in the workspace");
+    assert_eq!(direct(core, |kind| kind.is_null()), CORE.into_iter().map(str::to_owned).collect());
+}
+
+#[test]
+fn every_direct_dependency_has_its_reason() {
+    let metadata = metadata();
+    let members: BTreeSet<&str> = packages(&metadata)
+        .filter(|package| package["source"].is_null())
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    let wanted: BTreeSet<String> = packages(&metadata)
+        .filter(|package| package["source"].is_null())
+        .flat_map(|package| direct(package, |_| true))
+        .filter(|name| !members.contains(name.as_str()))
+        .collect();
+    let page = std::fs::read_to_string(root().join("docs/dependencies.md")).expect("the page is there");
+    let given: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert_eq!(wanted, given, "left: direct dependencies; right: rows of docs/dependencies.md");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What cargo knows of all packages that are built here.
+fn metadata() -> Value {
+    let version = Command::new(env!("CARGO")).arg("-vV").output().expect("cargo runs");
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("cargo knows its host");
+    let output = Command::new(env!("CARGO"))
+        // Without the filter, cargo would fetch the dependencies of every platform that there is.
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", host])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo writes JSON")
+}
+
+fn packages(metadata: &Value) -> impl Iterator<Item = &Value> {
+    metadata["packages"].as_array().expect("a list").iter()
+}
+
+fn direct(package: &Value, is_wanted: impl Fn(&Value) -> bool) -> BTreeSet<String> {
+    let dependencies = package["dependencies"].as_array().expect("a list").iter();
+    dependencies
+        .filter(|dependency| is_wanted(&dependency["kind"]))
+        .filter_map(|dependency| dependency["name"].as_str().map(str::to_owned))
+        .collect()
+}
+
+/// Every crate of the lock file with its versions, of all platforms.
+fn locked() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(root().join("Cargo.lock")).expect("the lock file is there");
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        if let Some(value) = quoted(line, "name = ") {
+            name = value.to_owned();
+        } else if let Some(value) = quoted(line, "version = ") {
+            found.entry(name.clone()).or_default().insert(value.to_owned());
+        }
+    }
+    found
+}
+
+fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.strip_prefix(key)?.strip_prefix('"')?.strip_suffix('"')
+}
