@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use windlass::core::{Decision, Item, Part, Pending, Produced, Reach};
+use windlass::agent::Agent;
+use windlass::core::{CallId, Decision, Item, Part, Pending, Produced, Reach};
 use windlass::model::item_line;
 use windlass::run::{MissingTool, RunBuilder, RunRecord};
 use windlass::{
@@ -55,7 +56,7 @@ pub async fn play(scenario: &Json) -> Result<Value, PlayError> {
         session: run.switch("session", false).then(|| Session::in_memory("scenario")),
         rounds: Vec::new(),
         events: Vec::new(),
-        nested: Vec::new(),
+        listed: Vec::new(),
     };
     let inputs: Vec<String> = match scenario.get("input") {
         Some(Json::List(texts)) => texts.iter().filter_map(Json::text).map(str::to_owned).collect(),
@@ -99,8 +100,8 @@ struct Player {
     session: Option<Session>,
     rounds: Vec<Value>,
     events: Vec<String>,
-    /// Approvals inside nested agents that came up when a run was gone on with: the reference lists those.
-    nested: Vec<Pending>,
+    /// Approvals that the reference lists beside those of the run's own calls.
+    listed: Vec<Pending>,
 }
 
 impl Player {
@@ -111,7 +112,7 @@ impl Player {
         for input in inputs {
             let agent = self.cast.agents.get(&self.start).cloned();
             let agent = agent.ok_or_else(|| PlayError::NoAgent(self.start.clone()))?;
-            self.nested.clear();
+            self.listed.clear();
             let mut outcome = self.once(agent.run_with(input.as_str(), self.world.clone())).await?;
             loop {
                 outcome = match outcome {
@@ -119,28 +120,43 @@ impl Player {
                         let Some(decision) = decisions.next() else {
                             break last = Some(Outcome::Paused(paused));
                         };
-                        self.rounds.push(paused.pending().iter().map(show_pending).collect());
-                        let open = paused.record().state().unsettled();
-                        let paused = self.decided(paused, decision)?;
-                        let resumed = self.once(agent.resume_with(paused, self.world.clone())).await?;
-                        if let Outcome::Paused(paused) = &resumed {
-                            let was_open = |one: &Pending| {
-                                one.path.within().first().is_some_and(|outer| open.contains(outer))
-                            };
-                            let inside = paused.pending().into_iter().filter(was_open);
-                            for pending in inside {
-                                if !self.nested.iter().any(|known| known.path == pending.path) {
-                                    self.nested.push(pending);
-                                }
-                            }
-                        }
-                        resumed
+                        self.go_on(&agent, paused, decision).await?
                     }
                     outcome => break last = Some(outcome),
                 };
             }
         }
         Ok(last)
+    }
+
+    /// Goes on with a paused run.
+    async fn go_on(
+        &mut self,
+        agent: &Agent<World>,
+        paused: Paused,
+        decision: &Json,
+    ) -> Result<Outcome, Stopped> {
+        let before = paused.pending();
+        self.rounds.push(before.iter().map(show_pending).collect());
+        let open = paused.record().state().unsettled();
+        let paused = self.decided(paused, decision)?;
+        let resumed = self.once(agent.resume_with(paused, self.world.clone())).await?;
+        if let Outcome::Paused(paused) = &resumed {
+            self.list_again(&before, &open, paused.pending());
+        }
+        Ok(resumed)
+    }
+
+    /// When a run that was gone on with waits again, the reference lists some approvals once more: those inside
+    /// nested agents and, where there were such before and the run was turned to text, its own undecided ones.
+    fn list_again(&mut self, before: &[Pending], open: &[CallId], now: Vec<Pending>) {
+        let is_nested = |one: &Pending| !one.path.within().is_empty();
+        let lists_own = self.run.switch("serialise", true) && before.iter().any(is_nested);
+        let is_again = |one: &Pending| match one.path.within().first() {
+            Some(outer) => open.contains(outer),
+            None => lists_own && before.iter().any(|known| known.path == one.path),
+        };
+        self.listed.extend(now.into_iter().filter(is_again));
     }
 
     /// The run with a person's decisions, as another process would find it.
@@ -282,7 +298,7 @@ impl Player {
             let (name, agent) = agent_of(call.as_str()).unwrap_or_default();
             shown.push(json!({ "type": "approval", "name": name, "id": call.as_str(), "agent": agent }));
         }
-        shown.extend(self.nested.iter().map(show_pending));
+        shown.extend(self.listed.iter().map(show_pending));
         shown
     }
 }

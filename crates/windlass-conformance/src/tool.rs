@@ -8,7 +8,7 @@ use windlass::{OnFailure, OnTimeout, Tool, ToolContext, ToolError};
 
 use crate::guard::{tool_input_guardrail, tool_output_guardrail};
 use crate::json::{Json, Style, ascii_text};
-use crate::world::World;
+use crate::world::{World, one_step};
 
 /// The tool that a scenario describes.
 pub(crate) fn function(name: &str, spec: &Json) -> Tool<World> {
@@ -134,7 +134,7 @@ impl Body {
         let does = self.does(ctx.call_id());
         if self.spec.get("timeout_ms").is_some() {
             // In the reference a body with a timeout is a task within a task, and begins after its siblings.
-            tokio::task::yield_now().await;
+            one_step().await;
         }
         let running = Running::begin(&self.tool, ctx);
         if let Some(sleep) = does.count_of("sleep_ms") {

@@ -3,10 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use serde_json::Value;
 use windlass::agent::{Agent, ForcedChoice, Handoff, ToolUse};
-use windlass::model::{ModelError, ModelSettings, Reply, ScriptedModel, ToolChoice};
+use windlass::model::{
+    Answer, Deltas, Model, ModelError, ModelRequest, ModelSettings, Reply, ScriptedModel, ToolChoice,
+};
 use windlass::{Tool, ToolContext};
 
 use crate::guard::{input_guardrail, output_guardrail};
@@ -85,7 +88,7 @@ impl Cast {
         let list = |key: &str| spec.get(key).unwrap_or(&nothing).list();
         let mut agent = Agent::new(name);
         if let Some((_, model)) = self.models.iter().find(|(owner, _)| owner == name) {
-            agent = agent.model(model.clone());
+            agent = agent.model(Unhurried(model.clone()));
         }
         if let Some(text) = spec.text_of("instructions") {
             agent = agent.instructions(text);
@@ -158,6 +161,36 @@ impl Cast {
             _ => tool,
         }
     }
+}
+
+/// A model whose answers take a step, as any real one's do: agents that run side by side take turns.
+struct Unhurried(ScriptedModel);
+
+impl Model for Unhurried {
+    async fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> Result<Answer, ModelError> {
+        let answer = self.0.answer(request, deltas).await;
+        one_step().await;
+        answer
+    }
+}
+
+/// Lets everything else that is ready go first. Unlike tokio's own way to do so, it keeps the order of those
+/// that wait.
+pub(crate) async fn one_step() {
+    let mut is_behind = false;
+    std::future::poll_fn(|cx| {
+        if is_behind {
+            return Poll::Ready(());
+        }
+        is_behind = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 fn reply(step: &Json) -> Reply {

@@ -37,6 +37,7 @@ mod plan;
 mod run;
 mod saved;
 pub mod schema;
+pub mod time;
 mod tool;
 mod usage;
 

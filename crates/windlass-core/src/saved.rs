@@ -141,17 +141,25 @@ pub fn to_text(records: &[Record]) -> String {
 
 /// Reads the text of a saved run. Whatever does not fit is named, and nothing is guessed.
 pub fn from_text(text: &str) -> Result<Vec<Record>, SavedError> {
+    let (mut chain, lines) = lines_of(text)?;
+    lines.enumerate().map(|(seq, line)| chain.read(seq as u64, &line?)).collect()
+}
+
+/// The lines of a saved run, and the beginning of the chain that they must form.
+pub(crate) fn lines_of(
+    text: &str,
+) -> Result<(Chain, impl Iterator<Item = Result<Line, SavedError>>), SavedError> {
     let mut lines = text.lines();
-    let mut chain = Chain::of_version(version_in(lines.next().unwrap_or_default())?);
-    let mut records = Vec::new();
-    for line in lines.filter(|line| !line.is_empty()) {
-        let seq = records.len() as u64;
-        let unreadable = |why: &str| SavedError::Unreadable { seq, why: why.to_owned() };
-        let (hash, body) = line.split_once(' ').ok_or_else(|| unreadable("there is no hash in front of it"))?;
-        let hash = hash.parse().map_err(|why: String| unreadable(&why))?;
-        records.push(chain.read(seq, &Line { hash, body: body.to_owned() })?);
-    }
-    Ok(records)
+    let chain = Chain::of_version(version_in(lines.next().unwrap_or_default())?);
+    let lines = lines.filter(|line| !line.is_empty()).enumerate();
+    Ok((chain, lines.map(|(seq, line)| line_of(seq as u64, line))))
+}
+
+fn line_of(seq: u64, line: &str) -> Result<Line, SavedError> {
+    let unreadable = |why: &str| SavedError::Unreadable { seq, why: why.to_owned() };
+    let (hash, body) = line.split_once(' ').ok_or_else(|| unreadable("there is no hash in front of it"))?;
+    let hash = hash.parse().map_err(|why: String| unreadable(&why))?;
+    Ok(Line { hash, body: body.to_owned() })
 }
 
 fn first_line(version: u32) -> String {

@@ -1,5 +1,6 @@
 //! Sessions that delay and fail where the seed says.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass::core::{Item, SessionId};
-use windlass::{MemorySessions, SessionStore, StoreError};
+use windlass::session::{MemorySessions, SessionState, SessionStore};
+use windlass::StoreError;
 
 use crate::sim::Sim;
 
@@ -41,26 +43,30 @@ impl SimSessions {
 
     /// What a session holds, whatever becomes of it on the way.
     pub fn items(&self, session: &SessionId) -> Vec<Arc<Item>> {
-        self.kept.load(session).now_or_never().and_then(Result::ok).unwrap_or_default()
+        self.kept.load(session).now_or_never().and_then(Result::ok).unwrap_or_default().items
     }
 
-    async fn travel(&self) -> Result<(), StoreError> {
-        self.sim.dawdle(self.longest).await;
-        if self.sim.is_crashed() {
-            std::future::pending::<()>().await;
+    fn op<'a, T: 'a>(
+        &'a self,
+        act: impl Future<Output = Result<T, StoreError>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        async move {
+            self.sim.dawdle(self.longest).await;
+            if self.sim.is_crashed() {
+                std::future::pending::<()>().await;
+            }
+            if self.sim.chance(self.failing.load(Ordering::Relaxed)) {
+                return Err(StoreError::new("the simulated disk failed"));
+            }
+            act.await
         }
-        let fails = self.sim.chance(self.failing.load(Ordering::Relaxed));
-        if fails { Err(StoreError::new("the simulated disk failed")) } else { Ok(()) }
+        .boxed()
     }
 }
 
 impl SessionStore for SimSessions {
-    fn load<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<Vec<Arc<Item>>, StoreError>> {
-        async move {
-            self.travel().await?;
-            self.kept.load(session).await
-        }
-        .boxed()
+    fn load<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
+        self.op(async move { self.kept.load(session).await })
     }
 
     fn append<'a>(
@@ -68,10 +74,19 @@ impl SessionStore for SimSessions {
         session: &'a SessionId,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        async move {
-            self.travel().await?;
-            self.kept.append(session, items).await
-        }
-        .boxed()
+        self.op(async move { self.kept.append(session, items).await })
+    }
+
+    fn replace<'a>(
+        &'a self,
+        session: &'a SessionId,
+        version: u64,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.op(async move { self.kept.replace(session, version, items).await })
+    }
+
+    fn sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
+        self.op(async move { self.kept.sessions().await })
     }
 }

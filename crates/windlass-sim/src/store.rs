@@ -211,7 +211,7 @@ impl Store for SimStore {
     }
 
     fn release<'a>(&'a self, lease: &'a Lease) -> StoreResult<'a, ()> {
-        self.op(self.kept.release(lease))
+        self.op(async move { self.kept.release(lease).await })
     }
 
     fn append<'a>(&'a self, lease: &'a Lease, at: u64, lines: Vec<Line>, durability: Durability) -> StoreResult<'a, ()> {
@@ -246,7 +246,7 @@ impl Store for SimStore {
     }
 
     fn runs(&self) -> StoreResult<'_, Vec<StoredRun>> {
-        self.op(self.kept.runs())
+        self.op(async move { self.kept.runs().await })
     }
 
     fn post<'a>(&'a self, run: &'a RunId, posted: Posted) -> StoreResult<'a, ()> {

@@ -21,8 +21,11 @@ async fn refund(ctx: &ToolContext<Till>, order: String, cents: u64) -> Result<St
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("small", "refund", json!({ "order": "17", "cents": 900 }))
-            .and_call("large", "refund", json!({ "order": "18", "cents": 52_000 })),
+        Reply::call("small", "refund", json!({ "order": "17", "cents": 900 })).and_call(
+            "large",
+            "refund",
+            json!({ "order": "18", "cents": 52_000 }),
+        ),
         Reply::text("Both refunds are on their way."),
     ]);
     let agent = Agent::new("desk").model(model).tools((refund,));

@@ -17,8 +17,11 @@ async fn ship(thing: String) -> String {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let model = ScriptedModel::new([Reply::call("c1", "stock", json!({ "thing": "lamp" }))
-        .and_call("c2", "ship", json!({ "thing": "lamp" }))]);
+    let model = ScriptedModel::new([Reply::call("c1", "stock", json!({ "thing": "lamp" })).and_call(
+        "c2",
+        "ship",
+        json!({ "thing": "lamp" }),
+    )]);
     let agent = Agent::new("store").model(model).tools((stock, ship));
 
     let mut stream = agent.run("Ship me a lamp.").stream();
@@ -34,7 +37,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    let Outcome::Cancelled(cancelled) = stream.outcome().await? else { return Err("it was cancelled".into()) };
+    let Outcome::Cancelled(cancelled) = stream.outcome().await? else {
+        return Err("it was cancelled".into());
+    };
     let settlement = &cancelled.settlement;
     println!("finished {:?}, in doubt {:?}", settlement.finished, settlement.in_doubt);
     assert_eq!(settlement.finished, ["c1"]);

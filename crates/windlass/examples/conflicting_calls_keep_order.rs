@@ -14,7 +14,10 @@ struct Shelf {
 #[tool(conflict = |args| args.book.clone())]
 async fn write(ctx: &ToolContext<Shelf>, book: String, page: u32) -> Result<&'static str, ToolError> {
     let log = |what: &str| {
-        ctx.log.lock().map(|mut log| log.push(format!("{what} {book}{page}"))).map_err(|_| ToolError::hidden("poisoned"))
+        ctx.log
+            .lock()
+            .map(|mut log| log.push(format!("{what} {book}{page}")))
+            .map_err(|_| ToolError::hidden("poisoned"))
     };
     log("begin")?;
     // The first page takes longest, so without the rule the second would overtake it.

@@ -36,6 +36,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}", told[4..].join("\n"));
     assert_eq!(told[4], "output c1 sent to Ada: Your ship is in.");
     assert_eq!(told[5], "output c2 Nobody speaks to the press but Ada.");
-    assert!(told[6].starts_with("output c3 [A person changed the arguments") && told[6].ends_with("sent to Bo: Please pay."));
+    assert!(
+        told[6].starts_with("output c3 [A person changed the arguments")
+            && told[6].ends_with("sent to Bo: Please pay.")
+    );
     Ok(())
 }

@@ -13,7 +13,11 @@ fn inside_the_house<C>() -> ToolInputGuardrail<C> {
     ToolInputGuardrail::new("inside_the_house", |ctx: ToolContext<C>| {
         let is_outside = ctx.arguments().contains("..");
         async move {
-            Ok(if is_outside { ToolVerdict::Reject("That path leads outside.".into()) } else { ToolVerdict::Allow })
+            Ok(if is_outside {
+                ToolVerdict::Reject("That path leads outside.".into())
+            } else {
+                ToolVerdict::Allow
+            })
         }
     })
 }
@@ -27,7 +31,11 @@ fn no_passwords<C>() -> ToolOutputGuardrail<C> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "read", json!({ "path": "notes" })).and_call("c2", "read", json!({ "path": "../safe" })),
+        Reply::call("c1", "read", json!({ "path": "notes" })).and_call(
+            "c2",
+            "read",
+            json!({ "path": "../safe" }),
+        ),
         Reply::text("There is a password in the notes, which I was not shown."),
     ]);
     let agent = Agent::new("butler").model(model.clone()).tools((read,));

@@ -19,7 +19,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     let model = ScriptedModel::new([Reply::call("c1", "transfer_to_pilot", json!({ "why": "ships" }))]);
     let to_pilot = Handoff::to(&pilot)
-        .parameters(json!({ "type": "object", "properties": { "why": { "type": "string" } }, "required": ["why"] }))
+        .parameters(
+            json!({ "type": "object", "properties": { "why": { "type": "string" } }, "required": ["why"] }),
+        )
         .on_handoff(async |input: HandoffInput| {
             println!("{} hands over to {}: {}", input.ctx.agent(), input.to, input.arguments["why"]);
             Ok(())

@@ -21,8 +21,11 @@ async fn label(ctx: &ToolContext<Printer>, parcel: String, copies: f64) -> Strin
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
         // The same call twice in one answer, and once more in the next, written in three ways.
-        Reply::call("c1", "label", json!({ "parcel": "P1", "copies": 100 }))
-            .and_raw_call("c2", "label", r#"{ "copies": 1e2,   "parcel": "P1" }"#),
+        Reply::call("c1", "label", json!({ "parcel": "P1", "copies": 100 })).and_raw_call(
+            "c2",
+            "label",
+            r#"{ "copies": 1e2,   "parcel": "P1" }"#,
+        ),
         Reply::call("c3", "label", json!({ "copies": 100.0, "parcel": "P1" })),
         Reply::call("c4", "label", json!({ "parcel": "P2", "copies": 1 })),
         Reply::text("Both labels are there."),

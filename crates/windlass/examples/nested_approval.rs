@@ -10,10 +10,11 @@ async fn pay(invoice: String) -> String {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let clerk = Agent::new("clerk").instructions("Pay what is right.").tools((pay,)).model(ScriptedModel::new([
-        Reply::call("p1", "pay", json!({ "invoice": "9" })),
-        Reply::text("Invoice 9 is settled."),
-    ]));
+    let clerk =
+        Agent::new("clerk").instructions("Pay what is right.").tools((pay,)).model(ScriptedModel::new([
+            Reply::call("p1", "pay", json!({ "invoice": "9" })),
+            Reply::text("Invoice 9 is settled."),
+        ]));
     let model = ScriptedModel::new([
         Reply::call("c1", "books", json!({ "input": "Settle invoice 9." })),
         Reply::text("All is settled."),
@@ -33,7 +34,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     println!("{}", outcome.text());
     let told = model.requests()[1].input_text();
-    assert_eq!(told, ["user: Is anything open?", r#"call c1 books {"input":"Settle invoice 9."}"#, "output c1 Invoice 9 is settled."]);
+    assert_eq!(
+        told,
+        [
+            "user: Is anything open?",
+            r#"call c1 books {"input":"Settle invoice 9."}"#,
+            "output c1 Invoice 9 is settled."
+        ]
+    );
     assert_eq!(outcome.record().usage().requests, 4, "nested requests are counted too");
     Ok(())
 }

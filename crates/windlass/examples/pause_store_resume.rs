@@ -34,7 +34,7 @@ async fn second_process(file: &Path) -> Result<String, Box<dyn std::error::Error
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let file = std::env::temp_dir().join(format!("windlass-example-{}.json", std::process::id()));
+    let file = std::env::temp_dir().join(format!("example-{}.windlass", std::process::id()));
 
     first_process(&file).await?;
     println!("stored: {} bytes", std::fs::metadata(&file)?.len());

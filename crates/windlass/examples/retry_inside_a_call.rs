@@ -26,7 +26,8 @@ async fn pay(ctx: &ToolContext<Bank>, invoice: String) -> Result<String, std::io
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let model = ScriptedModel::new([Reply::call("c1", "pay", json!({ "invoice": "9" })), Reply::text("Paid.")]);
+    let model =
+        ScriptedModel::new([Reply::call("c1", "pay", json!({ "invoice": "9" })), Reply::text("Paid.")]);
     let agent = Agent::new("clerk").model(model.clone()).tools((pay,));
     let bank = Arc::new(Bank::default());
 

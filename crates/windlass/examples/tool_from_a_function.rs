@@ -54,7 +54,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     assert_eq!(told[4], r#"output c1 {"cents":105000,"nights":7}"#);
     assert!(told[5].contains("no ship leaves from Bern"));
-    assert!(told[6].contains(r#"`nights` must be an integer, is the string "two""#) && told[6].contains("`pets`"));
+    assert!(
+        told[6].contains(r#"`nights` must be an integer, is the string "two""#) && told[6].contains("`pets`")
+    );
 
     // The function itself is still there, for tests and for other code.
     assert_eq!(fare::call("Bergen".into(), None, 2).await?.cents, 18_000);

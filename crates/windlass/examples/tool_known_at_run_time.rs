@@ -23,10 +23,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for entry in catalogue.as_array().into_iter().flatten() {
         let text = |field: &str| entry[field].as_str().unwrap_or_default();
         let device: Arc<str> = text("name").into();
-        tools.push(Tool::dynamic(text("name"), text("does"), entry["arguments"].clone(), move |_, arguments| {
-            let device = device.clone();
-            async move { Ok::<_, ToolError>(format!("{device}: done, with {arguments}")) }
-        }));
+        tools.push(Tool::dynamic(
+            text("name"),
+            text("does"),
+            entry["arguments"].clone(),
+            move |_, arguments| {
+                let device = device.clone();
+                async move { Ok::<_, ToolError>(format!("{device}: done, with {arguments}")) }
+            },
+        ));
     }
     // Or, with fewer ceremonies, a closure that captures what it needs.
     let home = "12 Quay Street";

@@ -58,14 +58,14 @@ async fn begin(folder: &Path) -> Result<(), Error> {
         println!("  {} {} waits for a person", call.tool, call.arguments);
     }
     let text = paused.to_text();
-    fs::write(folder.join("run.json"), &text)?;
+    fs::write(folder.join("run.windlass"), &text)?;
     println!("  the run is {} bytes of text in a file, and this process ends\n", text.len());
     Ok(())
 }
 
 async fn resume(folder: &Path) -> Result<(), Error> {
     println!("process {}: a person says yes", std::process::id());
-    let mut paused = Paused::from_text(&fs::read_to_string(folder.join("run.json"))?)?;
+    let mut paused = Paused::from_text(&fs::read_to_string(folder.join("run.windlass"))?)?;
     paused.decide_as("the captain");
     paused.approve("c2")?;
     let agent = purser([Reply::text("Cabin 7 is yours, Ada.")]);

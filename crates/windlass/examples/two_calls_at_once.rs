@@ -27,7 +27,11 @@ async fn price(ctx: &ToolContext<Market>, shop: String) -> String {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "price", json!({ "shop": "slow" })).and_call("c2", "price", json!({ "shop": "fast" })),
+        Reply::call("c1", "price", json!({ "shop": "slow" })).and_call(
+            "c2",
+            "price",
+            json!({ "shop": "fast" }),
+        ),
         Reply::text("Both want 5 euros."),
     ]);
     let agent = Agent::new("buyer").model(model.clone()).tools((price,));

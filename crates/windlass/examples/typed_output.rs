@@ -21,7 +21,9 @@ struct Day {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::text(r#"{ "days": [{ "place": "Oslo", "plan": "the fjord" }, { "place": "Bergen", "plan": null }], "cost": 42000 }"#),
+        Reply::text(
+            r#"{ "days": [{ "place": "Oslo", "plan": "the fjord" }, { "place": "Bergen", "plan": null }], "cost": 42000 }"#,
+        ),
         Reply::text(r#"{ "days": [{ "place": 7 }], "cost": 0 }"#),
     ]);
     let agent = Agent::new("planner").model(model).output::<Itinerary>();
@@ -33,6 +35,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let Err(error) = agent.run("Two days in Norway.").await else { return Err("7 is not a place".into()) };
     println!("{error}");
-    assert!(matches!(error.failure(), Some(Failure::InvalidOutput { message }) if message.contains("days[0].place")));
+    assert!(
+        matches!(error.failure(), Some(Failure::InvalidOutput { message }) if message.contains("days[0].place"))
+    );
     Ok(())
 }

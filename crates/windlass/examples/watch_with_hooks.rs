@@ -14,7 +14,11 @@ async fn open(door: String) -> String {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "open", json!({ "door": "front" })).and_call("c2", "open", json!({ "door": "safe" })),
+        Reply::call("c1", "open", json!({ "door": "front" })).and_call(
+            "c2",
+            "open",
+            json!({ "door": "safe" }),
+        ),
         Reply::text("The front door is open."),
     ]);
     let log: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -26,7 +30,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             async move {
                 match moment {
-                    Moment::CallStarted { ctx } if ctx.arguments().contains("safe") => Err("not that one".into()),
+                    Moment::CallStarted { ctx } if ctx.arguments().contains("safe") => {
+                        Err("not that one".into())
+                    }
                     _ => Ok(()),
                 }
             }

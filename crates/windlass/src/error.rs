@@ -1,7 +1,7 @@
 //! Why a run could not begin, go on, or end well.
 
 use windlass_core::schema::NotStrict;
-use windlass_core::{AgentName, CallPath, Failure, Illegal, ReplayError, RunId, SavedError};
+use windlass_core::{AgentName, CallPath, Failure, Illegal, ReplayError, RunId, SavedError, SessionId};
 
 use crate::model::ModelError;
 use crate::run::RunRecord;
@@ -172,6 +172,11 @@ impl StoreError {
         Self::of(StoreErrorKind::Stale, message)
     }
 
+    /// The session was changed since it was read.
+    pub fn session_changed(session: &SessionId) -> Self {
+        Self::of(StoreErrorKind::Stale, format!("session `{session}` was changed by somebody else"))
+    }
+
     /// Another decision about the same call was there first.
     pub fn decided(run: &RunId, path: &CallPath) -> Self {
         Self::of(StoreErrorKind::Decided, format!("call `{path}` of run `{run}` was decided otherwise before"))
@@ -185,6 +190,20 @@ impl StoreError {
     /// Whether the run was taken over by somebody else.
     pub fn is_fenced(&self) -> bool {
         self.kind == StoreErrorKind::Fenced
+    }
+
+    /// Whether somebody else drives the run, now or since: trying again later may help.
+    pub fn is_busy(&self) -> bool {
+        match self.kind {
+            StoreErrorKind::Leased | StoreErrorKind::Fenced | StoreErrorKind::Stale => true,
+            StoreErrorKind::NoSuchRun
+            | StoreErrorKind::Exists
+            | StoreErrorKind::Decided
+            | StoreErrorKind::Corrupt
+            | StoreErrorKind::TooNew
+            | StoreErrorKind::Disk
+            | StoreErrorKind::Other => false,
+        }
     }
 
     /// Keeps the error that caused it.

@@ -29,14 +29,15 @@ pub mod agent;
 mod artefact;
 mod clock;
 mod drive;
-mod error;
+pub mod error;
 mod event;
 pub mod guardrail;
 pub mod hook;
 pub mod model;
 pub mod run;
-mod session;
+pub mod session;
 pub mod store;
+pub mod testing;
 pub mod tool;
 
 pub mod prelude;
@@ -49,15 +50,17 @@ pub mod __private {
 }
 
 pub use windlass_core as core;
-pub use windlass_macros::{tool, tool_fn, toolbox};
 pub use windlass_core::{Effect, Failure, How, Item, OutputContent, Pending, Usage};
+pub use windlass_macros::{tool, tool_fn, toolbox};
 
 pub use agent::Agent;
 pub use artefact::read_output;
-pub use error::{ConfigError, DecideError, FailedRun, RestoreError, RunError, StoreError};
+pub use error::{ConfigError, DecideError, FailedRun, RestoreError, RunError, StoreError, StoreErrorKind};
 pub use event::{Event, EventKind};
 pub use run::{Outcome, Paused, RunBuilder, RunStream};
-pub use session::{MemorySessions, Session, SessionStore};
+pub use session::{Session, SessionStore};
+#[cfg(feature = "sqlite")]
+pub use store::SqliteStore;
 pub use store::{MemoryStore, Store};
 pub use tool::{IntoTool, IntoTools, OnFailure, OnTimeout, RunContext, Tool, ToolContext, ToolError};
 

@@ -1,0 +1,214 @@
+//! The machine, tested at its boundary: a script of entries in, what it asks for next or why it refuses out.
+
+mod bench;
+mod decision_tests;
+mod end_tests;
+mod refusal_tests;
+mod walk_tests;
+
+use bench::{Bench, history, next, play};
+
+#[test]
+fn what_is_asked_for_follows_from_the_entries() {
+    let cases = [
+        ("", "model desk 1"),
+        ("say", "finish “said” message"),
+        ("refuse_to_say", "finish “no” refusal"),
+        ("hosted", "model desk 2"),
+        ("answer c1:look", "calls run c1#1"),
+        ("answer c1:send", "calls gate c1"),
+        ("answer c1:pay", "calls gate c1"),
+        ("answer c1:bad", "calls invalid c1"),
+        ("answer c1:nothing", "calls settle c1 missing"),
+        ("answer h1:to_billing", "handoff h1 desk billing"),
+        ("answer h1:to_billing h2:to_desk", "calls settle h2 ignored"),
+        ("answer h1:to_billing c1:look", "calls run c1#1"),
+        ("answer h1:to_billing c1:look; start c1; settle c1 succeeded", "handoff h1 desk billing"),
+        ("answer h1:to_billing; handoff h1 billing", "model billing 2"),
+        ("answer c1:look c2:pay c3:bad", "calls run c1#1, gate c2, invalid c3"),
+        ("answer c1:look; start c1; settle c1 succeeded", "model desk 2"),
+        ("answer c1:pay; hold c1", "pause c1"),
+        ("answer c1:pay c2:look; hold c1", "calls run c2#1"),
+        ("answer c1:pay c2:look; hold c1; start c2; settle c2 failed", "pause c1"),
+        ("answer c1:pay; hold c1; approve c1", "calls run c1#1"),
+        ("answer c1:pay; hold c1; reject c1", "calls settle c1 rejected"),
+        ("answer c1:pay; hold c1; reject c1; settle c1 rejected", "model desk 2"),
+        ("refused", "model desk 2"),
+        ("failed_model", "model desk 1"),
+        ("cancel", "over"),
+    ];
+    for (script, expected) in cases {
+        let run = play(script);
+        assert_eq!(next(&run), expected, "{script}");
+        assert_eq!(run.next(), run.next(), "asking changes nothing: {script}");
+    }
+}
+
+#[test]
+fn a_turn_budget_is_kept() {
+    let turn = "answer c#:look; start c#; settle c# succeeded; ";
+    let script: String = (1..=5).map(|at| turn.replace('#', &at.to_string())).collect();
+    assert_eq!(next(&play(&script)), "exhausted 5");
+    assert_eq!(next(&play(&format!("{script} finish"))), "over");
+}
+
+#[test]
+fn after_a_crash_a_call_follows_its_effect() {
+    let cases = [
+        ("answer c1:look; start c1", "calls run c1#2"),
+        ("answer c1:print; start c1", "calls run c1#2"),
+        ("answer c1:transfer; start c1", "calls doubt c1#1"),
+        ("answer c1:transfer; start c1; start c1 2", "calls doubt c1#2"),
+        ("answer c1:send; start c1", "calls doubt c1#1"),
+        ("answer c1:pay; hold c1; approve c1; start c1", "calls doubt c1#1"),
+        ("answer c1:pay; hold c1; edit c1; start c1", "calls doubt c1#1 edited"),
+        ("answer c1:look c2:transfer; start c2", "calls run c1#1, doubt c2#1"),
+        ("answer c1:transfer; start c1; doubt c1", "pause c1"),
+        ("answer c1:transfer; start c1; doubt c1; happened c1", "calls settle c1 reconciled"),
+        ("answer c1:transfer; start c1; doubt c1; unknown c1", "calls settle c1 unknown"),
+        ("answer c1:transfer; start c1; doubt c1; did_not_happen c1", "calls run c1#2"),
+        ("answer c1:transfer; start c1; doubt c1; did_not_happen c1; start c1 2", "calls doubt c1#2"),
+        ("answer c1:books; start c1", "calls run c1#1"),
+        ("answer c1:books; start c1; c1/ nest", "calls run c1#1"),
+        ("answer c1:books; start c1; c1/ nest; c1/ answer p1:transfer; c1/ start p1", "calls run c1#1"),
+        ("answer c1:books; start c1; c1/ nest; c1/ answer p1:pay; c1/ hold p1", "pause c1/p1"),
+        ("answer c1:books; start c1; c1/ nest; c1/ say; c1/ finish", "calls run c1#1"),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(next(&play(script)), expected, "{script}");
+    }
+    let inner = "answer c1:books; start c1; c1/ nest; c1/ answer p1:transfer; c1/ start p1";
+    let child = play(inner).take_child(&"c1".into()).expect("it runs");
+    assert_eq!(next(&child), "calls doubt p1#1", "a nested call follows its effect too");
+}
+
+#[test]
+fn what_a_person_changed_runs_again_as_they_changed_it() {
+    let run = play("answer c1:pay; hold c1; edit c1; start c1; doubt c1");
+    assert_eq!(run.pending()[0].arguments, "{\"edited\":true}", "what is in doubt is what ran");
+    let run = play("answer c1:pay; hold c1; edit c1; start c1; doubt c1; did_not_happen c1");
+    assert_eq!(next(&run), "calls run c1#2 edited");
+}
+
+#[test]
+fn calls_of_one_conflict_key_keep_the_order_of_the_model() {
+    let cases = [
+        ("answer c1:transfer c2:transfer c3:transfer", "calls run c1#1, run c2#1 after c1, run c3#1 after c2"),
+        ("answer c1:transfer c2:look c3:transfer", "calls run c1#1, run c2#1, run c3#1 after c1"),
+        ("answer c1:transfer c2:transfer; start c1; settle c1 failed", "calls run c2#1"),
+        ("answer c1:transfer c2:transfer; start c1", "calls doubt c1#1, run c2#1 after c1"),
+        ("answer c1:transfer c2:transfer c3:transfer; start c1; doubt c1", "pause c1"),
+        ("answer c1:transfer c2:transfer; start c1; doubt c1; unknown c1", "calls settle c1 unknown, run c2#1 after c1"),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(next(&play(script)), expected, "{script}");
+    }
+}
+
+#[test]
+fn outputs_stand_in_the_order_of_the_model() {
+    let run = play(
+        "answer c1:look c2:pay c3:look c4:bad; hold c2; start c3; settle c3 succeeded; settle c4 invalid; \
+         start c1; settle c1 timed_out; approve c2; start c2; settle c2 succeeded",
+    );
+    let calls = "user, call c1, call c2, call c3, call c4";
+    assert_eq!(history(&run), format!("{calls}, output c1 failed, output c2, output c3, output c4 failed"));
+    assert!(run.is_between_turns());
+}
+
+#[test]
+fn a_handoff_stands_where_the_model_put_it() {
+    let script = "answer c1:look h1:to_billing c2:look; start c2; settle c2 succeeded; start c1; settle c1 succeeded";
+    let run = play(&format!("{script}; handoff h1 billing"));
+    assert_eq!(history(&run), "user, call c1, call h1, call c2, output c1, handoff h1, output c2");
+    assert_eq!(run.agent(), &"billing");
+    let run = play(&format!("{script}; input; filter h1 billing"));
+    assert_eq!(history(&run), "user, user", "what is added later is not filtered away");
+    assert_eq!(run.input().len(), 1, "what the run was given stays what it was given");
+}
+
+#[test]
+fn input_that_comes_late_follows_the_outputs() {
+    let cases = [
+        ("input", "user, user"),
+        ("answer c1:look; input; start c1; settle c1 succeeded", "user, call c1, output c1, user"),
+        ("answer h1:to_billing; input; handoff h1 billing", "user, call h1, handoff h1, user"),
+        ("judge c1:look; start c1; settle c1 succeeded; input; went_on", "user, call c1, output c1, user"),
+        ("say; input; finish", "user, assistant, user"),
+        ("answer c1:look; input; cancel", "user, user"),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(history(&play(script)), expected, "{script}");
+    }
+}
+
+#[test]
+fn results_may_be_final() {
+    let done = "start c1; settle c1 succeeded; start c2; settle c2 succeeded";
+    let cases = [
+        ("stop_on_first c1:look c2:print", "finish “c1 done” tool c1"),
+        ("stop_at:print c1:look c2:print", "finish “c2 done” tool c2"),
+        ("stop_at:pay c1:look c2:print", "model desk 2"),
+        ("judge c1:look c2:print", "judge desk"),
+        ("answer c1:look c2:print", "model desk 2"),
+    ];
+    for (answer, expected) in cases {
+        assert_eq!(next(&play(&format!("{answer}; {done}"))), expected, "{answer}");
+    }
+    let run = play("stop_on_first c1:nothing c2:bad; settle c1 missing; settle c2 invalid");
+    assert_eq!(next(&run), "finish “c2 done” tool c2", "a tool that is not there has no result");
+    let run = play(&format!("judge c1:look c2:print; {done}"));
+    assert_eq!(run.turn_results().len(), 2);
+    assert_eq!(next(&play(&format!("judge c1:look c2:print; {done}; went_on"))), "model desk 2");
+}
+
+#[test]
+fn equal_calls_in_a_row_are_counted() {
+    let turn = |id: &str, tool: &str| format!("answer {id}:{tool}; start {id}; settle {id} succeeded; ");
+    let repeats = |turns: &[(&str, &str)]| {
+        play(&turns.iter().map(|(id, tool)| turn(id, tool)).collect::<String>()).repeats()
+    };
+    assert_eq!(repeats(&[("c1", "look"), ("c2", "look"), ("c3", "look")]), 3);
+    assert_eq!(repeats(&[("c1", "look"), ("c2", "print"), ("c3", "look")]), 1);
+}
+
+#[test]
+fn receipts_are_of_what_the_model_asked_for() {
+    let receipts = |script: &str| Bench::of(script).replay().receipts.len();
+    assert_eq!(receipts("answer c1:print; start c1; settle c1 succeeded"), 1);
+    assert_eq!(receipts("answer c1:print; start c1; settle c1 failed"), 0);
+    assert_eq!(receipts("answer c1:print; settle c1 receipt"), 0);
+    assert_eq!(receipts("answer c1:look; start c1; settle c1 succeeded"), 0);
+    assert_eq!(receipts("answer c1:print; edit c1; start c1; settle c1 succeeded"), 0, "those of changed arguments");
+    assert_eq!(receipts("answer c1:books; start c1; c1/ nest; c1/ answer p1:print; c1/ start p1; c1/ settle p1 succeeded"), 1);
+}
+
+#[test]
+fn a_journal_replays_to_the_same_run() {
+    let scripts = [
+        "answer c1:look c2:pay; hold c2; start c1; settle c1 succeeded",
+        "answer c1:pay c2:pay; hold c1; approve_always c1; start c1; settle c1 succeeded; revoke pay; input",
+        "answer c1:books; start c1; c1/ nest; c1/ answer p1:pay; c1/ hold p1; c1/ reject p1",
+        "answer h1:to_billing; filter h1 billing; answer c1:look; start c1; settle c1 succeeded; say; finish",
+    ];
+    for script in scripts {
+        let bench = Bench::of(script);
+        let replay = bench.replay();
+        assert_eq!(replay.run, bench.run, "{script}");
+        assert_eq!(replay.next_seq, bench.records.len() as u64);
+    }
+}
+
+#[test]
+fn a_journal_with_a_gap_is_refused() {
+    use super::{ReplayError, Run};
+    let records = Bench::of("answer c1:look; start c1; settle c1 succeeded").records;
+    assert_eq!(Run::replay(&[]), Err(ReplayError::Empty));
+    assert_eq!(Run::replay(&records[1..]), Err(ReplayError::NoStart));
+    let missing = [&records[..2], &records[3..]].concat();
+    assert_eq!(Run::replay(&missing), Err(ReplayError::Gap { expected: 2, found: 3 }));
+    let mut out_of_place = records;
+    out_of_place.swap(1, 2);
+    (out_of_place[1].seq, out_of_place[2].seq) = (1, 2);
+    assert!(matches!(Run::replay(&out_of_place), Err(ReplayError::Illegal { seq: 1, .. })));
+}

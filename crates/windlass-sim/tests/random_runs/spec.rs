@@ -5,50 +5,50 @@ use windlass_sim::{Fault, Rng};
 
 /// A whole world, as plain data.
 #[derive(Debug)]
-pub struct Spec {
-    pub agents: Vec<AgentSpec>,
-    pub run: RunSpec,
-    pub faults: Faults,
+pub(crate) struct Spec {
+    pub(crate) agents: Vec<AgentSpec>,
+    pub(crate) run: RunSpec,
+    pub(crate) faults: Faults,
 }
 
 #[derive(Debug)]
-pub struct AgentSpec {
-    pub name: String,
-    pub tools: Vec<ToolSpec>,
+pub(crate) struct AgentSpec {
+    pub(crate) name: String,
+    pub(crate) tools: Vec<ToolSpec>,
     /// Agents that it calls as tools, by place.
-    pub nested: Vec<NestedSpec>,
+    pub(crate) nested: Vec<NestedSpec>,
     /// Agents that it may hand over to, by place.
-    pub handoffs: Vec<HandoffSpec>,
-    pub input_guards: Vec<RunGuardSpec>,
-    pub output_guards: Vec<RunGuardSpec>,
-    pub tool_use: ToolUseSpec,
-    pub failing_hook: u64,
+    pub(crate) handoffs: Vec<HandoffSpec>,
+    pub(crate) input_guards: Vec<RunGuardSpec>,
+    pub(crate) output_guards: Vec<RunGuardSpec>,
+    pub(crate) tool_use: ToolUseSpec,
+    pub(crate) failing_hook: u64,
 }
 
 #[derive(Debug)]
-pub struct NestedSpec {
-    pub agent: usize,
-    pub turns: u32,
-    pub approval: ApprovalSpec,
-    pub input_guard: bool,
+pub(crate) struct NestedSpec {
+    pub(crate) agent: usize,
+    pub(crate) turns: u32,
+    pub(crate) approval: ApprovalSpec,
+    pub(crate) input_guard: bool,
 }
 
 #[derive(Debug)]
-pub struct HandoffSpec {
-    pub agent: usize,
-    pub filters: bool,
-    pub fails: u64,
+pub(crate) struct HandoffSpec {
+    pub(crate) agent: usize,
+    pub(crate) filters: bool,
+    pub(crate) fails: u64,
 }
 
 #[derive(Clone, Debug)]
-pub struct RunGuardSpec {
-    pub name: String,
-    pub first: bool,
-    pub trips: u64,
+pub(crate) struct RunGuardSpec {
+    pub(crate) name: String,
+    pub(crate) first: bool,
+    pub(crate) trips: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum ToolUseSpec {
+pub(crate) enum ToolUseSpec {
     RunAgain,
     StopOnFirst,
     StopAtFirstTool,
@@ -56,30 +56,30 @@ pub enum ToolUseSpec {
 }
 
 #[derive(Clone, Debug)]
-pub struct ToolSpec {
-    pub name: String,
-    pub effect: Effect,
-    pub own_key: bool,
-    pub approval: ApprovalSpec,
-    pub timeout_ms: Option<u64>,
-    pub timeout_fails: bool,
-    pub on_failure: FailureSpec,
-    pub retries: Option<u32>,
+pub(crate) struct ToolSpec {
+    pub(crate) name: String,
+    pub(crate) effect: Effect,
+    pub(crate) own_key: bool,
+    pub(crate) approval: ApprovalSpec,
+    pub(crate) timeout_ms: Option<u64>,
+    pub(crate) timeout_fails: bool,
+    pub(crate) on_failure: FailureSpec,
+    pub(crate) retries: Option<u32>,
     /// In how many of a hundred bodies something goes wrong.
-    pub failing: u64,
-    pub hanging: u64,
-    pub latency_ms: u64,
-    pub input_guards: Vec<ToolGuardSpec>,
-    pub output_guards: Vec<ToolGuardSpec>,
-    pub conflict: ConflictSpec,
-    pub concurrency: Option<usize>,
-    pub reconcile: ReconcileSpec,
-    pub flickers: bool,
-    pub budget: Option<usize>,
+    pub(crate) failing: u64,
+    pub(crate) hanging: u64,
+    pub(crate) latency_ms: u64,
+    pub(crate) input_guards: Vec<ToolGuardSpec>,
+    pub(crate) output_guards: Vec<ToolGuardSpec>,
+    pub(crate) conflict: ConflictSpec,
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) reconcile: ReconcileSpec,
+    pub(crate) flickers: bool,
+    pub(crate) budget: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ApprovalSpec {
+pub(crate) enum ApprovalSpec {
     Never,
     Always,
     /// For arguments from here on.
@@ -89,7 +89,7 @@ pub enum ApprovalSpec {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum FailureSpec {
+pub(crate) enum FailureSpec {
     Hide,
     Show,
     Say,
@@ -97,45 +97,45 @@ pub enum FailureSpec {
 }
 
 #[derive(Clone, Debug)]
-pub struct ToolGuardSpec {
-    pub name: String,
+pub(crate) struct ToolGuardSpec {
+    pub(crate) name: String,
     /// In how many of a hundred cases it does not allow.
-    pub strict: u64,
-    pub stops: bool,
+    pub(crate) strict: u64,
+    pub(crate) stops: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum ConflictSpec {
+pub(crate) enum ConflictSpec {
     None,
     All,
     ByArgument,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum ReconcileSpec {
+pub(crate) enum ReconcileSpec {
     None,
     Honest,
     Unknown,
 }
 
 #[derive(Debug)]
-pub struct RunSpec {
-    pub max_turns: Option<u32>,
-    pub concurrency: Option<usize>,
-    pub early_guardrails: bool,
-    pub missing: MissingSpec,
-    pub drain_ms: u64,
-    pub input_guards: Vec<RunGuardSpec>,
-    pub output_guards: Vec<RunGuardSpec>,
-    pub has_session: bool,
-    pub streams: bool,
-    pub handler: bool,
-    pub loop_stop: u32,
-    pub layered: bool,
+pub(crate) struct RunSpec {
+    pub(crate) max_turns: Option<u32>,
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) early_guardrails: bool,
+    pub(crate) missing: MissingSpec,
+    pub(crate) drain_ms: u64,
+    pub(crate) input_guards: Vec<RunGuardSpec>,
+    pub(crate) output_guards: Vec<RunGuardSpec>,
+    pub(crate) has_session: bool,
+    pub(crate) streams: bool,
+    pub(crate) handler: bool,
+    pub(crate) loop_stop: u32,
+    pub(crate) layered: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum MissingSpec {
+pub(crate) enum MissingSpec {
     Tell,
     Say,
     Fail,
@@ -143,26 +143,26 @@ pub enum MissingSpec {
 
 /// What will go wrong.
 #[derive(Debug)]
-pub struct Faults {
-    pub model_failing: u64,
-    pub store_latency_ms: u64,
-    pub store_failing: u64,
-    pub session_failing: u64,
+pub(crate) struct Faults {
+    pub(crate) model_failing: u64,
+    pub(crate) store_latency_ms: u64,
+    pub(crate) store_failing: u64,
+    pub(crate) session_failing: u64,
     /// Which writings crash or fail.
-    pub writings: Vec<(u64, Fault)>,
+    pub(crate) writings: Vec<(u64, Fault)>,
     /// In how many of a hundred bodies, guards and hooks the process crashes.
-    pub crashing: u64,
+    pub(crate) crashing: u64,
     /// How many crashes there are at most.
-    pub crashes: u64,
+    pub(crate) crashes: u64,
     /// The life in which the process crashes after so many milliseconds.
-    pub crash_at: Option<(u64, u64)>,
+    pub(crate) crash_at: Option<(u64, u64)>,
     /// The life in which somebody cancels, after so many milliseconds.
-    pub cancel_at: Option<(u64, u64, CancelSpec)>,
-    pub lies: u64,
+    pub(crate) cancel_at: Option<(u64, u64, CancelSpec)>,
+    pub(crate) lies: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CancelSpec {
+pub(crate) enum CancelSpec {
     Now,
     KeepApprovals,
     AfterTurn,
@@ -170,7 +170,7 @@ pub enum CancelSpec {
 }
 
 impl Spec {
-    pub fn of(seed: u64) -> Self {
+    pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Rng::for_purpose(seed, "spec");
         let rng = &mut rng;
         let count = 1 + rng.index(4);
@@ -326,10 +326,11 @@ impl RunSpec {
 impl Faults {
     fn of(rng: &mut Rng) -> Self {
         let crashes = if rng.chance(60) { rng.below(4) } else { 0 };
-        let writings = (0..crashes)
-            .map(|_| (rng.below(30), *rng.pick(&[Fault::CrashBefore, Fault::CrashAfter])))
-            .chain(rng.chance(8).then(|| (rng.below(30), Fault::Fail)))
-            .collect();
+        let kinds = [Fault::CrashBefore, Fault::CrashAfter];
+        let mut writings: Vec<_> = (0..crashes).map(|_| (rng.below(30), *rng.pick(&kinds))).collect();
+        if rng.chance(8) {
+            writings.push((rng.below(30), Fault::Fail));
+        }
         let crashing = if crashes > 0 && rng.chance(40) { 4 } else { 0 };
         let crash_at = (crashes > 0 && rng.chance(25)).then(|| (1 + rng.below(3), rng.below(400)));
         let how = *rng.pick(&[

@@ -8,7 +8,7 @@ use windlass::model::{ModelError, ModelRequest, OfferedTool};
 use windlass_sim::Rng;
 
 /// Answers a request.
-pub fn reply(request: &ModelRequest<'_>, rng: &mut Rng) -> Result<Vec<Item>, ModelError> {
+pub(crate) fn reply(request: &ModelRequest<'_>, rng: &mut Rng) -> Result<Vec<Item>, ModelError> {
     if rng.chance(1) {
         return Err(ModelError::new("the simulated provider has lost the conversation"));
     }
@@ -79,7 +79,8 @@ fn repeated(request: &ModelRequest<'_>, rng: &mut Rng) -> Option<Item> {
     if calls.is_empty() {
         return None;
     }
-    let mut item = Item::clone(rng.pick(&calls));
+    let picked = *rng.pick(&calls);
+    let mut item = Item::clone(picked);
     if let Item::Call(call) = &mut item
         && rng.chance(15)
     {

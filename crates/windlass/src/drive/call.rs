@@ -10,7 +10,7 @@ use windlass_core::{
 
 use super::calls::TurnWork;
 use super::prepare::Ready;
-use super::{Driver, Halt, Visibility};
+use super::{Driver, Halt, Visibility, lock};
 use crate::artefact::READ_ON;
 use crate::event::EventKind;
 use crate::guardrail::ToolVerdict;
@@ -202,7 +202,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut moved = work.turn.moved.subscribe();
         loop {
             let (is_settled, waits) = self.locked(|run| (run.is_settled(before), run.waits(before)));
-            if waits {
+            if waits || lock(&work.turn.deferred).contains(before) {
+                lock(&work.turn.deferred).insert(work.call.clone());
                 return Ok(Some(CallEnd::Deferred));
             }
             // The call before it may be what ended the turn.

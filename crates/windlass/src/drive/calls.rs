@@ -1,7 +1,7 @@
 //! The calls of a turn, side by side: so many at once, in the model's order, each independent of the others.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -23,6 +23,8 @@ pub(super) struct TurnWork<C> {
     pub(super) stop: CancellationToken,
     /// Moves whenever a call of the turn settles or is held.
     pub(super) moved: watch::Sender<()>,
+    /// Calls that were not begun, because the ones that they follow wait for a person.
+    pub(super) deferred: Mutex<BTreeSet<CallId>>,
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -36,7 +38,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             None => agent.toolset(&self.context(&name), &self.graph).await?,
         };
         let queue = self.with_tools(steps, &agent, &tools)?;
-        let turn = TurnWork { agent, tools, stop: self.stop.child_token(), moved: watch::Sender::new(()) };
+        let (stop, moved) = (self.stop.child_token(), watch::Sender::new(()));
+        let turn = TurnWork { agent, tools, stop, moved, deferred: Mutex::default() };
         let failure = self.run_queue(queue, &turn).await?;
         self.tools = Some(turn.tools);
         if let Some(failure) = failure {

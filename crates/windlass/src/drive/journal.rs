@@ -9,7 +9,7 @@ use windlass_core::{CallId, Chain, Entry, Record, RunId, Started, Timestamp, Usa
 
 use super::lock;
 use crate::clock::Clock;
-use crate::error::{RunError, StoreError};
+use crate::error::{RunError, StoreError, StoreErrorKind};
 use crate::run::{RunRecord, add_usage, usage_of};
 use crate::store::{Durability, Heartbeat, Lease, LeaseClaim, Posted, RunStatus, Store, owner_name};
 
@@ -54,7 +54,15 @@ impl Journal {
             Some(store) => {
                 let owner = owner_name();
                 let claim = LeaseClaim::lasting(&owner, clock.now(), terms.lasting);
-                let lease = store.create(&started.run, &started.agent, claim).await?;
+                let lease = match store.create(&started.run, &started.agent, claim).await {
+                    // A process may have ended after it made the run and before it wrote anything.
+                    Err(error)
+                        if error.kind() == StoreErrorKind::Exists && store.load(&started.run, 0).await?.is_empty() =>
+                    {
+                        store.acquire(&started.run, claim).await?
+                    }
+                    made => made?,
+                };
                 Some(Owned::new(store, lease, clock, terms))
             }
             None => None,

@@ -6,8 +6,14 @@
 
 mod lease;
 mod memory;
+mod open;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 pub use memory::MemoryStore;
+pub use open::{OpenError, PostError, decide, paused};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteStore, Written};
 
 pub(crate) use lease::{Heartbeat, LEASE, owner_name};
 

@@ -84,7 +84,7 @@ async fn s08_every_problem_is_listed_by_path_and_the_body_never_runs() {
         ("{\"items\":", "`arguments` must be JSON: EOF while parsing a value at line 1 column 9"),
         ("{'items': []}", "`arguments` must be JSON: key must be a string at line 1 column 2"),
         ("{\"note\":NaN}", "`arguments` must be JSON: expected value at line 1 column 9"),
-        (&deep, "`arguments` must be JSON: recursion limit exceeded at line 1 column 1143"),
+        (&deep, "`arguments` must be JSON: recursion limit exceeded at line 1 column 1144"),
     ];
     for surface in Surface::ALL {
         for (arguments, problems) in cases {

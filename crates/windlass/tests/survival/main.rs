@@ -4,7 +4,11 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod arguments;
+mod deadlines;
 mod dispatch;
 mod ends;
+mod failures;
+mod stop;
 mod support;
+mod twice;
 mod volume;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use windlass::guardrail::InputGuardrail;
 use windlass::hook::{Hook, Moment};
 use windlass::model::item_line;
 use windlass::prelude::*;
+use windlass::run::CancelHandle;
 use windlass::{Event, EventKind, Failure, How, MemoryStore, RunBuilder, RunError, Store, Usage};
 
 /// Where a run can happen.
@@ -75,6 +76,18 @@ impl Stage {
             agent.clone()
         };
         Self { surface: self.surface, agent, root, configure: self.configure.clone() }
+    }
+
+    /// The same stage, on which every run is cancelled before it begins.
+    pub fn recast_cancelled(&self, act: fn(&CancelHandle)) -> Self {
+        let configure = self.configure.clone();
+        let configure = move |run: RunBuilder| {
+            let run = configure(run);
+            act(&run.cancel_handle());
+            run
+        };
+        let (surface, agent, root) = (self.surface, self.agent.clone(), self.root.clone());
+        Self { surface, agent, root, configure: Arc::new(configure) }
     }
 
     /// Where a call of the agent stands.
@@ -320,6 +333,33 @@ pub async fn stored(store: &dyn Store, run: &str) -> Vec<Record> {
 /// Fails a test that would otherwise hang. Nothing is said about how long anything takes.
 pub async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("this should have ended")
+}
+
+/// Waits for something that no future stands for.
+pub async fn until(mut is_true: impl FnMut() -> bool) {
+    within(async {
+        while !is_true() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// Holds a thread until the test lets it go, or until it is clear that the test never will.
+#[derive(Clone, Default)]
+pub struct Latch(Arc<(Mutex<bool>, Condvar)>);
+
+impl Latch {
+    pub fn wait(&self) -> Result<(), &'static str> {
+        let open = self.0.0.lock().expect("no test panics while it waits");
+        let waited = self.0.1.wait_timeout_while(open, Duration::from_secs(30), |open| !*open);
+        if *waited.expect("no test panics while it waits").0 { Ok(()) } else { Err("nobody let it go") }
+    }
+
+    pub fn open(&self) {
+        *self.0.0.lock().expect("no test panics while it waits") = true;
+        self.0.1.notify_all();
+    }
 }
 
 /// What happened, in order.

@@ -9,10 +9,14 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use windlass_core::Digest;
 
 use super::schema::{self, Found, VERSION};
+use super::writer::About;
 use crate::error::{StoreError, StoreErrorKind};
 
 /// How long another process may keep the file to itself before a write is given up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How the file is opened by whoever may write to it.
+const WRITING: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_CREATE);
 
 /// SQLite reads less than a page: the file was cut off.
 const SHORT_READ: i32 = 10 | (2 << 8);
@@ -56,8 +60,8 @@ impl File {
             let message = format!("the folder `{}` cannot be made: {error}", folder.display());
             StoreError::of(StoreErrorKind::Disk, message).caused_by(error)
         })?;
-        let db = self.connect()?;
-        match schema::identify(&db).map_err(|error| self.explain(&error))? {
+        let db = self.connect(WRITING)?;
+        match schema::identify(&db).map_err(|error| self.cannot_be_opened(error))? {
             Found::Ours => {
                 self.write_ahead(&db)?;
                 Ok(db)
@@ -71,11 +75,28 @@ impl File {
         }
     }
 
-    /// One more connection, with the settings that every one has.
-    pub(super) fn connect(&self) -> Result<Connection, StoreError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    /// One more connection to a file that is open, for a reader. It must be able to write all the same: readers
+    /// leave marks beside the file that keep what they read from being cleared away.
+    pub(super) fn connect_to_read(&self) -> Result<Connection, StoreError> {
+        let db = self.connect(WRITING)?;
+        db.pragma_update(None, "query_only", true).map_err(|error| self.explain(error))?;
+        Ok(db)
+    }
+
+    /// A connection that reads what is left of a file, and leaves it as it is.
+    pub(super) fn connect_to_salvage(&self) -> Result<Connection, StoreError> {
+        let db = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        // Without this, SQLite does not look into a file that is shorter than it should be.
+        db.pragma_update(None, "writable_schema", true).map_err(|error| self.explain(error))?;
+        match schema::identify(&db).map_err(|error| self.explain(error))? {
+            Found::Ours => Ok(db),
+            found => Err(self.not_ours(found)),
+        }
+    }
+
+    fn connect(&self, flags: OpenFlags) -> Result<Connection, StoreError> {
         let connect = || {
-            let mut db = Connection::open_with_flags(&self.path, flags)?;
+            let mut db = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
             db.busy_handler(Some(wait_a_little as fn(i32) -> bool))?;
             db.set_prepared_statement_cache_capacity(64);
             // Sizes inside a page are checked when it is read, so that a damaged one is found before it is used.
@@ -83,7 +104,7 @@ impl File {
             db.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(db)
         };
-        connect().map_err(|error| self.explain(&error))
+        connect().map_err(|error: rusqlite::Error| self.explain(error))
     }
 
     /// Switches to a write-ahead log. Two processes that open a new file at once may get into each other's way,
@@ -104,7 +125,7 @@ impl File {
                 Err(error) if is_busy(&error) && began.elapsed() < PATIENCE => {
                     thread::sleep(Duration::from_millis(5));
                 }
-                Err(error) => return Err(self.explain(&error)),
+                Err(error) => return Err(self.explain(error)),
             }
         }
     }
@@ -120,7 +141,7 @@ impl File {
             db.execute_batch("COMMIT")?;
             Ok(found)
         };
-        match create().map_err(|error| self.explain(&error))? {
+        match create().map_err(|error: rusqlite::Error| self.explain(error))? {
             Found::Nothing | Found::Ours => Ok(()),
             found => Err(self.not_ours(found)),
         }
@@ -142,14 +163,39 @@ impl File {
                 );
                 StoreError::of(StoreErrorKind::Corrupt, message)
             }
-            Found::Nothing | Found::Ours => StoreError::new(format!("`{path}` was changed while it was opened")),
+            Found::Nothing | Found::Ours => StoreError::of(StoreErrorKind::Corrupt, format!("`{path}` is empty")),
         }
     }
 
-    /// What an error of SQLite means, for whoever asked for something.
-    pub(super) fn explain(&self, error: &rusqlite::Error) -> StoreError {
+    fn cannot_be_opened(&self, error: rusqlite::Error) -> StoreError {
+        if error.sqlite_error_code() != Some(ErrorCode::DatabaseCorrupt) {
+            return self.explain(error);
+        }
         let path = self.path.display();
-        let kind = kind_of(error);
+        let message = format!(
+            "`{path}` is damaged or cut off: {error}; nothing in it was changed; hint: `SqliteStore::salvage` reads \
+             what is left of it"
+        );
+        StoreError::of(StoreErrorKind::Corrupt, message).caused_by(error)
+    }
+
+    /// The file was opened for reading alone.
+    pub(super) fn read_only(&self, about: &About) -> StoreError {
+        let path = self.path.display();
+        StoreError::of(StoreErrorKind::Disk, format!("{about}: `{path}` was opened for salvage and is not written to"))
+    }
+
+    /// What went wrong, for whoever asked for something.
+    pub(super) fn explain(&self, trouble: impl Into<Trouble>) -> StoreError {
+        let path = self.path.display();
+        let error = match trouble.into() {
+            Trouble::Refused(error) => return error,
+            Trouble::Damaged(what) => {
+                return StoreError::of(StoreErrorKind::Corrupt, format!("`{path}` is damaged: {what}"));
+            }
+            Trouble::Sqlite(error) => error,
+        };
+        let kind = kind_of(&error);
         let message = match (kind, error.sqlite_error_code()) {
             (StoreErrorKind::Corrupt, Some(ErrorCode::NotADatabase)) => {
                 format!("`{path}` is not a store: {}; nothing in it was changed", self.look())
@@ -179,21 +225,23 @@ impl File {
             }
             _ => format!("`{path}`: {error}"),
         };
-        StoreError::of(kind, message)
+        StoreError::of(kind, message).caused_by(error)
     }
 
     /// As [`File::explain`], and says what it was about.
-    pub(super) fn explain_about(&self, about: &str, trouble: Trouble) -> StoreError {
+    pub(super) fn explain_about(&self, about: &About, trouble: Trouble) -> StoreError {
         match trouble {
             Trouble::Refused(error) => error,
-            Trouble::Sqlite(error) => {
-                let why = self.explain(&error);
-                StoreError::of(why.kind(), format!("{about}: {why}")).caused_by(error)
-            }
-            Trouble::Damaged(what) => {
-                StoreError::of(StoreErrorKind::Corrupt, format!("{about}: `{}` is damaged: {what}", self.path.display()))
+            Trouble::Sqlite(_) | Trouble::Damaged(_) => {
+                let why = self.explain(trouble);
+                StoreError::of(why.kind(), format!("{about}: {why}")).caused_by(why)
             }
         }
+    }
+
+    /// The thread that should have answered is gone.
+    pub(super) fn stopped(&self) -> StoreError {
+        StoreError::new(format!("`{}` is closed", self.path.display()))
     }
 
     /// What a file that is not a database looks like. Only asked of such a file: opening and closing a database
@@ -213,8 +261,13 @@ impl File {
 }
 
 /// Whether the disk did not confirm that it has what it was given. Nobody knows then what it has.
-pub(super) fn is_not_synced(error: &rusqlite::Error) -> bool {
-    extended_code(error) == Some(NOT_SYNCED)
+pub(super) fn is_not_synced(trouble: &Trouble) -> bool {
+    matches!(trouble, Trouble::Sqlite(error) if extended_code(error) == Some(NOT_SYNCED))
+}
+
+/// Whether what was read is not what was written.
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+    kind_of(error) == StoreErrorKind::Corrupt
 }
 
 /// The text's hash, to stand beside it.

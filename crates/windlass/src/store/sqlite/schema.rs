@@ -63,7 +63,8 @@ const VERSION_1: &str = "
     CREATE INDEX receipts_by_expiry ON receipts (expires) WHERE expires IS NOT NULL;
     CREATE TABLE sessions (
         id INTEGER PRIMARY KEY,
-        name TEXT NOT NULL UNIQUE
+        name TEXT NOT NULL UNIQUE,
+        version INTEGER NOT NULL
     ) STRICT;
     CREATE TABLE items (
         id INTEGER PRIMARY KEY,

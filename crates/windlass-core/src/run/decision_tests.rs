@@ -1,0 +1,200 @@
+//! Decisions: what they cover, what they cannot undo, and how far they reach.
+
+use super::bench::{Bench, next, play, refusal};
+use crate::decision::StandingVerdict;
+
+#[test]
+fn a_decision_is_made_once() {
+    let held = "answer c1:pay c2:look; hold c1";
+    let in_doubt = "answer c1:transfer c2:look; start c1; doubt c1";
+    let cases = [
+        // The call as it waits, what is decided, what else is said, and whether that counts as the same.
+        (held, "approve c1", "approve c1", true),
+        (held, "approve c1", "approve_always c1", true),
+        (held, "approve_always c1", "approve c1", true),
+        (held, "approve c1", "reject c1", false),
+        (held, "approve c1", "edit c1", false),
+        (held, "edit c1", "edit c1", true),
+        (held, "edit c1", "approve c1", false),
+        (held, "reject c1", "reject c1", true),
+        (held, "reject c1", "reject_because c1", false),
+        (held, "reject c1", "approve c1", false),
+        (held, "reject_always c1", "approve_always c1", false),
+        (in_doubt, "happened c1", "happened c1", true),
+        (in_doubt, "happened c1", "did_not_happen c1", false),
+        (in_doubt, "did_not_happen c1", "unknown c1", false),
+        (in_doubt, "unknown c1", "unknown c1", true),
+    ];
+    for (state, first, second, is_same) in cases {
+        let decided = format!("{state}; {first}");
+        if is_same {
+            let twice = play(&format!("{decided}; {second}"));
+            assert_eq!(twice.next(), play(&decided).next(), "{first}, then {second}");
+        } else {
+            assert_eq!(refusal(&decided, second), "call `c1` was decided otherwise before", "{first}, then {second}");
+        }
+    }
+}
+
+#[test]
+fn a_decision_said_again_counts_as_said_whatever_has_become_of_the_call() {
+    let decided = "answer c1:pay c2:look; hold c1; approve c1";
+    let later = ["", "start c1", "start c1; settle c1 succeeded"];
+    for then in later {
+        let before = play(&format!("{decided}; {then}"));
+        assert_eq!(play(&format!("{decided}; {then}; approve c1")), before, "{then}");
+        assert_eq!(refusal(&format!("{decided}; {then}"), "reject c1"), "call `c1` was decided otherwise before");
+    }
+}
+
+#[test]
+fn a_decision_answers_what_is_asked() {
+    let waits = |why: &str| format!("call `c1` waits {why}, which this decision does not answer");
+    let held = "answer c1:pay; hold c1";
+    for wrong in ["happened c1", "did_not_happen c1", "unknown c1"] {
+        assert_eq!(refusal(held, wrong), waits("for approval"));
+        assert_eq!(refusal("answer c1:pay", wrong), waits("for approval"), "before it is held");
+    }
+    let in_doubt = "answer c1:transfer; start c1; doubt c1";
+    for wrong in ["approve c1", "edit c1", "reject c1", "approve_always c1", "reject_always c1"] {
+        assert_eq!(refusal(in_doubt, wrong), waits("to know whether it happened"));
+    }
+    assert_eq!(refusal(held, "edit_always c1"), waits("for a decision about itself alone"));
+    for nothing_to_decide in ["nothing", "bad", "to_billing"] {
+        let state = format!("answer c1:{nothing_to_decide} c2:look");
+        assert_eq!(refusal(&state, "approve c1"), waits("for nobody"), "{nothing_to_decide}");
+        assert_eq!(refusal(&state, "reject c1"), waits("for nobody"), "{nothing_to_decide}");
+    }
+}
+
+#[test]
+fn a_decision_covers_what_was_shown() {
+    let other = "the decision was made about something else than what call `c1` would do";
+    assert_eq!(refusal("answer c1:pay; hold c1", "approve_other c1"), other);
+    assert_eq!(refusal("answer c1:pay", "approve_other c1"), other);
+    assert_eq!(refusal("answer c1:pay; hold c1; approve c1", "approve_other c1"), other);
+    assert_eq!(refusal("answer c1:pay; hold c1", "approve c9"), "there is no open call `c9`");
+    assert_eq!(refusal("", "approve c1"), "there is no open call `c1`");
+}
+
+#[test]
+fn a_decision_may_come_before_anybody_asked() {
+    assert_eq!(next(&play("answer c1:pay; approve c1")), "calls run c1#1");
+    assert_eq!(next(&play("answer c1:send; reject c1")), "calls settle c1 rejected");
+    assert_eq!(next(&play("answer c1:look; reject c1")), "calls settle c1 rejected");
+    assert_eq!(refusal("answer c1:pay; approve c1", "hold c1"), "`held` does not fit here: the call has gone on");
+}
+
+#[test]
+fn a_call_that_nobody_let_run_does_not_run() {
+    let may_not = |why: &str| format!("call `c1` may not start: {why}");
+    let cases = [
+        ("answer c1:pay", "it needs a decision"),
+        ("answer c1:audited_books", "it needs a decision"),
+        ("answer c1:pay; hold c1", "it waits for a decision"),
+        ("answer c1:send; hold c1", "it waits for a decision"),
+        ("answer c1:pay; hold c1; reject c1", "it was decided that it does not run"),
+        ("answer c1:transfer; start c1; doubt c1", "it waits for a decision"),
+        ("answer c1:transfer; start c1; doubt c1; happened c1", "it was decided that it does not run"),
+        ("answer c1:transfer; start c1; doubt c1; unknown c1", "it was decided that it does not run"),
+        ("answer c1:bad", "it has no body"),
+        ("answer c1:nothing", "it has no body"),
+        ("answer c1:to_billing", "it has no body"),
+    ];
+    for (state, why) in cases {
+        for attempt in ["", "1", "2"] {
+            assert_eq!(refusal(state, &format!("start c1 {attempt}")), may_not(why), "{state}");
+        }
+    }
+}
+
+#[test]
+fn calls_are_decided_in_any_order_and_do_not_wait_for_each_other() {
+    let held = "answer c1:pay c2:pay c3:pay; hold c1; hold c2; hold c3";
+    let cases = [
+        ("approve c3", "calls run c3#1"),
+        ("reject c2; approve c1", "calls run c1#1, settle c2 rejected"),
+        ("approve c2; start c2; settle c2 succeeded", "pause c1, c3"),
+        ("reject c3; settle c3 rejected; approve c1; start c1", "calls doubt c1#1"),
+    ];
+    for (then, expected) in cases {
+        assert_eq!(next(&play(&format!("{held}; {then}"))), expected, "{then}");
+    }
+}
+
+#[test]
+fn a_decision_for_good_covers_every_call_of_the_tool() {
+    let cases = [
+        ("answer c1:pay c2:pay; hold c1; approve_always c1", "calls run c1#1, run c2#1"),
+        ("answer c1:pay c2:pay; hold c1; hold c2; approve_always c2", "calls run c1#1, run c2#1"),
+        ("answer c1:pay c2:pay; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
+        ("answer c1:pay c2:send; hold c1; approve_always c1", "calls run c1#1, gate c2"),
+        // What was decided about a call alone stands.
+        ("answer c1:pay c2:pay; hold c1; hold c2; reject c2; approve_always c1", "calls run c1#1, settle c2 rejected"),
+        // What is in doubt is another question.
+        (
+            "answer c1:send c2:send; start c1; doubt c1; hold c2; approve_always c2; start c2; settle c2 failed",
+            "pause c1",
+        ),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(next(&play(script)), expected, "{script}");
+    }
+    let turn = |decision: &str| format!("answer c1:pay; hold c1; {decision} c1; ");
+    let done = "start c1; settle c1 succeeded; ";
+    assert_eq!(next(&play(&format!("{}{done}answer c2:pay", turn("approve_always")))), "calls run c2#1");
+    assert_eq!(next(&play(&format!("{}{done}answer c2:pay", turn("approve")))), "calls gate c2");
+    let refused = format!("{}settle c1 rejected; answer c2:pay", turn("reject_always"));
+    assert_eq!(next(&play(&refused)), "calls settle c2 rejected");
+    let widened = format!("{}{}approve_always c1; {done}answer c2:pay", turn("approve"), "");
+    assert_eq!(next(&play(&widened)), "calls run c2#1", "a decision may reach further when it is said again");
+}
+
+#[test]
+fn what_stands_is_of_one_agent() {
+    let script = "answer c1:pay h1:to_billing; hold c1; approve_always c1; start c1; settle c1 succeeded; \
+                  handoff h1 billing; answer c2:pay";
+    let run = play(script);
+    assert_eq!(next(&run), "calls gate c2", "another agent's calls are not covered");
+    assert_eq!(run.standing().len(), 1);
+    assert_eq!(run.standing()[0].verdict, StandingVerdict::Approve);
+    let nested = "answer c1:pay c2:books; hold c1; approve_always c1; start c2; c2/ nest; c2/ answer p1:pay; c2/ hold p1; \
+                  start c1; settle c1 succeeded";
+    assert_eq!(next(&play(nested)), "pause c2/p1", "nor are those of a nested agent");
+}
+
+#[test]
+fn what_stands_can_be_taken_back() {
+    let always = "answer c1:pay; hold c1; approve_always c1; start c1; settle c1 succeeded";
+    let run = play(&format!("{always}; revoke pay"));
+    assert!(run.standing().is_empty());
+    assert_eq!(next(&play(&format!("{always}; revoke pay; answer c2:pay"))), "calls gate c2");
+    assert_eq!(play(&format!("{always}; revoke send")).standing().len(), 1, "another tool's stays");
+    let repeated = "answer c1:pay c2:look; hold c1; approve_always c1; revoke pay; approve_always c1";
+    assert!(play(repeated).standing().is_empty(), "an old decision that comes again does not undo that");
+}
+
+#[test]
+fn what_stands_and_the_same_said_of_a_call_agree() {
+    let both = "answer c1:pay c2:pay; hold c1; hold c2; approve_always c1";
+    assert_eq!(next(&play(&format!("{both}; approve c2"))), "calls run c1#1, run c2#1");
+    assert_eq!(next(&play(&format!("{both}; approve_always c2"))), "calls run c1#1, run c2#1");
+    assert_eq!(refusal(both, "reject c2"), "call `c2` was decided otherwise before");
+}
+
+#[test]
+fn nested_calls_are_decided_where_they_are() {
+    let script = "answer c1:books c2:pay; start c1; c1/ nest; c1/ answer p1:pay p2:books; c1/ hold p1; \
+                  c1/ start p2; c1/p2/ nest; c1/p2/ answer q1:pay; c1/p2/ hold q1; hold c2";
+    let bench = Bench::of(script);
+    let paths: Vec<String> = bench.run.pending().iter().map(|pending| pending.path.to_string()).collect();
+    assert_eq!(paths, ["c1/p1", "c1/p2/q1", "c2"]);
+    assert_eq!(refusal(script, "approve p1"), "there is no open call `p1`");
+    assert_eq!(refusal(script, "c1/ approve q1"), "there is no open call `q1`");
+    assert_eq!(refusal(script, "c2/ approve p1"), "there is no open call `c2`");
+    let decided = play(&format!("{script}; c1/p2/ approve q1; approve c2; c1/ reject p1"));
+    assert!(decided.pending().is_empty());
+    assert_eq!(next(&decided), "calls run c1#1, run c2#1");
+    let clerk = decided.child(&"c1".into()).expect("it runs");
+    assert_eq!(next(clerk), "calls settle p1 rejected, run p2#1");
+}

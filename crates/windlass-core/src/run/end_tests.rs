@@ -1,0 +1,119 @@
+//! How runs end, and what is left of their last turn.
+
+use super::bench::{end, history, items, next, play, refusal};
+
+#[test]
+fn however_a_run_ends_every_call_has_its_output() {
+    let open = "user, call c1, call c2, output c1 failed, output c2 failed";
+    let cases = [
+        ("answer c1:look c2:look; fail", open),
+        ("answer c1:look c2:pay; hold c2; cancel", open),
+        ("answer c1:look c2:look; start c1; cancel", open),
+        ("answer c1:look c2:look; start c1; settle c1 succeeded; fail", "user, call c1, call c2, output c1, output c2 failed"),
+        ("answer c1:look c2:look; start c2; settle c2 succeeded; cancel", "user, call c1, call c2, output c1 failed, output c2"),
+        ("answer c1:look c2:look; start c1; settle_and_end c1 failed; fail", open),
+        ("answer c1:pay c2:pay; hold c1; approve c1; cancel", open),
+        ("answer c1:pay c2:transfer; start c2; doubt c2; cancel", open),
+        ("answer c1:look c2:to_billing; start c1; settle c1 failed; cancel", open),
+        ("answer c1:books c2:look; start c1; c1/ nest; c1/ answer p1:pay; c1/ hold p1; cancel", open),
+        ("answer c1:look c2:look; start c1; trip", open),
+    ];
+    for (script, expected) in cases {
+        let run = play(script);
+        assert_eq!(history(&run), expected, "{script}");
+        assert_eq!(next(&run), "over", "{script}");
+        assert!(run.is_between_turns() && run.pending().is_empty(), "{script}");
+    }
+}
+
+#[test]
+fn an_answer_of_which_nothing_took_effect_is_taken_back() {
+    let cases = [
+        ("answer c1:look c2:pay; cancel", "user"),
+        ("answer h1:to_billing; cancel", "user"),
+        ("say; cancel", "user"),
+        ("say; trip", "user"),
+        ("answer c1:look; trip", "user"),
+        // It took effect, or somebody saw it.
+        ("say; fail", "user, assistant"),
+        ("answer c1:look; fail", "user, call c1, output c1 failed"),
+        ("answer c1:pay; hold c1; cancel", "user, call c1, output c1 failed"),
+        ("answer c1:pay; approve c1; cancel", "user, call c1, output c1 failed"),
+        ("answer c1:look; start c1; settle c1 succeeded; cancel", "user, call c1, output c1"),
+    ];
+    for (script, expected) in cases {
+        let run = play(script);
+        assert_eq!(history(&run), expected, "{script}");
+        assert_eq!(items(run.produced().iter().map(|produced| &produced.item)), expected.trim_start_matches("user").trim_start_matches(", "));
+    }
+}
+
+#[test]
+fn an_output_that_a_guardrail_refused_is_withheld() {
+    let done = "stop_on_first c1:look c2:look; start c1; settle c1 succeeded; start c2; settle c2 succeeded";
+    let texts = |script: &str| -> Vec<String> {
+        let run = play(script);
+        let outputs = run.history().iter().filter_map(|item| match &**item {
+            crate::Item::Output(output) => Some(output.content.text().into_owned()),
+            _ => None,
+        });
+        outputs.collect()
+    };
+    assert_eq!(texts(&format!("{done}; finish")), ["c1 done", "c2 done"]);
+    assert_eq!(texts(&format!("{done}; trip")), [crate::text::WITHHELD, crate::text::WITHHELD]);
+}
+
+#[test]
+fn a_run_that_has_ended_stays_ended() {
+    let entries = [
+        "say", "answer c1:look", "refused", "failed_model", "hold c1", "approve c1", "revoke pay", "start c1",
+        "settle c1 succeeded", "handoff h1 billing", "went_on", "input", "finish", "fail", "cancel", "started",
+    ];
+    for ended in ["say; finish", "fail", "cancel", "answer c1:pay; hold c1; cancel"] {
+        for entry in entries {
+            assert_eq!(refusal(ended, entry), "the run has ended", "{ended}, then {entry}");
+        }
+        let run = play(ended);
+        assert_eq!(play(&format!("{ended}; late c1")), run, "a body that ends late changes nothing");
+    }
+}
+
+#[test]
+fn a_body_of_a_nested_agent_may_end_after_the_agent() {
+    let inside = "answer c1:books; start c1; c1/ nest; c1/ answer p1:look; c1/ start p1; c1/ settle p1 left_running";
+    let over = format!("{inside}; c1/ say; c1/ finish");
+    let settled = format!("{over}; settle c1 succeeded");
+    for script in [inside, &over, &settled, &format!("{settled}; say; finish")] {
+        assert_eq!(play(&format!("{script}; c1/ late p1")), play(script), "{script}");
+    }
+}
+
+#[test]
+fn ends_are_told_apart() {
+    assert_eq!(end(&play("say; finish")), "finished");
+    assert_eq!(end(&play("say; trip")), "failed");
+    assert_eq!(end(&play("cancel")), "cancelled");
+    assert_eq!(end(&play("say")), "going");
+    let handled = play("finish_with_message");
+    assert_eq!(history(&handled), "user, assistant");
+}
+
+#[test]
+fn a_session_keeps_what_was_done() {
+    let kept = |script: &str| items(play(script).for_session(0).iter());
+    let cases = [
+        ("say; finish", "assistant"),
+        ("answer c1:look; start c1; settle c1 succeeded; say; finish", "call c1, output c1, assistant"),
+        // An open turn is not kept until it has settled.
+        ("answer c1:look c2:look; start c1; settle c1 succeeded", ""),
+        // Of a turn that broke off, the calls that were done are.
+        ("answer c1:look c2:look; start c1; settle c1 succeeded; fail", "call c1, output c1"),
+        ("answer c1:look c2:look; start c1; settle_and_end c1 failed; fail", ""),
+        ("answer c1:look h1:to_billing; start c1; settle c1 succeeded; fail", "call c1, output c1"),
+        ("answer c1:look; start c1; settle c1 failed; fail", "call c1, output c1 failed"),
+        ("stop_on_first c1:look; start c1; settle c1 succeeded; trip", "call c1, output c1 failed"),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(kept(script), expected, "{script}");
+    }
+}
