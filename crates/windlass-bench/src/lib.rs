@@ -1,5 +1,7 @@
 //! The work that is measured.
 
+pub mod durable;
+
 use std::sync::Arc;
 
 use schemars::JsonSchema;

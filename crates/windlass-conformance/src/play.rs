@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use windlass::agent::Agent;
-use windlass::core::{CallId, Decision, Item, Part, Pending, Produced, Reach};
+use windlass::core::{CallId, Decision, Item, Part, Pending, Produced, Reach, Run};
 use windlass::model::item_line;
 use windlass::run::{MissingTool, RunBuilder, RunRecord};
 use windlass::{
@@ -57,6 +57,7 @@ pub async fn play(scenario: &Json) -> Result<Value, PlayError> {
         rounds: Vec::new(),
         events: Vec::new(),
         listed: Vec::new(),
+        forgetful: None,
     };
     let inputs: Vec<String> = match scenario.get("input") {
         Some(Json::List(texts)) => texts.iter().filter_map(Json::text).map(str::to_owned).collect(),
@@ -102,6 +103,8 @@ struct Player {
     events: Vec<String>,
     /// Approvals that the reference lists beside those of the run's own calls.
     listed: Vec<Pending>,
+    /// The turn in which the reference forgets which of them it has listed.
+    forgetful: Option<u32>,
 }
 
 impl Player {
@@ -113,6 +116,7 @@ impl Player {
             let agent = self.cast.agents.get(&self.start).cloned();
             let agent = agent.ok_or_else(|| PlayError::NoAgent(self.start.clone()))?;
             self.listed.clear();
+            self.forgetful = None;
             let mut outcome = self.once(agent.run_with(input.as_str(), self.world.clone())).await?;
             loop {
                 outcome = match outcome {
@@ -136,27 +140,36 @@ impl Player {
         paused: Paused,
         decision: &Json,
     ) -> Result<Outcome, Stopped> {
-        let before = paused.pending();
-        self.rounds.push(before.iter().map(show_pending).collect());
-        let open = paused.record().state().unsettled();
+        self.rounds.push(paused.pending().iter().map(show_pending).collect());
+        let before = paused.record().clone();
         let paused = self.decided(paused, decision)?;
         let resumed = self.once(agent.resume_with(paused, self.world.clone())).await?;
         if let Outcome::Paused(paused) = &resumed {
-            self.list_again(&before, &open, paused.pending());
+            self.list(before.state(), &before.approvals().collect::<Vec<_>>(), paused.pending());
         }
         Ok(resumed)
     }
 
-    /// When a run that was gone on with waits again, the reference lists some approvals once more: those inside
-    /// nested agents and, where there were such before and the run was turned to text, its own undecided ones.
-    fn list_again(&mut self, before: &[Pending], open: &[CallId], now: Vec<Pending>) {
-        let is_nested = |one: &Pending| !one.path.within().is_empty();
-        let lists_own = self.run.switch("serialise", true) && before.iter().any(is_nested);
-        let is_again = |one: &Pending| match one.path.within().first() {
-            Some(outer) => open.contains(outer),
-            None => lists_own && before.iter().any(|known| known.path == one.path),
-        };
-        self.listed.extend(now.into_iter().filter(is_again));
+    /// When a run that was gone on with waits again, the reference lists more than the run's own approvals: those
+    /// inside nested agents too. In a turn in which an agent waited whose own call was not held, it also lists
+    /// each once more whenever the run was turned to text.
+    fn list(&mut self, before: &Run, held: &[&CallId], now: Vec<Pending>) {
+        let (turn, before, open) = (before.turn(), before.pending(), before.unsettled());
+        let outer = |one: &Pending| one.path.within().first().cloned();
+        if before.iter().filter_map(outer).any(|outer| !held.contains(&&outer)) {
+            self.forgetful = Some(turn);
+        }
+        let forgets = self.run.switch("serialise", true) && self.forgetful == Some(turn);
+        for one in now {
+            let is_in = |list: &[Pending]| list.iter().any(|known| known.path == one.path);
+            let is_listed = match outer(&one) {
+                Some(outer) => open.contains(&outer) && (forgets || !is_in(&self.listed)),
+                None => forgets && is_in(&before),
+            };
+            if is_listed {
+                self.listed.push(one);
+            }
+        }
     }
 
     /// The run with a person's decisions, as another process would find it.

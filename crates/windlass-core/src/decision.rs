@@ -71,6 +71,9 @@ pub struct Pending {
     pub arguments: String,
     /// Why it waits.
     pub reason: HoldReason,
+    /// How often it had started when it was held: none for an approval. A call may be asked about more than
+    /// once, and each question has its own number.
+    pub attempt: u32,
     /// What a decision will be bound to.
     pub digest: Digest,
     /// When the wait ends by itself, with a rejection.
@@ -83,6 +86,11 @@ impl Pending {
         self.path.call()
     }
 
+    /// Whether the wait has ended by itself.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+
     /// The arguments as a value; `null` where they are not JSON.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.arguments).unwrap_or_default()
@@ -92,6 +100,8 @@ impl Pending {
 /// A decision that covers later calls too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
+    /// The calls that lead to the run in which it stands; empty for the run that was asked.
+    pub within: Vec<CallId>,
     /// The agent whose calls it covers.
     pub agent: AgentName,
     /// The tool.

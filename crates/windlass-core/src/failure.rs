@@ -73,6 +73,16 @@ pub enum Failure {
         /// How long it had, as text.
         seconds: String,
     },
+    /// A call ended the run, and the driver that knew why was gone before it had said so.
+    #[error("call `{call}` of tool `{tool}` ended the run: {message}")]
+    EndedByCall {
+        /// The tool.
+        tool: String,
+        /// The call.
+        call: CallId,
+        /// What the call's output says.
+        message: String,
+    },
     /// A guardrail of a tool's input ended the run.
     #[error("guardrail `{guardrail}` stopped the run at the input of tool `{tool}`")]
     ToolInputGuardrail {

@@ -2,6 +2,9 @@
 //!
 //! The files in `golden/` are never changed. `docs/journal.md` says what to do when the format is.
 
+#![allow(clippy::expect_used)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, reason = "golden files are on a disk")]
+
 #[path = "golden/make.rs"]
 mod make;
 #[path = "golden/summary.rs"]
@@ -112,22 +115,69 @@ fn any_changed_letter_is_found() {
 
 /// Where the format names one of several kinds, and every name there is.
 const KINDS: &[(&str, &[&str])] = &[
-    ("entry.type", &[
-        "started", "answered", "answer_refused", "model_failed", "held", "decided", "revoked", "call_started",
-        "call_settled", "call_ended_late", "handed_off", "went_on", "input_added", "finished", "failed", "cancelled",
-    ]),
+    (
+        "entry.type",
+        &[
+            "started",
+            "answered",
+            "answer_refused",
+            "model_failed",
+            "held",
+            "decided",
+            "revoked",
+            "call_started",
+            "call_settled",
+            "call_ended_late",
+            "handed_off",
+            "went_on",
+            "input_added",
+            "finished",
+            "failed",
+            "cancelled",
+        ],
+    ),
     ("decision", &["approve", "approve_edited", "reject", "happened", "did_not_happen", "unknown"]),
     ("reach", &["call", "always"]),
     ("reason", &["approval", "in_doubt"]),
-    ("how", &[
-        "succeeded", "failed", "timed_out", "left_running", "invalid", "missing", "ignored", "rejected", "guarded",
-        "receipt", "cancelled", "reconciled", "unknown",
-    ]),
-    ("failure", &[
-        "turns_exhausted", "loop_detected", "misbehaviour", "model", "refused", "invalid_output", "tool",
-        "invalid_arguments", "tool_timeout", "tool_input_guardrail", "tool_output_guardrail", "input_guardrail",
-        "output_guardrail", "guardrail_failed", "hook", "handoff",
-    ]),
+    (
+        "how",
+        &[
+            "succeeded",
+            "failed",
+            "timed_out",
+            "left_running",
+            "invalid",
+            "missing",
+            "ignored",
+            "rejected",
+            "guarded",
+            "receipt",
+            "cancelled",
+            "reconciled",
+            "unknown",
+        ],
+    ),
+    (
+        "failure",
+        &[
+            "turns_exhausted",
+            "loop_detected",
+            "misbehaviour",
+            "model",
+            "refused",
+            "invalid_output",
+            "tool",
+            "invalid_arguments",
+            "tool_timeout",
+            "tool_input_guardrail",
+            "tool_output_guardrail",
+            "input_guardrail",
+            "output_guardrail",
+            "guardrail_failed",
+            "hook",
+            "handoff",
+        ],
+    ),
     ("misbehaviour", &["empty_call_id", "reused_call_id", "missing_tool"]),
     ("work", &["body", "invalid", "missing", "handoff", "ignored"]),
     ("body", &["function", "agent"]),

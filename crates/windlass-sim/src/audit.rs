@@ -174,8 +174,8 @@ impl Audit {
         }
         let frame = self.frames.get_mut(path).ok_or_else(|| Broken::new("nothing was started there"))?;
         if let Entry::CallEndedLate(late) = entry {
-            let is_settled = frame.calls.get(&late.call).is_some_and(|seen| seen.settled);
-            return if is_settled { Ok(()) } else { Err(Broken::new("a call ended late that has not settled")) };
+            let has_started = frame.calls.get(&late.call).is_some_and(|seen| seen.attempts > 0);
+            return if has_started { Ok(()) } else { Err(Broken::new("a call ended late that never started")) };
         }
         if frame.phase == FramePhase::Ended {
             return Err(Broken::new("the run has ended"));
@@ -324,7 +324,6 @@ impl Frame {
 
     fn call_started(&mut self, started: &CallStarted) -> Result<(), Broken> {
         let call = &started.call;
-        self.goes_on("started a call")?;
         let seen = self.call(call)?;
         let Work::Body { gate, .. } = seen.planned.work else {
             return Err(Broken::new(format!("call `{call}` started and has no body")));
@@ -356,7 +355,8 @@ impl Frame {
         let fits = match settled.how {
             How::Succeeded => seen.attempts > 0,
             How::Rejected => seen.said == Some(Said::No),
-            How::Receipt => seen.receipt().is_some_and(|receipt| receipts.contains(&receipt)),
+            // Changed arguments have a digest that the plan does not name.
+            How::Receipt => seen.edited || seen.receipt().is_some_and(|receipt| receipts.contains(&receipt)),
             How::Cancelled => true,
             _ => seen.said != Some(Said::No) || seen.attempts > 0,
         };

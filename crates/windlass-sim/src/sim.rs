@@ -11,7 +11,16 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use windlass::core::RunId;
+use windlass::{Outcome, RunBuilder, RunError};
+
 use crate::rng::Rng;
+use crate::store::SimStore;
+
+/// More lives than any run needs.
+const LIVES: u32 = 1000;
+/// Longer than a lease lasts without a sign of life.
+const LEASE_IS_OVER: Duration = Duration::from_secs(31);
 
 /// A simulated machine. Copies stand for the same one.
 ///
@@ -46,6 +55,20 @@ pub enum Life<T> {
     Ended(T),
     /// It crashed: all that was in memory, and every task, is gone.
     Crashed,
+}
+
+/// How a run begins in one life of its process.
+#[derive(Clone, Debug)]
+pub enum Begin {
+    /// Nothing of it is stored: it begins.
+    Fresh,
+    /// It is stored, and goes on from there.
+    Recovered {
+        /// The run.
+        run: RunId,
+        /// Where it is.
+        store: Arc<SimStore>,
+    },
 }
 
 impl<T> Life<T> {
@@ -113,6 +136,39 @@ impl Sim {
             Some(value) if !self.is_crashed() => Life::Ended(value),
             Some(_) | None => Life::Crashed,
         }
+    }
+
+    /// A run from its beginning to its outcome, through as many crashes as come: after each, a new process
+    /// recovers what the store has, once the lease of the one before has run out.
+    ///
+    /// `build` sets the run up anew for each process; the store and the id it is given here.
+    ///
+    /// # Panics
+    /// Where a run has not come to an outcome after a thousand lives.
+    pub fn survive<C: Send + Sync + 'static>(
+        &self,
+        store: &Arc<SimStore>,
+        run: impl Into<RunId>,
+        build: impl Fn(Begin) -> RunBuilder<C>,
+    ) -> Result<Outcome, RunError> {
+        let run = run.into();
+        for _ in 0..LIVES {
+            let is_known = store.appends() > 0;
+            let begin = match store.durable_from(&run, 0).is_empty() {
+                true => Begin::Fresh,
+                false => Begin::Recovered { run: run.clone(), store: store.clone() },
+            };
+            let life = self.live(async {
+                if is_known {
+                    tokio::time::sleep(LEASE_IS_OVER).await;
+                }
+                build(begin).run_id(run.clone()).store(store.clone()).await
+            });
+            if let Life::Ended(outcome) = life {
+                return outcome;
+            }
+        }
+        panic!("run `{run}` has not come to an outcome after {LIVES} lives");
     }
 
     /// The seed.

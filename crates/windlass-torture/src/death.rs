@@ -1,5 +1,5 @@
-//! The worst moments: a worker asks its parent to kill it, and waits for that. The kill is a real SIGKILL, so
-//! nothing of this process gets to tidy up.
+//! The worst moments: a worker asks its parent to end it. A kill is a real SIGKILL, so nothing of the process
+//! gets to tidy up; a stop is a real SIGTERM, upon which it hands its run over.
 
 use std::future::pending;
 use std::io::Write;
@@ -11,27 +11,44 @@ use windlass::store::{
     Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreResult, StoredRun,
 };
 
-/// What a worker says when it is ready to die.
-pub const READY: &str = "kill me now";
+/// What a worker says when it is ready to be killed.
+pub const KILL: &str = "kill me now";
+/// What a worker says when it is ready to be told to stop.
+pub const STOP: &str = "stop me now";
 
-/// When a worker dies: after so many moments.
+/// When and how a worker dies: after so many moments.
 #[derive(Clone, Debug)]
 pub struct Death {
     moments_left: Arc<AtomicI64>,
+    how: How,
+}
+
+/// How a worker dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// By SIGKILL, in the very moment.
+    Killed,
+    /// By SIGTERM, soon after: it has time to hand over.
+    Stopped,
 }
 
 impl Death {
     /// Death after so many moments; never, where there are none.
-    pub fn after(moments: Option<u64>) -> Self {
+    pub fn after(moments: Option<u64>, how: How) -> Self {
         let moments = moments.and_then(|moments| i64::try_from(moments).ok()).unwrap_or(i64::MAX);
-        Self { moments_left: Arc::new(AtomicI64::new(moments)) }
+        Self { moments_left: Arc::new(AtomicI64::new(moments)), how }
     }
 
-    /// A moment in which a process may die. When its time has come this does not return.
+    /// A moment in which a process may die. Where it is to be killed, this does not return.
     pub async fn moment(&self) {
         if self.moments_left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            let word = match self.how {
+                How::Killed => KILL,
+                How::Stopped => STOP,
+            };
             let mut out = std::io::stdout();
-            if writeln!(out, "{READY}").and_then(|()| out.flush()).is_ok() {
+            let is_said = writeln!(out, "{word}").and_then(|()| out.flush()).is_ok();
+            if is_said && self.how == How::Killed {
                 pending::<()>().await;
             }
         }

@@ -1,29 +1,31 @@
 //! One life of a worker: it takes the run where it stands and goes on until the run has ended, or it dies.
 
+use std::future::IntoFuture;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::core::{Decision, HoldReason, Reach};
-use windlass::store::{SqliteStore, Store};
+use tokio::signal::unix::{SignalKind, signal};
+use windlass::core::{Decided, Decision, HoldReason, Reach};
+use windlass::store::{Posted, SqliteStore, Store};
 use windlass::{Outcome, RunError};
 
-use crate::death::{Death, DeadlyStore};
+use crate::death::{DeadlyStore, Death};
 use crate::ledger::Ledger;
 use crate::world::{World, agent};
 
 /// How long the store keeps a dead worker's place.
-const LEASE: Duration = Duration::from_millis(400);
+const LEASE: Duration = Duration::from_millis(150);
 
 /// Drives a run to its end.
-pub async fn live(folder: &Path, run: &str, seed: u64, moments: Option<u64>) -> Result<(), String> {
+pub async fn live(folder: &Path, run: &str, seed: u64, death: Death) -> Result<(), String> {
     let said = |error: &dyn std::fmt::Display| error.to_string();
-    let death = Death::after(moments);
     let kept: Arc<dyn Store> = Arc::new(SqliteStore::open(folder.join("torture.db")).map_err(|error| said(&error))?);
     let store: Arc<dyn Store> = Arc::new(DeadlyStore { inner: kept, death: death.clone() });
     let ledger = Ledger::at(folder.join("ledger.txt"));
     let world = Arc::new(World { ledger: ledger.clone(), death });
     let agent = agent(seed);
+    let mut terminated = signal(SignalKind::terminate()).map_err(|error| said(&error))?;
     loop {
         let is_known = !store.load(&run.into(), 0).await.map_err(|error| said(&error))?.is_empty();
         let building = if is_known {
@@ -31,7 +33,17 @@ pub async fn live(folder: &Path, run: &str, seed: u64, moments: Option<u64>) -> 
         } else {
             agent.run_with("go", world.clone()).run_id(run).store(store.clone())
         };
-        let outcome = match building.lease(LEASE).unlimited_turns().await {
+        let building = building.lease(LEASE).unlimited_turns();
+        let cancel = building.cancel_handle();
+        let mut running = std::pin::pin!(building.into_future());
+        let ended = tokio::select! {
+            ended = &mut running => ended,
+            _ = terminated.recv() => {
+                cancel.hand_over();
+                running.await
+            }
+        };
+        let outcome = match ended {
             Ok(outcome) => outcome,
             Err(RunError::Store(error)) if error.is_busy() => {
                 tokio::time::sleep(LEASE / 4).await;
@@ -41,7 +53,7 @@ pub async fn live(folder: &Path, run: &str, seed: u64, moments: Option<u64>) -> 
         };
         match outcome {
             Outcome::Finished(_) => return Ok(()),
-            Outcome::Paused(mut paused) => {
+            Outcome::Paused(paused) => {
                 for pending in paused.pending() {
                     let decision = match pending.reason {
                         HoldReason::InDoubt => {
@@ -55,17 +67,20 @@ pub async fn live(folder: &Path, run: &str, seed: u64, moments: Option<u64>) -> 
                         }
                         _ => Decision::Approve,
                     };
-                    paused.decide(pending.path.clone(), decision, Reach::Call).map_err(|error| said(&error))?;
-                }
-                let resumed = agent.resume_with(paused, world.clone()).store(store.clone()).lease(LEASE);
-                match resumed.unlimited_turns().await {
-                    Ok(Outcome::Finished(_)) => return Ok(()),
-                    Ok(_) => {}
-                    Err(RunError::Store(error)) if error.is_busy() => tokio::time::sleep(LEASE / 4).await,
-                    Err(error) => return Err(said(&error)),
+                    let decided = Decided {
+                        call: pending.call().clone(),
+                        digest: pending.digest,
+                        decision,
+                        reach: Reach::Call,
+                        by: Some("torturer".to_owned()),
+                    };
+                    // Posted, as somebody in another process would: whoever drives the run next takes it.
+                    let posted = Posted { path: pending.path.clone(), attempt: pending.attempt, decided };
+                    store.post(&run.into(), posted).await.map_err(|error| said(&error))?;
                 }
             }
-            Outcome::Cancelled(_) | Outcome::HandedOver(_) => return Err("nobody cancelled this run".to_owned()),
+            Outcome::HandedOver(_) => return Ok(()),
+            Outcome::Cancelled(_) => return Err("nobody cancelled this run".to_owned()),
         }
     }
 }

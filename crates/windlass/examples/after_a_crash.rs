@@ -17,6 +17,7 @@ async fn transfer(ctx: &ToolContext<Notify>, cents: u64) -> String {
     format!("{cents} cents moved")
 }
 
+/// Every process builds its agents for itself.
 fn bank(replies: impl IntoIterator<Item = Reply>) -> Agent<Notify> {
     Agent::new("bank").model(ScriptedModel::new(replies)).tools((transfer,))
 }
@@ -26,16 +27,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = Arc::new(MemoryStore::default());
     let moving = Arc::new(Notify::new());
 
+    // Who drives a run owns it, by a lease that it keeps renewing. It is half a minute, unless one says otherwise.
+    let lease = Duration::from_millis(20);
     let agent = bank([Reply::call("c1", "transfer", json!({ "cents": 5_000 }))]);
-    let run = agent.run_with("Send Bo 50 euros.", moving.clone()).run_id("run-1").store(store.clone());
-    let run = run.drain(Duration::from_millis(1));
-    let handle = run.cancel_handle();
-    let run = tokio::spawn(run.into_future());
+    let run =
+        agent.run_with("Send Bo 50 euros.", moving.clone()).run_id("run-1").store(store.clone()).lease(lease);
+    let process = tokio::spawn(run.into_future());
     moving.notified().await;
-    // This leaves the run as a crash would. After a real one, the dead process's lease has to run out first.
-    handle.hand_over();
-    assert!(matches!(run.await??, Outcome::HandedOver(_)));
+    process.abort();
     println!("the process is gone");
+    tokio::time::sleep(lease * 2).await;
 
     // Another one finds the journal. It says that the call started, and not how it ended.
     let agent = bank([Reply::text("Bo has the money.")]);

@@ -250,6 +250,9 @@ pub enum DecideError {
     /// The id stands for calls of several nested agents.
     #[error("several calls are called `{0}`; name the one with its path, such as `outer/{0}`")]
     Ambiguous(CallPath),
+    /// It was waited for too long. The call is rejected when the run goes on.
+    #[error("the request for a decision about call `{0}` has expired")]
+    Expired(CallPath),
     /// The decision does not fit the call.
     #[error(transparent)]
     Illegal(#[from] Illegal),

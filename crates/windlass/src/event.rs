@@ -65,7 +65,8 @@ pub enum EventKind {
         /// Its own words.
         progress: Value,
     },
-    /// A call has its output. Exactly one for every call, in the order in which they end.
+    /// A call has its output. Exactly one for every call that started, in the order in which they end; one that
+    /// the end of the run kept from starting may have none.
     CallSettled {
         /// Which call.
         call: CallId,
@@ -85,6 +86,15 @@ pub enum EventKind {
 #[derive(Clone, Debug)]
 pub(crate) struct Emitter {
     watcher: Option<Watched>,
+    seq: Arc<AtomicU64>,
+    path: Arc<[CallId]>,
+}
+
+/// Where the body of a call tells how far it has come. A body may outlive its run, and must not keep the stream
+/// open then.
+#[derive(Clone, Debug)]
+pub(crate) struct BodyEmitter {
+    watcher: Option<(mpsc::WeakSender<Event>, Arc<AtomicU64>)>,
     seq: Arc<AtomicU64>,
     path: Arc<[CallId]>,
 }
@@ -152,13 +162,10 @@ impl Emitter {
         }
     }
 
-    /// For places that cannot wait: a slow watcher misses the event.
-    pub(crate) fn try_emit(&self, kind: EventKind) {
-        if let Some(watcher) = &self.watcher
-            && watcher.events.try_send(self.event(kind)).is_ok()
-        {
-            watcher.sent.fetch_add(1, Ordering::Relaxed);
-        }
+    /// For the body of a call.
+    pub(crate) fn for_body(&self) -> BodyEmitter {
+        let watcher = self.watcher.as_ref().map(|watcher| (watcher.events.downgrade(), watcher.sent.clone()));
+        BodyEmitter { watcher, seq: self.seq.clone(), path: self.path.clone() }
     }
 
     /// Waits until the watcher has dealt with all that it was told, or has gone. So a watcher that cancels on
@@ -173,5 +180,16 @@ impl Emitter {
 
     fn event(&self, kind: EventKind) -> Event {
         Event { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind }
+    }
+}
+
+impl BodyEmitter {
+    /// A body cannot wait: a slow watcher misses the event.
+    pub(crate) fn try_emit(&self, kind: EventKind) {
+        let Some((events, sent)) = &self.watcher else { return };
+        let event = Event { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind };
+        if events.upgrade().is_some_and(|events| events.try_send(event).is_ok()) {
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

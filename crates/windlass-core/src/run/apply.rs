@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::slot::{Following, Slot, SlotState, Turn};
+use super::slot::{Slot, SlotState, Turn};
 use super::{Candidate, CandidateSource, End, Part, Phase, Produced, Run, text};
 use crate::canonical::Digest;
 use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Entry, HandedOff, How, Started};
@@ -102,15 +102,24 @@ impl Run {
                 self.must_be_ready("model_failed")?;
                 self.usage.add(&Usage::unknown());
             }
-            Entry::Held(held) => self.held(held)?,
+            Entry::Held(held) => {
+                self.held(held)?;
+                self.acted = true;
+            }
             Entry::Decided(decided) => self.decided(decided)?,
             Entry::Revoked(revoked) => {
                 self.standing.remove(&(revoked.agent.clone(), revoked.tool.clone()));
             }
-            Entry::CallStarted(started) => self.call_started(started)?,
+            Entry::CallStarted(started) => {
+                self.call_started(started)?;
+                self.acted = true;
+            }
             Entry::CallSettled(settled) => return self.call_settled(settled),
             Entry::CallEndedLate(_) => {}
-            Entry::HandedOff(handed) => self.handed_off(handed)?,
+            Entry::HandedOff(handed) => {
+                self.handed_off(handed)?;
+                self.acted = true;
+            }
             Entry::WentOn => match &self.phase {
                 Phase::Judging(_) => self.phase = Phase::Ready,
                 _ => return Err(Illegal::OutOfPlace { entry: "went_on", why: "nothing is judged" }),
@@ -205,8 +214,7 @@ impl Run {
         let mut turn = Turn::new(answered.agent.clone(), answered.after.clone(), slots);
         for slot in &mut turn.slots {
             let standing = self.standing.get(&(answered.agent.clone(), slot.planned.key.clone()));
-            if let (Work::Body { gate: Gate::Ask | Gate::Closed, .. }, Some(verdict)) = (&slot.planned.work, standing)
-            {
+            if let Some(verdict) = standing {
                 slot.stand_by(verdict);
             }
         }
@@ -250,13 +258,10 @@ impl Run {
 
     fn call_started(&mut self, started: &CallStarted) -> Result<(), Illegal> {
         let may_not = |why| Err(Illegal::MayNotStart { call: started.call.clone(), why });
-        let following = self.open_turn().and_then(|turn| Some(turn.may_follow(turn.slot(&started.call)?)));
+        let is_free = self.open_turn().and_then(|turn| Some(turn.is_free(turn.slot(&started.call)?)));
         let slot = self.open_slot(&started.call)?;
-        match following {
-            Some(Following::Behind | Following::Blocked) => {
-                return may_not("the call that it follows has not settled");
-            }
-            Some(Following::Free) | None => {}
+        if is_free == Some(false) {
+            return may_not("the call that it follows has not settled");
         }
         let Work::Body { gate, .. } = slot.planned.work else { return may_not("it has no body") };
         let (attempt, edited) = match &slot.state {
@@ -289,9 +294,13 @@ impl Run {
         {
             applied.receipt = Some((*receipt, settled.output.clone()));
         }
+        self.acted = true;
         let did_nothing = settled.ends_run || matches!(settled.how, How::Cancelled | How::Missing | How::Ignored);
         if did_nothing {
             self.undone.insert(settled.call.clone());
+        }
+        if settled.ends_run {
+            self.ended_by(settled);
         }
         if let Phase::Working(turn) = &mut self.phase
             && turn.settle(&settled.call, settled.how.clone(), settled.output.clone())
@@ -299,6 +308,17 @@ impl Run {
             self.turn_settled();
         }
         Ok(applied)
+    }
+
+    /// Keeps what ends the run, for a driver that comes after the one that recorded it.
+    fn ended_by(&mut self, settled: &CallSettled) {
+        let place_of = |turn: &Turn| turn.slots.iter().position(|slot| slot.planned.call == settled.call);
+        let Some(place) = self.open_turn().and_then(place_of) else { return };
+        if self.ended_by.as_ref().is_none_or(|(first, _)| place < *first) {
+            let tool = self.tool_of(&settled.call).map(ToString::to_string).unwrap_or_default();
+            let (call, message) = (settled.call.clone(), settled.output.text().into_owned());
+            self.ended_by = Some((place, Failure::EndedByCall { tool, call, message }));
+        }
     }
 
     /// All calls of the turn have their output, a handoff aside.

@@ -122,7 +122,8 @@ impl Slot {
             | SlotState::Running { .. }
             | SlotState::Settled { .. } => false,
         };
-        if !waits || self.decided.is_some() {
+        let runs = matches!(self.planned.work, Work::Body { .. });
+        if !waits || !runs || self.decided.is_some() {
             return;
         }
         let (state, decision) = match verdict {

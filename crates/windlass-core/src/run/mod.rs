@@ -3,6 +3,7 @@
 mod apply;
 mod decide;
 mod next;
+mod replay;
 mod slot;
 pub mod text;
 
@@ -13,15 +14,16 @@ use serde_json::Value;
 
 use crate::canonical::Digest;
 use crate::decision::{Pending, Standing, StandingVerdict};
-use crate::entry::{Entry, Record, Started};
+use crate::entry::Started;
 use crate::failure::Failure;
-use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
+use crate::id::{AgentName, CallId, RunId, SessionId};
 use crate::item::{Item, OutputContent};
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
 pub use apply::{Applied, Illegal};
 pub use next::{Doubt, GateStep, InvalidStep, Next, Runnable, SettleStep, Step};
+pub use replay::{Replay, ReplayError};
 use slot::Turn;
 
 /// A run of an agent: its whole state, as its journal adds up to.
@@ -46,6 +48,10 @@ pub struct Run {
     repeats: Repeats,
     /// Calls that did nothing: they were not there, ended the run, or were cut short by its end.
     undone: BTreeSet<CallId>,
+    /// Whether anything came of an answer.
+    acted: bool,
+    /// The first call in the model's order that ended the run, by its place.
+    ended_by: Option<(usize, Failure)>,
     /// From where on outputs were withheld.
     withheld_from: Option<usize>,
     phase: Phase,
@@ -147,45 +153,6 @@ struct Repeats {
     times: u32,
 }
 
-/// A run rebuilt from its journal.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Replay {
-    /// The run.
-    pub run: Run,
-    /// Results of idempotent calls, of the run and of the agents nested in it, and since when they are there.
-    pub receipts: BTreeMap<Digest, (OutputContent, Timestamp)>,
-    /// The number of the next record.
-    pub next_seq: u64,
-}
-
-/// Why a journal cannot be replayed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReplayError {
-    /// There is nothing in it.
-    #[error("the journal is empty")]
-    Empty,
-    /// It does not begin with a start.
-    #[error("the journal does not begin with a `started` entry")]
-    NoStart,
-    /// Records are missing or out of order.
-    #[error("record {expected} is missing: found record {found} in its place")]
-    Gap {
-        /// The number that should have come.
-        expected: u64,
-        /// The number that came.
-        found: u64,
-    },
-    /// A record does not fit the state before it.
-    #[error("record {seq} does not fit: {why}")]
-    Illegal {
-        /// Which record.
-        seq: u64,
-        /// Why not.
-        why: Illegal,
-    },
-}
-
 impl Run {
     /// A run that has just begun.
     pub fn start(started: Started) -> Self {
@@ -210,35 +177,11 @@ impl Run {
             last_response_id: None,
             repeats: Repeats::default(),
             undone: BTreeSet::new(),
+            acted: false,
+            ended_by: None,
             withheld_from: None,
             phase: Phase::Ready,
         }
-    }
-
-    /// Rebuilds a run from its journal.
-    pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Result<Replay, ReplayError> {
-        let mut records = records.into_iter();
-        let first = records.next().ok_or(ReplayError::Empty)?;
-        let Entry::Started(started) = &first.entry else { return Err(ReplayError::NoStart) };
-        if first.seq != 0 || !first.path.is_empty() {
-            return Err(ReplayError::NoStart);
-        }
-        let mut replay =
-            Replay { run: Self::start(started.clone()), receipts: BTreeMap::new(), next_seq: 1 };
-        for record in records {
-            if record.seq != replay.next_seq {
-                return Err(ReplayError::Gap { expected: replay.next_seq, found: record.seq });
-            }
-            let applied = replay
-                .run
-                .apply_at(&record.path, &record.entry)
-                .map_err(|why| ReplayError::Illegal { seq: record.seq, why })?;
-            if let Some((digest, output)) = applied.receipt {
-                replay.receipts.insert(digest, (output, record.at));
-            }
-            replay.next_seq += 1;
-        }
-        Ok(replay)
     }
 
     /// The run's id.
@@ -269,6 +212,20 @@ impl Run {
     /// What the run was given, the session's history left out.
     pub fn input(&self) -> &[Arc<Item>] {
         &self.input
+    }
+
+    /// What the model was asked with last, or is to be asked with first.
+    pub fn asked_with(&self) -> &[Arc<Item>] {
+        match self.turn {
+            0 => &self.history,
+            _ => self.history.get(..self.before_answer.0).unwrap_or_default(),
+        }
+    }
+
+    /// Whether anything came of an answer: a call was held, started or settled, or control passed. Nothing does
+    /// before the guardrails of the input have passed.
+    pub fn has_acted(&self) -> bool {
+        self.acted
     }
 
     /// How many of the produced items are here to stay: all but those of an answer that is still worked on.
@@ -311,7 +268,8 @@ impl Run {
                 }
         };
         let placed = settled.iter().enumerate().map(|(at, produced)| (from + at, produced));
-        placed.filter(|(place, produced)| keeps(*place, produced)).map(|(_, produced)| produced.item.clone()).collect()
+        let kept = placed.filter(|(place, produced)| keeps(*place, produced));
+        in_order_of_calls(kept.map(|(_, produced)| produced.item.clone()).collect())
     }
 
     /// Whether the last turn has calls that did nothing.
@@ -371,11 +329,12 @@ impl Run {
         found
     }
 
-    /// Decisions that cover later calls too.
+    /// Decisions that cover later calls too, nested agents' left out.
     pub fn standing(&self) -> Vec<Standing> {
         self.standing
             .iter()
             .map(|((agent, tool), verdict)| Standing {
+                within: Vec::new(),
                 agent: agent.clone(),
                 tool: tool.clone(),
                 verdict: verdict.clone(),
@@ -424,6 +383,12 @@ impl Run {
         self.open_turn()
             .map(|turn| turn.slots.iter().filter(|slot| !slot.is_settled()).map(|slot| slot.planned.call.clone()).collect())
             .unwrap_or_default()
+    }
+
+    /// The open calls whose bodies were started, in the model's order.
+    pub fn begun(&self) -> Vec<CallId> {
+        let slots = self.open_turn().map(|turn| turn.slots.as_slice()).unwrap_or_default();
+        slots.iter().filter(|slot| slot.has_begun()).map(|slot| slot.planned.call.clone()).collect()
     }
 
     /// Whether the body of an open call was started.
@@ -480,6 +445,26 @@ impl Run {
             Phase::Ready | Phase::Judging(_) | Phase::Concluding(_) | Phase::Over(_) => None,
         }
     }
+}
+
+/// Puts outputs that stand together into the order of their calls: what a run produced has a handoff last,
+/// histories have it in its place.
+fn in_order_of_calls(mut items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
+    let mut places: BTreeMap<CallId, usize> = BTreeMap::new();
+    for (place, item) in items.iter().enumerate() {
+        if let Item::Call(call) = &**item {
+            places.insert(call.id.clone(), place);
+        }
+    }
+    let place_of = |item: &Arc<Item>| match &**item {
+        Item::Output(output) => places.get(&output.call),
+        Item::Handoff(handoff) => places.get(&handoff.call),
+        _ => None,
+    };
+    for together in items.chunk_by_mut(|one, next| place_of(one).is_some() && place_of(next).is_some()) {
+        together.sort_by_key(place_of);
+    }
+    items
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::slot::{Following, Slot, SlotState, Turn};
+use super::slot::{Following, Slot, SlotState};
 use super::{Candidate, Phase, Run, text};
 use crate::decision::Pending;
 use crate::entry::{CallSettled, CallStarted, Entry, How};
+use crate::failure::Failure;
 use crate::id::{AgentName, CallId};
 use crate::item::OutputContent;
 use crate::plan::{BodyKind, Work};
@@ -46,6 +47,8 @@ pub enum Next {
     },
     /// Guard this output and end the run with it.
     Finish(Candidate),
+    /// End the run with this: a call did, and the driver that recorded it was gone before it had said so.
+    Fail(Failure),
     /// Nothing moves until one of these is decided.
     Pause(Vec<Pending>),
     /// The run has ended.
@@ -225,13 +228,17 @@ impl Doubt {
 impl Run {
     /// What to do now. Pure: asking twice gives the same answer.
     pub fn next(&self) -> Next {
+        if let (None, Some((_, failure))) = (self.end(), &self.ended_by) {
+            return Next::Fail(failure.clone());
+        }
         match &self.phase {
             Phase::Ready => match self.max_turns {
                 Some(max_turns) if self.turn >= max_turns => Next::Exhausted { max_turns },
                 _ => Next::Model { agent: self.agent.clone(), turn: self.turn + 1 },
             },
             Phase::Working(turn) => {
-                let steps: Vec<Step> = turn.slots.iter().filter_map(|slot| step(turn, slot)).collect();
+                let following = turn.slots.iter().zip(turn.following());
+                let steps: Vec<Step> = following.filter_map(|(slot, following)| step(slot, following)).collect();
                 if steps.is_empty() { Next::Pause(self.pending()) } else { Next::Calls(steps) }
             }
             Phase::HandingOff(turn) => match turn.handoff() {
@@ -250,7 +257,7 @@ impl Run {
     }
 }
 
-fn step(turn: &Turn, slot: &Slot) -> Option<Step> {
+fn step(slot: &Slot, following: Following) -> Option<Step> {
     if slot.is_settled() || slot.waits() {
         return None;
     }
@@ -267,7 +274,7 @@ fn step(turn: &Turn, slot: &Slot) -> Option<Step> {
         }
         Work::Body { body, effect, gate, .. } => (*body, *effect, *gate),
     };
-    let after = match turn.may_follow(slot) {
+    let after = match following {
         Following::Free => None,
         Following::Behind => slot.planned.after.clone(),
         Following::Blocked => return None,

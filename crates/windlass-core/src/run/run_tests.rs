@@ -1,10 +1,15 @@
 //! The machine, tested at its boundary: a script of entries in, what it asks for next or why it refuses out.
 
+#[path = "tests/bench.rs"]
 mod bench;
-mod decision_tests;
-mod end_tests;
-mod refusal_tests;
-mod walk_tests;
+#[path = "tests/decisions.rs"]
+mod decisions;
+#[path = "tests/ends.rs"]
+mod ends;
+#[path = "tests/refusals.rs"]
+mod refusals;
+#[path = "tests/walks.rs"]
+mod walks;
 
 use bench::{Bench, history, next, play};
 
@@ -18,14 +23,14 @@ fn what_is_asked_for_follows_from_the_entries() {
         ("answer c1:look", "calls run c1#1"),
         ("answer c1:send", "calls gate c1"),
         ("answer c1:pay", "calls gate c1"),
-        ("answer c1:bad", "calls invalid c1"),
+        ("answer c1:look!", "calls invalid c1"),
         ("answer c1:nothing", "calls settle c1 missing"),
         ("answer h1:to_billing", "handoff h1 desk billing"),
         ("answer h1:to_billing h2:to_desk", "calls settle h2 ignored"),
         ("answer h1:to_billing c1:look", "calls run c1#1"),
         ("answer h1:to_billing c1:look; start c1; settle c1 succeeded", "handoff h1 desk billing"),
         ("answer h1:to_billing; handoff h1 billing", "model billing 2"),
-        ("answer c1:look c2:pay c3:bad", "calls run c1#1, gate c2, invalid c3"),
+        ("answer c1:look c2:pay c3:look!", "calls run c1#1, gate c2, invalid c3"),
         ("answer c1:look; start c1; settle c1 succeeded", "model desk 2"),
         ("answer c1:pay; hold c1", "pause c1"),
         ("answer c1:pay c2:look; hold c1", "calls run c2#1"),
@@ -93,12 +98,18 @@ fn what_a_person_changed_runs_again_as_they_changed_it() {
 #[test]
 fn calls_of_one_conflict_key_keep_the_order_of_the_model() {
     let cases = [
-        ("answer c1:transfer c2:transfer c3:transfer", "calls run c1#1, run c2#1 after c1, run c3#1 after c2"),
+        (
+            "answer c1:transfer c2:transfer c3:transfer",
+            "calls run c1#1, run c2#1 after c1, run c3#1 after c2",
+        ),
         ("answer c1:transfer c2:look c3:transfer", "calls run c1#1, run c2#1, run c3#1 after c1"),
         ("answer c1:transfer c2:transfer; start c1; settle c1 failed", "calls run c2#1"),
         ("answer c1:transfer c2:transfer; start c1", "calls doubt c1#1, run c2#1 after c1"),
         ("answer c1:transfer c2:transfer c3:transfer; start c1; doubt c1", "pause c1"),
-        ("answer c1:transfer c2:transfer; start c1; doubt c1; unknown c1", "calls settle c1 unknown, run c2#1 after c1"),
+        (
+            "answer c1:transfer c2:transfer; start c1; doubt c1; unknown c1",
+            "calls settle c1 unknown, run c2#1 after c1",
+        ),
     ];
     for (script, expected) in cases {
         assert_eq!(next(&play(script)), expected, "{script}");
@@ -108,7 +119,7 @@ fn calls_of_one_conflict_key_keep_the_order_of_the_model() {
 #[test]
 fn outputs_stand_in_the_order_of_the_model() {
     let run = play(
-        "answer c1:look c2:pay c3:look c4:bad; hold c2; start c3; settle c3 succeeded; settle c4 invalid; \
+        "answer c1:look c2:pay c3:look c4:look!; hold c2; start c3; settle c3 succeeded; settle c4 invalid; \
          start c1; settle c1 timed_out; approve c2; start c2; settle c2 succeeded",
     );
     let calls = "user, call c1, call c2, call c3, call c4";
@@ -118,7 +129,8 @@ fn outputs_stand_in_the_order_of_the_model() {
 
 #[test]
 fn a_handoff_stands_where_the_model_put_it() {
-    let script = "answer c1:look h1:to_billing c2:look; start c2; settle c2 succeeded; start c1; settle c1 succeeded";
+    let script =
+        "answer c1:look h1:to_billing c2:look; start c2; settle c2 succeeded; start c1; settle c1 succeeded";
     let run = play(&format!("{script}; handoff h1 billing"));
     assert_eq!(history(&run), "user, call c1, call h1, call c2, output c1, handoff h1, output c2");
     assert_eq!(run.agent(), &"billing");
@@ -155,7 +167,7 @@ fn results_may_be_final() {
     for (answer, expected) in cases {
         assert_eq!(next(&play(&format!("{answer}; {done}"))), expected, "{answer}");
     }
-    let run = play("stop_on_first c1:nothing c2:bad; settle c1 missing; settle c2 invalid");
+    let run = play("stop_on_first c1:nothing c2:look!; settle c1 missing; settle c2 invalid");
     assert_eq!(next(&run), "finish “c2 done” tool c2", "a tool that is not there has no result");
     let run = play(&format!("judge c1:look c2:print; {done}"));
     assert_eq!(run.turn_results().len(), 2);
@@ -179,8 +191,17 @@ fn receipts_are_of_what_the_model_asked_for() {
     assert_eq!(receipts("answer c1:print; start c1; settle c1 failed"), 0);
     assert_eq!(receipts("answer c1:print; settle c1 receipt"), 0);
     assert_eq!(receipts("answer c1:look; start c1; settle c1 succeeded"), 0);
-    assert_eq!(receipts("answer c1:print; edit c1; start c1; settle c1 succeeded"), 0, "those of changed arguments");
-    assert_eq!(receipts("answer c1:books; start c1; c1/ nest; c1/ answer p1:print; c1/ start p1; c1/ settle p1 succeeded"), 1);
+    assert_eq!(
+        receipts("answer c1:print; edit c1; start c1; settle c1 succeeded"),
+        0,
+        "those of changed arguments"
+    );
+    assert_eq!(
+        receipts(
+            "answer c1:books; start c1; c1/ nest; c1/ answer p1:print; c1/ start p1; c1/ settle p1 succeeded"
+        ),
+        1
+    );
 }
 
 #[test]

@@ -122,25 +122,26 @@ impl Turn {
             .collect()
     }
 
-    /// Whether the call that `slot` must follow has settled.
-    pub(super) fn may_follow(&self, slot: &Slot) -> Following {
-        let Some(before) = slot.planned.after.as_ref().and_then(|call| self.slot(call)) else {
-            return Following::Free;
-        };
-        match before.state {
-            SlotState::Settled { .. } => Following::Free,
-            SlotState::Held { .. } => Following::Blocked,
-            SlotState::Open
-            | SlotState::Approved { .. }
-            | SlotState::Answered { .. }
-            | SlotState::Running { .. } => {
-                if before.waits() || self.may_follow(before) == Following::Blocked {
-                    Following::Blocked
-                } else {
-                    Following::Behind
-                }
-            }
+    /// Whether the call that `slot` follows, if it follows one, has its output.
+    pub(super) fn is_free(&self, slot: &Slot) -> bool {
+        slot.planned.after.as_ref().and_then(|call| self.slot(call)).is_none_or(Slot::is_settled)
+    }
+
+    /// How each call stands to the one that it follows, in one pass: calls follow earlier ones only.
+    pub(super) fn following(&self) -> Vec<Following> {
+        let mut all: Vec<Following> = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let before = slot.planned.after.as_ref().and_then(|call| self.index.get(call));
+            let following = match before.map(|at| (&self.slots[*at], all.get(*at))) {
+                None => Following::Free,
+                Some((before, _)) if before.is_settled() => Following::Free,
+                Some((before, _)) if before.waits() => Following::Blocked,
+                Some((_, Some(Following::Free | Following::Behind))) => Following::Behind,
+                Some((_, Some(Following::Blocked) | None)) => Following::Blocked,
+            };
+            all.push(following);
         }
+        all
     }
 }
 
@@ -168,6 +169,15 @@ impl Slot {
         matches!(self.state, SlotState::Settled { .. })
     }
 
+    /// Whether its body was started, and it is not known how it ended.
+    pub(super) fn has_begun(&self) -> bool {
+        match &self.state {
+            SlotState::Running { .. } => true,
+            SlotState::Held { attempt, .. } | SlotState::Approved { attempt, .. } => *attempt > 0,
+            SlotState::Open | SlotState::Answered { .. } | SlotState::Settled { .. } => false,
+        }
+    }
+
     /// Whether it waits for a person, itself or an agent nested in it.
     pub(super) fn waits(&self) -> bool {
         match &self.state {
@@ -190,13 +200,14 @@ impl Slot {
     }
 
     pub(super) fn pending(&self, within: &[CallId], agent: &AgentName) -> Option<Pending> {
-        let SlotState::Held { reason, expires, edited, .. } = &self.state else { return None };
+        let SlotState::Held { reason, expires, edited, attempt } = &self.state else { return None };
         Some(Pending {
             path: CallPath::new(within, self.planned.call.clone()),
             agent: agent.clone(),
             tool: self.planned.key.clone(),
             arguments: edited.as_deref().unwrap_or(&self.call().arguments).to_owned(),
             reason: reason.clone(),
+            attempt: *attempt,
             digest: self.planned.digest,
             expires: *expires,
         })

@@ -176,7 +176,9 @@ fn waits(held: &Held) -> String {
 pub(super) fn decision_words(decision: &Decision, reach: Reach, by: Option<&str>) -> String {
     let mut words = match decision {
         Decision::Approve => "approved".to_owned(),
-        Decision::ApproveEdited { arguments } => format!("approved with other arguments, {}", one_line(arguments)),
+        Decision::ApproveEdited { arguments } => {
+            format!("approved with other arguments, {}", one_line(arguments))
+        }
         Decision::Reject { message: None } => "rejected".to_owned(),
         Decision::Reject { message: Some(message) } => format!("rejected with {}", quoted(message)),
         Decision::Happened { output: given } => format!("said to have happened, with {}", output(given)),

@@ -153,10 +153,13 @@ struct Known<'a> {
     tool: &'a ToolKey,
     gate: Gate,
     in_doubt: bool,
+    /// The decision for good that covers it.
+    covered: Option<Standing<'a>>,
     is_ruled: bool,
 }
 
 /// A decision for good.
+#[derive(Clone, Copy)]
 struct Standing<'a> {
     seq: u64,
     by: &'a Option<String>,
@@ -185,7 +188,8 @@ impl<'a> Clerk<'a> {
                 for planned in &answered.calls {
                     let Work::Body { gate, .. } = planned.work else { continue };
                     let (agent, tool) = (&answered.agent, &planned.key);
-                    let known = Known { agent, tool, gate, in_doubt: false, is_ruled: false };
+                    let covered = self.standing.get(&(path, agent, tool)).copied();
+                    let known = Known { agent, tool, gate, in_doubt: false, covered, is_ruled: false };
                     self.calls.insert((path, &planned.call), known);
                 }
             }
@@ -215,6 +219,8 @@ impl<'a> Clerk<'a> {
             Entry::CallSettled(settled) if settled.how == How::Rejected => {
                 self.unasked(record, &settled.call, Ruled::Refused);
             }
+            // Nothing is decided any more about a call that has its output.
+            Entry::CallSettled(settled) => drop(self.calls.remove(&(path, &settled.call))),
             _ => {}
         }
     }
@@ -229,25 +235,32 @@ impl<'a> Clerk<'a> {
             (false, Gate::Ask) => Rule::ToolRule,
             (false, Gate::Open) => Rule::Unasked,
         };
-        if decided.reach == Reach::Always {
-            let standing = Standing { seq: record.seq, by: &decided.by };
-            self.standing.entry((path, known.agent, known.tool)).or_insert(standing);
-        }
         let ruled = Ruled::Said { decision: decided.decision.clone(), reach: decided.reach };
         let ruling = known.ruling(record, &decided.call, ruled, rule, decided.by.clone());
         self.rulings.push(ruling);
+        let (agent, tool) = (known.agent, known.tool);
+        if decided.reach == Reach::Always {
+            let standing = Standing { seq: record.seq, by: &decided.by };
+            self.standing.entry((path, agent, tool)).or_insert(standing);
+            for ((within, _), known) in &mut self.calls {
+                if *within == path && known.agent == agent && known.tool == tool {
+                    known.covered.get_or_insert(standing);
+                }
+            }
+        }
     }
 
     /// A call ran, or was refused, and nobody was asked about it: a rule must have said so.
     fn unasked(&mut self, record: &'a Record, call: &'a CallId, ruled: Ruled) {
         let path = record.path.as_slice();
         let Some(known) = self.calls.get_mut(&(path, call)) else { return };
-        if std::mem::replace(&mut known.is_ruled, true) || known.gate == Gate::Open {
+        if std::mem::replace(&mut known.is_ruled, true) {
             return;
         }
-        let (rule, by) = match self.standing.get(&(path, known.agent, known.tool)) {
-            Some(standing) => (Rule::Standing { seq: standing.seq }, standing.by.clone()),
-            None => (Rule::ToolRule, None),
+        let (rule, by) = match (known.covered, known.gate) {
+            (Some(standing), _) => (Rule::Standing { seq: standing.seq }, standing.by.clone()),
+            (None, Gate::Open) => return,
+            (None, Gate::Ask | Gate::Closed) => (Rule::ToolRule, None),
         };
         let ruling = known.ruling(record, call, ruled, rule, by);
         self.rulings.push(ruling);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_core::{
-    AfterTools, AgentName, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallSettled, CallStarted,
-    Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure, Finished, FoundTool, Gate,
-    HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Media, Message, Misbehaviour, ModelFailed, Output,
-    OutputContent, OutputStatus, Plan, Reach, Reasoning, Record, Revoked, Role, Run, Started, Timestamp, ToolKey,
-    Usage, call_digest, canonical, plan, time,
+    AfterTools, AgentName, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallSettled,
+    CallStarted, Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure, Finished,
+    FoundTool, Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Media, Message,
+    Misbehaviour, ModelFailed, Output, OutputContent, OutputStatus, Plan, Reach, Reasoning, Record, Revoked,
+    Role, Run, Started, Timestamp, ToolKey, Usage, call_digest, canonical, plan, time,
 };
 
 /// Every golden file of format 1: its name and its journal.
@@ -68,7 +68,10 @@ impl Journal {
             plan(items, &agent, run.seen(), look_up).expect("the answer can be carried out");
         let response_id = Some(format!("resp-{}", self.records.len()));
         let usage = Usage { cached_tokens: 3, reasoning_tokens: 2, ..Usage::tokens(20, 7) };
-        self.add_in(path, Entry::Answered(Answered { agent, items, calls, repeated, after, usage, response_id }));
+        self.add_in(
+            path,
+            Entry::Answered(Answered { agent, items, calls, repeated, after, usage, response_id }),
+        );
     }
 
     fn decide(&mut self, call: &str, decision: Decision, reach: Reach, by: Option<&str>) {
@@ -253,7 +256,15 @@ fn decisions() -> Vec<Record> {
     let pay = |id: &str, cents: u32| call(id, "pay", json!({ "to": "Bo", "cents": cents }));
     let send = |id: &str| call(id, "send", json!({ "text": id }));
     let mut journal = Journal::start("run-decisions", "desk", "Do it all.");
-    journal.answer(vec![pay("c1", 1), pay("c2", 2), pay("c3", 3), pay("c4", 4), pay("c5", 5), send("s1"), send("s2")]);
+    journal.answer(vec![
+        pay("c1", 1),
+        pay("c2", 2),
+        pay("c3", 3),
+        pay("c4", 4),
+        pay("c5", 5),
+        send("s1"),
+        send("s2"),
+    ]);
     for id in ["c1", "c2", "c3", "c4", "c5", "s1", "s2"] {
         journal.add(hold(id, HoldReason::Approval));
     }
@@ -261,7 +272,12 @@ fn decisions() -> Vec<Record> {
     journal.decide("c1", Decision::Approve, Reach::Call, Some("ann"));
     journal.decide("c2", edited, Reach::Call, Some("ann"));
     journal.decide("c3", Decision::Reject { message: None }, Reach::Call, None);
-    journal.decide("c4", Decision::Reject { message: Some("Too much.".to_owned()) }, Reach::Call, Some("bob"));
+    journal.decide(
+        "c4",
+        Decision::Reject { message: Some("Too much.".to_owned()) },
+        Reach::Call,
+        Some("bob"),
+    );
     journal.decide("c5", Decision::Approve, Reach::Call, Some("ann"));
     journal.decide("s1", Decision::Approve, Reach::Always, Some("bob"));
     for id in ["c1", "c2", "c5"] {
@@ -394,7 +410,8 @@ fn items() -> Vec<Record> {
         name: Some("a.png".to_owned()),
         detail: Some("low".to_owned()),
     };
-    let carried = |kind: &str| Carried { kind: kind.to_owned(), raw: json!({ "id": 7, "list": [null, true, -1.5] }) };
+    let carried =
+        |kind: &str| Carried { kind: kind.to_owned(), raw: json!({ "id": 7, "list": [null, true, -1.5] }) };
     let parts = vec![
         Content::text("Look: \u{2028}\u{1f980}\t\"quoted\" \\ \u{0}"),
         Content::Image(media.clone()),

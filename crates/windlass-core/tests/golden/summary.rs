@@ -9,7 +9,8 @@ pub(crate) fn of(replay: &Replay, records: &[Record]) -> String {
     let mut text = String::new();
     write_run(&mut text, "", &replay.run).expect("a string can be written to");
     for (digest, (output, _)) in &replay.receipts {
-        writeln!(text, "receipt {}: {:?}", digest.short(), output.text()).expect("a string can be written to");
+        writeln!(text, "receipt {}: {:?}", digest.short(), output.text())
+            .expect("a string can be written to");
     }
     for record in records {
         let Entry::Started(_) = record.entry else { continue };
@@ -60,7 +61,13 @@ fn write_run(text: &mut String, indent: &str, run: &Run) -> std::fmt::Result {
         writeln!(text, "{indent}history {}", line(item))?;
     }
     for produced in run.produced().iter().chain(&run.produced_in_open_turn()) {
-        writeln!(text, "{indent}produced by {} as {:?}: {}", produced.agent, produced.part, line(&produced.item))?;
+        writeln!(
+            text,
+            "{indent}produced by {} as {:?}: {}",
+            produced.agent,
+            produced.part,
+            line(&produced.item)
+        )?;
     }
     for item in run.for_session(0) {
         writeln!(text, "{indent}for the session {}", line(&item))?;
@@ -79,6 +86,7 @@ fn next(run: &Run) -> String {
         Next::HandOff { call, from, to, arguments } => format!("hand off {call} {from} {to} {arguments}"),
         Next::Judge { agent } => format!("judge of {agent}"),
         Next::Finish(candidate) => format!("finish {:?} from {:?}", candidate.output, candidate.source),
+        Next::Fail(failure) => format!("fail {failure}"),
         Next::Pause(pending) => format!("pause for {}", pending.len()),
         Next::Over => "over".to_owned(),
     }

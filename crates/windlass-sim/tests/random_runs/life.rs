@@ -221,7 +221,7 @@ impl Whole {
                 let call = pending.call().clone();
                 let by = Some("somebody".to_owned());
                 let decided = Decided { call, digest: pending.digest, decision, reach, by };
-                posts.push(Posted { path: pending.path.clone(), decided });
+                posts.push(Posted { path: pending.path.clone(), attempt: pending.attempt, decided });
                 continue;
             }
             if sim.chance(10) && !is_covered_by_another(&paused, &pending.path) {

@@ -30,7 +30,7 @@ use crate::hook::Hook;
 use crate::model::{ModelSettings, SharedModel};
 use crate::run::{IntoInput, Paused, RunBuilder};
 use crate::store::Store;
-use crate::tool::{IntoTools, RunContext, Tool};
+use crate::tool::{IntoTool, IntoTools, RunContext, Tool};
 
 /// An agent. It is a plain value: copies are cheap and stand for the same agent, and runs never change it.
 ///
@@ -157,6 +157,12 @@ impl<C: Send + Sync + 'static> Agent<C> {
     #[must_use]
     pub fn tools(self, tools: impl IntoTools<C>) -> Self {
         self.edited(|agent| agent.tools.extend(tools.into_tools().into_iter().map(Arc::new)))
+    }
+
+    /// Adds one tool.
+    #[must_use]
+    pub fn tool(self, tool: impl IntoTool<C>) -> Self {
+        self.edited(|agent| agent.tools.push(Arc::new(tool.into_tool())))
     }
 
     /// Adds an agent that this one may pass control to.

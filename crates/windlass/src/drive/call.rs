@@ -5,12 +5,12 @@ use std::future::Future;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     BodyKind, CallId, CallPath, CallSettled, Doubt, Entry, Failure, GateStep, Held, HoldReason, How, InvalidStep,
-    OutputContent, Runnable, Step, Timestamp, text,
+    OutputContent, Runnable, Step, Timestamp, ToolKey, text,
 };
 
 use super::calls::TurnWork;
 use super::prepare::Ready;
-use super::{Driver, Halt, Visibility, lock};
+use super::{Driver, Halt, Visibility};
 use crate::artefact::READ_ON;
 use crate::event::EventKind;
 use crate::guardrail::ToolVerdict;
@@ -23,8 +23,6 @@ pub(super) enum CallEnd {
     Settled,
     /// It waits for a person.
     Held,
-    /// The call before it waits for a person, and so it was not begun.
-    Deferred,
     /// It is left as it is, for another driver.
     Left,
     /// It has its output, and the run fails.
@@ -82,11 +80,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Err(self.broken(&windlass_core::Illegal::NoSuchCall(step.call().clone())))
             }
         };
-        turn.moved.send_replace(());
         ended.unwrap_or_else(CallEnd::Broken)
     }
 
-    fn begin<'a>(&self, call: &CallId, ready: Ready<C>, turn: &'a TurnWork<C>) -> CallWork<'a, C> {
+    pub(super) fn begin<'a>(&self, call: &CallId, ready: Ready<C>, turn: &'a TurnWork<C>) -> CallWork<'a, C> {
         let run = self.context(turn.agent.name());
         let facts = CallFacts {
             path: CallPath::new(&self.path, call.clone()),
@@ -99,7 +96,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             run,
             facts,
             turn.stop.child_token(),
-            self.emitter.clone(),
+            self.emitter.for_body(),
             self.shared.artefacts.clone(),
         );
         CallWork { call: call.clone(), ready, ctx, turn }
@@ -108,9 +105,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Finds out whether a person must decide, and holds the call or runs it.
     async fn gate(&self, step: GateStep, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
         let work = self.begin(step.call(), ready, turn);
-        if let Some(end) = self.wait_for_conflict(step.after(), &work).await? {
-            return Ok(end);
-        }
         if let Some(given) = self.receipt(&work) {
             return self.settle_given(&work, given, Started::No).await;
         }
@@ -158,13 +152,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if runnable.body() == BodyKind::Agent && self.locked(|run| run.is_running(&work.call)) {
             return self.resume_agent(work).await;
         }
-        if let Some(end) = self.wait_for_conflict(runnable.after(), &work).await? {
-            return Ok(end);
-        }
         let _permit = match &work.ready.tool.permits {
-            Some(permits) => match unless_stopped(&work.turn.stop, permits.clone().acquire_owned()).await {
-                Some(permit) => permit.ok(),
-                None => return self.settle_given(&work, Given::cancelled(), Started::No).await,
+            Some(permits) => match permits.clone().try_acquire_owned() {
+                Ok(permit) => Some(permit),
+                Err(_) => match waited_for(&work.turn.stop, permits.clone().acquire_owned()).await {
+                    Some(permit) => permit.ok(),
+                    None => return self.settle_given(&work, Given::cancelled(), Started::No).await,
+                },
             },
             None => None,
         };
@@ -189,31 +183,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
                 Ok(end)
             }
-        }
-    }
-
-    /// Waits until the call whose conflict key it shares has settled.
-    async fn wait_for_conflict(
-        &self,
-        after: Option<&CallId>,
-        work: &CallWork<'_, C>,
-    ) -> Result<Option<CallEnd>, Halt> {
-        let Some(before) = after else { return Ok(None) };
-        let mut moved = work.turn.moved.subscribe();
-        loop {
-            let (is_settled, waits) = self.locked(|run| (run.is_settled(before), run.waits(before)));
-            if waits || lock(&work.turn.deferred).contains(before) {
-                lock(&work.turn.deferred).insert(work.call.clone());
-                return Ok(Some(CallEnd::Deferred));
-            }
-            // The call before it may be what ended the turn.
-            if work.turn.stop.is_cancelled() {
-                return self.settle_given(work, Given::cancelled(), Started::No).await.map(Some);
-            }
-            if is_settled {
-                return Ok(None);
-            }
-            unless_stopped(&work.turn.stop, moved.changed()).await;
         }
     }
 
@@ -306,15 +275,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let OutputContent::Text(output) = &mut given.output
             && output.len() > budget
         {
+            let is_kept = work.ready.tool.output_visibility == Visibility::Open;
+            let (whole, shown) = (output.len(), output.floor_char_boundary(budget));
             let name = work.ctx.path().to_string();
-            if work.ready.tool.output_visibility == Visibility::Open {
+            if is_kept {
                 self.shared.artefacts.keep(&name, output).await?;
             }
-            let (whole, shown) = (output.len(), output.floor_char_boundary(budget));
             output.truncate(shown);
-            output.push_str(&format!(
-                "\n[cut: {shown} of {whole} bytes are shown; `{READ_ON}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}]"
-            ));
+            let mut note = format!("\n[cut: {shown} of {whole} bytes are shown");
+            if is_kept && work.turn.tools.tool(&ToolKey::bare(READ_ON)).is_some() {
+                note.push_str(&format!("; `{READ_ON}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}"));
+            }
+            output.push_str(&note);
+            output.push(']');
         }
         Ok(given)
     }
@@ -339,7 +312,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Records a call's output, then tells watchers, then hooks: what they do cannot change it.
-    async fn settle(&self, told: Option<(&CallWork<'_, C>, Then)>, settled: CallSettled) -> Result<(), Halt> {
+    pub(super) async fn settle(&self, told: Option<(&CallWork<'_, C>, Then)>, settled: CallSettled) -> Result<(), Halt> {
         let needs_telling = self.emitter.is_watched() || told.is_some();
         let copy = needs_telling.then(|| settled.clone());
         self.record(Entry::CallSettled(settled)).await?;
@@ -350,9 +323,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         if let Some((work, then)) = told {
             let ctx = work.ctx.clone();
-            let hooked = self.tell(&work.turn.agent, || Moment::CallEnded { ctx, how, output, then }).await;
-            if let Err(error) = hooked {
-                let message = format!("hook `call_ended` failed: {error}");
+            let told = self.tell(&work.turn.agent, || Moment::CallEnded { ctx, how, output, then });
+            let stopped = async {
+                work.turn.stop.cancelled().await;
+                tokio::time::sleep(self.shared.config.drain).await;
+            };
+            let message = tokio::select! {
+                biased;
+                told = told => told.err().map(|error| format!("hook `call_ended` failed: {error}")),
+                () = stopped => Some("hook `call_ended` did not come back".to_owned()),
+            };
+            if let Some(message) = message {
                 self.emitter.emit(EventKind::Warning { message }).await;
             }
         }
@@ -465,6 +446,11 @@ pub(super) fn given_for_timeout<C: Send + Sync + 'static>(tool: &Tool<C>, ctx: &
             Given::fatal(how, told, Failure::ToolTimeout { tool: tool.key().to_string(), call, seconds })
         }
     }
+}
+
+/// As [`unless_stopped`], for what another call gives up when it ends: if it ended the turn, it is of no use.
+pub(super) async fn waited_for<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
+    unless_stopped(stop, future).await.filter(|_| !stop.is_cancelled())
 }
 
 /// The future's result, or none where the turn is stopped first. What has finished is not lost to a stop.

@@ -1,19 +1,20 @@
 //! The calls of a turn, side by side: so many at once, in the model's order, each independent of the others.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_core::{CallId, CallSettled, Effect, Entry, Failure, How, SettleStep, Step, Work, text};
+use windlass_core::{CallId, CallSettled, Entry, Failure, How, SettleStep, Step, text};
 
 use super::call::CallEnd;
 use super::prepare::{Again, Ready};
 use super::{Driver, Halt};
 use crate::agent::{Agent, Toolset};
-use crate::run::{RunRecord, Settlement};
+
+/// What is to be done with a call, and what it found.
+type Queued<C> = (Step, Option<Ready<C>>);
 
 /// What the calls of one turn share.
 pub(super) struct TurnWork<C> {
@@ -21,25 +22,14 @@ pub(super) struct TurnWork<C> {
     pub(super) tools: Arc<Toolset<C>>,
     /// Stops the calls of this turn: the run was cancelled, or one of them ends it.
     pub(super) stop: CancellationToken,
-    /// Moves whenever a call of the turn settles or is held.
-    pub(super) moved: watch::Sender<()>,
-    /// Calls that were not begun, because the ones that they follow wait for a person.
-    pub(super) deferred: Mutex<BTreeSet<CallId>>,
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Works on the open calls until each has settled or waits for a person.
     pub(super) async fn work(&mut self, steps: Vec<Step>) -> Result<(), Halt> {
         self.guards_settled().await?;
-        let name = self.run().agent().clone();
-        let agent = self.agent(&name)?;
-        let tools = match self.tools.take() {
-            Some(tools) => tools,
-            None => agent.toolset(&self.context(&name), &self.graph).await?,
-        };
-        let queue = self.with_tools(steps, &agent, &tools)?;
-        let (stop, moved) = (self.stop.child_token(), watch::Sender::new(()));
-        let turn = TurnWork { agent, tools, stop, moved, deferred: Mutex::default() };
+        let turn = self.turn_work().await?;
+        let queue = self.with_tools(steps, &turn.agent, &turn.tools)?;
         let failure = self.run_queue(queue, &turn).await?;
         self.tools = Some(turn.tools);
         if let Some(failure) = failure {
@@ -52,13 +42,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(())
     }
 
+    async fn turn_work(&mut self) -> Result<TurnWork<C>, Halt> {
+        let name = self.run().agent().clone();
+        let agent = self.agent(&name)?;
+        let tools = match self.tools.take() {
+            Some(tools) => tools,
+            None => self.unless_stopped(agent.toolset(&self.context(&name), &self.graph)).await??,
+        };
+        Ok(TurnWork { agent, tools, stop: self.stop.child_token() })
+    }
+
     /// Every call with its tool. Whatever is missing is found out here, before any of them runs.
     fn with_tools(
         &mut self,
         steps: Vec<Step>,
         agent: &Agent<C>,
         tools: &Toolset<C>,
-    ) -> Result<Vec<(Step, Option<Ready<C>>)>, Halt> {
+    ) -> Result<Vec<Queued<C>>, Halt> {
         let mut fresh: BTreeMap<CallId, Ready<C>> = std::mem::take(&mut self.ready);
         let mut queue = Vec::with_capacity(steps.len());
         for step in steps {
@@ -85,27 +85,33 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(queue)
     }
 
-    /// Runs the queue. Gives the failure that ends the run, if one does: of several, the first in the model's
-    /// order, whichever came first.
-    async fn run_queue(
-        &self,
-        queue: Vec<(Step, Option<Ready<C>>)>,
-        turn: &TurnWork<C>,
-    ) -> Result<Option<Failure>, Halt> {
+    /// Runs the queue, each call after the one that it follows. Gives the failure that ends the run, if one does:
+    /// of several, the first in the model's order, whichever came first.
+    async fn run_queue(&self, queue: Vec<Queued<C>>, turn: &TurnWork<C>) -> Result<Option<Failure>, Halt> {
         let limit = self.shared.config.concurrency.unwrap_or(usize::MAX);
-        let mut queue = queue.into_iter().enumerate();
+        let (mut ready, mut behind) = (BTreeMap::new(), BTreeMap::new());
+        for (place, queued) in queue.into_iter().enumerate() {
+            match queued.0.after().cloned() {
+                Some(before) => drop(behind.insert(before, (place, queued))),
+                None => drop(ready.insert(place, queued)),
+            }
+        }
         let mut running = FuturesUnordered::new();
         let mut failure: Option<(usize, Failure)> = None;
         let mut broken = None;
         loop {
             while running.len() < limit && !turn.stop.is_cancelled() {
-                let Some((place, (step, ready))) = queue.next() else { break };
-                running.push(async move { (place, self.call(step, ready, turn).await) });
+                let Some((place, (step, found))) = ready.pop_first() else { break };
+                let call = step.call().clone();
+                running.push(async move { (place, call, self.call(step, found, turn).await) });
             }
-            let Some((place, end)) = running.next().await else { break };
+            let Some((place, call, end)) = running.next().await else { break };
             match end {
-                CallEnd::Settled | CallEnd::Held | CallEnd::Deferred | CallEnd::Left => {}
+                CallEnd::Settled => ready.extend(behind.remove(&call)),
+                // What follows a call that waits for a person waits with it.
+                CallEnd::Held | CallEnd::Left => {}
                 CallEnd::Fatal(fatal) => {
+                    ready.extend(behind.remove(&call));
                     if failure.as_ref().is_none_or(|(first, _)| place < *first) {
                         failure = Some((place, fatal));
                     }
@@ -120,8 +126,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(halt) = broken {
             return Err(halt);
         }
-        for (_, (step, _)) in queue {
+        while let Some((_, (step, _))) = ready.pop_first() {
             self.settle_unstarted(step.call()).await?;
+            ready.extend(behind.remove(step.call()));
         }
         Ok(failure.map(|(_, failure)| failure))
     }
@@ -134,6 +141,28 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         let settled = CallSettled::new(call.clone(), How::Cancelled, text::CANCELLED);
         self.record(Entry::CallSettled(settled)).await
+    }
+
+    /// Ends calls that had begun and that the run ends without: agents that wait for a person inside, and calls
+    /// that an earlier driver started. What was told to have started is told to have ended.
+    pub(super) async fn end_begun(&mut self) -> Result<(), Halt> {
+        let begun = self.run().begun();
+        if begun.is_empty() {
+            return Ok(());
+        }
+        let turn = self.turn_work().await?;
+        turn.stop.cancel();
+        for call in begun {
+            let has_agent = self.locked(|run| run.child(&call).is_some());
+            match self.again_unread(&call, &turn.tools).filter(|_| has_agent) {
+                Some(ready) => {
+                    self.resume_agent(self.begin(&call, ready, &turn)).await?;
+                }
+                None => self.settle(None, CallSettled::new(call, How::Cancelled, text::CANCELLED)).await?,
+            }
+        }
+        self.tools = Some(turn.tools);
+        Ok(())
     }
 
     /// Shows watchers the outputs of a turn that has settled.
@@ -153,44 +182,4 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.show(outputs).await;
         self.emitter.settled().await;
     }
-}
-
-/// What became of the calls of the last turn of a cancelled run.
-pub(super) fn settlement(record: &RunRecord) -> Settlement {
-    let mut settlement = Settlement::default();
-    let mut effects: BTreeMap<&CallId, Effect> = BTreeMap::new();
-    let mut started: BTreeMap<&CallId, bool> = BTreeMap::new();
-    let of_run = record.records.iter().filter(|record| record.path.is_empty()).map(|record| &record.entry);
-    for entry in of_run {
-        match entry {
-            Entry::Answered(answered) => {
-                settlement = Settlement::default();
-                effects.clear();
-                started.clear();
-                for planned in &answered.calls {
-                    if let Work::Body { effect, .. } = planned.work {
-                        effects.insert(&planned.call, effect);
-                        settlement.stopped.push(planned.call.clone());
-                    }
-                }
-            }
-            Entry::CallStarted(call) => {
-                started.insert(&call.call, true);
-            }
-            Entry::CallSettled(settled) => {
-                settlement.stopped.retain(|call| *call != settled.call);
-                let is_once = effects.get(&settled.call) == Some(&Effect::Once);
-                let list = match settled.how {
-                    How::Cancelled if is_once && started.contains_key(&settled.call) => &mut settlement.in_doubt,
-                    How::Cancelled => &mut settlement.stopped,
-                    How::LeftRunning => &mut settlement.in_doubt,
-                    _ => &mut settlement.finished,
-                };
-                list.push(settled.call.clone());
-            }
-            Entry::Cancelled(cancelled) => settlement.draining.clone_from(&cancelled.draining),
-            _ => {}
-        }
-    }
-    settlement
 }

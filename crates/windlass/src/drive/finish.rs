@@ -17,7 +17,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let results = self.run().turn_results();
         let first = results.first().map(|result| result.call.clone());
         let verdict = match &agent.inner.tool_use {
-            ToolUse::Judge(judge) => judge(self.context(name), results).await,
+            ToolUse::Judge(judge) => self.unless_stopped(judge(self.context(name), results)).await?,
             // The agent was changed while the run was paused.
             ToolUse::RunAgain | ToolUse::StopOnFirst | ToolUse::StopAt(_) => None,
         };
@@ -56,7 +56,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let of_run = self.shared.config.output_guardrails.iter().filter(|_| self.path.is_empty());
         let guardrails: Vec<_> = agent.inner.output_guardrails.iter().chain(of_run).collect();
         let checks = guardrails.iter().map(|guardrail| guardrail.check(ctx.clone(), output.clone()));
-        let verdicts = join_all(checks).await;
+        let verdicts = self.unless_stopped(join_all(checks)).await?;
         for (guardrail, verdict) in guardrails.iter().zip(verdicts) {
             let name = guardrail.name.to_string();
             match verdict {
@@ -75,7 +75,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) async fn fail_or_handle(&mut self, failure: Failure) -> Result<(), Halt> {
         let name = self.run().agent().clone();
         let handled = match &self.shared.config.handlers.on_failure {
-            Some(handler) if self.path.is_empty() => handler(self.context(&name), failure.clone()).await,
+            Some(handler) if self.path.is_empty() => {
+                self.unless_stopped(handler(self.context(&name), failure.clone())).await?
+            }
             _ => None,
         };
         match handled {

@@ -65,7 +65,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Runs the guardrails that come before anything else.
     pub(super) async fn guard_first(&mut self, agent: &Agent<C>) -> Result<(), Halt> {
         let mut first = self.guardrails(agent, Timing::First);
-        first.settle().await.map_err(Halt::Failure)
+        self.unless_stopped(first.settle()).await?.map_err(Halt::Failure)
     }
 
     /// Starts the guardrails that run beside the model.
@@ -78,6 +78,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Nothing takes effect before the guardrails beside the model have settled.
     pub(super) async fn guards_settled(&mut self) -> Result<(), Halt> {
+        if !self.guarded && !self.run().has_acted() {
+            // An earlier driver ended before they did, and nobody knows what they would have said.
+            self.guarded = true;
+            let name = self.run().agent().clone();
+            let agent = self.agent(&name)?;
+            self.guard_beside(&agent)?;
+        }
         let stop = self.stop.clone();
         let overlap = self.overlap.get_mut().unwrap_or_else(PoisonError::into_inner);
         tokio::select! {
@@ -89,7 +96,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     fn guardrails(&mut self, agent: &Agent<C>, timing: Timing) -> Overlap {
         let ctx = self.context(agent.name());
-        let input: Arc<[_]> = self.run().history().into();
+        let input: Arc<[_]> = self.run().asked_with().into();
         let of_run = self.shared.config.input_guardrails.iter().filter(|_| self.path.is_empty());
         let overlap = Overlap::default();
         let guardrails = agent.inner.input_guardrails.iter().chain(of_run).filter(|one| one.timing == timing);

@@ -20,7 +20,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let ctx = self.context(&from);
         let tools = match self.tools.take() {
             Some(tools) => tools,
-            None => agent.toolset(&ctx, &self.graph).await?,
+            None => self.unless_stopped(agent.toolset(&ctx, &self.graph)).await??,
         };
         self.agent(&to)?;
         let name = self.locked(|run| run.tool_of(&call).map(|key| key.name().to_owned())).unwrap_or_default();
@@ -28,7 +28,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(act) = handoff.and_then(|handoff| handoff.on_handoff.clone()) {
             let arguments = serde_json::from_str(&arguments).unwrap_or_default();
             let input = HandoffInput { ctx: ctx.clone(), to: to.clone(), arguments };
-            act(input).await.map_err(|message| {
+            self.unless_stopped(act(input)).await?.map_err(|message| {
                 Halt::Failure(Failure::Handoff { to: to.to_string(), message })
             })?;
         }

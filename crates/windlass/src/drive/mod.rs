@@ -20,11 +20,12 @@ mod receipt;
 mod secret;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next, Pending, Produced, Reach, Run, RunId,
+    AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next, Produced, Reach, Run, RunId,
     Started,
 };
 
@@ -34,7 +35,7 @@ use crate::error::{ConfigError, FailedRun, RunError, StoreError};
 use crate::event::{Emitter, EventKind, Watched};
 use crate::hook::{Hook, HookError, Moment};
 use crate::model::ModelError;
-use crate::run::{Cancel, CancelledRun, FinishedRun, Outcome, Paused, RunConfig, RunRecord};
+use crate::run::{Cancel, CancelledRun, FinishedRun, Outcome, Paused, RunConfig, RunRecord, Settlement};
 use crate::session::Session;
 use crate::store::{Posted, RunStatus};
 use crate::tool::RunContext;
@@ -152,16 +153,14 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
         }
         Origin::Paused(paused) => {
             let (record, receipts) = paused.into_parts();
-            let mut run = record.run.clone();
+            let run = record.run.clone();
             let journal = Journal::resume(record, config.store.clone(), terms).await?;
-            expire(&mut run, &journal).await?;
             (journal, run, Ledger::of(receipts), false)
         }
         Origin::Stored(run) => {
             let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
             let journal = Journal::open(&run, store, terms).await?;
-            let mut replay = journal.with_records(|records| Run::replay(records))?;
-            expire(&mut replay.run, &journal).await?;
+            let replay = journal.with_records(|records| Run::replay(records))?;
             (journal, replay.run, Ledger::of(replay.receipts), false)
         }
     };
@@ -208,6 +207,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let input = self.locked(|run| run.input().to_vec());
             session.append(input).await.map_err(RunError::Session)?;
         }
+        if !is_fresh {
+            // What was decided in time counts, though nobody was there to take it in time.
+            self.take_posted().await?;
+            self.expire().await?;
+        }
         self.drive().await
     }
 
@@ -232,6 +236,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Next::HandOff { call, from, to, arguments } => self.hand_off(call, from, to, arguments).await,
                 Next::Judge { agent } => self.judge(&agent).await,
                 Next::Finish(candidate) => self.finish(candidate).await,
+                Next::Fail(failure) => Err(Halt::Failure(failure)),
                 Next::Pause(_) => {
                     self.show_outputs().await;
                     self.emitter.settled().await;
@@ -248,11 +253,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             };
             match moved {
                 Ok(()) => self.save_turn().await?,
-                Err(Halt::Failure(failure)) => {
-                    self.record_settled(Entry::Failed(Failed { failure })).await?;
-                    self.save_turn().await?;
-                }
-                Err(Halt::Cancelled) if self.shared.cancel.hands_over() => return Ok(Stop::Left),
+                Err(Halt::Failure(failure)) => self.end_as(Entry::Failed(Failed { failure })).await?,
+                // What is open now says whether the run is cancelled, pauses instead, or is left.
+                Err(Halt::Cancelled) if self.stop.is_cancelled() => {}
                 Err(Halt::Cancelled) => self.cancelled().await?,
                 Err(Halt::Error(error)) => return Err(error),
             }
@@ -261,7 +264,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// A cancelled run that is to keep its approvals pauses, where nothing but they are open.
     fn pauses_instead(&self, next: &Next) -> bool {
-        matches!(next, Next::Pause(_)) && self.path.is_empty() && self.shared.cancel.keeps_approvals()
+        matches!(next, Next::Pause(_)) && self.shared.cancel.keeps_approvals()
     }
 
     /// Whether the outermost run was told to stop when a turn has settled.
@@ -275,8 +278,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return Ok(false);
         }
         let mut took_any = false;
-        for Posted { path, decided } in self.shared.journal.posted().await? {
-            let is_pending = self.run().pending().iter().any(|pending| pending.path == path);
+        for Posted { path, attempt, decided } in self.shared.journal.posted().await? {
+            let is_pending = self.run().pending().iter().any(|one| one.path == path && one.attempt == attempt);
             let entry = Entry::Decided(decided);
             if is_pending && self.run().apply_at(path.within(), &entry).is_ok() {
                 self.shared.journal.append(path.within(), entry).await?;
@@ -284,6 +287,25 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         }
         Ok(took_any)
+    }
+
+    /// Rejects what was waited for too long, in nobody's name.
+    async fn expire(&mut self) -> Result<(), RunError> {
+        let now = self.shared.journal.now();
+        for pending in self.run().pending().into_iter().filter(|pending| pending.is_over(now)) {
+            let entry = Entry::Decided(Decided {
+                call: pending.call().clone(),
+                digest: pending.digest,
+                decision: Decision::Reject { message: Some(windlass_core::text::EXPIRED.to_owned()) },
+                reach: Reach::Call,
+                by: Some("expiry".to_owned()),
+            });
+            let path = pending.path.within();
+            if self.run().apply_at(path, &entry).is_ok() {
+                self.shared.journal.append(path, entry).await?;
+            }
+        }
+        Ok(())
     }
 
     fn status(&self, stop: &Stop) -> RunStatus {
@@ -299,13 +321,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Ends the run as cancelled. Calls that were under way have settled by now; others never started.
     async fn cancelled(&mut self) -> Result<(), RunError> {
         let draining = std::mem::take(&mut *lock(&self.shared.draining));
-        self.record_settled(Entry::Cancelled(Cancelled { draining })).await?;
-        self.save_turn().await
+        self.end_as(Entry::Cancelled(Cancelled { draining })).await
     }
 
-    async fn record_settled(&mut self, entry: Entry) -> Result<(), RunError> {
-        match self.record(entry).await {
-            Ok(()) => Ok(()),
+    async fn end_as(&mut self, end: Entry) -> Result<(), RunError> {
+        let ended = match self.end_begun().await {
+            Ok(()) => self.record(end).await,
+            Err(halt) => Err(halt),
+        };
+        match ended {
+            Ok(()) => self.save_turn().await,
             Err(Halt::Error(error)) => Err(error),
             Err(Halt::Failure(_) | Halt::Cancelled) => Ok(()),
         }
@@ -317,7 +342,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some((digest, output)) = applied.receipt {
             self.shared.ledger.keep(digest, output, self.shared.journal.now());
         }
-        self.shared.journal.append(&self.path, self.shared.secrets.entry(entry)).await?;
+        self.shared.journal.append(&self.path, self.shared.secrets.entry(&self.path, entry)).await?;
         Ok(())
     }
 
@@ -330,7 +355,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn save_turn(&mut self) -> Result<(), RunError> {
         let Some(session) = &self.session else { return Ok(()) };
         let run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let items = self.shared.secrets.items(run.for_session(self.saved));
+        let items = self.shared.secrets.items(&[], run.for_session(self.saved));
         self.saved = self.saved.max(run.settled_len());
         session.append(items).await.map_err(RunError::Session)
     }
@@ -371,7 +396,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 model_error: self.model_error,
             }))),
             (Stop::Over, Some(End::Cancelled)) => {
-                let settlement = calls::settlement(&record);
+                let settlement = Settlement::of(&record.records);
                 Ok(Outcome::Cancelled(CancelledRun { settlement, record }))
             }
         }
@@ -403,9 +428,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
             name = moment.name();
             moment
         });
-        told.await.map_err(|error| {
+        self.unless_stopped(told).await?.map_err(|error| {
             Halt::Failure(Failure::Hook { hook: name.to_owned(), message: error.to_string() })
         })
+    }
+
+    /// What a function of the application gives, unless the run is stopped first: it need not ever come back.
+    async fn unless_stopped<F: Future>(&self, future: F) -> Result<F::Output, Halt> {
+        call::unless_stopped(&self.stop, future).await.ok_or(Halt::Cancelled)
     }
 
     /// The machine, for a driver that holds no calls under way.
@@ -429,24 +459,4 @@ fn output_of(produced: &Produced) -> Option<CallId> {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Rejects what was waited for too long, in nobody's name.
-async fn expire(run: &mut Run, journal: &Journal) -> Result<(), RunError> {
-    let now = journal.now();
-    let is_over = |pending: &Pending| pending.expires.is_some_and(|expires| expires <= now);
-    for pending in run.pending().into_iter().filter(is_over) {
-        let entry = Entry::Decided(Decided {
-            call: pending.call().clone(),
-            digest: pending.digest,
-            decision: Decision::Reject { message: Some(windlass_core::text::EXPIRED.to_owned()) },
-            reach: Reach::Call,
-            by: Some("expiry".to_owned()),
-        });
-        let path = pending.path.within();
-        if run.apply_at(path, &entry).is_ok() {
-            journal.append(path, entry).await?;
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! One turn's question to the model: who asks, with which tools, and what is made of the answer.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use windlass_core::{
     Usage, plan,
 };
 
+use super::call::unless_stopped;
 use super::{Driver, Halt};
 use crate::agent::{Agent, ForcedChoice, ToolUse, Toolset};
 use crate::error::ConfigError;
@@ -34,21 +36,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let agent = self.agent(&name)?;
         self.guard_and_greet(&agent).await?;
         let ctx = self.context(&name);
-        let tools = agent.toolset(&ctx, &self.graph).await?;
+        let tools = self.unless_stopped(agent.toolset(&ctx, &self.graph)).await??;
         let question = self.question(&agent).await?;
         self.tell_or_fail(&agent, || Moment::ModelAsked { ctx: ctx.clone(), turn }).await?;
         let answer = self.answer(&agent, turn, &question, &tools).await?;
         let usage = answer.usage.unwrap_or_else(Usage::unknown);
         let items: Arc<[Arc<Item>]> = answer.items.as_slice().into();
-        let planned = self.plan(answer.items, &agent, &tools).await;
-        let is_readable = planned.as_ref().err().is_none_or(Misbehaviour::answer_was_readable);
-        if let (Ok(plan), true) = (&planned, self.emitter.is_watched()) {
-            self.show_answer(&agent, plan).await;
-        }
-        if is_readable {
-            let told = Moment::ModelAnswered { ctx, items: items.clone() };
-            self.tell_or_fail(&agent, || told).await?;
-        }
+        let planned = self.take_answer(answer.items, &agent, &tools).await;
         match planned {
             Ok(Plan { items, calls, repeated }) => {
                 let after = match &agent.inner.tool_use {
@@ -67,12 +61,33 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.emitter.settled().await;
                 self.check_loop().await
             }
-            Err(misbehaviour) => {
+            // It was paid for, whatever came in between.
+            Err(halt @ (Halt::Failure(_) | Halt::Cancelled)) => {
                 let refused = AnswerRefused { agent: name, items: items.to_vec(), usage };
                 self.record(Entry::AnswerRefused(refused)).await?;
-                Err(Halt::Failure(Failure::Misbehaviour(misbehaviour)))
+                Err(halt)
             }
+            Err(halt @ Halt::Error(_)) => Err(halt),
         }
+    }
+
+    /// Plans an answer, and tells watchers and hooks of it.
+    async fn take_answer(
+        &mut self,
+        items: Vec<Arc<Item>>,
+        agent: &Agent<C>,
+        tools: &Arc<Toolset<C>>,
+    ) -> Result<Plan, Halt> {
+        let moment = Moment::ModelAnswered { ctx: self.context(agent.name()), items: items.as_slice().into() };
+        let planned = self.plan(items, agent, tools).await?;
+        let is_readable = planned.as_ref().err().is_none_or(Misbehaviour::answer_was_readable);
+        if let (Ok(plan), true) = (&planned, self.emitter.is_watched()) {
+            self.show_answer(agent, plan).await;
+        }
+        if is_readable {
+            self.tell_or_fail(agent, || moment).await?;
+        }
+        planned.map_err(|misbehaviour| Halt::Failure(Failure::Misbehaviour(misbehaviour)))
     }
 
     async fn guard_and_greet(&mut self, agent: &Agent<C>) -> Result<(), Halt> {
@@ -108,7 +123,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             })?),
             None => None,
         };
-        let instructions = agent.inner.instructions.text(&self.context(agent.name())).await;
+        let ctx = self.context(agent.name());
+        let instructions = self.unless_stopped(agent.inner.instructions.text(&ctx)).await?;
         Ok(Question { model, settings, instructions, shape })
     }
 
@@ -161,7 +177,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let filtered = match &self.shared.config.input_filter {
             Some(filter) => {
                 let items = run.history().to_vec();
-                Some(filter(ctx, ModelInput { instructions: question.instructions.clone(), items }).await)
+                let input = ModelInput { instructions: question.instructions.clone(), items };
+                Some(unless_stopped(&self.stop, filter(ctx, input)).await.ok_or(Halt::Cancelled)?)
             }
             None => None,
         };
@@ -182,13 +199,25 @@ impl<C: Send + Sync + 'static> Driver<C> {
         };
         let deltas = Deltas::new(self.emitter.clone());
         let asking = NextModel::new(&self.shared.config.model_layers, &question.model).answer(request, &deltas);
+        let was_asked = AtomicBool::new(false);
+        let asking = async {
+            was_asked.store(true, Ordering::Relaxed);
+            asking.await
+        };
         let overlap = self.overlap.get_mut().unwrap_or_else(PoisonError::into_inner);
-        tokio::select! {
+        let halt = tokio::select! {
             biased;
-            () = self.stop.cancelled() => Err(Halt::Cancelled),
-            failure = overlap.trips() => Err(Halt::Failure(failure)),
-            answer = asking => Ok(answer),
+            () = self.stop.cancelled() => Halt::Cancelled,
+            failure = overlap.trips() => Halt::Failure(failure),
+            answer = asking => return Ok(answer),
+        };
+        if was_asked.into_inner() {
+            // What it costs to be asked and not listened to, nobody says.
+            let error = "the run went on without its answer".to_owned();
+            let failed = ModelFailed { agent: agent.name().clone(), error, retry_after_ms: None };
+            self.record(Entry::ModelFailed(failed)).await?;
         }
+        Err(halt)
     }
 
     async fn plan(
@@ -196,8 +225,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         items: Vec<Arc<Item>>,
         agent: &Agent<C>,
         tools: &Arc<Toolset<C>>,
-    ) -> Result<Plan, Misbehaviour> {
-        let mut lookups = self.look_up(&items, agent, tools).await;
+    ) -> Result<Result<Plan, Misbehaviour>, Halt> {
+        let mut lookups = self.look_up(&items, agent, tools).await?;
         let mut ready = BTreeMap::new();
         let run = self.run();
         let planned = plan(items, agent.name(), run.seen(), |call| {
@@ -208,7 +237,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             lookup
         });
         self.ready = ready;
-        planned
+        Ok(planned)
     }
 
     async fn show_answer(&self, agent: &Agent<C>, plan: &Plan) {

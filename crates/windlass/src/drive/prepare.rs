@@ -64,13 +64,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         items: &[Arc<Item>],
         agent: &Agent<C>,
         tools: &Toolset<C>,
-    ) -> VecDeque<(Lookup, Option<Ready<C>>)> {
+    ) -> Result<VecDeque<(Lookup, Option<Ready<C>>)>, Halt> {
         let mut lookups = VecDeque::new();
+        let ctx = self.context(agent.name());
         for item in items {
             let Item::Call(call) = &**item else { continue };
             let found = match tools.find(call) {
                 // It may have been switched off while the model thought.
-                Found::Tool(tool) if !tool.enabled.ask(&self.context(agent.name())).await => Found::Nothing,
+                Found::Tool(tool) if !self.unless_stopped(tool.enabled.ask(&ctx)).await? => Found::Nothing,
                 found => found,
             };
             lookups.push_back(match found {
@@ -82,7 +83,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Found::Nothing => (self.missing(&call.name, tools.names()), None),
             });
         }
-        lookups
+        Ok(lookups)
     }
 
     /// Remembers what of a call must not be written down, before anything is.
@@ -94,7 +95,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             [] => None,
             fields => secret::without(&call.arguments, fields),
         };
-        self.shared.secrets.mark(call.id.clone(), Marked { arguments, output: tool.output_visibility });
+        self.shared.secrets.mark(CallPath::new(&self.path, call.id.clone()), Marked { arguments, output: tool.output_visibility });
     }
 
     fn missing(&self, name: &str, offered: Vec<String>) -> Lookup {

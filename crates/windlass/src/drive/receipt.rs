@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use windlass_core::{Digest, How};
 
-use super::call::{CallWork, Given, unless_stopped};
+use super::call::{CallWork, Given, unless_stopped, waited_for};
 use super::ledger::{Age, Claim, Flight};
 use super::{Driver, Halt};
 use crate::clock::Clock;
@@ -47,7 +47,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Claim::Mine(flight) => break flight,
                 Claim::Receipt(output) => return Ok(Err(Given::new(How::Receipt, output))),
                 Claim::Wait(mut landed) => {
-                    if unless_stopped(&work.turn.stop, landed.changed()).await.is_none() {
+                    if waited_for(&work.turn.stop, landed.changed()).await.is_none() {
                         return Ok(Err(Given::cancelled()));
                     }
                 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use windlass_core::{
-    Answered, Call, CallId, CallSettled, Entry, HandedOff, Item, Output, OutputContent, canonical,
+    Answered, Call, CallId, CallPath, CallSettled, Entry, HandedOff, Item, Output, OutputContent, canonical,
 };
 
 use super::lock;
@@ -21,7 +21,8 @@ pub(super) const SECRET: &str = "[secret]";
 #[derive(Default)]
 pub(super) struct Secrets {
     is_used: AtomicBool,
-    calls: Mutex<BTreeMap<CallId, Marked>>,
+    /// By path: agents inside calls may use the ids that the agent outside does.
+    calls: Mutex<BTreeMap<CallPath, Marked>>,
 }
 
 /// What may be written of one call.
@@ -41,57 +42,61 @@ pub(crate) enum Visibility {
 }
 
 impl Secrets {
-    pub(super) fn mark(&self, call: CallId, marked: Marked) {
+    pub(super) fn mark(&self, call: CallPath, marked: Marked) {
         self.is_used.store(true, Ordering::Relaxed);
         lock(&self.calls).insert(call, marked);
     }
 
-    /// An entry as it may be written.
-    pub(super) fn entry(&self, entry: Entry) -> Entry {
+    /// An entry of the run that `within` leads to, as it may be written.
+    pub(super) fn entry(&self, within: &[CallId], entry: Entry) -> Entry {
         if !self.is_used.load(Ordering::Relaxed) {
             return entry;
         }
         match entry {
             Entry::Answered(answered) => {
-                Entry::Answered(Answered { items: self.items(answered.items), ..answered })
+                Entry::Answered(Answered { items: self.items(within, answered.items), ..answered })
             }
-            Entry::CallSettled(settled) if self.output_of(&settled.call) == Visibility::Secret => {
+            Entry::CallSettled(settled) if self.output_of(within, &settled.call) == Visibility::Secret => {
                 Entry::CallSettled(CallSettled { output: SECRET.into(), ..settled })
             }
             Entry::HandedOff(HandedOff { call, to, history }) => {
-                Entry::HandedOff(HandedOff { call, to, history: history.map(|items| self.items(items)) })
+                Entry::HandedOff(HandedOff { call, to, history: history.map(|items| self.items(within, items)) })
             }
             other => other,
         }
     }
 
-    /// Items as they may be written.
-    pub(super) fn items(&self, items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
+    /// Items of the run that `within` leads to, as they may be written.
+    pub(super) fn items(&self, within: &[CallId], items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
         if !self.is_used.load(Ordering::Relaxed) {
             return items;
         }
-        items.into_iter().map(|item| self.item(item)).collect()
+        items.into_iter().map(|item| self.item(within, item)).collect()
     }
 
-    fn item(&self, item: Arc<Item>) -> Arc<Item> {
+    fn item(&self, within: &[CallId], item: Arc<Item>) -> Arc<Item> {
         match &*item {
-            Item::Call(call) => match self.arguments_of(&call.id) {
+            Item::Call(call) => match self.arguments_of(within, &call.id) {
                 Some(arguments) => Arc::new(Item::Call(Call { arguments, ..call.clone() })),
                 None => item,
             },
-            Item::Output(output) if self.output_of(&output.call) == Visibility::Secret => {
+            Item::Output(output) if self.output_of(within, &output.call) == Visibility::Secret => {
                 Arc::new(Item::Output(Output { content: OutputContent::from(SECRET), ..output.clone() }))
             }
             _ => item,
         }
     }
 
-    fn arguments_of(&self, call: &CallId) -> Option<String> {
-        lock(&self.calls).get(call).and_then(|marked| marked.arguments.clone())
+    fn arguments_of(&self, within: &[CallId], call: &CallId) -> Option<String> {
+        self.marked(within, call)?.arguments
     }
 
-    fn output_of(&self, call: &CallId) -> Visibility {
-        lock(&self.calls).get(call).map(|marked| marked.output).unwrap_or_default()
+    fn output_of(&self, within: &[CallId], call: &CallId) -> Visibility {
+        self.marked(within, call).map(|marked| marked.output).unwrap_or_default()
+    }
+
+    fn marked(&self, within: &[CallId], call: &CallId) -> Option<Marked> {
+        lock(&self.calls).get(&CallPath::new(within, call.clone())).cloned()
     }
 }
 

@@ -72,7 +72,8 @@ impl CancelHandle {
     }
 }
 
-/// What became of the calls of a run that was cancelled.
+/// What became of the calls of the last turn of a run that was cancelled, in the model's order. A call of an agent
+/// counts as in doubt where something inside the agent is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     /// They had finished, and keep their outputs.

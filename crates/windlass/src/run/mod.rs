@@ -6,6 +6,7 @@ mod config;
 mod input;
 mod outcome;
 mod paused;
+mod settlement;
 mod stream;
 
 pub use builder::RunBuilder;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use windlass_core::{
-    CallPath, Decided, Decision, Digest, Entry, InputAdded, OutputContent, Pending, Reach, Record, Revoked, Run, Standing, Timestamp,
-    Usage, from_text, to_text,
+    CallId, CallPath, Decided, Decision, Digest, Entry, InputAdded, OutputContent, Pending, Reach, Record, Revoked,
+    Run, Standing, Timestamp, Usage, from_text, to_text,
 };
 
 use super::{IntoInput, RunRecord};
@@ -53,9 +53,11 @@ impl Paused {
         self.record.run.pending()
     }
 
-    /// Decisions that cover later calls too.
+    /// Decisions that cover later calls too, nested agents' included.
     pub fn standing(&self) -> Vec<Standing> {
-        self.record.run.standing()
+        let mut found = Vec::new();
+        collect_standing(&self.record.run, &mut Vec::new(), &mut found);
+        found
     }
 
     /// What the run did so far.
@@ -121,7 +123,7 @@ impl Paused {
     /// Takes a decision for good back. Calls that it let run have run.
     pub fn revoke(&mut self, standing: &Standing) -> Result<(), DecideError> {
         let entry = Entry::Revoked(Revoked { agent: standing.agent.clone(), tool: standing.tool.clone() });
-        self.push(Vec::new(), entry)
+        self.push(standing.within.clone(), entry)
     }
 
     /// Adds input, which the model sees when it is next asked.
@@ -138,6 +140,10 @@ impl Paused {
     ) -> Result<(), DecideError> {
         let path = self.find(call.into())?;
         let digest = self.shown(&path)?;
+        let now = now();
+        if self.pending().iter().any(|pending| pending.path == path && pending.is_over(now)) {
+            return Err(DecideError::Expired(path));
+        }
         let entry = Entry::Decided(Decided {
             call: path.call().clone(),
             digest,
@@ -172,7 +178,7 @@ impl Paused {
         run.seen().get(path.call()).copied().ok_or_else(|| DecideError::NotPending(path.clone()))
     }
 
-    fn push(&mut self, path: Vec<windlass_core::CallId>, entry: Entry) -> Result<(), DecideError> {
+    fn push(&mut self, path: Vec<CallId>, entry: Entry) -> Result<(), DecideError> {
         self.record.run.apply_at(&path, &entry)?;
         let seq = self.record.records.len() as u64;
         self.record.records.push(Record { seq, at: now(), path, entry });
@@ -181,6 +187,17 @@ impl Paused {
 
     pub(crate) fn into_parts(self) -> (RunRecord, Receipts) {
         (self.record, self.receipts)
+    }
+}
+
+fn collect_standing(run: &Run, within: &mut Vec<CallId>, found: &mut Vec<Standing>) {
+    found.extend(run.standing().into_iter().map(|standing| Standing { within: within.clone(), ..standing }));
+    for call in run.unsettled() {
+        if let Some(child) = run.child(&call) {
+            within.push(call);
+            collect_standing(child, within, found);
+            within.pop();
+        }
     }
 }
 

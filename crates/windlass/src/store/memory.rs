@@ -168,7 +168,7 @@ impl Store for MemoryStore {
     fn post<'a>(&'a self, run: &'a RunId, posted: Posted) -> StoreResult<'a, ()> {
         self.now(|kept| {
             let inbox = &mut kept.run(run)?.inbox;
-            match inbox.iter().find(|known| known.path == posted.path) {
+            match inbox.iter().find(|known| known.is_about_the_same(&posted)) {
                 Some(known) if known.decided.is_same(&posted.decided) => Ok(()),
                 Some(_) => Err(StoreError::decided(run, &posted.path)),
                 None => {

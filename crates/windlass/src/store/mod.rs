@@ -164,8 +164,18 @@ pub struct StoredRun {
 pub struct Posted {
     /// The call and the calls that lead to it.
     pub path: CallPath,
+    /// Which question about the call it answers: see [`windlass_core::Pending::attempt`].
+    #[serde(default)]
+    pub attempt: u32,
     /// The decision.
     pub decided: Decided,
+}
+
+impl Posted {
+    /// Whether both answer the same question.
+    pub fn is_about_the_same(&self, other: &Self) -> bool {
+        self.path == other.path && self.attempt == other.attempt
+    }
 }
 
 /// Which idempotent call a result belongs to.

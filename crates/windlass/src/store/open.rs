@@ -69,10 +69,13 @@ pub async fn decide(
 ) -> Result<(), PostError> {
     let mut paused = paused(store, run).await?;
     let call = call.into();
+    let asked = paused.pending();
     paused.decide_as(by);
     paused.decide(call.clone(), decision, reach)?;
     let made = paused.record().records.last().map(|record| (&record.path, &record.entry));
     let Some((within, Entry::Decided(decided))) = made else { return Err(DecideError::NotPending(call).into()) };
-    let posted = Posted { path: CallPath::new(within, decided.call.clone()), decided: decided.clone() };
+    let path = CallPath::new(within, decided.call.clone());
+    let attempt = asked.iter().find(|pending| pending.path == path).map_or(0, |pending| pending.attempt);
+    let posted = Posted { path, attempt, decided: decided.clone() };
     Ok(store.post(run, posted).await?)
 }

@@ -263,7 +263,7 @@ fn posted(path: &str, shown: &str, decision: Decision, by: &str) -> Posted {
     let path = CallPath::from(path);
     let call = path.call().clone();
     let by = Some(by.to_owned());
-    Posted { path, decided: Decided { call, digest: digest(shown), decision, reach: Reach::Call, by } }
+    Posted { path, attempt: 0, decided: Decided { call, digest: digest(shown), decision, reach: Reach::Call, by } }
 }
 
 async fn a_decision_is_posted_once<S: Store>(check: Check, store: S) {
@@ -274,9 +274,12 @@ async fn a_decision_is_posted_once<S: Store>(check: Check, store: S) {
     check.done("the same by somebody else", store.post(&lease.run, again).await);
     let no = posted("c1", "shown", Decision::Reject { message: None }, "bea");
     check.refused("another", store.post(&lease.run, no.clone()).await, StoreErrorKind::Decided);
+    let later = Posted { attempt: 1, ..no.clone() };
+    check.done("one about a later question", store.post(&lease.run, later.clone()).await);
     let inner = Posted { path: "outer/c1".into(), ..no };
     check.done("one about the call of that name inside another", store.post(&lease.run, inner.clone()).await);
-    check.same("what was posted", check.done("reading", store.posted(&lease.run).await), vec![yes.clone(), inner]);
+    let expected = vec![yes.clone(), later, inner];
+    check.same("what was posted", check.done("reading", store.posted(&lease.run).await), expected);
     let unknown = store.post(&"other".into(), yes).await;
     check.refused("a decision for an unknown run", unknown, StoreErrorKind::NoSuchRun);
     check.same("what it has", check.done("reading", store.posted(&"other".into()).await), Vec::new());

@@ -9,7 +9,7 @@ use windlass_core::{AgentName, CallPath, Digest, RunId, ToolKey};
 
 use crate::artefact::Artefacts;
 use crate::error::StoreError;
-use crate::event::{Emitter, EventKind};
+use crate::event::{BodyEmitter, EventKind};
 
 /// A run, as the application's functions see it. It gives the application's own context by dereferencing.
 pub struct RunContext<C = ()> {
@@ -66,7 +66,7 @@ struct Inner<C> {
     raw_arguments: Arc<str>,
     receipt: Option<Digest>,
     cancel: CancellationToken,
-    emitter: Emitter,
+    emitter: BodyEmitter,
     artefacts: Arc<Artefacts>,
 }
 
@@ -84,7 +84,7 @@ impl<C> ToolContext<C> {
         run: RunContext<C>,
         facts: CallFacts,
         cancel: CancellationToken,
-        emitter: Emitter,
+        emitter: BodyEmitter,
         artefacts: Arc<Artefacts>,
     ) -> Self {
         let CallFacts { path, tool, arguments, raw_arguments, receipt } = facts;

@@ -4,10 +4,15 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod arguments;
+mod busy;
 mod deadlines;
+mod decisions;
 mod dispatch;
 mod ends;
 mod failures;
+mod lives;
+mod people;
+mod state;
 mod stop;
 mod support;
 mod twice;

@@ -50,14 +50,18 @@ type Configure = Arc<dyn Fn(RunBuilder) -> RunBuilder + Send + Sync>;
 pub struct Stage {
     surface: Surface,
     agent: Agent,
-    root: Agent,
+    /// Answers for the agent around, where there is one.
+    outer: ScriptedModel,
     configure: Configure,
 }
 
 impl Stage {
     pub fn new(surface: Surface, agent: Agent) -> Self {
-        let root = if surface.is_nested() { around(&agent) } else { agent.clone() };
-        Self { surface, agent, root, configure: Arc::new(|run| run) }
+        let outer = ScriptedModel::new([
+            Reply::call("outer", "inner", json!({ "input": "go" })),
+            Reply::text("outer done"),
+        ]);
+        Self { surface, agent, outer, configure: Arc::new(|run| run) }
     }
 
     /// Sets up every run on this stage.
@@ -68,14 +72,8 @@ impl Stage {
 
     /// The same stage with another agent: what the program may have become while a run was paused.
     pub fn recast(&self, agent: Agent) -> Self {
-        let root = if self.surface.is_nested() {
-            // The outer agent keeps its script.
-            let outer = Agent::new("outer").tools(agent.as_tool("inner", "The agent.").agent_turns(u32::MAX));
-            outer.model(ScriptedModel::new([Reply::text("outer done")]))
-        } else {
-            agent.clone()
-        };
-        Self { surface: self.surface, agent, root, configure: self.configure.clone() }
+        let outer = ScriptedModel::new([Reply::text("outer done")]);
+        Self { surface: self.surface, agent, outer, configure: self.configure.clone() }
     }
 
     /// The same stage, on which every run is cancelled before it begins.
@@ -86,8 +84,17 @@ impl Stage {
             act(&run.cancel_handle());
             run
         };
-        let (surface, agent, root) = (self.surface, self.agent.clone(), self.root.clone());
-        Self { surface, agent, root, configure: Arc::new(configure) }
+        Self { configure: Arc::new(configure), ..self.recast(self.agent.clone()) }
+    }
+
+    /// What is run: the agent, or one that does nothing but call it.
+    fn root(&self, agent: &Agent) -> Agent {
+        if self.surface.is_nested() {
+            let inner = agent.as_tool("inner", "The agent.").agent_turns(u32::MAX);
+            Agent::new("outer").model(self.outer.clone()).tools(inner)
+        } else {
+            agent.clone()
+        }
     }
 
     /// Where a call of the agent stands.
@@ -103,10 +110,10 @@ impl Stage {
     /// Plays the agent from the beginning until it ends or pauses.
     pub async fn play(&self) -> Act {
         let run = match self.surface {
-            Surface::Blocking | Surface::Streamed | Surface::Nested => self.root.run("go"),
+            Surface::Blocking | Surface::Streamed | Surface::Nested => self.root(&self.agent).run("go"),
             Surface::Resumed | Surface::NestedResumed => {
-                let text = self.lost_after_the_first_answer().await;
-                self.root.resume(Paused::from_text(&text).expect("what was written can be read"))
+                let paused = self.lost().await;
+                self.root(&self.agent).resume(paused)
             }
         };
         self.follow(run).await
@@ -115,12 +122,12 @@ impl Stage {
     /// Goes on with a paused run, as this surface does.
     pub async fn go_on(&self, paused: Paused) -> Act {
         let paused = if self.surface.is_resumed() { through_text(&paused) } else { paused };
-        self.follow(self.root.resume(paused)).await
+        self.follow(self.root(&self.agent).resume(paused)).await
     }
 
     /// A run on this stage, set up and not begun.
     pub fn run(&self) -> RunBuilder {
-        (self.configure)(self.root.run("go"))
+        (self.configure)(self.root(&self.agent).run("go"))
     }
 
     /// Follows a run to its outcome, watching it where this surface does.
@@ -135,11 +142,11 @@ impl Stage {
         Act { outcome, events, within: self.within() }
     }
 
-    /// The text of a run whose driver was lost when the model had answered and nothing else had happened.
-    async fn lost_after_the_first_answer(&self) -> String {
+    /// A run, read from its text, whose driver was lost when the model had answered and nothing else had happened.
+    pub async fn lost(&self) -> Paused {
         let stuck = InputGuardrail::new("stuck", |_, _| std::future::pending());
         let agent = self.agent.clone().input_guardrail(stuck);
-        let root = if self.surface.is_nested() { around(&agent) } else { agent };
+        let root = self.root(&agent);
         let store = Arc::new(MemoryStore::default());
         let run = (self.configure)(root.run("go")).run_id("run").store(store.clone());
         let answered = async {
@@ -159,17 +166,8 @@ impl Stage {
                 records = answered => records,
             }
         });
-        to_text(&records.await)
+        Paused::from_text(&to_text(&records.await)).expect("what was written can be read")
     }
-}
-
-/// An agent that does nothing but call `agent`, once.
-fn around(agent: &Agent) -> Agent {
-    let model = ScriptedModel::new([
-        Reply::call("outer", "inner", json!({ "input": "go" })),
-        Reply::text("outer done"),
-    ]);
-    Agent::new("outer").model(model).tools(agent.as_tool("inner", "The agent.").agent_turns(u32::MAX))
 }
 
 /// What a stage showed.

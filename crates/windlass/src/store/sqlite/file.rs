@@ -1,5 +1,6 @@
 //! The file: how it is opened, and what its errors mean to whoever reads them.
 
+use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -60,6 +61,10 @@ impl File {
             let message = format!("the folder `{}` cannot be made: {error}", folder.display());
             StoreError::of(StoreErrorKind::Disk, message).caused_by(error)
         })?;
+        // SQLite takes a file of one byte for an empty one, and would write over it.
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() == 1) {
+            return Err(self.not_a_database());
+        }
         let db = self.connect(WRITING)?;
         match schema::identify(&db).map_err(|error| self.cannot_be_opened(error))? {
             Found::Ours => {
@@ -163,7 +168,9 @@ impl File {
                 );
                 StoreError::of(StoreErrorKind::Corrupt, message)
             }
-            Found::Nothing | Found::Ours => StoreError::of(StoreErrorKind::Corrupt, format!("`{path}` is empty")),
+            Found::Nothing | Found::Ours | Found::Stump => {
+                StoreError::of(StoreErrorKind::Corrupt, format!("`{path}` is damaged: nothing is left in it"))
+            }
         }
     }
 
@@ -197,9 +204,7 @@ impl File {
         };
         let kind = kind_of(&error);
         let message = match (kind, error.sqlite_error_code()) {
-            (StoreErrorKind::Corrupt, Some(ErrorCode::NotADatabase)) => {
-                format!("`{path}` is not a store: {}; nothing in it was changed", self.look())
-            }
+            (StoreErrorKind::Corrupt, Some(ErrorCode::NotADatabase)) => return self.not_a_database(),
             (StoreErrorKind::Corrupt, _) => {
                 format!("`{path}` is damaged: {error}; what stands on its other pages can still be read")
             }
@@ -244,11 +249,16 @@ impl File {
         StoreError::new(format!("`{}` is closed", self.path.display()))
     }
 
+    fn not_a_database(&self) -> StoreError {
+        let message = format!("`{}` is not a store: {}; nothing in it was changed", self.path.display(), self.look());
+        StoreError::of(StoreErrorKind::Corrupt, message)
+    }
+
     /// What a file that is not a database looks like. Only asked of such a file: opening and closing a database
     /// by other means would take away the locks that SQLite has on it.
     fn look(&self) -> String {
         let mut head = [0; 48];
-        let read = std::fs::File::open(&self.path).and_then(|mut file| file.read(&mut head));
+        let read = fs::File::open(&self.path).and_then(|mut file| file.read(&mut head));
         match read.map(|length| std::str::from_utf8(&head[..length])) {
             Ok(Ok(text)) if !text.chars().any(|one| one.is_control() && !one.is_whitespace()) => {
                 format!("it is a text that begins with {:?}", text.lines().next().unwrap_or_default())
@@ -288,7 +298,9 @@ fn kind_of(error: &rusqlite::Error) -> StoreErrorKind {
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..)
-        | rusqlite::Error::Utf8Error(..) => return StoreErrorKind::Corrupt,
+        | rusqlite::Error::Utf8Error(..)
+        // What is asked does not change, so a table is missing that should be there.
+        | rusqlite::Error::SqlInputError { .. } => return StoreErrorKind::Corrupt,
         _ => {}
     }
     match error.sqlite_error_code() {
@@ -331,11 +343,11 @@ fn make_folder(path: &Path) -> std::io::Result<()> {
         .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
         .collect();
     let Some(folder) = missing.first() else { return Ok(()) };
-    std::fs::create_dir_all(folder)?;
+    fs::create_dir_all(folder)?;
     for made in &missing {
         let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Not every system can do this with a folder, and those that cannot need not.
-        if let Ok(above) = std::fs::File::open(above) {
+        if let Ok(above) = fs::File::open(above) {
             above.sync_all().ok();
         }
     }

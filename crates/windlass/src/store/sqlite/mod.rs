@@ -298,3 +298,7 @@ fn text(value: &impl Serialize) -> Result<String, Trouble> {
 fn value<T: DeserializeOwned>(text: &str) -> Result<T, Trouble> {
     serde_json::from_str(text).map_err(|error| Trouble::Damaged(format!("a value cannot be read: {error}")))
 }
+
+#[cfg(test)]
+#[path = "sqlite_tests.rs"]
+mod tests;

@@ -18,8 +18,8 @@ pub(super) struct Claimant {
 }
 
 pub(super) fn create(db: &Connection, run: &RunId, agent: &AgentName, by: &Claimant) -> Result<Lease, Trouble> {
-    let insert = "INSERT INTO runs (name, agent, status, epoch, owner, owned_until, created, updated)
-                  VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?6) ON CONFLICT (name) DO NOTHING";
+    let insert = "INSERT INTO runs (name, agent, status, epoch, records, owner, owned_until, created, updated)
+                  VALUES (?1, ?2, ?3, 1, 0, ?4, ?5, ?6, ?6) ON CONFLICT (name) DO NOTHING";
     let added = db.prepare_cached(insert)?.execute(params![
         run.as_str(),
         agent.as_str(),
@@ -55,7 +55,7 @@ pub(super) fn acquire(desk: &mut Desk<'_>, run: &RunId, by: &Claimant) -> Result
 }
 
 pub(super) fn renew(db: &Connection, lease: &Lease, until: Timestamp) -> Result<(), Trouble> {
-    let id = owned(db, lease)?;
+    let (id, _) = owned(db, lease)?;
     let update = "UPDATE runs SET owner = ?2, owned_until = ?3 WHERE id = ?1";
     db.prepare_cached(update)?.execute(params![id, lease.owner, time(until)])?;
     Ok(())
@@ -68,17 +68,14 @@ pub(super) fn release(db: &Connection, lease: &Lease) -> Result<(), Trouble> {
 }
 
 pub(super) fn mark(db: &Connection, lease: &Lease, status: RunStatus, now: Timestamp) -> Result<(), Trouble> {
-    let id = owned(db, lease)?;
+    let (id, _) = owned(db, lease)?;
     let update = "UPDATE runs SET status = ?2, updated = ?3 WHERE id = ?1";
     db.prepare_cached(update)?.execute(params![id, status_text(status), time(now)])?;
     Ok(())
 }
 
 pub(super) fn append(desk: &mut Desk<'_>, lease: &Lease, at: u64, lines: &[Line]) -> Result<(), Trouble> {
-    let id = owned(desk.db, lease)?;
-    let last = "SELECT max(seq) FROM lines WHERE run = ?1";
-    let last: Option<i64> = desk.db.prepare_cached(last)?.query_row([id], |row| row.get(0))?;
-    let next = last.map_or(Ok(0), |last| to_number(last + 1))?;
+    let (id, next) = owned(desk.db, lease)?;
     if next != at {
         return Err(if next < at && desk.gaps.is_behind(lease) {
             let message = format!(
@@ -95,46 +92,80 @@ pub(super) fn append(desk: &mut Desk<'_>, lease: &Lease, at: u64, lines: &[Line]
     for (seq, line) in (at..).zip(lines) {
         insert.execute(params![id, number(seq)?, line.hash.to_string(), line.body])?;
     }
+    let records = number(at + lines.len() as u64)?;
+    desk.db.prepare_cached("UPDATE runs SET records = ?2 WHERE id = ?1")?.execute([id, records])?;
     Ok(())
 }
 
 pub(super) fn load(db: &Connection, run: &RunId, from: u64) -> Result<Vec<Line>, Trouble> {
-    let select = "SELECT seq, hash, body FROM lines
-                  WHERE run = (SELECT id FROM runs WHERE name = ?1) AND seq >= ?2 ORDER BY seq";
-    let mut select = db.prepare_cached(select)?;
-    let mut rows = select.query(params![run.as_str(), number(from)?])?;
-    let mut lines = Vec::new();
-    loop {
-        match next_line(&mut rows, from + lines.len() as u64) {
-            Ok(Some(line)) => lines.push(line),
-            Ok(None) => return Ok(lines),
-            Err(Trouble::Sqlite(error)) => {
-                let kept = from + lines.len() as u64;
-                return Err(if is_damage(&error) {
-                    Trouble::Damaged(format!("its first {kept} records can be read, record {kept} cannot ({error})"))
-                } else {
-                    error.into()
-                });
-            }
-            Err(trouble) => return Err(trouble),
-        }
+    // The count and the lines must be of one moment.
+    let moment = db.unchecked_transaction()?;
+    let select = "SELECT id, records FROM runs WHERE name = ?1";
+    let found = moment
+        .prepare_cached(select)?
+        .query_row([run.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))
+        .optional()?;
+    let Some((id, records)) = found else { return Ok(Vec::new()) };
+    let records = to_number(records)?;
+    match by_index(&moment, id, from) {
+        Ok(lines) if lines.len() as u64 == records.saturating_sub(from) => Ok(lines),
+        Err(Trouble::Sqlite(error)) if !is_damage(&error) => Err(error.into()),
+        Ok(_) | Err(_) => without_index(&moment, id, from, records),
     }
 }
 
-fn next_line(rows: &mut rusqlite::Rows<'_>, expected: u64) -> Result<Option<Line>, Trouble> {
-    let Some(row) = rows.next()? else { return Ok(None) };
-    let seq = to_number(row.get(0)?)?;
-    if seq != expected {
-        return Err(Trouble::Damaged(format!("record {expected} is missing")));
+fn by_index(db: &Connection, run: i64, from: u64) -> Result<Vec<Line>, Trouble> {
+    let select = "SELECT seq, hash, body FROM lines WHERE run = ?1 AND seq >= ?2 ORDER BY seq";
+    let mut select = db.prepare_cached(select)?;
+    let mut rows = select.query([run, number(from)?])?;
+    let mut lines = Vec::new();
+    while let Some(row) = rows.next()? {
+        let expected = from + lines.len() as u64;
+        if to_number(row.get(0)?)? != expected {
+            return Err(Trouble::Damaged(format!("record {expected} is missing")));
+        }
+        lines.push(line(row, 1)?);
     }
-    let hash = row.get_ref(1)?.as_str().ok().and_then(|hash| hash.parse().ok());
-    let hash = hash.ok_or_else(|| Trouble::Damaged(format!("the hash of record {seq} cannot be read")))?;
-    Ok(Some(Line { hash, body: row.get(2)? }))
+    Ok(lines)
+}
+
+/// Looks at all lines of the table, one by one. Whatever can be read is found, however damaged the index is, and
+/// other pages are.
+fn without_index(db: &Connection, run: i64, from: u64, records: u64) -> Result<Vec<Line>, Trouble> {
+    // Lines are never deleted, so they are numbered without gaps.
+    let last: i64 = db.query_row("SELECT sum(records) FROM runs NOT INDEXED", [], |row| row.get(0))?;
+    let mut select = db.prepare("SELECT seq, hash, body, run FROM lines WHERE id = ?1")?;
+    let mut lines = Vec::new();
+    for id in 1..=last {
+        let expected = from + lines.len() as u64;
+        let found = select.query_row([id], |row| {
+            let is_next = row.get::<_, i64>(3)? == run && u64::try_from(row.get::<_, i64>(0)?) == Ok(expected);
+            Ok(if is_next { line(row, 1).ok() } else { None })
+        });
+        match found {
+            Ok(Some(line)) => lines.push(line),
+            Ok(None) | Err(rusqlite::Error::QueryReturnedNoRows) => {}
+            Err(error) if is_damage(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match from + lines.len() as u64 {
+        kept if kept < records => Err(Trouble::Damaged(format!(
+            "of {records} records, the first {kept} can be read, and record {kept} cannot"
+        ))),
+        _ => Ok(lines),
+    }
+}
+
+/// The line whose hash stands in this column and whose text in the next.
+fn line(row: &Row<'_>, column: usize) -> Result<Line, Trouble> {
+    let hash = row.get_ref(column)?.as_str().ok().and_then(|hash| hash.parse().ok());
+    let hash = hash.ok_or_else(|| Trouble::Damaged("a hash cannot be read".to_owned()))?;
+    Ok(Line { hash, body: row.get(column + 1)? })
 }
 
 pub(super) fn list(db: &Connection) -> Result<Vec<StoredRun>, Trouble> {
-    let select = "SELECT name, agent, status, owner, owned_until, created, updated,
-                         (SELECT max(seq) FROM lines WHERE lines.run = runs.id)
+    let select = "SELECT name, agent, status, owner, owned_until, created, updated, records
                   FROM runs ORDER BY created DESC, name DESC";
     let mut select = db.prepare_cached(select)?;
     let mut rows = select.query([])?;
@@ -156,7 +187,7 @@ fn stored_run(row: &Row<'_>) -> Result<StoredRun, Trouble> {
         run,
         agent: AgentName::from(row.get::<_, String>(1)?),
         status,
-        records: row.get::<_, Option<i64>>(7)?.map_or(Ok(0), |last| to_number(last + 1))?,
+        records: to_number(row.get(7)?)?,
         owner: owner.zip(until.map(to_time)),
         created: to_time(row.get(5)?),
         updated: to_time(row.get(6)?),
@@ -166,10 +197,10 @@ fn stored_run(row: &Row<'_>) -> Result<StoredRun, Trouble> {
 pub(super) fn post(db: &Connection, run: &RunId, posted: &Posted) -> Result<(), Trouble> {
     let id = id_of(db, run)?.ok_or_else(|| no_such_run(run))?;
     let path = text(&posted.path)?;
-    let select = "SELECT hash, body FROM inbox WHERE run = ?1 AND path = ?2";
+    let select = "SELECT hash, body FROM inbox WHERE run = ?1 AND path = ?2 AND attempt = ?3";
     let known = db
         .prepare_cached(select)?
-        .query_row(params![id, path], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))
+        .query_row(params![id, path, posted.attempt], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))
         .optional()?;
     if let Some((hash, body)) = known {
         let known: Posted = value(&unseal(&hash, body)?)?;
@@ -177,8 +208,8 @@ pub(super) fn post(db: &Connection, run: &RunId, posted: &Posted) -> Result<(), 
         return if is_same { Ok(()) } else { Err(StoreError::decided(run, &posted.path).into()) };
     }
     let body = text(posted)?;
-    let insert = "INSERT INTO inbox (run, path, hash, body) VALUES (?1, ?2, ?3, ?4)";
-    db.prepare_cached(insert)?.execute(params![id, path, seal(&body), body])?;
+    let insert = "INSERT INTO inbox (run, path, attempt, hash, body) VALUES (?1, ?2, ?3, ?4, ?5)";
+    db.prepare_cached(insert)?.execute(params![id, path, posted.attempt, seal(&body), body])?;
     Ok(())
 }
 
@@ -209,15 +240,15 @@ pub(super) fn artefact(db: &Connection, run: &RunId, name: &str) -> Result<Optio
     found.map(|(hash, body)| unseal(&hash, body)).transpose()
 }
 
-/// The number of a run, for whoever owns it.
-fn owned(db: &Connection, lease: &Lease) -> Result<i64, Trouble> {
-    let select = "SELECT id, epoch FROM runs WHERE name = ?1";
+/// The number of a run and how many records it has, for whoever owns it.
+fn owned(db: &Connection, lease: &Lease) -> Result<(i64, u64), Trouble> {
+    let select = "SELECT id, records, epoch FROM runs WHERE name = ?1";
     let found = db
         .prepare_cached(select)?
-        .query_row([lease.run.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))
+        .query_row([lease.run.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()?;
-    let (id, epoch) = found.ok_or_else(|| no_such_run(&lease.run))?;
-    if to_number(epoch)? == lease.epoch { Ok(id) } else { Err(StoreError::fenced(lease).into()) }
+    let (id, records, epoch): (i64, i64, i64) = found.ok_or_else(|| no_such_run(&lease.run))?;
+    if to_number(epoch)? == lease.epoch { Ok((id, to_number(records)?)) } else { Err(StoreError::fenced(lease).into()) }
 }
 
 fn id_of(db: &Connection, run: &RunId) -> Result<Option<i64>, Trouble> {

@@ -11,8 +11,9 @@ pub(super) const VERSION: i32 = 1;
 /// Version 1.
 ///
 /// Runs and sessions have numbers of their own, so that a line does not repeat a long name. Lines go to the end of
-/// one table whatever run they belong to: lines of many runs that are committed together then share pages. Every
-/// text that is read back as a value stands beside its SHA-256: SQLite itself does not notice a flipped bit.
+/// one table whatever run they belong to: lines of many runs that are committed together then share pages. A run says
+/// how many it has, because a chain does not show that its end is missing. Every text that is read back as a value
+/// stands beside its SHA-256: SQLite itself does not notice a flipped bit.
 const VERSION_1: &str = "
     CREATE TABLE runs (
         id INTEGER PRIMARY KEY,
@@ -20,6 +21,7 @@ const VERSION_1: &str = "
         agent TEXT NOT NULL,
         status TEXT NOT NULL,
         epoch INTEGER NOT NULL,
+        records INTEGER NOT NULL,
         owner TEXT,
         owned_until INTEGER,
         created INTEGER NOT NULL,
@@ -37,9 +39,10 @@ const VERSION_1: &str = "
         id INTEGER PRIMARY KEY,
         run INTEGER NOT NULL,
         path TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
         hash TEXT NOT NULL,
         body TEXT NOT NULL,
-        UNIQUE (run, path)
+        UNIQUE (run, path, attempt)
     ) STRICT;
     CREATE TABLE artefacts (
         id INTEGER PRIMARY KEY,
@@ -83,6 +86,8 @@ pub(super) enum Found {
     Nothing,
     /// Ours, in a version that can be read.
     Ours,
+    /// Ours, with nothing left in it.
+    Stump,
     /// Ours, in a version that is not known here.
     Newer { version: i32 },
     /// Another program's.
@@ -98,6 +103,7 @@ pub(super) fn identify(db: &Connection) -> Result<Found, rusqlite::Error> {
         .query_map([], |row| row.get(0))?
         .collect::<Result<Vec<String>, _>>()?;
     Ok(match (application, version) {
+        (APPLICATION, 1..=VERSION) if tables.is_empty() => Found::Stump,
         (APPLICATION, 1..=VERSION) => Found::Ours,
         (APPLICATION, version) if version > VERSION => Found::Newer { version },
         (0, 0) if tables.is_empty() => Found::Nothing,

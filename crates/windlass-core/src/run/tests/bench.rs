@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::run::{CandidateSource, End, Illegal, Next, Replay, Run, Step};
 use crate::{
-    AfterTools, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallSettled, CallStarted, Cancelled,
-    Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure, Finished, FoundTool, Gate, HandedOff, Held,
-    HoldReason, How, InputAdded, Item, Lookup, Message, ModelFailed, OutputStatus, Plan, Reach, Record, Revoked, Role,
-    Started, Timestamp, ToolKey, Usage, call_digest, plan,
+    AfterTools, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallSettled, CallStarted,
+    Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure, Finished, FoundTool,
+    Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Message, ModelFailed, OutputStatus,
+    Plan, Reach, Record, Revoked, Role, Started, Timestamp, ToolKey, Usage, call_digest, plan,
 };
 
 /// A run and its journal.
@@ -169,7 +169,8 @@ fn entry(run: &Run, line: &str) -> Entry {
 pub(super) fn answer(run: &Run, items: Vec<Item>, after: AfterTools) -> Entry {
     let agent = run.agent().clone();
     let items = items.into_iter().map(Arc::new).collect();
-    let Plan { items, calls, repeated } = plan(items, &agent, run.seen(), look_up).expect("it can be planned");
+    let Plan { items, calls, repeated } =
+        plan(items, &agent, run.seen(), look_up).expect("it can be planned");
     let usage = Usage::tokens(1, 1);
     Entry::Answered(Answered { agent, items, calls, repeated, after, usage, response_id: None })
 }
@@ -178,8 +179,13 @@ fn calls(words: &[&str]) -> Vec<Item> {
     words
         .iter()
         .map(|word| {
-            let (id, tool) = word.split_once(':').expect("a call is written `id:tool`");
-            Item::call(id, tool, if tool == "bad" { "{" } else { "{}" })
+            let (id, tool) = word
+                .split_once(':')
+                .expect("a call is written `id:tool`, or `id:tool!` with arguments that cannot be used");
+            match tool.strip_suffix('!') {
+                Some(tool) => Item::call(id, tool, "{"),
+                None => Item::call(id, tool, "{}"),
+            }
         })
         .collect()
 }
@@ -187,7 +193,7 @@ fn calls(words: &[&str]) -> Vec<Item> {
 /// The tools that scripts know.
 pub(super) fn look_up(call: &Call) -> Lookup {
     let (body, effect, gate) = match call.name.as_str() {
-        "look" | "bad" => (BodyKind::Function, Effect::Pure, Gate::Open),
+        "look" => (BodyKind::Function, Effect::Pure, Gate::Open),
         "print" => (BodyKind::Function, Effect::Idempotent, Gate::Open),
         "transfer" => (BodyKind::Function, Effect::Once, Gate::Open),
         "send" => (BodyKind::Function, Effect::Once, Gate::Ask),
@@ -199,7 +205,8 @@ pub(super) fn look_up(call: &Call) -> Lookup {
         name => return Lookup::Missing { text: format!("no {name}") },
     };
     let key = ToolKey::of_call(call);
-    let arguments = if call.arguments == "{" { Err("not JSON".to_owned()) } else { Ok(call.arguments.clone()) };
+    let arguments =
+        if call.arguments == "{" { Err("not JSON".to_owned()) } else { Ok(call.arguments.clone()) };
     let receipt = (effect == Effect::Idempotent).then(|| call_digest(&key, &call.arguments));
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
     Lookup::Tool(FoundTool { key, body, effect, gate, conflict, receipt, arguments })
@@ -244,6 +251,7 @@ pub(super) fn next(run: &Run) -> String {
             };
             format!("finish “{}” {source}", candidate.output)
         }
+        Next::Fail(failure) => format!("fail {failure}"),
         Next::Pause(pending) => {
             let paths: Vec<String> = pending.iter().map(|pending| pending.path.to_string()).collect();
             format!("pause {}", paths.join(", "))

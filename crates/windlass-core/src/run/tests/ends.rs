@@ -9,8 +9,14 @@ fn however_a_run_ends_every_call_has_its_output() {
         ("answer c1:look c2:look; fail", open),
         ("answer c1:look c2:pay; hold c2; cancel", open),
         ("answer c1:look c2:look; start c1; cancel", open),
-        ("answer c1:look c2:look; start c1; settle c1 succeeded; fail", "user, call c1, call c2, output c1, output c2 failed"),
-        ("answer c1:look c2:look; start c2; settle c2 succeeded; cancel", "user, call c1, call c2, output c1 failed, output c2"),
+        (
+            "answer c1:look c2:look; start c1; settle c1 succeeded; fail",
+            "user, call c1, call c2, output c1, output c2 failed",
+        ),
+        (
+            "answer c1:look c2:look; start c2; settle c2 succeeded; cancel",
+            "user, call c1, call c2, output c1 failed, output c2",
+        ),
         ("answer c1:look c2:look; start c1; settle_and_end c1 failed; fail", open),
         ("answer c1:pay c2:pay; hold c1; approve c1; cancel", open),
         ("answer c1:pay c2:transfer; start c2; doubt c2; cancel", open),
@@ -44,7 +50,10 @@ fn an_answer_of_which_nothing_took_effect_is_taken_back() {
     for (script, expected) in cases {
         let run = play(script);
         assert_eq!(history(&run), expected, "{script}");
-        assert_eq!(items(run.produced().iter().map(|produced| &produced.item)), expected.trim_start_matches("user").trim_start_matches(", "));
+        assert_eq!(
+            items(run.produced().iter().map(|produced| &produced.item)),
+            expected.trim_start_matches("user").trim_start_matches(", ")
+        );
     }
 }
 
@@ -66,8 +75,22 @@ fn an_output_that_a_guardrail_refused_is_withheld() {
 #[test]
 fn a_run_that_has_ended_stays_ended() {
     let entries = [
-        "say", "answer c1:look", "refused", "failed_model", "hold c1", "approve c1", "revoke pay", "start c1",
-        "settle c1 succeeded", "handoff h1 billing", "went_on", "input", "finish", "fail", "cancel", "started",
+        "say",
+        "answer c5:look",
+        "refused",
+        "failed_model",
+        "hold c1",
+        "approve c1",
+        "revoke pay",
+        "start c1",
+        "settle c1 succeeded",
+        "handoff h1 billing",
+        "went_on",
+        "input",
+        "finish",
+        "fail",
+        "cancel",
+        "started",
     ];
     for ended in ["say; finish", "fail", "cancel", "answer c1:pay; hold c1; cancel"] {
         for entry in entries {
@@ -80,7 +103,8 @@ fn a_run_that_has_ended_stays_ended() {
 
 #[test]
 fn a_body_of_a_nested_agent_may_end_after_the_agent() {
-    let inside = "answer c1:books; start c1; c1/ nest; c1/ answer p1:look; c1/ start p1; c1/ settle p1 left_running";
+    let inside =
+        "answer c1:books; start c1; c1/ nest; c1/ answer p1:look; c1/ start p1; c1/ settle p1 left_running";
     let over = format!("{inside}; c1/ say; c1/ finish");
     let settled = format!("{over}; settle c1 succeeded");
     for script in [inside, &over, &settled, &format!("{settled}; say; finish")] {

@@ -31,7 +31,11 @@ fn a_decision_is_made_once() {
             let twice = play(&format!("{decided}; {second}"));
             assert_eq!(twice.next(), play(&decided).next(), "{first}, then {second}");
         } else {
-            assert_eq!(refusal(&decided, second), "call `c1` was decided otherwise before", "{first}, then {second}");
+            assert_eq!(
+                refusal(&decided, second),
+                "call `c1` was decided otherwise before",
+                "{first}, then {second}"
+            );
         }
     }
 }
@@ -43,7 +47,10 @@ fn a_decision_said_again_counts_as_said_whatever_has_become_of_the_call() {
     for then in later {
         let before = play(&format!("{decided}; {then}"));
         assert_eq!(play(&format!("{decided}; {then}; approve c1")), before, "{then}");
-        assert_eq!(refusal(&format!("{decided}; {then}"), "reject c1"), "call `c1` was decided otherwise before");
+        assert_eq!(
+            refusal(&format!("{decided}; {then}"), "reject c1"),
+            "call `c1` was decided otherwise before"
+        );
     }
 }
 
@@ -60,7 +67,7 @@ fn a_decision_answers_what_is_asked() {
         assert_eq!(refusal(in_doubt, wrong), waits("to know whether it happened"));
     }
     assert_eq!(refusal(held, "edit_always c1"), waits("for a decision about itself alone"));
-    for nothing_to_decide in ["nothing", "bad", "to_billing"] {
+    for nothing_to_decide in ["nothing", "look!", "to_billing"] {
         let state = format!("answer c1:{nothing_to_decide} c2:look");
         assert_eq!(refusal(&state, "approve c1"), waits("for nobody"), "{nothing_to_decide}");
         assert_eq!(refusal(&state, "reject c1"), waits("for nobody"), "{nothing_to_decide}");
@@ -82,7 +89,10 @@ fn a_decision_may_come_before_anybody_asked() {
     assert_eq!(next(&play("answer c1:pay; approve c1")), "calls run c1#1");
     assert_eq!(next(&play("answer c1:send; reject c1")), "calls settle c1 rejected");
     assert_eq!(next(&play("answer c1:look; reject c1")), "calls settle c1 rejected");
-    assert_eq!(refusal("answer c1:pay; approve c1", "hold c1"), "`held` does not fit here: the call has gone on");
+    assert_eq!(
+        refusal("answer c1:pay; approve c1", "hold c1"),
+        "`held` does not fit here: the call has gone on"
+    );
 }
 
 #[test]
@@ -97,7 +107,7 @@ fn a_call_that_nobody_let_run_does_not_run() {
         ("answer c1:transfer; start c1; doubt c1", "it waits for a decision"),
         ("answer c1:transfer; start c1; doubt c1; happened c1", "it was decided that it does not run"),
         ("answer c1:transfer; start c1; doubt c1; unknown c1", "it was decided that it does not run"),
-        ("answer c1:bad", "it has no body"),
+        ("answer c1:look!", "it has no body"),
         ("answer c1:nothing", "it has no body"),
         ("answer c1:to_billing", "it has no body"),
     ];
@@ -130,7 +140,13 @@ fn a_decision_for_good_covers_every_call_of_the_tool() {
         ("answer c1:pay c2:pay; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
         ("answer c1:pay c2:send; hold c1; approve_always c1", "calls run c1#1, gate c2"),
         // What was decided about a call alone stands.
-        ("answer c1:pay c2:pay; hold c1; hold c2; reject c2; approve_always c1", "calls run c1#1, settle c2 rejected"),
+        (
+            "answer c1:pay c2:pay; hold c1; hold c2; reject c2; approve_always c1",
+            "calls run c1#1, settle c2 rejected",
+        ),
+        // What does not run anyway is not decided.
+        ("answer c1:pay c2:pay!; hold c1; reject_always c1", "calls settle c1 rejected, invalid c2"),
+        ("answer c1:pay c2:pay!; hold c1; approve_always c1; settle c2 invalid", "calls run c1#1"),
         // What is in doubt is another question.
         (
             "answer c1:send c2:send; start c1; doubt c1; hold c2; approve_always c2; start c2; settle c2 failed",
@@ -146,6 +162,8 @@ fn a_decision_for_good_covers_every_call_of_the_tool() {
     assert_eq!(next(&play(&format!("{}{done}answer c2:pay", turn("approve")))), "calls gate c2");
     let refused = format!("{}settle c1 rejected; answer c2:pay", turn("reject_always"));
     assert_eq!(next(&play(&refused)), "calls settle c2 rejected");
+    let unasked = "answer c1:look; reject_always c1; settle c1 rejected; answer c2:look";
+    assert_eq!(next(&play(unasked)), "calls settle c2 rejected", "whether or not the tool asks");
     let widened = format!("{}{}approve_always c1; {done}answer c2:pay", turn("approve"), "");
     assert_eq!(next(&play(&widened)), "calls run c2#1", "a decision may reach further when it is said again");
 }

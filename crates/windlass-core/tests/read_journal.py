@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Reads a saved run by docs/journal.md alone: checks the chain, and prints every call with its output.
+
+Usage: read_journal.py FILE
+
+One line for each call, in the order in which the models asked for them: the path, the tool, whether the digest that
+decisions are bound to is of the arguments as they stand, how the call came to its output, and the output as JSON.
+Calls without an output say what they wait for. Exits with 1 and names the first bad record where the file is not
+what was written.
+"""
+
+import hashlib
+import json
+import sys
+
+VERSION = 1
+
+
+def refuse(why):
+    sys.exit(f"refused: {why}")
+
+
+def read_records(data):
+    """The records of a file, each checked against the chain."""
+    lines = data.split(b"\n")
+    first = lines[0]
+    if not first.startswith(b"windlass ") or not first[9:].isdigit():
+        refuse("this is not a saved run")
+    if int(first[9:]) > VERSION:
+        refuse(f"this run was saved in format {int(first[9:])}")
+    head = hashlib.sha256(first).hexdigest()
+    records = []
+    for line in lines[1:]:
+        if not line:
+            continue
+        seq = len(records)
+        hash_, _, body = line.partition(b" ")
+        head = hashlib.sha256(head.encode() + b"\n" + body).hexdigest()
+        if hash_.decode() != head:
+            refuse(f"record {seq} is not what was written")
+        record = json.loads(body)
+        if record["seq"] != seq:
+            refuse(f"record {seq} is missing")
+        records.append(record)
+    return records, head
+
+
+def tool_name(key):
+    """A tool's identity as text."""
+    (kind, value), = key.items()
+    if kind == "bare":
+        return value
+    if kind == "namespaced":
+        return f"{value['namespace']}.{value['name']}"
+    if kind == "deferred":
+        return f"deferred:{value}"
+    return f"mcp:{value['server']}/{value['name']}"
+
+
+def digest(tool, arguments):
+    """What a decision is bound to. Floats have a canonical form that the standard library does not write."""
+    try:
+        value = json.loads(arguments)
+        arguments = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    except ValueError:
+        pass
+    parts = [tool.encode(), arguments.encode()]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
+
+
+def read_calls(records):
+    """Every call: its path, its tool, what became of it, and its output."""
+    calls = {}
+    open_calls = {}
+    for record in records:
+        path = tuple(record.get("path", []))
+        entry = record["entry"]
+        kind = entry["type"]
+        if kind == "answered":
+            open_calls[path] = [path + (planned["call"],) for planned in entry.get("calls", [])]
+            asked = [item for item in entry["items"] if item["type"] == "call"]
+            for planned, item in zip(entry.get("calls", []), asked):
+                tool = tool_name(planned["key"])
+                covers = "covered" if planned["digest"] == digest(tool, item["arguments"]) else "other"
+                call = {"tool": tool, "covers": covers, "how": "open", "output": None}
+                calls[path + (planned["call"],)] = call
+        elif kind == "held":
+            calls[path + (entry["call"],)]["how"] = f"waits ({entry['reason']})"
+        elif kind == "decided":
+            calls[path + (entry["call"],)]["how"] = "decided"
+        elif kind == "call_started":
+            calls[path + (entry["call"],)]["how"] = "started"
+        elif kind == "call_settled":
+            calls[path + (entry["call"],)].update(how=entry["how"], output=entry["output"])
+        elif kind == "handed_off":
+            calls[path + (entry["call"],)].update(how=f"handed off to {entry['to']}", output=None)
+        elif kind in ("failed", "cancelled"):
+            # Whatever of the open turn has no output yet is stopped with the run.
+            for call in open_calls.get(path, []):
+                if calls[call]["output"] is None and not calls[call]["how"].startswith("handed"):
+                    text = "The call was stopped before it finished."
+                    calls[call].update(how="cancelled", output={"text": text})
+    return calls
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    with open(sys.argv[1], "rb") as file:
+        records, head = read_records(file.read())
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    for path, call in read_calls(records).items():
+        output = json.dumps(call["output"], ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        print("/".join(path), call["tool"], call["covers"], call["how"], output, sep="\t")
+    print("records", len(records), head, sep="\t")
+
+
+main()
