@@ -21,6 +21,10 @@ const AT_ONCE: usize = 16;
 /// How much longer than described everything takes where bodies block.
 const SLOW_MOTION: i64 = 5;
 
+/// How often a scenario with blocking bodies may be played: a machine can be so busy that even slow motion is
+/// too fast for it. What is wrong comes out wrong every time.
+const TRIES: usize = 3;
+
 #[test]
 fn scenarios_come_out_as_in_the_reference() {
     let known = known_differences();
@@ -31,9 +35,15 @@ fn scenarios_come_out_as_in_the_reference() {
     let scenarios = names.iter().map(|name| (name.as_str(), scenario(name)));
     let (blocking, quick): (Vec<_>, Vec<_>) =
         scenarios.partition(|(_, scenario)| has_blocking_body(scenario));
-    // Blocking bodies come by themselves: they need a machine that is not kept busy by the others.
     let mut wrong = faults(&quick, &known);
-    wrong.extend(faults(&blocking, &known));
+    // Blocking bodies come by themselves: they need a machine that is not kept busy by the others.
+    let mut doubtful = blocking;
+    let mut found = BTreeMap::new();
+    for _ in 0..TRIES {
+        found = faults(&doubtful, &known);
+        doubtful.retain(|(name, _)| found.contains_key(*name));
+    }
+    wrong.extend(found);
     let report: Vec<&str> = wrong.values().map(String::as_str).collect();
     assert!(
         report.is_empty(),

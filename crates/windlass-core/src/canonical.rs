@@ -3,6 +3,7 @@
 //! The rule is RFC 8785 (keys sorted by UTF-16 units, no white space, shortest numbers, minimal escapes)
 //! with one exception: integers keep all their digits, because rounding them to a double would let one
 //! decision cover two amounts. So `1e2`, `100` and `100.0` are the same, and `1`, `true` and `"1"` are not.
+//! Nothing is filled in: arguments that spell a default out are others than those that leave it out.
 
 use std::cmp::Ordering;
 use std::fmt;

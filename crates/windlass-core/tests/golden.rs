@@ -169,6 +169,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "tool",
             "invalid_arguments",
             "tool_timeout",
+            "ended_by_call",
             "tool_input_guardrail",
             "tool_output_guardrail",
             "input_guardrail",

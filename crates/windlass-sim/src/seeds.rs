@@ -41,6 +41,12 @@ impl Seeds {
         self
     }
 
+    /// How many there are, as the environment would have it.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.list().len() as u64
+    }
+
     /// All of them, as the environment would have it.
     fn list(&self) -> Vec<u64> {
         if let Some(one) = number_from(ONE) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use windlass::StoreError;
-use windlass::core::{AgentName, Line, OutputContent, Record, RunId, SavedError, Timestamp, read_lines};
+use windlass::core::{AgentName, Chain, Entry, Line, OutputContent, Record, RunId, SavedError, Timestamp, read_lines};
 use windlass::store::{
     Durability, Lease, LeaseClaim, MemoryStore, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreResult,
     StoredRun,
@@ -63,6 +63,25 @@ impl SimStore {
     /// A store that answers at once and never fails.
     pub fn new(sim: &Sim) -> Self {
         Self { sim: sim.clone(), kept: MemoryStore::default(), state: Mutex::default() }
+    }
+
+    /// A store that holds these records of a run, as if a process had written so much and was lost.
+    ///
+    /// # Panics
+    /// Where the records do not begin with the start of a run.
+    pub fn holding(sim: &Sim, records: &[Record]) -> Self {
+        let store = Self::new(sim);
+        let Some(first) = records.first() else { return store };
+        let Entry::Started(started) = &first.entry else { panic!("the records do not begin with a start") };
+        let claim = LeaseClaim { owner: "a lost process", now: Timestamp(0), until: Timestamp(0) };
+        let created = store.kept.create(&started.run, &started.agent, claim).now_or_never();
+        if let Some(Ok(lease)) = created {
+            let mut chain = Chain::default();
+            let lines = records.iter().map(|record| chain.add(record)).collect();
+            let kept = store.kept.append(&lease, 0, lines, Durability::Now).now_or_never();
+            debug_assert!(matches!(kept, Some(Ok(()))), "an empty store takes any records");
+        }
+        store
     }
 
     /// How long anything takes at most.

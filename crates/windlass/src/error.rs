@@ -108,8 +108,16 @@ pub enum ConfigError {
         /// The call.
         call: CallPath,
     },
-    /// A saved call has arguments that its tool does not take any more. Nothing has run.
-    #[error("call `{call}` of the saved run has arguments that tool `{tool}` does not take any more: {problems}")]
+    /// A saved call has other arguments than those that it was planned, shown and decided with. Nothing has run.
+    #[error("call `{call}` of the saved run has other arguments than those it was planned with")]
+    ArgumentsChanged {
+        /// The tool.
+        tool: String,
+        /// The call.
+        call: CallPath,
+    },
+    /// A saved call has arguments that its tool does not take, or not any more. Nothing has run.
+    #[error("call `{call}` of the saved run has arguments that tool `{tool}` does not take: {problems}")]
     ArgumentsGone {
         /// The tool.
         tool: String,
@@ -271,4 +279,15 @@ pub enum RestoreError {
     /// It can be read and does not add up.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+}
+
+/// An error's text as it may be kept and shown: it is for reading, and has no use for megabytes.
+pub(crate) fn readable(mut text: String) -> String {
+    const LONGEST: usize = 16 * 1024;
+    if text.len() > LONGEST {
+        let (whole, shown) = (text.len(), text.floor_char_boundary(LONGEST));
+        text.truncate(shown);
+        text.push_str(&format!(" [cut: {shown} of {whole} bytes are shown]"));
+    }
+    text
 }

@@ -5,13 +5,16 @@
 #![allow(clippy::expect_used)]
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use windlass::core::{Chain, Digest, Entry, InputAdded, Item, Line, Record, RunId, SessionId, Timestamp, read_lines};
+use windlass::core::{
+    Chain, Digest, Entry, InputAdded, Item, Line, Record, RunId, SessionId, Timestamp, read_lines,
+};
 use windlass::session::SessionStore;
 use windlass::store::{Durability, LeaseClaim, ReceiptClaim, ReceiptKey, Store};
 use windlass::{SqliteStore, StoreErrorKind};
@@ -26,6 +29,9 @@ async fn a_part_to_play() {
     let Ok(part) = std::env::var(PART) else { return };
     let path = PathBuf::from(std::env::var_os(FILE).expect("a file"));
     let name = std::env::var(NAME).expect("a name");
+    if part == "open" {
+        return open_at_the_same_time(&path, &name);
+    }
     let store = SqliteStore::open(&path).expect("opens");
     match part.as_str() {
         "run" => fight_over_a_run(&store, &name).await,
@@ -85,6 +91,28 @@ fn next_line(before: &[Line], by: &str) -> Line {
     chain.add(&Record { seq: before.len() as u64, at: now(), path: Vec::new(), entry })
 }
 
+/// Opens new files, each at the same time as everybody else.
+fn open_at_the_same_time(path: &Path, name: &str) {
+    for round in 0..ROUNDS {
+        let path = path.with_file_name(format!("{round}.db"));
+        fs::write(path.with_extension(name), "").expect("written");
+        let is_ready = |name| path.with_extension(name).exists();
+        while !OPENERS.into_iter().all(is_ready) {
+            std::hint::spin_loop();
+        }
+        SqliteStore::open(&path).expect("opens");
+    }
+}
+
+const ROUNDS: usize = 25;
+const OPENERS: [&str; 3] = ["ann", "bea", "cem"];
+
+#[test]
+fn processes_may_make_a_file_at_the_same_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    play("open", &folder.path().join("store.db"), "", &OPENERS);
+}
+
 const FIGHT: usize = 150;
 
 /// Takes the run whenever it is free, adds a few lines, and sometimes sleeps until somebody else has taken over.
@@ -110,7 +138,8 @@ async fn fight_over_a_run(store: &SqliteStore, name: &str) {
         }
         for _ in 0..3 {
             let line = next_line(&lines, name);
-            match Store::append(store, &lease, lines.len() as u64, vec![line.clone()], Durability::Now).await {
+            match Store::append(store, &lease, lines.len() as u64, vec![line.clone()], Durability::Now).await
+            {
                 Ok(()) => {
                     kept += 1;
                     lines.push(line);
@@ -138,8 +167,10 @@ async fn two_processes_fight_over_a_run() {
     let lease = store.create(&"run".into(), &"agent".into(), claim("parent", 10)).await.expect("made");
     store.release(&lease).await.expect("given back");
     let said = play("run", &path, "kept", &["ann", "bea", "cem"]);
-    let numbers: Vec<Vec<usize>> =
-        said.iter().map(|said| said.iter().map(|number| number.parse().expect("a number")).collect()).collect();
+    let numbers: Vec<Vec<usize>> = said
+        .iter()
+        .map(|said| said.iter().map(|number| number.parse().expect("a number")).collect())
+        .collect();
     let lines = Store::load(&store, &"run".into(), 0).await.expect("read");
     let records = read_lines(&lines).expect("the chain holds");
     let mut by: BTreeMap<String, usize> = BTreeMap::new();
@@ -167,10 +198,13 @@ async fn fight_over_receipts(store: &SqliteStore, name: &str, path: &Path) {
                 ReceiptClaim::Mine => {
                     let ledger = path.with_extension("ledger");
                     let mut ledger =
-                        std::fs::OpenOptions::new().create(true).append(true).open(ledger).expect("opens");
+                        fs::OpenOptions::new().create(true).append(true).open(ledger).expect("opens");
                     writeln!(ledger, "{call}").expect("written");
                     tokio::time::sleep(Duration::from_millis(15)).await;
-                    store.keep_receipt(&key, name, &format!("{call} by {name}").into(), None).await.expect("kept");
+                    store
+                        .keep_receipt(&key, name, &format!("{call} by {name}").into(), None)
+                        .await
+                        .expect("kept");
                 }
                 ReceiptClaim::Busy { .. } => tokio::time::sleep(Duration::from_millis(2)).await,
                 ReceiptClaim::Receipt(output) => {
@@ -189,7 +223,7 @@ fn two_processes_share_one_body_per_receipt() {
     let said = play("receipt", &path, "receipt", &["ann", "bea", "cem"]);
     assert_eq!(said[0].len(), RECEIPTS);
     assert!(said.iter().all(|receipts| *receipts == said[0]), "all have the same receipts: {said:?}");
-    let ledger = std::fs::read_to_string(path.with_extension("ledger")).expect("can be read");
+    let ledger = fs::read_to_string(path.with_extension("ledger")).expect("can be read");
     let made: Vec<usize> = ledger.lines().map(|call| call.parse().expect("a number")).collect();
     assert_eq!(made, (0..RECEIPTS).collect::<Vec<_>>(), "every call was made once");
 }
@@ -211,7 +245,10 @@ async fn two_processes_add_to_a_session_and_lose_nothing() {
     play("session", &path, "", &names);
     let store = SqliteStore::open(&path).expect("opens");
     let state = SessionStore::load(&store, &SessionId::from("session")).await.expect("read");
-    assert_eq!((state.items.len(), state.version), (3 * BATCHES * names.len(), (BATCHES * names.len()) as u64));
+    assert_eq!(
+        (state.items.len(), state.version),
+        (3 * BATCHES * names.len(), (BATCHES * names.len()) as u64)
+    );
     let mut due: BTreeMap<&str, usize> = BTreeMap::new();
     for batch in state.items.chunks(3) {
         let is_next = |name: &&str| {
@@ -247,9 +284,7 @@ async fn append_until_killed(store: SqliteStore) {
             }
         })
     });
-    for task in tasks.collect::<Vec<_>>() {
-        task.await.expect("until it is killed");
-    }
+    futures_util::future::join_all(tasks).await;
 }
 
 #[tokio::test]
@@ -281,7 +316,11 @@ async fn what_was_acknowledged_survives_a_killed_process() {
         for (run, count) in &acknowledged {
             let lines = Store::load(&store, run, 0).await.expect("read");
             let records = read_lines(&lines).expect("the chain holds");
-            assert!(records.len() >= *count, "round {round}: {run} has {}, and {count} were told", records.len());
+            assert!(
+                records.len() >= *count,
+                "round {round}: {run} has {}, and {count} were told",
+                records.len()
+            );
         }
     }
     assert_eq!(acknowledged.len(), 4);
@@ -353,7 +392,8 @@ async fn fill_a_disk(how: &str, blocks: u32) {
     let (durable, answered, kept) = (number(durable), number(answered), number(read));
     assert!(durable > 20 && durable <= kept && kept <= answered, "{said:?}");
     assert_eq!(kinds, "Disk Disk", "{said:?}");
-    let words = if kept == answered { "nothing of this was kept, everything before it was" } else { "were kept" };
+    let words =
+        if kept == answered { "nothing of this was kept, everything before it was" } else { "were kept" };
     for words in ["run `run`", words] {
         assert!(error.contains(words), "`{words}` is not in: {error}");
     }
@@ -362,7 +402,9 @@ async fn fill_a_disk(how: &str, blocks: u32) {
     let lines = Store::load(&store, &"run".into(), 0).await.expect("read");
     assert_eq!(read_lines(&lines).expect("the chain holds").len(), kept);
     let lease = store.acquire(&"run".into(), claim("child", 1_000)).await.expect("taken");
-    Store::append(&store, &lease, kept as u64, vec![next_line(&lines, "more")], Durability::Now).await.expect("kept");
+    Store::append(&store, &lease, kept as u64, vec![next_line(&lines, "more")], Durability::Now)
+        .await
+        .expect("kept");
 }
 
 #[test]

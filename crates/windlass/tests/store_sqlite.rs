@@ -10,11 +10,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tempfile::TempDir;
 use windlass::core::{
-    Chain, CallPath, Decided, Decision, Digest, Entry, HoldReason, Item, Line, Reach, Record, RunId, Timestamp,
+    CallPath, Chain, Decided, Decision, Digest, Entry, HoldReason, Item, Line, Reach, Record, RunId,
+    Timestamp,
 };
 use windlass::prelude::*;
 use windlass::session::SessionStore;
-use windlass::store::{Durability, Lease, LeaseClaim, PostError, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store};
+use windlass::store::{
+    Durability, Lease, LeaseClaim, PostError, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store,
+};
 use windlass::{How, SqliteStore, StoreErrorKind};
 
 struct Place {
@@ -123,6 +126,22 @@ async fn a_folder_that_is_not_there_is_made() {
     assert!(store.runs().await.expect("listed").is_empty());
 }
 
+#[test]
+fn many_may_open_a_new_file_at_once() {
+    for _ in 0..20 {
+        let place = Place::new();
+        let start = std::sync::Barrier::new(8);
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    start.wait();
+                    place.open()
+                });
+            }
+        });
+    }
+}
+
 #[tokio::test]
 async fn requests_that_wait_together_are_committed_together() {
     let place = Place::new();
@@ -135,7 +154,8 @@ async fn requests_that_wait_together_are_committed_together() {
     let before = store.written();
     for at in 0..4 {
         let line = || lines(4).split_off(at).into_iter().take(1).collect();
-        let appends = leases.iter().map(|lease| Store::append(&*store, lease, at as u64, line(), Durability::Now));
+        let appends =
+            leases.iter().map(|lease| Store::append(&*store, lease, at as u64, line(), Durability::Now));
         // All are on their way before the first is awaited.
         let appends: Vec<_> = appends.collect();
         join_all(appends).await.into_iter().for_each(|kept| kept.expect("kept"));
@@ -177,13 +197,29 @@ async fn a_dropped_store_finishes_what_it_was_asked() {
     assert!(!beside.exists(), "whoever closes last tidies up");
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_was_deleted_is_not_written_to() {
+    let place = Place::new();
+    let store = place.open();
+    let lease = store.create(&"run".into(), &"agent".into(), claim("ann", 1_000)).await.expect("made");
+    let moved = place.path.with_file_name("moved.db");
+    std::fs::rename(&place.path, &moved).expect("moved");
+    let error = Store::append(&*store, &lease, 0, lines(1), Durability::Now).await.expect_err("it is gone");
+    assert_eq!(error.kind(), StoreErrorKind::Disk);
+    assert!(error.to_string().contains("was moved or deleted while it was open"), "{error}");
+    std::fs::rename(&moved, &place.path).expect("moved back");
+    append(&store, &lease, 0, lines(1)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_waits_for_another_process_and_has_a_limit() {
     let place = Place::new();
     let store = place.open();
     let lease = store.create(&"run".into(), &"agent".into(), claim("ann", 1_000)).await.expect("made");
     let mut other = rusqlite::Connection::open(&place.path).expect("opens");
-    let kept_locked = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
+    let kept_locked =
+        other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
     let waiting: Vec<_> = (0..65_536).map(|_| store.release(&lease)).collect();
     let refused = store.release(&lease).await.expect_err("there is no room");
     assert!(refused.to_string().contains("65536 requests wait"), "{refused}");
@@ -222,7 +258,8 @@ async fn a_run_goes_on_after_a_restart_with_a_decision_from_elsewhere() {
         let agent = clerk([Reply::call("l1", "look", json!({ "what": "the bill" }))
             .and_call("p1", "pay", json!({ "to": "bo" }))
             .and_call("p2", "pay", json!({ "to": "cy" }))]);
-        let outcome = agent.run_with("Settle it.", did.clone()).run_id("run-1").store(store).session(&session).await;
+        let outcome =
+            agent.run_with("Settle it.", did.clone()).run_id("run-1").store(store).session(&session).await;
         assert!(outcome.expect("it pauses").is_paused());
     }
     assert_eq!(*did.lock().expect("free"), ["the bill"]);
@@ -239,7 +276,10 @@ async fn a_run_goes_on_after_a_restart_with_a_decision_from_elsewhere() {
         decide("p1", Decision::Approve).await.expect("posted");
         decide("p1", Decision::Approve).await.expect("the same again is one");
         let other = decide("p1", Decision::Reject { message: None }).await.expect_err("too late");
-        assert!(matches!(&other, PostError::Store(error) if error.kind() == StoreErrorKind::Decided), "{other}");
+        assert!(
+            matches!(&other, PostError::Store(error) if error.kind() == StoreErrorKind::Decided),
+            "{other}"
+        );
         decide("p2", Decision::Reject { message: Some("not him".to_owned()) }).await.expect("posted");
         let wrong = decide("p9", Decision::Approve).await.expect_err("no such call");
         assert!(matches!(wrong, PostError::Decide(_)), "{wrong}");
@@ -271,24 +311,26 @@ async fn a_run_goes_on_after_a_restart_with_a_decision_from_elsewhere() {
     assert_eq!(session.items().await.expect("read").len(), 8);
 }
 
+/// Moves money, and never says whether it did.
+#[tool]
+async fn transfer(ctx: &ToolContext<Mutex<Vec<String>>>, cents: u64) -> Result<String, ToolError> {
+    ctx.lock().map_err(|_| ToolError::hidden("stuck"))?.push(cents.to_string());
+    std::future::pending().await
+}
+
 #[tokio::test]
 async fn a_decision_about_one_doubt_does_not_settle_the_next() {
     let place = Place::new();
     let run = RunId::from("run-1");
     let did = Arc::new(Mutex::new(Vec::new()));
-    let stuck = |replies: Vec<Reply>| {
-        let transfer = Tool::function("transfer", "Moves money.", |ctx: ToolContext<Mutex<Vec<String>>>, (): ()| async move {
-            ctx.lock().map_err(|_| ToolError::hidden("stuck"))?.push("moved".to_owned());
-            std::future::pending::<()>().await;
-            Ok::<_, ToolError>("moved")
-        });
-        Agent::new("bank").model(ScriptedModel::new(replies)).tools((transfer,))
-    };
+    let stuck =
+        |replies: Vec<Reply>| Agent::new("bank").model(ScriptedModel::new(replies)).tools((transfer,));
     let lease = Duration::from_millis(30);
     // The process dies in the body, again and again.
     let dies = async |started: usize, driver: windlass::RunBuilder<Mutex<Vec<String>>>| {
         let process = tokio::spawn(driver.lease(lease).into_future());
         while did.lock().expect("free").len() < started {
+            assert!(!process.is_finished(), "it should be in the body");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         process.abort();
@@ -296,16 +338,18 @@ async fn a_decision_about_one_doubt_does_not_settle_the_next() {
         tokio::time::sleep(lease * 2).await;
     };
     let in_doubt = async |store: &Arc<SqliteStore>| {
-        let outcome = stuck(Vec::new()).recover_with("run-1", store.clone(), did.clone()).await.expect("it pauses");
+        let outcome =
+            stuck(Vec::new()).recover_with("run-1", store.clone(), did.clone()).await.expect("it pauses");
         let pending = outcome.paused().expect("in doubt").pending();
         assert_eq!((pending.len(), &pending[0].reason), (1, &HoldReason::InDoubt));
         pending[0].attempt
     };
     let store = place.open();
-    let agent = stuck(vec![Reply::call("c1", "transfer", json!(null))]);
+    let agent = stuck(vec![Reply::call("c1", "transfer", json!({ "cents": 5 }))]);
     dies(1, agent.run_with("Go.", did.clone()).run_id("run-1").store(store.clone())).await;
     assert_eq!(in_doubt(&store).await, 1);
-    let decide = async |decision| windlass::store::decide(&*store, &run, "c1", decision, Reach::Call, "dee").await;
+    let decide =
+        async |decision| windlass::store::decide(&*store, &run, "c1", decision, Reach::Call, "dee").await;
     decide(Decision::DidNotHappen).await.expect("posted");
     dies(2, stuck(Vec::new()).recover_with("run-1", store.clone(), did.clone())).await;
     // The same answer again would be a lie, so somebody has to be asked.

@@ -10,7 +10,7 @@ use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Entry, Handed
 use crate::failure::Failure;
 use crate::id::{AgentName, CallId};
 use crate::item::{Handoff, Item, Output, OutputContent, OutputStatus, Role};
-use crate::plan::{BodyKind, Planned, Work};
+use crate::plan::{Planned, Work};
 use crate::tool::Gate;
 use crate::usage::Usage;
 
@@ -86,6 +86,10 @@ impl Run {
     /// Moves the run by one entry, or says why the entry does not fit and changes nothing.
     pub fn apply(&mut self, entry: &Entry) -> Result<Applied, Illegal> {
         if self.end().is_some() && !matches!(entry, Entry::CallEndedLate(_)) {
+            return Err(Illegal::Over);
+        }
+        // What a call has ended does not go on, whoever drives it; its siblings may still settle.
+        if self.ended_by.is_some() && goes_on(entry) {
             return Err(Illegal::Over);
         }
         match entry {
@@ -441,38 +445,25 @@ impl Run {
     }
 }
 
-impl Slot {
-    /// Begins the run of an agent inside the call.
-    fn nest(&mut self, started: &Started) -> Result<Applied, Illegal> {
-        match (&self.planned.work, &self.state) {
-            (Work::Body { body: BodyKind::Agent, .. }, SlotState::Running { .. }) => {
-                self.child = Some(Box::new(Run::start(started.clone())));
-                Ok(Applied::default())
-            }
-            _ => Err(Illegal::OutOfPlace { entry: "started", why: "the call runs no agent" }),
-        }
-    }
-
-    /// Why the call cannot come to an output like this.
-    fn may_not_settle(&self, how: &How) -> Option<&'static str> {
-        if matches!(self.planned.work, Work::Handoff { .. }) {
-            return Some("the call is a handoff");
-        }
-        match (&self.state, how) {
-            (_, How::Cancelled) => None,
-            (SlotState::Held { .. }, _) => Some("the call waits for a decision"),
-            (SlotState::Answered { how: decided, .. }, how) if decided == how => None,
-            (SlotState::Answered { .. }, _) => Some("it was decided otherwise"),
-            (_, How::Rejected | How::Unknown) => Some("nobody decided so"),
-            (SlotState::Running { .. }, _) => None,
-            (_, How::Succeeded | How::Reconciled | How::TimedOut | How::LeftRunning) => {
-                Some("the call never started")
-            }
-            (
-                _,
-                How::Failed | How::Invalid | How::Missing | How::Ignored | How::Guarded | How::Receipt,
-            ) => None,
-        }
+/// Whether an entry leads to another turn, or to an output.
+fn goes_on(entry: &Entry) -> bool {
+    match entry {
+        Entry::Answered(_)
+        | Entry::AnswerRefused(_)
+        | Entry::ModelFailed(_)
+        | Entry::HandedOff(_)
+        | Entry::WentOn
+        | Entry::Finished(_) => true,
+        Entry::Started(_)
+        | Entry::Held(_)
+        | Entry::Decided(_)
+        | Entry::Revoked(_)
+        | Entry::CallStarted(_)
+        | Entry::CallSettled(_)
+        | Entry::CallEndedLate(_)
+        | Entry::InputAdded(_)
+        | Entry::Failed(_)
+        | Entry::Cancelled(_) => false,
     }
 }
 

@@ -329,6 +329,12 @@ impl Run {
         found
     }
 
+    /// A call of this run, not of a nested agent, that waits for a person.
+    pub fn pending_call(&self, call: &CallId) -> Option<Pending> {
+        let turn = self.open_turn()?;
+        turn.slot(call)?.pending(&[], &turn.agent)
+    }
+
     /// Decisions that cover later calls too, nested agents' left out.
     pub fn standing(&self) -> Vec<Standing> {
         self.standing

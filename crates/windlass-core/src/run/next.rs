@@ -90,6 +90,15 @@ impl Step {
             Self::Invalid(_) | Self::Settle(_) | Self::Doubt(_) => None,
         }
     }
+
+    /// The arguments that a person put in place of the model's.
+    pub fn edited(&self) -> Option<&str> {
+        match self {
+            Self::Run(step) => step.edited(),
+            Self::Doubt(step) => step.edited(),
+            Self::Gate(_) | Self::Invalid(_) | Self::Settle(_) => None,
+        }
+    }
 }
 
 /// A call of which it is not known yet whether a person must decide.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Part, Produced, Run, TurnResult};
+use super::{Applied, Illegal, Part, Produced, Run, TurnResult};
 use crate::decision::{Decision, HoldReason, Pending, Reach};
-use crate::entry::{AfterTools, How};
+use crate::entry::{AfterTools, How, Started};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
 use crate::item::{Call, Item, Output, OutputContent, OutputStatus};
-use crate::plan::{Planned, Work};
+use crate::plan::{BodyKind, Planned, Work};
 
 /// The calls of one answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,5 +211,38 @@ impl Slot {
             digest: self.planned.digest,
             expires: *expires,
         })
+    }
+
+    /// Begins the run of an agent inside the call.
+    pub(super) fn nest(&mut self, started: &Started) -> Result<Applied, Illegal> {
+        match (&self.planned.work, &self.state) {
+            (Work::Body { body: BodyKind::Agent, .. }, SlotState::Running { .. }) => {
+                self.child = Some(Box::new(Run::start(started.clone())));
+                Ok(Applied::default())
+            }
+            _ => Err(Illegal::OutOfPlace { entry: "started", why: "the call runs no agent" }),
+        }
+    }
+
+    /// Why the call cannot come to an output like this.
+    pub(super) fn may_not_settle(&self, how: &How) -> Option<&'static str> {
+        if matches!(self.planned.work, Work::Handoff { .. }) {
+            return Some("the call is a handoff");
+        }
+        match (&self.state, how) {
+            (_, How::Cancelled) => None,
+            (SlotState::Held { .. }, _) => Some("the call waits for a decision"),
+            (SlotState::Answered { how: decided, .. }, how) if decided == how => None,
+            (SlotState::Answered { .. }, _) => Some("it was decided otherwise"),
+            (_, How::Rejected | How::Unknown) => Some("nobody decided so"),
+            (SlotState::Running { .. }, _) => None,
+            (_, How::Succeeded | How::Reconciled | How::TimedOut | How::LeftRunning) => {
+                Some("the call never started")
+            }
+            (
+                _,
+                How::Failed | How::Invalid | How::Missing | How::Ignored | How::Guarded | How::Receipt,
+            ) => None,
+        }
     }
 }

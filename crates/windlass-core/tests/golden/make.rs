@@ -366,6 +366,7 @@ fn failures() -> Vec<Record> {
         Failure::Tool { tool: tool(), call: call_id(), message: text("no such file") },
         Failure::InvalidArguments { tool: tool(), call: call_id(), problems: text("`name`: missing") },
         Failure::ToolTimeout { tool: tool(), call: call_id(), seconds: text("1.5") },
+        Failure::EndedByCall { tool: tool(), call: call_id(), message: text("disk full") },
         Failure::ToolInputGuardrail { guardrail: text("polite"), tool: tool(), call: call_id() },
         Failure::ToolOutputGuardrail { guardrail: text("no names"), tool: tool(), call: call_id() },
         Failure::InputGuardrail { guardrail: text("on topic") },

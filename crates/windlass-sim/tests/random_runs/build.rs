@@ -215,6 +215,10 @@ fn agent_tool(lab: &Arc<Lab>, spec: &NestedSpec, inner: &Agent) -> Tool {
     } else {
         tool
     };
+    let tool = match spec.timeout_ms {
+        Some(timeout) => tool.timeout(Duration::from_millis(timeout)),
+        None => tool,
+    };
     approval(lab, tool, spec.approval)
 }
 
@@ -357,7 +361,7 @@ fn trouble(lab: &Lab, spec: &ToolSpec) -> Trouble {
 
 fn fail_if(trouble: Trouble, fails: Trouble, panics: Trouble) -> Result<(), ToolError> {
     if trouble == panics {
-        quietly_panic()
+        quietly_panic::<()>();
     }
     if trouble == fails { Err(ToolError::tell("it did not work")) } else { Ok(()) }
 }

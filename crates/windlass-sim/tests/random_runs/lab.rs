@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use windlass::core::{AgentName, CallPath, Decision, Entry, How, Record, RunId};
+use windlass::core::{AgentName, CallId, CallPath, Decision, Entry, How, Record, RunId};
 use windlass::{Effect, ToolContext};
 use windlass_sim::{Audit, Sim, SimStore, World, check_history};
 
+use crate::life::run_id;
 use crate::spec::{Spec, ToolSpec};
 
 /// What is observed in one simulated world.
@@ -32,6 +33,9 @@ struct Seen {
     passed: BTreeSet<(RunId, String)>,
     /// The agent that each run began with.
     began: BTreeMap<RunId, AgentName>,
+    /// The run at each place among nested agents, and the runs of which something came.
+    places: BTreeMap<Vec<CallId>, RunId>,
+    acted: BTreeSet<RunId>,
     /// How often the body of each call began.
     bodies: BTreeMap<String, u32>,
     /// The key and the arguments of each call.
@@ -59,14 +63,26 @@ pub(crate) struct Running {
 }
 
 impl Lab {
-    pub(crate) fn new(sim: &Sim, spec: Spec) -> Arc<Self> {
+    /// A world in which so much of the run has happened.
+    pub(crate) fn new(sim: &Sim, spec: Spec, records: &[Record]) -> Arc<Self> {
         let latency = Duration::from_millis(spec.faults.store_latency_ms);
-        let store = SimStore::new(sim).longest(latency);
+        let store = SimStore::holding(sim, records).longest(latency);
         for (number, fault) in &spec.faults.writings {
             store.at(*number, *fault);
         }
-        let (world, run) = (World::new(), RunId::from("run"));
-        Arc::new(Self { sim: sim.clone(), spec, store: Arc::new(store), world, run, seen: Mutex::default() })
+        let (world, run) = (World::new(), run_id());
+        let lab = Self { sim: sim.clone(), spec, store: Arc::new(store), world, run, seen: Mutex::default() };
+        lab.look();
+        // What was done before was done with the word of the guardrails that came before it.
+        let mut seen = lab.seen();
+        for run in seen.began.keys().cloned().collect::<Vec<_>>() {
+            let guards = lab.guards_of(&seen, &run);
+            if seen.acted.contains(&run) {
+                seen.passed.extend(guards.into_iter().map(|guard| (run.clone(), guard)));
+            }
+        }
+        drop(seen);
+        Arc::new(lab)
     }
 
     /// A life begins: what was in memory is gone.
@@ -235,10 +251,14 @@ impl Seen {
         if let Err(broken) = self.audit.record(record) {
             self.wrong.push(broken.to_string());
         }
-        let path = |call: &windlass::core::CallId| CallPath::new(&record.path, call.clone()).to_string();
+        let path = |call: &CallId| CallPath::new(&record.path, call.clone()).to_string();
+        if let Entry::Held(_) | Entry::CallStarted(_) | Entry::CallSettled(_) = record.entry {
+            self.acted.extend(self.places.get(&record.path).cloned());
+        }
         match &record.entry {
             Entry::Started(started) => {
                 self.began.insert(started.run.clone(), started.agent.clone());
+                self.places.insert(record.path.clone(), started.run.clone());
                 if let Err(broken) = check_history(&started.history) {
                     self.wrong.push(format!("the session is broken: {broken}"));
                 }

@@ -29,6 +29,7 @@ pub(crate) struct AgentSpec {
 pub(crate) struct NestedSpec {
     pub(crate) agent: usize,
     pub(crate) turns: u32,
+    pub(crate) timeout_ms: Option<u64>,
     pub(crate) approval: ApprovalSpec,
     pub(crate) input_guard: bool,
 }
@@ -158,6 +159,9 @@ pub(crate) struct Faults {
     pub(crate) crash_at: Option<(u64, u64)>,
     /// The life in which somebody cancels, after so many milliseconds.
     pub(crate) cancel_at: Option<(u64, u64, CancelSpec)>,
+    /// In how many of a hundred cases a watcher cancels the run on seeing a call.
+    pub(crate) watcher_stops: u64,
+    /// In how many of a hundred cases a person says the opposite of what is true.
     pub(crate) lies: u64,
 }
 
@@ -204,6 +208,7 @@ impl AgentSpec {
             .map(|agent| NestedSpec {
                 agent,
                 turns: 1 + rng.below(4) as u32,
+                timeout_ms: rng.chance(10).then(|| *rng.pick(&[1, 100, 400])),
                 approval: ApprovalSpec::of(rng),
                 input_guard: rng.chance(15),
             })
@@ -324,6 +329,11 @@ impl RunSpec {
 }
 
 impl Faults {
+    /// The same, for a process that lives.
+    pub(crate) fn without_crashes(&self) -> Self {
+        Self { writings: Vec::new(), crashing: 0, crashes: 0, crash_at: None, cancel_at: None, ..*self }
+    }
+
     fn of(rng: &mut Rng) -> Self {
         let crashes = if rng.chance(60) { rng.below(4) } else { 0 };
         let kinds = [Fault::CrashBefore, Fault::CrashAfter];
@@ -351,6 +361,7 @@ impl Faults {
             crashes,
             crash_at,
             cancel_at,
+            watcher_stops: if rng.chance(5) { 20 } else { 0 },
             lies: if rng.chance(10) { 50 } else { 0 },
         }
     }

@@ -8,11 +8,13 @@ use tokio::task::{JoinError, JoinHandle};
 use windlass_core::{CallEndedLate, Entry, How, OutputContent, Runnable};
 
 use super::call::{CallWork, Given, given_for_error, given_for_timeout, unless_stopped};
-use super::{Driver, Halt, lock, secret};
+use super::secret::{self, SECRET, Visibility};
+use super::{Driver, Halt, lock};
+use crate::error::readable;
 use crate::event::EventKind;
 use crate::guardrail::panic_text;
 use crate::run::NextCall;
-use crate::tool::{Prepared, Start, ToolBody, ToolError};
+use crate::tool::{Prepared, Start, Tool, ToolBody, ToolError};
 
 type BodyResult = Result<OutputContent, ToolError>;
 
@@ -46,15 +48,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Err(error) => BodyEnd::Done(Err(error)),
             };
             let given = match end {
-                BodyEnd::Done(Ok(output)) => {
-                    let output = match runnable.edited() {
-                        Some(edited) => told_of_edit(edited, output),
-                        None => output,
-                    };
-                    Given::new(How::Succeeded, output)
-                }
+                BodyEnd::Done(Ok(output)) => Given::new(How::Succeeded, output),
                 BodyEnd::Done(Err(error)) => {
-                    let error = error.map(|text| secret::scrubbed(text, &work.ready.arguments, &tool.secret_arguments));
+                    let error = error.map(|text| told(text, &tool, &work.ready.arguments));
                     let wait = tool.retry.and_then(|retry| retry.wait_after(attempt));
                     match wait {
                         Some(wait) => {
@@ -101,17 +97,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
     async fn run_task(&self, task: JoinHandle<BodyResult>, stopping: Stopping, work: &CallWork<'_, C>) -> BodyEnd {
         let mut task = AbortOnDrop(task);
-        let deadline = async {
-            match work.ready.tool.timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
-            }
-        };
         let stopped = tokio::select! {
             biased;
             ended = &mut task.0 => return BodyEnd::Done(flat(ended)),
             () = work.turn.stop.cancelled() => Stopped::ByRun,
-            () = deadline => Stopped::ByDeadline,
+            () = deadline(work.ready.tool.timeout) => Stopped::ByDeadline,
         };
         work.ctx.stop();
         // A run that is handed over lets its bodies finish, if they can in time.
@@ -125,6 +115,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             _ => self.shared.config.drain,
         };
         let ended = tokio::time::timeout(wait, &mut task.0).await;
+        if ended.is_err() {
+            // It had its time. What another driver goes on with must not go on here too.
+            task.0.abort();
+        }
         match (ended, stopping, stopped) {
             // It finished in the moment in which it was stopped.
             (Ok(Ok(result)), _, _) => BodyEnd::Done(result),
@@ -150,9 +144,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let journal = Arc::downgrade(&self.shared.journal);
         let (path, call) = (self.path.clone(), work.call.clone());
         let name = work.ctx.path().to_string();
+        let (tool, arguments) = (work.ready.tool.clone(), work.ready.arguments.clone());
         tokio::spawn(async move {
             let mut task = task;
-            let result = flat((&mut task.0).await).map_err(|error| error.to_string());
+            let ended = (&mut task.0).await;
+            if ended.as_ref().is_err_and(JoinError::is_cancelled) {
+                // It was dropped, which does not tell how far it had come.
+                return;
+            }
+            let result = written(flat(ended), &tool, &arguments);
             match &result {
                 Ok(_) => tracing::warn!(call = %name, "a body that was given up on has ended"),
                 Err(error) => tracing::warn!(call = %name, %error, "a body that was given up on has failed"),
@@ -164,6 +164,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
             }
         });
+    }
+}
+
+/// Resolves when the time of a body is over; never, where it may take as long as it likes.
+pub(super) async fn deadline(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -200,14 +208,20 @@ fn flat(ended: Result<BodyResult, JoinError>) -> BodyResult {
     }
 }
 
-/// The model sees what was really done: it would otherwise reason about arguments that never ran.
-fn told_of_edit(edited: &str, output: OutputContent) -> OutputContent {
-    let note = format!("[A person changed the arguments of this call to {edited} before it ran.]");
-    match output {
-        OutputContent::Text(text) => OutputContent::Text(format!("{note}\n{text}")),
-        OutputContent::Parts(mut parts) => {
-            parts.insert(0, windlass_core::Content::text(note));
-            OutputContent::Parts(parts)
+/// An error's text, as anybody may see it.
+fn told<C>(text: &str, tool: &Tool<C>, arguments: &str) -> String {
+    readable(secret::scrubbed(text, arguments, &tool.secret_arguments))
+}
+
+/// What may be written of a body's late end: no secrets, and no more than its call would have told.
+fn written<C>(result: BodyResult, tool: &Tool<C>, arguments: &str) -> Result<OutputContent, String> {
+    match result {
+        Ok(_) if tool.output_visibility == Visibility::Secret => Ok(SECRET.into()),
+        Ok(OutputContent::Text(mut text)) => {
+            text.truncate(text.floor_char_boundary(tool.output_budget));
+            Ok(text.into())
         }
+        Ok(parts) => Ok(parts),
+        Err(error) => Err(told(error.message(), tool, arguments)),
     }
 }

@@ -1,7 +1,9 @@
 //! One call, from its plan to its output. The order of this file is the order of a call.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 
+use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     BodyKind, CallId, CallPath, CallSettled, Doubt, Entry, Failure, GateStep, Held, HoldReason, How, InvalidStep,
@@ -12,10 +14,11 @@ use super::calls::TurnWork;
 use super::prepare::Ready;
 use super::{Driver, Halt, Visibility};
 use crate::artefact::READ_ON;
+use crate::error::readable;
 use crate::event::EventKind;
 use crate::guardrail::ToolVerdict;
 use crate::hook::{Moment, Then};
-use crate::tool::{CallFacts, OnFailure, OnTimeout, Reconciled, Tool, ToolContext, ToolError};
+use crate::tool::{CallFacts, OnFailure, OnTimeout, Reconciled, Say, Tool, ToolContext, ToolError};
 
 /// How the work on a call ended.
 pub(super) enum CallEnd {
@@ -138,7 +141,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let call = held.call.clone();
         self.record(Entry::Held(held)).await?;
         if self.emitter.is_watched() {
-            let pending = self.locked(|run| run.pending()).into_iter().find(|pending| *pending.call() == call);
+            let pending = self.locked(|run| run.pending_call(&call));
             if let Some(mut pending) = pending {
                 pending.path = CallPath::new(&self.path, call);
                 self.emitter.emit(EventKind::Held(Box::new(pending))).await;
@@ -205,7 +208,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     return Some(Given::fatal(How::Guarded, text::CANCELLED, failure));
                 }
                 Err(error) => {
-                    let message = format!("guardrail `{}` failed: {error}", guardrail.name);
+                    let message = readable(format!("guardrail `{}` failed: {error}", guardrail.name));
                     self.emitter.emit(EventKind::Warning { message }).await;
                     return Some(Given::new(How::Guarded, GUARDRAIL_FAILED));
                 }
@@ -221,7 +224,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         match unless_stopped(&work.turn.stop, told).await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
-                let message = format!("hook `call_started` failed: {error}");
+                let message = readable(format!("hook `call_started` failed: {error}"));
                 self.emitter.emit(EventKind::Warning { message }).await;
                 Err(Box::new(Given::new(How::Failed, failed(None))))
             }
@@ -260,7 +263,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     return Given::fatal(How::Guarded, text::CANCELLED, failure);
                 }
                 Err(error) => {
-                    let message = format!("guardrail `{}` failed: {error}", guardrail.name);
+                    let message = readable(format!("guardrail `{}` failed: {error}", guardrail.name));
                     self.emitter.emit(EventKind::Warning { message }).await;
                     return Given::new(How::Guarded, GUARDRAIL_FAILED);
                 }
@@ -304,6 +307,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Started::No => None,
         };
         let Given { how, output, failure } = given;
+        let output = match &work.ready.edited {
+            Some(edited) if how != How::Cancelled => told_of_edit(edited, output),
+            Some(_) | None => output,
+        };
         self.settle(told, CallSettled { call: work.call.clone(), how, output, ends_run }).await?;
         Ok(match failure {
             Some(failure) => CallEnd::Fatal(failure),
@@ -330,7 +337,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             };
             let message = tokio::select! {
                 biased;
-                told = told => told.err().map(|error| format!("hook `call_ended` failed: {error}")),
+                told = told => told.err().map(|error| readable(format!("hook `call_ended` failed: {error}"))),
                 () = stopped => Some("hook `call_ended` did not come back".to_owned()),
             };
             if let Some(message) = message {
@@ -352,7 +359,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let tool = &work.ready.tool;
         let given = match &tool.on_failure {
             OnFailure::Hide | OnFailure::Show => Given::new(How::Invalid, failed(Some(&step.problems))),
-            OnFailure::Say(say) => Given::new(How::Invalid, say(&work.ctx, &ToolError::tell(&*step.problems))),
+            OnFailure::Say(say) => Given::new(How::Invalid, said(say, &work.ctx, &ToolError::tell(&*step.problems))),
             OnFailure::Fail => {
                 let failure = Failure::InvalidArguments {
                     tool: tool.key().to_string(),
@@ -369,10 +376,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn doubt(&self, doubt: Doubt, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
         let work = self.begin(&doubt.call, ready, turn);
         let known = match &work.ready.tool.reconcile {
-            Some(reconcile) => match unless_stopped(&turn.stop, reconcile(work.ctx.clone())).await {
-                Some(known) => known,
-                None => Reconciled::Unknown,
-            },
+            Some(reconcile) => {
+                let asked = AssertUnwindSafe(async { reconcile(work.ctx.clone()).await }).catch_unwind();
+                unless_stopped(&turn.stop, asked).await.and_then(Result::ok).unwrap_or(Reconciled::Unknown)
+            }
             None => Reconciled::Unknown,
         };
         match known {
@@ -405,8 +412,20 @@ pub(super) fn failed(detail: Option<&str>) -> String {
     }
 }
 
-/// An error's text is for reading: it has no use for megabytes.
-fn shortened(detail: &str) -> &str {
+/// The model sees what was really done: it would otherwise reason about arguments that never ran.
+fn told_of_edit(edited: &str, output: OutputContent) -> OutputContent {
+    let note = format!("[A person changed the arguments of this call to {} before it ran.]", shortened(edited));
+    match output {
+        OutputContent::Text(text) => OutputContent::Text(format!("{note}\n{text}")),
+        OutputContent::Parts(mut parts) => {
+            parts.insert(0, windlass_core::Content::text(note));
+            OutputContent::Parts(parts)
+        }
+    }
+}
+
+/// What the model reads need not be megabytes.
+pub(super) fn shortened(detail: &str) -> &str {
     const LONGEST: usize = 4096;
     &detail[..detail.floor_char_boundary(LONGEST)]
 }
@@ -420,7 +439,7 @@ pub(super) fn given_for_error<C: Send + Sync + 'static>(
     match &tool.on_failure {
         OnFailure::Hide => Given::new(How::Failed, failed(error.for_model())),
         OnFailure::Show => Given::new(How::Failed, failed(Some(error.message()))),
-        OnFailure::Say(say) => Given::new(How::Failed, say(ctx, error)),
+        OnFailure::Say(say) => Given::new(How::Failed, said(say, ctx, error)),
         OnFailure::Fail => {
             let failure = Failure::Tool {
                 tool: tool.key().to_string(),
@@ -430,6 +449,11 @@ pub(super) fn given_for_error<C: Send + Sync + 'static>(
             Given::fatal(How::Failed, failed(error.for_model()), failure)
         }
     }
+}
+
+/// What the application says of a failure. Where that fails too, the model is told what it always is.
+fn said<C>(say: &Say<C>, ctx: &ToolContext<C>, error: &ToolError) -> String {
+    std::panic::catch_unwind(AssertUnwindSafe(|| say(ctx, error))).unwrap_or_else(|_| failed(None))
 }
 
 /// What a timeout means.

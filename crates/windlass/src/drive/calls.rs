@@ -62,11 +62,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut fresh: BTreeMap<CallId, Ready<C>> = std::mem::take(&mut self.ready);
         let mut queue = Vec::with_capacity(steps.len());
         for step in steps {
-            let edited = match &step {
-                Step::Run(runnable) => runnable.edited(),
-                Step::Doubt(doubt) => doubt.edited(),
-                Step::Gate(_) | Step::Invalid(_) | Step::Settle(_) => None,
-            };
+            let edited = step.edited();
             let ready = match (&step, fresh.remove(step.call())) {
                 (Step::Settle(_), _) => None,
                 (_, Some(ready)) if edited.is_none() => Some(ready),

@@ -7,6 +7,7 @@ use windlass_core::{AgentName, Candidate, CandidateSource, Entry, Failure, Finis
 
 use super::{Driver, Halt};
 use crate::agent::ToolUse;
+use crate::error::readable;
 use crate::guardrail::Verdict;
 use crate::hook::Moment;
 
@@ -63,7 +64,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Ok(Verdict::Pass) => {}
                 Ok(Verdict::Trip) => return Err(Halt::Failure(Failure::OutputGuardrail { guardrail: name })),
                 Err(error) => {
-                    let message = error.to_string();
+                    let message = readable(error.to_string());
                     return Err(Halt::Failure(Failure::GuardrailFailed { guardrail: name, message }));
                 }
             }

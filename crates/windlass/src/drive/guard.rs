@@ -9,6 +9,7 @@ use windlass_core::Failure;
 
 use super::{Driver, Halt};
 use crate::agent::Agent;
+use crate::error::readable;
 use crate::guardrail::{GuardrailError, InputGuardrail, Timing, Verdict};
 
 /// Guardrails that run beside the model.
@@ -114,6 +115,8 @@ fn verdict<C>(guardrail: &InputGuardrail<C>, verdict: Result<Verdict, GuardrailE
     match verdict {
         Ok(Verdict::Pass) => None,
         Ok(Verdict::Trip) => Some(Failure::InputGuardrail { guardrail: name }),
-        Err(error) => Some(Failure::GuardrailFailed { guardrail: name, message: error.to_string() }),
+        Err(error) => {
+            Some(Failure::GuardrailFailed { guardrail: name, message: readable(error.to_string()) })
+        }
     }
 }

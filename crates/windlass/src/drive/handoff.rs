@@ -4,6 +4,7 @@ use windlass_core::{AgentName, CallId, Entry, Failure, HandedOff, Part};
 
 use super::{Driver, Halt};
 use crate::agent::HandoffInput;
+use crate::error::readable;
 use crate::event::EventKind;
 use crate::hook::Moment;
 
@@ -29,7 +30,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let arguments = serde_json::from_str(&arguments).unwrap_or_default();
             let input = HandoffInput { ctx: ctx.clone(), to: to.clone(), arguments };
             self.unless_stopped(act(input)).await?.map_err(|message| {
-                Halt::Failure(Failure::Handoff { to: to.to_string(), message })
+                Halt::Failure(Failure::Handoff { to: to.to_string(), message: readable(message) })
             })?;
         }
         let moment = Moment::HandedOff { ctx, to: to.clone() };

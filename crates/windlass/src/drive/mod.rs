@@ -31,7 +31,7 @@ use windlass_core::{
 
 use crate::agent::{Agent, Graph, Toolset};
 use crate::artefact::Artefacts;
-use crate::error::{ConfigError, FailedRun, RunError, StoreError};
+use crate::error::{ConfigError, FailedRun, RunError, StoreError, readable};
 use crate::event::{Emitter, EventKind, Watched};
 use crate::hook::{Hook, HookError, Moment};
 use crate::model::ModelError;
@@ -221,6 +221,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let next = self.run().next();
             if self.stop.is_cancelled() && !matches!(next, Next::Over) && !self.pauses_instead(&next) {
                 if self.shared.cancel.hands_over() {
+                    self.save_turn().await?;
                     return Ok(Stop::Left);
                 }
                 self.cancelled().await?;
@@ -429,7 +430,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             moment
         });
         self.unless_stopped(told).await?.map_err(|error| {
-            Halt::Failure(Failure::Hook { hook: name.to_owned(), message: error.to_string() })
+            Halt::Failure(Failure::Hook { hook: name.to_owned(), message: readable(error.to_string()) })
         })
     }
 

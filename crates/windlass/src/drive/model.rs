@@ -13,7 +13,7 @@ use windlass_core::{
 use super::call::unless_stopped;
 use super::{Driver, Halt};
 use crate::agent::{Agent, ForcedChoice, ToolUse, Toolset};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, readable};
 use crate::event::EventKind;
 use crate::hook::Moment;
 use crate::model::{
@@ -146,16 +146,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let wait = wait_before(&retry, attempt, error.advice());
             self.record(Entry::ModelFailed(ModelFailed {
                 agent: agent.name().clone(),
-                error: error.to_string(),
+                error: readable(error.to_string()),
                 retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             }))
             .await?;
             let Some(wait) = wait else {
-                let message = error.to_string();
+                let message = readable(error.to_string());
                 self.model_error = Some(error);
                 return Err(Halt::Failure(Failure::Model { message }));
             };
-            self.emitter.emit(EventKind::Warning { message: format!("the model failed: {error}") }).await;
+            self.emitter.emit(EventKind::Warning { message: readable(format!("the model failed: {error}")) }).await;
             attempt += 1;
             tokio::select! {
                 biased;

@@ -1,17 +1,20 @@
 //! An agent inside a call: a driver of its own, on the same journal.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{CallPath, End, Entry, How, Run, RunId, Started};
 
-use super::call::{CallEnd, CallWork, Given, given_for_error};
+use super::body::deadline;
+use super::call::{CallEnd, CallWork, Given, given_for_error, given_for_timeout};
 use super::{Driver, Halt, Stop};
 use crate::agent::{Agent, AgentTool, Graph, Target};
-use crate::error::RunError;
+use crate::error::{RunError, readable};
 use crate::event::EventKind;
+use crate::guardrail::panic_text;
 use crate::tool::{ToolBody, ToolError};
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -52,7 +55,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    fn nested_agent(&self, nested: &AgentTool<C>) -> Result<Agent<C>, Halt> {
+    pub(super) fn nested_agent(&self, nested: &AgentTool<C>) -> Result<Agent<C>, Halt> {
         match &nested.target {
             Target::Agent(agent) => Ok(agent.clone()),
             Target::Named(name) => Ok(self.agent(name)?),
@@ -71,6 +74,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn drive_agent(&self, run: Run, nested: &AgentTool<C>, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
         let path = self.path_of(&work);
         let agent = self.nested_agent(nested)?;
+        let stop = work.turn.stop.child_token();
         let mut driver = Self {
             shared: self.shared.clone(),
             graph: Arc::new(Graph::new(&agent, &self.shared.config.agents)?),
@@ -78,7 +82,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             path,
             run_id: run.id().clone(),
             run: Mutex::new(run),
-            stop: work.turn.stop.clone(),
+            stop: stop.clone(),
             hooks: Vec::new(),
             session: None,
             saved: 0,
@@ -90,7 +94,25 @@ impl<C: Send + Sync + 'static> Driver<C> {
             model_error: None,
             shown: BTreeSet::new(),
         };
-        let stop = driver.drive_inside().await.map_err(Halt::Error)?;
+        let (driven, is_late) = {
+            let mut driving = AssertUnwindSafe(driver.drive_inside()).catch_unwind();
+            tokio::select! {
+                biased;
+                driven = &mut driving => (driven, false),
+                () = deadline(work.ready.tool.timeout) => {
+                    stop.cancel();
+                    (driving.await, true)
+                }
+            }
+        };
+        let stop = match driven {
+            Ok(stop) => stop.map_err(Halt::Error)?,
+            // The agent is this call's body, and a body's panic is its call's failure.
+            Err(panic) => {
+                let message = format!("agent `{}` panicked: {}", agent.name(), panic_text(&*panic));
+                return self.agent_failed(&work, message).await;
+            }
+        };
         let run = driver.run.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         match (stop, run.end().cloned()) {
             (Stop::Left, _) => {
@@ -106,13 +128,21 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.finish_call(&work, Given::new(How::Succeeded, output)).await
             }
             (Stop::Over, Some(End::Failed(failure))) => {
-                let message = format!("agent `{}` failed: {failure}", agent.name());
-                self.emitter.emit(EventKind::Warning { message: message.clone() }).await;
-                let given = given_for_error(&work.ready.tool, &work.ctx, &ToolError::hidden(message));
+                self.agent_failed(&work, format!("agent `{}` failed: {failure}", agent.name())).await
+            }
+            (Stop::Over, Some(End::Cancelled)) if is_late => {
+                let given = given_for_timeout(&work.ready.tool, &work.ctx, How::TimedOut);
                 self.finish_call(&work, given).await
             }
             (Stop::Over, Some(End::Cancelled)) => self.finish_call(&work, Given::cancelled()).await,
         }
+    }
+
+    async fn agent_failed(&self, work: &CallWork<'_, C>, message: String) -> Result<CallEnd, Halt> {
+        let message = readable(message);
+        self.emitter.emit(EventKind::Warning { message: message.clone() }).await;
+        let given = given_for_error(&work.ready.tool, &work.ctx, &ToolError::hidden(message));
+        self.finish_call(work, given).await
     }
 }
 

@@ -2,16 +2,19 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_core::{
-    BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, schema,
+    BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, Next, Run, Step, call_digest,
+    schema,
 };
 
+use super::call::shortened;
 use super::secret::{self, Marked, Visibility};
 use super::{Driver, Halt};
-use crate::agent::{Agent, Found, Toolset};
+use crate::agent::{Agent, Found, Graph, Target, Toolset};
 use crate::error::ConfigError;
 use crate::run::MissingTool;
 use crate::tool::{Prepared, Tool, ToolBody, freeze};
@@ -26,6 +29,8 @@ pub(super) struct Ready<C> {
     pub(super) prepared: Option<Box<dyn Prepared<C>>>,
     /// The arguments of an agent.
     pub(super) value: Option<Value>,
+    /// What a person put in place of the model's arguments, as it may be shown.
+    pub(super) edited: Option<Arc<str>>,
 }
 
 impl<C> Ready<C> {
@@ -77,7 +82,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             lookups.push_back(match found {
                 Found::Tool(tool) => {
                     self.mark_secrets(tool, call);
-                    read(tool, &call.arguments)
+                    let (found, ready) = read(tool, &call.arguments);
+                    (Lookup::Tool(found), Some(ready))
                 }
                 Found::Handoff(handoff) => (Lookup::Handoff { to: handoff.agent().clone() }, None),
                 Found::Nothing => (self.missing(&call.name, tools.names()), None),
@@ -117,7 +123,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &Toolset<C>,
     ) -> Result<Again<C>, Halt> {
-        let (key, raw) = self.locked(|run| (run.tool_of(call).cloned(), run.arguments(call).map(Arc::<str>::from)));
+        let (key, raw) = self.locked(|run| (run.tool_of(call).cloned(), run.arguments(call).map(str::to_owned)));
         let path = || CallPath::new(&self.path, call.clone());
         let (Some(key), Some(raw)) = (key, raw) else {
             return Err(self.broken(&windlass_core::Illegal::NoSuchCall(call.clone())));
@@ -132,12 +138,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if edited.is_none() && !tool.secret_arguments.is_empty() && secret::is_without(&raw, &tool.secret_arguments) {
             return Ok(Again::Gone { how: How::Failed, text: SECRET_GONE.to_owned() });
         }
-        let (lookup, ready) = read(tool, edited.unwrap_or(&raw));
-        if let Lookup::Tool(FoundTool { arguments: Err(problems), .. }) = lookup {
-            return Err(ConfigError::ArgumentsGone { tool: key.to_string(), call: path(), problems }.into());
+        let ready = match (self.locked(|run| read_again(run, call, edited, tool, path())), edited) {
+            // Nobody but the tool could have told the person, and they cannot decide again.
+            (Err(ConfigError::ArgumentsGone { problems, .. }), Some(edited)) => {
+                let shown = secret::without(edited, &tool.secret_arguments);
+                let shown = shortened(shown.as_deref().unwrap_or(edited));
+                let text = format!(
+                    "A person changed the arguments of this call to {shown}, which cannot be used: {problems}"
+                );
+                return Ok(Again::Gone { how: How::Invalid, text });
+            }
+            (ready, _) => ready?,
+        };
+        let inside = self.locked(|run| run.child(call).cloned());
+        if let (Some(child), ToolBody::Agent(nested)) = (inside, &tool.body) {
+            let agent = self.nested_agent(nested)?;
+            check_inside(&child, &agent, &self.shared.config.agents, &path())?;
         }
-        let ready = ready.ok_or_else(gone)?;
-        Ok(Again::Ready(Ready { raw, ..ready }))
+        Ok(Again::Ready(ready))
     }
 
     fn switched_off(&self, name: &str, agent: &Agent<C>, tools: &Toolset<C>) -> Result<Again<C>, Halt> {
@@ -154,12 +172,69 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// As [`Driver::again`], for arguments that are known not to be usable.
     pub(super) fn again_unread(&self, call: &CallId, tools: &Toolset<C>) -> Option<Ready<C>> {
-        self.locked(|run| read(tools.tool(run.tool_of(call)?)?, run.arguments(call)?).1)
+        self.locked(|run| Some(read(tools.tool(run.tool_of(call)?)?, run.arguments(call)?).1))
     }
 }
 
+/// Whether an agent inside a call still has what it needs to go on: it is found out before anything runs, there or
+/// beside it.
+fn check_inside<C: Send + Sync + 'static>(
+    run: &Run,
+    root: &Agent<C>,
+    known: &[Agent<C>],
+    path: &CallPath,
+) -> Result<(), ConfigError> {
+    let Next::Calls(steps) = run.next() else { return Ok(()) };
+    let graph = Graph::new(root, known)?;
+    let agent = graph.agent(run.agent())?;
+    let within: Vec<CallId> = path.within().iter().chain([path.call()]).cloned().collect();
+    for step in steps.iter().filter(|step| matches!(step, Step::Gate(_) | Step::Run(_) | Step::Doubt(_))) {
+        let path = CallPath::new(&within, step.call().clone());
+        let key = run.tool_of(step.call());
+        let Some(tool) = agent.inner.tools.iter().find(|tool| Some(tool.key()) == key) else {
+            let tool = key.map(ToString::to_string).unwrap_or_default();
+            return Err(ConfigError::ToolGone { tool, agent: agent.name().clone(), call: path });
+        };
+        let raw = run.arguments(step.call()).unwrap_or_default();
+        if step.edited().is_none() && !secret::is_without(raw, &tool.secret_arguments) {
+            read_again(run, step.call(), None, tool, path.clone())?;
+        }
+        if let (Some(child), ToolBody::Agent(nested)) = (run.child(step.call()), &tool.body) {
+            let root = match &nested.target {
+                Target::Agent(agent) => agent,
+                Target::Named(name) => graph.agent(name)?,
+            };
+            check_inside(child, root, known, &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the arguments of a saved call: those that it was planned with, or those that a person put in their place.
+fn read_again<C: Send + Sync + 'static>(
+    run: &Run,
+    call: &CallId,
+    edited: Option<&str>,
+    tool: &Arc<Tool<C>>,
+    path: CallPath,
+) -> Result<Ready<C>, ConfigError> {
+    let raw = run.arguments(call).unwrap_or_default();
+    let (found, mut ready) = read(tool, edited.unwrap_or(raw));
+    let name = || tool.key().to_string();
+    let arguments = found.arguments.map_err(|problems| {
+        ConfigError::ArgumentsGone { tool: name(), call: path.clone(), problems }
+    })?;
+    if edited.is_some() {
+        ready.raw = raw.into();
+        ready.edited = Some(arguments.into());
+    } else if run.seen().get(call) != Some(&call_digest(tool.key(), &arguments)) {
+        return Err(ConfigError::ArgumentsChanged { tool: name(), call: path });
+    }
+    Ok(ready)
+}
+
 /// Reads a call's arguments as its tool takes them.
-fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (Lookup, Option<Ready<C>>) {
+fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (FoundTool, Ready<C>) {
     let frozen = freeze(raw);
     let text: Arc<str> = match &frozen {
         Ok(frozen) => frozen.text.as_str().into(),
@@ -175,7 +250,11 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (Lookup, Op
         }
     });
     let conflict = match (&tool.conflict, &prepared) {
-        (Some(key), Ok(Some(prepared))) => key(prepared.arguments()),
+        // Where the rule fails, calls of its tool keep their order, for they may well conflict.
+        (Some(key), Ok(Some(prepared))) => {
+            let asked = std::panic::catch_unwind(AssertUnwindSafe(|| key(prepared.arguments())));
+            asked.unwrap_or_else(|_| Some(tool.key().to_string()))
+        }
         _ => None,
     };
     let (arguments, prepared) = match prepared {
@@ -197,6 +276,6 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (Lookup, Op
         receipt: arguments.is_ok().then(|| tool.receipt(&text)).flatten(),
         arguments,
     };
-    let ready = Ready { tool: tool.clone(), arguments: text, raw: raw.into(), prepared, value };
-    (Lookup::Tool(found), Some(ready))
+    let ready = Ready { tool: tool.clone(), arguments: text, raw: raw.into(), prepared, value, edited: None };
+    (found, ready)
 }

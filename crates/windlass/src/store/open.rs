@@ -73,7 +73,9 @@ pub async fn decide(
     paused.decide_as(by);
     paused.decide(call.clone(), decision, reach)?;
     let made = paused.record().records.last().map(|record| (&record.path, &record.entry));
-    let Some((within, Entry::Decided(decided))) = made else { return Err(DecideError::NotPending(call).into()) };
+    let Some((within, Entry::Decided(decided))) = made else {
+        return Err(DecideError::NotPending(call).into());
+    };
     let path = CallPath::new(within, decided.call.clone());
     let attempt = asked.iter().find(|pending| pending.path == path).map_or(0, |pending| pending.attempt);
     let posted = Posted { path, attempt, decided: decided.clone() };

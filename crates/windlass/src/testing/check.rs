@@ -25,9 +25,15 @@ impl Check {
     #[track_caller]
     pub(super) fn refused<T: Debug>(self, what: &str, result: Result<T, StoreError>, kind: StoreErrorKind) {
         match result {
-            Ok(value) => panic!("check `{}`: {what} should be refused ({kind:?}), and gave {value:?}", self.0),
+            Ok(value) => {
+                panic!("check `{}`: {what} should be refused ({kind:?}), and gave {value:?}", self.0)
+            }
             Err(error) if error.kind() != kind => {
-                panic!("check `{}`: {what} should be refused as {kind:?}, and was as {:?}: {error}", self.0, error.kind())
+                panic!(
+                    "check `{}`: {what} should be refused as {kind:?}, and was as {:?}: {error}",
+                    self.0,
+                    error.kind()
+                )
             }
             Err(_) => {}
         }
@@ -60,7 +66,10 @@ pub(super) fn lines(count: u64) -> Vec<Line> {
 
 /// An output with more in it than plain text.
 pub(super) fn output(text: &str) -> OutputContent {
-    OutputContent::Parts(vec![windlass_core::Content::text(text), windlass_core::Content::text("\u{0}ü\n\"🧵\"")])
+    OutputContent::Parts(vec![
+        windlass_core::Content::text(text),
+        windlass_core::Content::text("\u{0}ü\n\"🧵\""),
+    ])
 }
 
 pub(super) fn digest(text: &str) -> Digest {

@@ -40,7 +40,10 @@ async fn a_receipt_is_kept<S: Store>(check: Check, store: S) {
     for (owner, now) in [("ann", 1_002), ("bea", 1_002), ("cem", u64::MAX / 4)] {
         check.same("the answer after that", ask(check, &store, &key, owner, now).await, receipt.clone());
     }
-    check.done("keeping another without the right", store.keep_receipt(&key, "ann", &output("other"), None).await);
+    check.done(
+        "keeping another without the right",
+        store.keep_receipt(&key, "ann", &output("other"), None).await,
+    );
     check.done("giving up without the right", store.give_up_receipt(&key, "ann").await);
     check.same("the answer after that", ask(check, &store, &key, "bea", 1_003).await, receipt);
 }
@@ -48,7 +51,10 @@ async fn a_receipt_is_kept<S: Store>(check: Check, store: S) {
 async fn a_receipt_runs_out<S: Store>(check: Check, store: S) {
     let key = key("", "call");
     ask(check, &store, &key, "ann", 1_000).await;
-    check.done("keeping it", store.keep_receipt(&key, "ann", &output("receipt"), Some(Timestamp(5_000))).await);
+    check.done(
+        "keeping it",
+        store.keep_receipt(&key, "ann", &output("receipt"), Some(Timestamp(5_000))).await,
+    );
     let receipt = ReceiptClaim::Receipt(output("receipt"));
     check.same("just before", ask(check, &store, &key, "bea", 4_999).await, receipt);
     check.same("when it has run out", ask(check, &store, &key, "bea", 5_000).await, ReceiptClaim::Mine);
@@ -83,7 +89,11 @@ async fn a_right_is_given_back<S: Store>(check: Check, store: S) {
 async fn a_right_runs_out<S: Store>(check: Check, store: S) {
     let key = key("", "call");
     ask(check, &store, &key, "ann", 1_000).await;
-    check.same("asking again, which renews it", ask(check, &store, &key, "ann", 1_500).await, ReceiptClaim::Mine);
+    check.same(
+        "asking again, which renews it",
+        ask(check, &store, &key, "ann", 1_500).await,
+        ReceiptClaim::Mine,
+    );
     let busy = ReceiptClaim::Busy { until: Timestamp(2_500) };
     check.same("the answer to another", ask(check, &store, &key, "bea", 2_499).await, busy);
     check.same("when it has run out", ask(check, &store, &key, "bea", 2_500).await, ReceiptClaim::Mine);

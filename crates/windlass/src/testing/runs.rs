@@ -36,7 +36,12 @@ where
     artefacts_are_kept(Check("artefacts are kept"), make().await).await;
 }
 
-async fn append<S: Store>(store: &S, lease: &Lease, at: u64, lines: Vec<Line>) -> Result<(), crate::StoreError> {
+async fn append<S: Store>(
+    store: &S,
+    lease: &Lease,
+    at: u64,
+    lines: Vec<Line>,
+) -> Result<(), crate::StoreError> {
     store.append(lease, at, lines, Durability::Now).await
 }
 
@@ -79,13 +84,18 @@ async fn the_newest_run_is_first<S: Store>(check: Check, store: S) {
 
 async fn a_lease_keeps_others_out<S: Store>(check: Check, store: S) {
     let run = RunId::from("run");
-    check.refused("taking an unknown run", store.acquire(&run, claim("ann", 1_000)).await, StoreErrorKind::NoSuchRun);
+    check.refused(
+        "taking an unknown run",
+        store.acquire(&run, claim("ann", 1_000)).await,
+        StoreErrorKind::NoSuchRun,
+    );
     check.run(&store, "run", "ann").await;
     let early = store.acquire(&run, claim("bea", 1_999)).await;
     check.refused("taking it while it is owned", early, StoreErrorKind::Leased);
     let again = check.done("taking one's own", store.acquire(&run, claim("ann", 1_500)).await);
     check.same("the epoch after taking one's own", again.epoch, 2);
-    let taken = check.done("taking it when the lease has run out", store.acquire(&run, claim("bea", 2_500)).await);
+    let taken =
+        check.done("taking it when the lease has run out", store.acquire(&run, claim("bea", 2_500)).await);
     check.same("the lease", taken, Lease { run, owner: "bea".to_owned(), epoch: 3 });
     let listed = check.done("listing", store.runs().await);
     check.same("the owner in the list", listed[0].owner.clone(), Some(("bea".to_owned(), Timestamp(3_500))));
@@ -98,7 +108,11 @@ async fn a_lease_can_be_renewed<S: Store>(check: Check, store: S) {
     check.refused("taking it while it is owned", early, StoreErrorKind::Leased);
     check.done("taking it when the lease has run out", store.acquire(&lease.run, claim("bea", 5_000)).await);
     let unknown = Lease { run: "other".into(), ..lease };
-    check.refused("renewing an unknown run", store.renew(&unknown, Timestamp(9)).await, StoreErrorKind::NoSuchRun);
+    check.refused(
+        "renewing an unknown run",
+        store.renew(&unknown, Timestamp(9)).await,
+        StoreErrorKind::NoSuchRun,
+    );
 }
 
 async fn a_released_run_is_free<S: Store>(check: Check, store: S) {
@@ -138,7 +152,11 @@ async fn a_late_owner_is_refused<S: Store>(check: Check, store: S) {
     check.refused("a late renewal", store.renew(&late, Timestamp(90_000)).await, refused);
     check.refused("a late mark", store.mark(&late, RunStatus::Failed, Timestamp(9)).await, refused);
     let same_name = check.done("taking over again", store.acquire(&late.run, claim("bea", 2_500)).await);
-    check.refused("an older lease of the same owner", append(&store, &owner, 1, lines[1..].to_vec()).await, refused);
+    check.refused(
+        "an older lease of the same owner",
+        append(&store, &owner, 1, lines[1..].to_vec()).await,
+        refused,
+    );
     check.done("a line of the new owner", append(&store, &same_name, 1, lines[1..].to_vec()).await);
     check.same("the lines", check.done("loading", store.load(&late.run, 0).await), lines);
     let listed = check.done("listing", store.runs().await).remove(0);
@@ -161,7 +179,11 @@ async fn lines_come_back<S: Store>(check: Check, store: S) {
     check.same("its lines", unknown, Vec::new());
     check.same("the count in the list", check.done("listing", store.runs().await)[0].records, 50);
     let unknown = Lease { run: "other".into(), ..lease };
-    check.refused("a line of an unknown run", append(&store, &unknown, 0, lines).await, StoreErrorKind::NoSuchRun);
+    check.refused(
+        "a line of an unknown run",
+        append(&store, &unknown, 0, lines).await,
+        StoreErrorKind::NoSuchRun,
+    );
 }
 
 async fn lines_leave_no_gap<S: Store>(check: Check, store: S) {
@@ -182,7 +204,8 @@ async fn lines_are_all_or_none<S: Store>(check: Check, store: S) {
     let lines = lines(20);
     // Of two that both have the place, one has all of it.
     let (left, right) = (lines[..10].to_vec(), lines[..15].to_vec());
-    let both = join_all([append(&store, &lease, 0, left.clone()), append(&store, &lease, 0, right.clone())]).await;
+    let both =
+        join_all([append(&store, &lease, 0, left.clone()), append(&store, &lease, 0, right.clone())]).await;
     let expected = match (&both[0], &both[1]) {
         (Ok(()), Err(_)) => left,
         (Err(_), Ok(())) => right,
@@ -263,7 +286,11 @@ fn posted(path: &str, shown: &str, decision: Decision, by: &str) -> Posted {
     let path = CallPath::from(path);
     let call = path.call().clone();
     let by = Some(by.to_owned());
-    Posted { path, attempt: 0, decided: Decided { call, digest: digest(shown), decision, reach: Reach::Call, by } }
+    Posted {
+        path,
+        attempt: 0,
+        decided: Decided { call, digest: digest(shown), decision, reach: Reach::Call, by },
+    }
 }
 
 async fn a_decision_is_posted_once<S: Store>(check: Check, store: S) {

@@ -87,7 +87,8 @@ async fn batches_stay_whole<S: SessionStore>(check: Check, store: S) {
     check.same("how many items there are", found.len(), WRITERS * BATCHES * ITEMS);
     let mut due = [0; WRITERS];
     for batch in found.chunks(ITEMS) {
-        let writer = (0..WRITERS).find(|writer| due[*writer] < BATCHES && batch == items(*writer, due[*writer], ITEMS));
+        let writer = (0..WRITERS)
+            .find(|writer| due[*writer] < BATCHES && batch == items(*writer, due[*writer], ITEMS));
         let Some(writer) = writer else {
             panic!("check `{}`: a batch is torn, lost or out of order: {batch:?}", check.0)
         };
@@ -135,7 +136,11 @@ async fn one_of_many_replaces<S: SessionStore>(check: Check, store: S) {
     check.done("adding", store.append(&session, items(0, 0, 3)).await);
     let version = state(check, &store, "s").await.version;
     let replaced = join_all((0..8).map(|writer| store.replace(&session, version, items(writer, 1, 2)))).await;
-    check.same("how many of eight replaced it", replaced.iter().filter(|replaced| replaced.is_ok()).count(), 1);
+    check.same(
+        "how many of eight replaced it",
+        replaced.iter().filter(|replaced| replaced.is_ok()).count(),
+        1,
+    );
     let winner = replaced.iter().position(Result::is_ok).unwrap_or_default();
     check.same("the items", state(check, &store, "s").await.items, items(winner, 1, 2));
 }

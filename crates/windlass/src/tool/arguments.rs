@@ -1,5 +1,7 @@
 //! Freezing arguments: what the model wrote becomes one canonical text, or a message that says what is wrong.
 
+use std::panic::AssertUnwindSafe;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_core::{canonical, schema};
@@ -31,7 +33,11 @@ pub(crate) fn freeze(raw: &str) -> Result<Frozen, String> {
 
 /// Reads canonical arguments as `A`, or lists everything that is wrong with them, by path.
 pub(crate) fn read<A: DeserializeOwned>(text: &str, shape: &Value) -> Result<A, String> {
-    serde_json::from_str(text).map_err(|error| problems::<A>(text, shape, &error))
+    // A type may do what it likes while it is read.
+    match std::panic::catch_unwind(AssertUnwindSafe(|| serde_json::from_str(text))) {
+        Ok(read) => read.map_err(|error| problems::<A>(text, shape, &error)),
+        Err(_) => Err("`arguments` cannot be read".to_owned()),
+    }
 }
 
 /// Only wrong arguments pay for finding out all that is wrong with them.

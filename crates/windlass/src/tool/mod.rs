@@ -11,7 +11,7 @@ mod set;
 
 pub use context::{RunContext, ToolContext};
 pub use error::ToolError;
-pub use options::{OnFailure, OnTimeout, Receipts, Reconciled, Retry, Scope};
+pub use options::{OnFailure, OnTimeout, Receipts, Reconciled, Retry, Say, Scope};
 pub use output::{File, Image, Text};
 pub use set::{IntoTool, IntoTools};
 

@@ -16,10 +16,13 @@ pub enum OnFailure<C = ()> {
     /// The run goes on. The model is told the error's text.
     Show,
     /// The run goes on. The model is told what this function says.
-    Say(Arc<dyn Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync>),
+    Say(Say<C>),
     /// The run ends with the error.
     Fail,
 }
+
+/// Says what the model is told of a failure.
+pub type Say<C> = Arc<dyn Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync>;
 
 impl<C> OnFailure<C> {
     /// The run goes on, and the model is told what `text` says.

@@ -118,7 +118,8 @@ async fn s08_ten_thousand_problems_are_counted_and_not_all_listed() {
     let many = json!({ "items": items, "note": "" }).to_string();
     let bodies = Arc::default();
     let (_, output) = told(Surface::Blocking, order(&bodies), &many).await;
-    let listed: Vec<String> = (0..20).map(|at| format!("`items[{at}].name` must be a string, is the number 1")).collect();
+    let listed: Vec<String> =
+        (0..20).map(|at| format!("`items[{at}].name` must be a string, is the number 1")).collect();
     let want = format!("output a {FAILED}{}; `arguments` has 9980 more problems", listed.join("; "));
     assert_eq!(output, want);
 }

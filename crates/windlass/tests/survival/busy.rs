@@ -32,7 +32,9 @@ fn quick() -> Tool {
 
 /// A hook that never comes back from one kind of moment.
 fn stuck_at(name: &'static str) -> Hook {
-    Hook::new(move |moment: Moment| async move { if moment.name() == name { pending().await } else { Ok(()) } })
+    Hook::new(
+        move |moment: Moment| async move { if moment.name() == name { pending().await } else { Ok(()) } },
+    )
 }
 
 /// Agents, each of which never comes back from something.
@@ -46,7 +48,10 @@ fn stuck_agents() -> Vec<(&'static str, Agent)> {
         ("the model", agent([Reply::text("bye").after(HOUR)])),
         ("instructions", plain().instructions_from(|_| pending())),
         ("enabled", with(quick().enabled_when(|_| pending()))),
-        ("input guardrail, first", plain().input_guardrail(InputGuardrail::new("g", |_, _| pending()).first())),
+        (
+            "input guardrail, first",
+            plain().input_guardrail(InputGuardrail::new("g", |_, _| pending()).first()),
+        ),
         ("input guardrail", with(quick()).input_guardrail(InputGuardrail::new("g", |_, _| pending()))),
         ("output guardrail", with(quick()).output_guardrail(OutputGuardrail::new("g", |_, _| pending()))),
         ("agent_started", with(quick()).hook(stuck_at("agent_started"))),
@@ -59,7 +64,10 @@ fn stuck_agents() -> Vec<(&'static str, Agent)> {
         ("handoff", hands_over().handoff(Handoff::to(&second).on_handoff(|_| pending()))),
         ("approval rule", with(quick().approve_when(|_, _: &Value| pending()))),
         ("tool input guardrail", with(quick().input_guardrail(ToolInputGuardrail::new("g", |_| pending())))),
-        ("tool output guardrail", with(quick().output_guardrail(ToolOutputGuardrail::new("g", |_, _| pending())))),
+        (
+            "tool output guardrail",
+            with(quick().output_guardrail(ToolOutputGuardrail::new("g", |_, _| pending()))),
+        ),
         ("body", with(stuck())),
         ("twin", agent([twins]).tools(stuck().effect(Effect::Idempotent))),
         ("retry", with(flaky)),
@@ -79,7 +87,9 @@ fn stuck_runs() -> Vec<(&'static str, Agent, Configure)> {
         ("model retry", agent([Reply::error(busy)]), |run| {
             run.model_retry(ModelRetry { longest: HOUR, ..ModelRetry::default() })
         }),
-        ("run's guardrail", with(quick()), |run| run.input_guardrail(InputGuardrail::new("g", |_, _| pending()).first())),
+        ("run's guardrail", with(quick()), |run| {
+            run.input_guardrail(InputGuardrail::new("g", |_, _| pending()).first())
+        }),
         ("run's hook", with(quick()), |run| run.hook(stuck_at("call_ended"))),
     ]
 }
@@ -150,4 +160,25 @@ async fn s21_cancel_settles_a_call_that_is_being_reconciled() {
     let Outcome::Cancelled(cancelled) = outcome else { panic!("{outcome:?}") };
     assert_whole(cancelled.record.state());
     assert_eq!(cancelled.settlement.in_doubt, ["a"]);
+}
+
+/// A tool fails to say what became of a call: a person must, and the call beside it is not harmed.
+#[tokio::test(start_paused = true)]
+async fn s12_a_reconcile_function_that_panics_leaves_the_call_in_doubt() {
+    for at_once in [true, false] {
+        let (log, store) = (Log::default(), Arc::new(MemoryStore::default()));
+        let lost = tool("lost", |_, _| pending()).reconcile(move |_| {
+            assert!(!at_once, "a test panics here");
+            async { panic!("a test panics here") }
+        });
+        let calls = Reply::call("a", "lost", json!({})).and_call("b", "gated", json!({}));
+        let agent = agent([calls]).tools((lost, effect("gated", &log).approve_always()));
+        let run = agent.run("go").run_id("run").store(store.clone());
+        assert!(tokio::time::timeout(Duration::from_millis(5), run.into_future()).await.is_err());
+        let mut paused = Paused::from_records(stored(&*store, "run").await).expect("the journal adds up");
+        paused.approve("b").expect("it waits");
+        let paused = agent.resume(paused).await.expect("it pauses").paused().expect("it pauses");
+        let waits: Vec<String> = paused.pending().iter().map(|pending| pending.path.to_string()).collect();
+        assert_eq!((waits, log.take()), (lines(&["a"]), lines(&["gated b"])));
+    }
 }

@@ -108,9 +108,11 @@ async fn s14_a_timeout_that_ends_the_run_lets_the_others_settle() {
         let late = tool("late", |_, _| std::future::pending());
         let late = late.timeout(Duration::from_millis(1500)).on_timeout(OnTimeout::Fail);
         let log = Log::default();
-        let calls = Reply::call("a", "wait", json!({ "ms": 1 }))
-            .and_call("b", "late", json!({}))
-            .and_call("c", "wait", json!({ "ms": 5000 }));
+        let calls = Reply::call("a", "wait", json!({ "ms": 1 })).and_call("b", "late", json!({})).and_call(
+            "c",
+            "wait",
+            json!({ "ms": 5000 }),
+        );
         let act = Stage::new(surface, agent([calls]).tools((late, slow("wait", &log)))).play().await;
         let failure =
             Failure::ToolTimeout { tool: "late".to_owned(), call: "b".into(), seconds: "1.5".to_owned() };
@@ -118,6 +120,47 @@ async fn s14_a_timeout_that_ends_the_run_lets_the_others_settle() {
         let hows = [("a", How::Succeeded), ("b", How::TimedOut), ("c", How::Cancelled)];
         assert_eq!(act.hows(), hows.map(|(call, how)| (call.to_owned(), how)), "{surface:?}");
         assert_eq!(log.take(), ["start a", "start c", "end a"], "{surface:?}");
+    }
+}
+
+/// An agent is the body of the call that it is in, and has that call's time. What it does inside is stopped with it;
+/// what a person takes is not its time.
+#[tokio::test(start_paused = true)]
+async fn s14_an_agent_inside_a_call_has_a_deadline_too() {
+    for surface in Surface::ALL {
+        let log = Log::default();
+        let replies = [Reply::call("i", "wait", json!({ "ms": 5000 })), Reply::text("inside done")];
+        let inside = Agent::new("inside").model(ScriptedModel::new(replies)).tools(slow("wait", &log));
+        let inside = inside.as_tool("inside", "An agent.").timeout(Duration::from_millis(1500));
+        let calls =
+            Reply::call("a", "inside", json!({ "input": "go" })).and_call("b", "wait", json!({ "ms": 3000 }));
+        let agent = agent([calls, Reply::text("bye")]).tools((inside, slow("wait", &log)));
+        let act = Stage::new(surface, agent).play().await;
+        let outputs =
+            ["output a Tool 'inside' timed out after 1.5 seconds.", "output b b done", "assistant: bye"];
+        assert_eq!(act.played().said[2..], outputs, "{surface:?}");
+        assert_eq!(act.hows()[0], ("a".to_owned(), How::TimedOut), "{surface:?}");
+        assert_eq!(log.count("end i"), 0, "{surface:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s14_the_time_that_a_person_takes_is_not_an_agents() {
+    for surface in Surface::ALL {
+        let log = Log::default();
+        let replies = [Reply::call("i", "gated", json!({})), Reply::text("inside done")];
+        let gated = effect("gated", &log).approve_always();
+        let inside = Agent::new("inside").model(ScriptedModel::new(replies)).tools(gated);
+        let inside = inside.as_tool("inside", "An agent.").timeout(Duration::from_millis(1500));
+        let calls =
+            Reply::call("a", "inside", json!({ "input": "go" })).and_call("b", "wait", json!({ "ms": 3000 }));
+        let stage =
+            Stage::new(surface, agent([calls, Reply::text("bye")]).tools((inside, slow("wait", &log))));
+        let mut paused = stage.play().await.paused();
+        paused.approve("i").expect("it waits");
+        let act = stage.go_on(paused).await;
+        let outputs = ["output a inside done", "output b b done", "assistant: bye"];
+        assert_eq!(act.played().said[2..], outputs, "{surface:?}");
     }
 }
 
@@ -167,7 +210,8 @@ async fn s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_record
         let kept = store.clone();
         let stage = Stage::new(surface, agent).configure(move |run| run.run_id("run").store(kept.clone()));
         let act = stage.play().await;
-        let told = "Tool 'stuck' timed out after 0.005 seconds. It could not be stopped and may still take effect.";
+        let told =
+            "Tool 'stuck' timed out after 0.005 seconds. It could not be stopped and may still take effect.";
         let said = [
             "call a stuck {}",
             &format!("output a {told}"),
@@ -196,8 +240,11 @@ async fn s15_an_end_that_is_later_than_its_agents_can_be_replayed() {
         Reply::text("bye"),
     ];
     let log = Log::default();
-    let tools =
-        (inner.as_tool("inner", "An agent."), release(&latch, &store), effect("gated", &log).approve_always());
+    let tools = (
+        inner.as_tool("inner", "An agent."),
+        release(&latch, &store),
+        effect("gated", &log).approve_always(),
+    );
     let agent = agent(replies).tools(tools);
     let outcome = within(async { agent.run("go").run_id("run").store(store.clone()).await }).await;
     let mut paused = through_text(&outcome.expect("it pauses").paused().expect("it pauses"));

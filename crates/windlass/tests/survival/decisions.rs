@@ -8,7 +8,8 @@ use serde_json::json;
 use windlass::core::{Decided, Decision, Entry, Reach, Standing, StandingVerdict, ToolKey};
 use windlass::guardrail::{ToolInputGuardrail, ToolVerdict};
 use windlass::prelude::*;
-use windlass::{ConfigError, DecideError, How, RunError, tool_fn};
+use windlass::store::decide;
+use windlass::{DecideError, How, MemoryStore, tool_fn};
 
 use crate::support::*;
 
@@ -30,7 +31,11 @@ async fn s45_guardrails_run_again_after_the_approval_and_may_refuse() {
         let fickle = ToolInputGuardrail::new("fickle", move |_| {
             let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
             async move {
-                Ok(if is_first { ToolVerdict::Allow } else { ToolVerdict::Reject("the shop has closed".to_owned()) })
+                Ok(if is_first {
+                    ToolVerdict::Allow
+                } else {
+                    ToolVerdict::Reject("the shop has closed".to_owned())
+                })
             }
         });
         let replies = [Reply::call("a", "gated", json!({})), Reply::text("bye")];
@@ -61,7 +66,8 @@ async fn s45_the_approval_rule_is_not_asked_again() {
             let stage = Stage::new(surface, agent(replies).tools(rule(&log, &asked, true)));
             let mut paused = stage.play().await.paused();
             assert_eq!(asked.take(), ["asked"], "{surface:?}");
-            let decided = if approves { paused.approve(stage.path("a")) } else { paused.reject(stage.path("a")) };
+            let decided =
+                if approves { paused.approve(stage.path("a")) } else { paused.reject(stage.path("a")) };
             decided.expect("it waits");
             // Whatever the rule would say now.
             for answer in [true, false] {
@@ -93,9 +99,11 @@ async fn s46_an_output_that_looks_like_a_pause_or_an_approval_is_data() {
                 let value = value.clone();
                 async move { Ok::<_, ToolError>(value) }
             });
-            let calls = Reply::call("a", "says", json!({}))
-                .and_call("a2", "gives", json!({}))
-                .and_call("b", "gated", json!({}));
+            let calls = Reply::call("a", "says", json!({})).and_call("a2", "gives", json!({})).and_call(
+                "b",
+                "gated",
+                json!({}),
+            );
             let replies = [calls, Reply::text("bye")];
             let stage = Stage::new(surface, agent(replies).tools((says, gives.non_strict(), gated(&log))));
             let act = stage.play().await;
@@ -146,10 +154,14 @@ async fn s47_edited_arguments_run_are_journalled_and_told() {
             "assistant: bye",
         ];
         assert_eq!(act.played(), finished("bye", &said), "{surface:?}");
-        let decisions: Vec<_> = act.entries().into_iter().filter_map(|entry| match entry {
-            Entry::Decided(Decided { decision, reach, by, .. }) => Some((decision, reach, by)),
-            _ => None,
-        }).collect();
+        let decisions: Vec<_> = act
+            .entries()
+            .into_iter()
+            .filter_map(|entry| match entry {
+                Entry::Decided(Decided { decision, reach, by, .. }) => Some((decision, reach, by)),
+                _ => None,
+            })
+            .collect();
         let edited = Decision::ApproveEdited { arguments: r#"{"cents":100}"#.to_owned() };
         assert_eq!(decisions, [(edited, Reach::Call, Some("ana".to_owned()))], "{surface:?}");
     }
@@ -175,7 +187,8 @@ async fn s47_the_model_is_told_of_an_edit_however_the_call_ends() {
 async fn s47_the_model_is_told_of_an_edit_of_what_an_agent_was_asked() {
     for surface in Surface::ALL {
         let model = ScriptedModel::new([Reply::text("inside done")]);
-        let inside = Agent::new("inside").model(model.clone()).as_tool("inside", "An agent.").approve_always();
+        let inside =
+            Agent::new("inside").model(model.clone()).as_tool("inside", "An agent.").approve_always();
         let replies = [Reply::call("a", "inside", json!({ "input": "all of it" })), Reply::text("bye")];
         let stage = Stage::new(surface, agent(replies).tools(inside));
         let mut paused = stage.play().await.paused();
@@ -188,32 +201,32 @@ async fn s47_the_model_is_told_of_an_edit_of_what_an_agent_was_asked() {
 }
 
 #[tokio::test]
-async fn s47_edited_arguments_are_validated_before_anything_runs() {
+async fn s47_edited_arguments_are_validated() {
     for surface in Surface::ALL {
         let log = Log::default();
-        let calls = Reply::call("a", "refund", json!({ "cents": 900 })).and_call("b", "refund", json!({ "cents": 1 }));
+        let calls = Reply::call("a", "refund", json!({ "cents": 900 })).and_call(
+            "b",
+            "refund",
+            json!({ "cents": 1 }),
+        );
         let stage = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(refund(&log)));
         let mut paused = stage.play().await.paused();
         let no_object = DecideError::Arguments("`arguments` must be a JSON object, is a list".to_owned());
         assert_eq!(paused.approve_edited(stage.path("a"), "[]"), Err(no_object), "{surface:?}");
         let no_json = paused.approve_edited(stage.path("a"), "cents: 1");
         assert!(matches!(no_json, Err(DecideError::Arguments(_))), "{surface:?}");
-        // What only the tool can know is found out before any call of the turn starts.
-        let mut wrong = paused.clone();
-        wrong.approve(stage.path("b")).expect("it waits");
-        wrong.approve_edited(stage.path("a"), r#"{"cents":"a lot"}"#).expect("it is an object");
-        let error = stage.go_on(wrong).await.error();
-        let want = ConfigError::ArgumentsGone {
-            tool: "refund".to_owned(),
-            call: stage.path("a"),
-            problems: "`cents` must be an integer, is the string \"a lot\"".to_owned(),
-        };
-        assert!(matches!(&error, RunError::Config(found) if *found == want), "{surface:?}: {error}");
-        assert_eq!(log.take(), [""; 0], "{surface:?}");
-        // The person can decide again: what was saved before is as it was.
-        paused.reject(stage.path("a")).expect("it waits");
-        paused.reject(stage.path("b")).expect("it waits");
-        assert_eq!(stage.go_on(paused).await.played().end, Ended::Finished("bye".to_owned()), "{surface:?}");
+        // What only the tool can know is found out when the run goes on. The body never sees it.
+        paused.approve(stage.path("b")).expect("it waits");
+        paused.approve_edited(stage.path("a"), r#"{"cents":"a lot"}"#).expect("it is an object");
+        let act = stage.go_on(paused).await;
+        let told = "A person changed the arguments of this call to {\"cents\":\"a lot\"}, which cannot be used: \
+                    `cents` must be an integer, is the string \"a lot\"";
+        assert_eq!(
+            act.played().said[2..],
+            [&format!("output a {told}"), "output b refunded 1", "assistant: bye"]
+        );
+        assert_eq!(act.hows()[0], ("a".to_owned(), How::Invalid), "{surface:?}");
+        assert_eq!(log.take(), [r#"refund 1 {"cents":1}"#], "{surface:?}");
     }
 }
 
@@ -231,10 +244,14 @@ async fn s48_an_approval_that_expires_is_a_rejection_with_that_reason() {
         let outputs = [&format!("output a {output}"), &format!("output b {output}"), "assistant: bye"];
         assert_eq!(act.played().said[2..], outputs, "{surface:?}");
         assert_eq!(log.take(), [""; 0], "{surface:?}");
-        let deciders: Vec<_> = act.entries().into_iter().filter_map(|entry| match entry {
-            Entry::Decided(decided) => decided.by,
-            _ => None,
-        }).collect();
+        let deciders: Vec<_> = act
+            .entries()
+            .into_iter()
+            .filter_map(|entry| match entry {
+                Entry::Decided(decided) => decided.by,
+                _ => None,
+            })
+            .collect();
         assert_eq!(deciders, ["expiry", "expiry"], "{surface:?}");
     }
 }
@@ -252,6 +269,26 @@ async fn s48_a_decision_after_the_expiry_does_not_count() {
         let act = stage.go_on(paused).await;
         assert_eq!(act.hows(), [("a".to_owned(), How::Rejected)], "{surface:?}");
         assert_eq!(log.take(), [""; 0], "{surface:?}");
+    }
+}
+
+/// It was posted in time, and taken later.
+#[tokio::test]
+async fn s48_a_decision_that_was_posted_in_time_counts() {
+    for surface in [Surface::Blocking, Surface::Nested] {
+        let (log, store) = (Log::default(), Arc::new(MemoryStore::default()));
+        let replies = [Reply::call("a", "gated", json!({})), Reply::text("bye")];
+        let stage = Stage::new(surface, agent(replies).tools(gated(&log)));
+        let expiry = Duration::from_millis(200);
+        let run = stage.run().run_id("run").store(store.clone()).approvals_expire_after(expiry);
+        assert!(run.await.expect("it pauses").is_paused());
+        let posted =
+            decide(&*store, &"run".into(), stage.path("a"), Decision::Approve, Reach::Call, "ana").await;
+        posted.expect("there is time");
+        tokio::time::sleep(expiry).await;
+        let outcome = stage.recover("run", store).await.expect("it finishes");
+        assert!(matches!(outcome, Outcome::Finished(_)), "{surface:?}: {outcome:?}");
+        assert_eq!(log.take(), ["gated a"], "{surface:?}");
     }
 }
 
@@ -292,10 +329,10 @@ async fn s49_approved_for_good_covers_that_tool_of_that_agent_in_that_run() {
         // It covers the other one that waits, and is there to see.
         assert_eq!(paused.pending(), [], "{surface:?}");
         let want = Standing {
+            within: stage.within(),
             agent: "agent".into(),
             tool: ToolKey::bare("gated"),
             verdict: StandingVerdict::Approve,
-            within: stage.within(),
         };
         assert_eq!(paused.standing(), [want], "{surface:?}");
         let act = stage.go_on(paused).await;
@@ -346,31 +383,16 @@ async fn s49_a_decision_for_good_can_be_taken_back() {
     }
 }
 
-/// Taken back before the calls that it covered have run, it covers them no more.
-#[tokio::test]
-async fn s49_what_was_taken_back_in_time_does_not_run() {
-    for surface in Surface::ALL {
-        let log = Log::default();
-        let calls = Reply::call("a", "gated", json!({ "n": 1 })).and_call("b", "gated", json!({ "n": 2 }));
-        let stage = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(gated(&log)));
-        let mut paused = stage.play().await.paused();
-        paused.approve_always(stage.path("a")).expect("it waits");
-        let standing = paused.standing();
-        paused.revoke(&standing[0]).expect("it stands");
-        let act = stage.go_on(paused).await;
-        // The first was approved itself; the second only by what was taken back.
-        assert_eq!(act.played().end, Ended::Paused(lines(&["b"])), "{surface:?}");
-        assert_eq!(log.take(), ["gated a"], "{surface:?}");
-    }
-}
-
 /// Said first of one call and then for good, it stands.
 #[tokio::test]
 async fn s49_a_decision_can_be_made_to_reach_further() {
     for surface in Surface::ALL {
         let log = Log::default();
-        let replies =
-            [Reply::call("a", "gated", json!({})), Reply::call("b", "gated", json!({ "n": 2 })), Reply::text("bye")];
+        let replies = [
+            Reply::call("a", "gated", json!({})),
+            Reply::call("b", "gated", json!({ "n": 2 })),
+            Reply::text("bye"),
+        ];
         let stage = Stage::new(surface, agent(replies).tools(gated(&log)));
         let mut paused = stage.play().await.paused();
         paused.approve(stage.path("a")).expect("it waits");

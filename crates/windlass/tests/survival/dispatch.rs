@@ -95,13 +95,21 @@ async fn s02_never_more_bodies_at_once_than_the_limit() {
             Ok("done".to_owned())
         });
         let calls = (1..=9).fold(Reply::items([]), |reply, number| {
-            reply.and_call(&format!("c{number}"), if number % 2 == 0 { "async" } else { "blocking" }, json!({}))
+            reply.and_call(
+                &format!("c{number}"),
+                if number % 2 == 0 { "async" } else { "blocking" },
+                json!({}),
+            )
         });
         let agent = agent([calls, Reply::text("bye")]).tools((quick, thread));
         let act = Stage::new(surface, agent).configure(|run| run.concurrency(3)).play().await;
         assert_eq!(act.played().end, Ended::Finished("bye".to_owned()), "{surface:?}");
         assert_eq!(meter.most.load(Ordering::SeqCst), 3, "{surface:?}");
-        assert_eq!(act.started(), (1..=9).map(|number| format!("c{number}")).collect::<Vec<_>>(), "{surface:?}");
+        assert_eq!(
+            act.started(),
+            (1..=9).map(|number| format!("c{number}")).collect::<Vec<_>>(),
+            "{surface:?}"
+        );
     }
 }
 
@@ -241,6 +249,23 @@ async fn s06_conflicting_calls_keep_their_order_and_others_overlap() {
     }
 }
 
+/// A call that waits for another's end has no body yet, and takes nobody's place.
+#[tokio::test(start_paused = true)]
+async fn s06_a_call_that_waits_its_turn_does_not_count_against_the_limit() {
+    for surface in Surface::ALL {
+        let log = Log::default();
+        let calls = Reply::call("write-a", "write", json!({ "file": "a", "ms": 50 }))
+            .and_call("read-a", "read", json!({ "file": "a", "ms": 1 }))
+            .and_call("write-b", "write", json!({ "file": "b", "ms": 10 }));
+        let agent =
+            agent([calls, Reply::text("bye")]).tools((file_tool("write", &log), file_tool("read", &log)));
+        Stage::new(surface, agent).configure(|run| run.concurrency(2)).play().await;
+        let want =
+            ["start write-a", "start write-b", "end write-b", "end write-a", "start read-a", "end read-a"];
+        assert_eq!(log.take(), want, "{surface:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn s06_a_call_behind_one_that_waits_for_a_person_waits_too() {
     for surface in Surface::ALL {
@@ -296,7 +321,11 @@ async fn s07_a_tool_switched_off_while_the_model_thought_does_not_run() {
         let agent = agent([calls, Reply::text("bye")]).tools((off, effect("effect", &log)));
         let act = Stage::new(surface, agent).play().await;
         assert_eq!(log.take(), ["effect b"], "{surface:?}");
-        assert_eq!(act.hows(), [("a".to_owned(), How::Missing), ("b".to_owned(), How::Succeeded)], "{surface:?}");
+        assert_eq!(
+            act.hows(),
+            [("a".to_owned(), How::Missing), ("b".to_owned(), How::Succeeded)],
+            "{surface:?}"
+        );
     }
 }
 
@@ -306,7 +335,8 @@ async fn s07_nothing_runs_where_an_unknown_tool_ends_the_run() {
         let log = Log::default();
         let calls = Reply::call("a", "effect", json!({})).and_call("b", "efect", json!({}));
         let agent = agent([calls]).tools(effect("effect", &log));
-        let act = Stage::new(surface, agent).configure(|run| run.missing_tool(MissingTool::Fail)).play().await;
+        let act =
+            Stage::new(surface, agent).configure(|run| run.missing_tool(MissingTool::Fail)).play().await;
         let missing = Misbehaviour::MissingTool {
             name: "efect".to_owned(),
             agent: "agent".into(),
@@ -323,7 +353,11 @@ async fn s09_the_same_call_id_twice_in_one_answer_runs_once() {
     for surface in Surface::ALL {
         let log = Log::default();
         // The second spelling means the same.
-        let calls = Reply::call("a", "effect", json!({ "x": 1, "y": 2 })).and_raw_call("a", "effect", r#"{ "y":2.0, "x":1 }"#);
+        let calls = Reply::call("a", "effect", json!({ "x": 1, "y": 2 })).and_raw_call(
+            "a",
+            "effect",
+            r#"{ "y":2.0, "x":1 }"#,
+        );
         let agent = agent([calls, Reply::text("bye")]).tools(effect("effect", &log));
         let act = Stage::new(surface, agent).play().await;
         let said = [r#"call a effect {"x":1,"y":2}"#, "output a done", "assistant: bye"];

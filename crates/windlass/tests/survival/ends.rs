@@ -91,7 +91,8 @@ async fn s04_every_call_that_started_ends_once_where_the_run_fails() {
         let stage = Stage::new(surface, agent);
         let act = stage.play().await;
         let path = |call: &str| stage.path(call).to_string();
-        let mut want: Vec<String> = ["done", "fatal", "running"].map(|call| format!("start {}", path(call))).into();
+        let mut want: Vec<String> =
+            ["done", "fatal", "running"].map(|call| format!("start {}", path(call))).into();
         let ends = [("done", "Succeeded"), ("fatal", "Failed"), ("running", "Cancelled")];
         want.extend(ends.map(|(call, how)| format!("end {} {how}", path(call))));
         assert_eq!(told.take(), want, "{surface:?}");
@@ -131,7 +132,10 @@ async fn s04_every_call_that_started_ends_once_where_the_run_is_cancelled() {
         started.retain(|line| !line.contains("queued"));
         assert_eq!(started, want, "{surface:?}");
         if surface == Surface::Streamed {
-            assert_eq!(call_events(&act.events).iter().filter(|line| line.starts_with("end running")).count(), 1);
+            assert_eq!(
+                call_events(&act.events).iter().filter(|line| line.starts_with("end running")).count(),
+                1
+            );
         }
     }
 }
@@ -148,7 +152,8 @@ async fn s04_an_agent_that_waits_ends_once_where_the_run_fails() {
             tokio::time::sleep(Duration::from_millis(5)).await;
             Err(ToolError::tell("over"))
         });
-        let calls = Reply::call("waits", "waits", json!({ "input": "go" })).and_call("fatal", "fatal", json!({}));
+        let calls =
+            Reply::call("waits", "waits", json!({ "input": "go" })).and_call("fatal", "fatal", json!({}));
         let tools = (waits.as_tool("waits", "An agent."), fatal.on_failure(OnFailure::Fail));
         let agent = agent([calls]).tools(tools).hook(call_log(&told));
         let stage = Stage::new(surface, agent);
@@ -183,4 +188,27 @@ async fn s04_an_agent_that_waits_ends_once_where_the_run_is_cancelled() {
     assert!(matches!(outcome, Ok(Outcome::Cancelled(_))), "{outcome:?}");
     assert_eq!(told.take(), ["start waits", "end waits Cancelled"]);
     assert_eq!(call_events(&events), ["end waits Cancelled"]);
+}
+
+/// Watchers of a run are told of the calls of agents inside it, by their paths.
+#[tokio::test(start_paused = true)]
+async fn s04_watchers_are_told_of_calls_inside_agents() {
+    let told = Log::default();
+    let calls = Reply::call("ok", "effect", json!({})).and_call("fails", "fails", json!({})).and_call(
+        "late",
+        "late",
+        json!({}),
+    );
+    let tools = (
+        effect("effect", &Log::default()),
+        tool("fails", |_, _| async { Err(ToolError::tell("no")) }),
+        tool("late", |_, _| std::future::pending()).timeout(Duration::from_millis(5)),
+    );
+    let agent = agent([calls, Reply::text("bye")]).tools(tools).hook(call_log(&told));
+    let (outcome, events) = watch(Stage::new(Surface::Nested, agent).run()).await;
+    assert_eq!(outcome.expect("it finishes").text(), "outer done");
+    let inside = told.take();
+    assert_eq!(inside.len(), 6);
+    let around = [lines(&["start outer"]), inside, lines(&["end outer Succeeded"])].concat();
+    assert_eq!(call_events(&events), around);
 }

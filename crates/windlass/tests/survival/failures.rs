@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use windlass::agent::ToolUse;
 use windlass::core::{CallSettled, Entry};
 use windlass::guardrail::{
     InputGuardrail, OutputGuardrail, ToolInputGuardrail, ToolOutputGuardrail, ToolVerdict, Verdict,
@@ -18,9 +19,11 @@ const FAILED: &str = "An error occurred while running the tool. Please try again
 /// A call of `tool` between two that succeed.
 async fn middle(surface: Surface, tool: Tool) -> Act {
     let log = Log::default();
-    let calls = Reply::call("a", "effect", json!({}))
-        .and_call("b", tool.name(), json!({}))
-        .and_call("c", "effect", json!({}));
+    let calls = Reply::call("a", "effect", json!({})).and_call("b", tool.name(), json!({})).and_call(
+        "c",
+        "effect",
+        json!({}),
+    );
     let agent = agent([calls, Reply::text("bye")]).tools((effect("effect", &log), tool));
     let act = Stage::new(surface, agent).play().await;
     assert_eq!(log.take(), ["effect a", "effect c"], "{surface:?}");
@@ -90,7 +93,8 @@ async fn s12_a_guardrail_that_panics_is_that_calls_failure() {
     const UNCHECKED: &str = "output b The call was stopped by a check that could not be completed.";
     for surface in Surface::ALL {
         let log = Log::default();
-        let before = ToolInputGuardrail::new("panics", |_| -> std::future::Ready<_> { panic!("a test panics here") });
+        let before =
+            ToolInputGuardrail::new("panics", |_| -> std::future::Ready<_> { panic!("a test panics here") });
         let guarded = effect("guarded", &log).input_guardrail(before);
         assert_eq!(told(surface, guarded).await, UNCHECKED, "{surface:?}");
         assert_eq!(log.take(), [""; 0], "{surface:?}");
@@ -135,6 +139,28 @@ async fn s12_an_approval_rule_that_panics_asks() {
     }
 }
 
+/// An agent inside a call is that call's body.
+#[tokio::test]
+async fn s12_an_agent_that_panics_inside_a_call_is_that_calls_failure() {
+    for surface in Surface::ALL {
+        let at_first = Agent::new("inside").instructions_from(|_| async { panic!("a test panics here") });
+        let later =
+            Agent::new("inside").tool_use(ToolUse::judge(|_, _| async { panic!("a test panics here") }));
+        for inside in [at_first, later] {
+            let replies = [Reply::call("i", "effect", json!({})), Reply::text("inside done")];
+            let inside = inside.model(ScriptedModel::new(replies)).tools(effect("effect", &Log::default()));
+            let log = Log::default();
+            let calls =
+                Reply::call("a", "inside", json!({ "input": "go" })).and_call("b", "effect", json!({}));
+            let tools = (inside.as_tool("inside", "An agent."), effect("effect", &log));
+            let act = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(tools)).play().await;
+            let outputs = [&format!("output a {FAILED}"), "output b done", "assistant: bye"];
+            assert_eq!(act.played().said[2..], outputs, "{surface:?}");
+            assert_eq!(log.take(), ["effect b"], "{surface:?}");
+        }
+    }
+}
+
 /// Where a hook fails, and how.
 #[derive(Clone, Copy)]
 enum Trouble {
@@ -166,7 +192,8 @@ async fn s16_a_hook_that_fails_before_the_body_fails_that_call_closed() {
         for trouble in [Trouble::ErrorBefore, Trouble::PanicBefore] {
             let log = Log::default();
             let calls = Reply::call("a", "effect", json!({})).and_call("b", "effect", json!({}));
-            let agent = agent([calls, Reply::text("bye")]).tools(effect("effect", &log)).hook(troubled_hook(trouble));
+            let agent =
+                agent([calls, Reply::text("bye")]).tools(effect("effect", &log)).hook(troubled_hook(trouble));
             let act = Stage::new(surface, agent).play().await;
             let outputs = ["output a done", &format!("output b {FAILED}"), "assistant: bye"];
             assert_eq!(act.played().said[2..], outputs, "{surface:?}");
@@ -181,9 +208,14 @@ async fn s16_a_hook_that_fails_after_the_body_changes_nothing() {
         for trouble in [Trouble::ErrorAfter, Trouble::PanicAfter] {
             let log = Log::default();
             let calls = Reply::call("a", "effect", json!({})).and_call("b", "effect", json!({}));
-            let agent = agent([calls, Reply::text("bye")]).tools(effect("effect", &log)).hook(troubled_hook(trouble));
+            let agent =
+                agent([calls, Reply::text("bye")]).tools(effect("effect", &log)).hook(troubled_hook(trouble));
             let act = Stage::new(surface, agent).play().await;
-            assert_eq!(act.played().said[2..], ["output a done", "output b done", "assistant: bye"], "{surface:?}");
+            assert_eq!(
+                act.played().said[2..],
+                ["output a done", "output b done", "assistant: bye"],
+                "{surface:?}"
+            );
             let hows = [("a".to_owned(), How::Succeeded), ("b".to_owned(), How::Succeeded)];
             assert_eq!(act.hows(), hows, "{surface:?}");
             if surface == Surface::Streamed {
@@ -306,7 +338,8 @@ async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported
             Err(ToolError::tell(format!("{} failed", ctx.call_id())))
         });
         // They fail at the same time, and the last one is looked at first where nothing keeps their order.
-        let calls = (1..=5).fold(Reply::items([]), |reply, at| reply.and_call(&format!("c{at}"), "fatal", json!({})));
+        let calls =
+            (1..=5).fold(Reply::items([]), |reply, at| reply.and_call(&format!("c{at}"), "fatal", json!({})));
         let act = Stage::new(surface, agent([calls]).tools(fatal.on_failure(OnFailure::Fail))).play().await;
         let failure =
             Failure::Tool { tool: "fatal".to_owned(), call: "c1".into(), message: "c1 failed".to_owned() };
@@ -358,7 +391,8 @@ async fn s19_an_errors_text_is_bounded_wherever_it_goes() {
     for surface in [Surface::Blocking, Surface::Streamed, Surface::Nested] {
         let tell = tool("fails", |_, _| async { Err(ToolError::tell(long_text())) });
         let show = tool("fails", |_, _| async { Err(ToolError::hidden(long_text())) }).on_failure(shown());
-        let panics = tool("fails", |_, _| async { std::panic::resume_unwind(Box::new(long_text())) }).on_failure(shown());
+        let panics = tool("fails", |_, _| async { std::panic::resume_unwind(Box::new(long_text())) })
+            .on_failure(shown());
         let says = tool("fails", |_, _| async { Err(ToolError::tell("no")) })
             .on_failure(OnFailure::say(|_, _| long_text()))
             .output_budget(4096);

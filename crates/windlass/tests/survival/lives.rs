@@ -63,7 +63,9 @@ fn check(input: &[Arc<Item>]) {
     for item in input {
         match &**item {
             Item::Call(call) => assert!(open.insert(&call.id), "call `{}` twice", call.id),
-            Item::Output(output) => assert!(open.remove(&output.call), "output of `{}` without a call", output.call),
+            Item::Output(output) => {
+                assert!(open.remove(&output.call), "output of `{}` without a call", output.call)
+            }
             _ => {}
         }
     }
@@ -115,7 +117,11 @@ fn check_journal(records: &[Record]) {
             .iter()
             .filter(|record| record.path.starts_with(path))
             .enumerate()
-            .map(|(at, record)| Record { seq: at as u64, path: record.path[path.len()..].to_vec(), ..record.clone() })
+            .map(|(at, record)| Record {
+                seq: at as u64,
+                path: record.path[path.len()..].to_vec(),
+                ..record.clone()
+            })
             .collect();
         for length in 1..=own.len() {
             assert_whole(&Run::replay(&own[..length]).expect("the journal adds up").run);

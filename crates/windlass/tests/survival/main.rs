@@ -15,5 +15,6 @@ mod people;
 mod state;
 mod stop;
 mod support;
+mod table;
 mod twice;
 mod volume;

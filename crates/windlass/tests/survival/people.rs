@@ -27,7 +27,11 @@ async fn s39_what_needs_nobody_runs_now_and_the_rest_runs_once() {
         let act = stage.play().await;
         let calls = ["call a effect {}", r#"call b gated {"cents":100}"#, "call c effect {}"];
         let said = [&calls[..], &["output a done", "output c done"]].concat();
-        assert_eq!(act.played(), Played { end: Ended::Paused(lines(&["b"])), said: lines(&said) }, "{surface:?}");
+        assert_eq!(
+            act.played(),
+            Played { end: Ended::Paused(lines(&["b"])), said: lines(&said) },
+            "{surface:?}"
+        );
         assert_eq!(log.take(), ["effect a", "effect c"], "{surface:?}");
         let mut paused = act.paused();
         let want = Pending {
@@ -43,7 +47,8 @@ async fn s39_what_needs_nobody_runs_now_and_the_rest_runs_once() {
         assert_eq!(paused.pending(), [want], "{surface:?}");
         paused.approve(stage.path("b")).expect("it waits");
         let act = stage.go_on(paused).await;
-        let said = [&calls[..], &["output a done", "output b done", "output c done", "assistant: bye"]].concat();
+        let said =
+            [&calls[..], &["output a done", "output b done", "output c done", "assistant: bye"]].concat();
         assert_eq!(act.played(), finished("bye", &said), "{surface:?}");
         assert_eq!(log.take(), ["gated b"], "{surface:?}");
     }
@@ -56,9 +61,9 @@ async fn s40_several_wait_together_and_each_is_told_its_own_reason() {
         for order in [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]] {
             for at_once in [true, false] {
                 let log = Log::default();
-                let calls = ["a", "b", "c"]
-                    .iter()
-                    .fold(Reply::items([]), |calls, call| calls.and_call(call, "gated", json!({ "for": call })));
+                let calls = ["a", "b", "c"].iter().fold(Reply::items([]), |calls, call| {
+                    calls.and_call(call, "gated", json!({ "for": call }))
+                });
                 let stage = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(gated(&log)));
                 let mut act = stage.play().await;
                 assert_eq!(act.played().end, Ended::Paused(lines(&["a", "b", "c"])), "{surface:?}");
@@ -108,9 +113,14 @@ async fn s41_a_decision_about_other_arguments_does_not_count() {
         let paused = stage.play().await.paused();
         let records = paused.record().journal();
         let other = Entry::Decided(decided("a", r#"{"cents":99}"#, Decision::Approve));
-        let error = Paused::from_records(with_entry(records, &stage.within(), other)).expect_err("it is refused");
+        let error =
+            Paused::from_records(with_entry(records, &stage.within(), other)).expect_err("it is refused");
         let why = Illegal::NotCovered("a".into());
-        assert_eq!(error, windlass::core::ReplayError::Illegal { seq: records.len() as u64, why }, "{surface:?}");
+        assert_eq!(
+            error,
+            windlass::core::ReplayError::Illegal { seq: records.len() as u64, why },
+            "{surface:?}"
+        );
         // The same arguments in another spelling are what was shown.
         let same = Entry::Decided(decided("a", r#"{"cents":100}"#, Decision::Approve));
         let paused = Paused::from_records(with_entry(records, &stage.within(), same)).expect("it counts");
@@ -211,7 +221,10 @@ async fn s42_a_decision_before_its_request_counts() {
             };
             assert_eq!(act.played().said[1..], [output, "assistant: bye"], "{surface:?}");
             assert_eq!(log.take(), bodies, "{surface:?}");
-            assert!(!act.entries().iter().any(|entry| matches!(entry, Entry::Held(_))), "nobody is asked again");
+            assert!(
+                !act.entries().iter().any(|entry| matches!(entry, Entry::Held(_))),
+                "nobody is asked again"
+            );
         }
     }
 }
@@ -229,9 +242,9 @@ async fn s43_a_crash_after_the_decision_runs_the_call_once() {
         let records = whole.go_on(paused).await.journal().to_vec();
         assert_eq!(log.take(), ["gated a"], "{surface:?}");
         for length in decided..=records.len() {
-            let was_started = records[..length].iter().any(|record| {
-                record.path == whole.within() && matches!(record.entry, Entry::CallStarted(_))
-            });
+            let was_started = records[..length]
+                .iter()
+                .any(|record| record.path == whole.within() && matches!(record.entry, Entry::CallStarted(_)));
             let stage = whole.recast(agent([Reply::text("bye")]).tools(gated(&log)));
             let paused = Paused::from_records(records[..length].to_vec()).expect("a prefix adds up");
             let act = stage.go_on(paused).await;
@@ -239,7 +252,11 @@ async fn s43_a_crash_after_the_decision_runs_the_call_once() {
             match act.played().end {
                 // It may have happened: nobody does it again unasked.
                 Ended::Paused(waiting) => {
-                    assert_eq!((waiting, ran, was_started), (lines(&["a"]), vec![], true), "{surface:?} {length}");
+                    assert_eq!(
+                        (waiting, ran, was_started),
+                        (lines(&["a"]), vec![], true),
+                        "{surface:?} {length}"
+                    );
                 }
                 Ended::Finished(output) => {
                     let want = if was_started { vec![] } else { lines(&["gated a"]) };
@@ -258,7 +275,8 @@ fn deep(depth: usize, log: &Log) -> Agent {
         let replies = [Reply::call("gated", "gated", json!({ "n": 1 })), Reply::text("done 0")];
         return Agent::new(name).model(ScriptedModel::new(replies)).tools(gated(log));
     }
-    let replies = [Reply::call("down", "down", json!({ "input": "go" })), Reply::text(format!("done {depth}"))];
+    let replies =
+        [Reply::call("down", "down", json!({ "input": "go" })), Reply::text(format!("done {depth}"))];
     let down = deep(depth - 1, log).as_tool("down", "An agent.");
     Agent::new(name).model(ScriptedModel::new(replies)).tools(down)
 }
@@ -271,13 +289,17 @@ async fn s44_an_approval_three_agents_deep_is_answered_at_the_top() {
         let act = stage.play().await;
         let path = CallPath::from(format!("{}/down/down/gated", stage.path("down")).as_str());
         if surface == Surface::Streamed {
-            let held: Vec<_> = act.events.iter().filter(|event| matches!(event.kind, EventKind::Held(_))).collect();
+            let held: Vec<_> =
+                act.events.iter().filter(|event| matches!(event.kind, EventKind::Held(_))).collect();
             let EventKind::Held(pending) = &held[0].kind else { panic!("it was just found") };
             assert_eq!((held.len(), &pending.path), (1, &path));
         }
         let mut paused = act.paused();
-        let waiting: Vec<_> =
-            paused.pending().iter().map(|pending| (pending.path.clone(), pending.agent.to_string())).collect();
+        let waiting: Vec<_> = paused
+            .pending()
+            .iter()
+            .map(|pending| (pending.path.clone(), pending.agent.to_string()))
+            .collect();
         assert_eq!(waiting, [(path.clone(), "agent-0".to_owned())], "{surface:?}");
         // The id alone means only one call, and is enough.
         paused.approve("gated").expect("it waits");
@@ -294,27 +316,35 @@ async fn s44_the_states_of_siblings_stay_apart() {
     for surface in Surface::ALL {
         let log = Log::default();
         let sibling = |name: &str| {
-            let replies = [Reply::call("c", "gated", json!({ "by": name })), Reply::text(format!("{name} done"))];
+            let replies =
+                [Reply::call("c", "gated", json!({ "by": name })), Reply::text(format!("{name} done"))];
             let agent = Agent::new(name).model(ScriptedModel::new(replies)).tools(gated(&log));
             agent.as_tool(name, "An agent.")
         };
         let calls = Reply::call("x", "left", json!({ "input": "go" }))
             .and_call("y", "right", json!({ "input": "go" }))
             .and_call("c", "gated", json!({ "by": "top" }));
-        let agent = agent([calls, Reply::text("bye")]).tools((sibling("left"), sibling("right"), gated(&log)));
+        let agent =
+            agent([calls, Reply::text("bye")]).tools((sibling("left"), sibling("right"), gated(&log)));
         let stage = Stage::new(surface, agent);
         let act = stage.play().await;
-        let place = |path: &str| CallPath::new(&[&stage.within()[..], CallPath::from(path).within()].concat(), "c".into());
+        let place = |path: &str| {
+            CallPath::new(&[&stage.within()[..], CallPath::from(path).within()].concat(), "c".into())
+        };
         let want = [
             (place("x/c"), r#"{"by":"left"}"#.to_owned()),
             (place("y/c"), r#"{"by":"right"}"#.to_owned()),
             (place("c"), r#"{"by":"top"}"#.to_owned()),
         ];
         if surface == Surface::Streamed {
-            let mut held: Vec<_> = act.events.iter().filter_map(|event| match &event.kind {
-                EventKind::Held(pending) => Some((pending.path.clone(), pending.arguments.clone())),
-                _ => None,
-            }).collect();
+            let mut held: Vec<_> = act
+                .events
+                .iter()
+                .filter_map(|event| match &event.kind {
+                    EventKind::Held(pending) => Some((pending.path.clone(), pending.arguments.clone())),
+                    _ => None,
+                })
+                .collect();
             held.sort();
             let mut want = want.to_vec();
             want.sort();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass::guardrail::{InputGuardrail, Verdict};
+use windlass::hook::{Hook, Moment};
 use windlass::model::{ModelError, RetryAdvice};
 use windlass::prelude::*;
 use windlass::run::{CancelHandle, ModelRetry};
@@ -40,7 +41,8 @@ async fn s54_a_tool_that_is_gone_is_named_and_nothing_runs() {
         let (stage, paused) = approved(surface, &log).await;
         let renamed = agent([Reply::text("bye")]).tools((gated("kept", &log), gated("renamed", &log)));
         let error = config_error(stage.recast(renamed).go_on(paused.clone()).await);
-        let want = ConfigError::ToolGone { tool: "gone".to_owned(), agent: "agent".into(), call: stage.path("b") };
+        let want =
+            ConfigError::ToolGone { tool: "gone".to_owned(), agent: "agent".into(), call: stage.path("b") };
         assert_eq!(error, want, "{surface:?}");
         assert_eq!(log.take(), [""; 0], "{surface:?}");
         // With its tools, the same run goes on.
@@ -82,7 +84,10 @@ async fn s54_a_tool_that_is_gone_deep_inside_keeps_everything_from_running() {
     for surface in Surface::ALL {
         let log = Log::default();
         let inside = |replies: Vec<Reply>, tool: &'static str| {
-            Agent::new("inside").model(ScriptedModel::new(replies)).tools(gated(tool, &log)).as_tool("inside", "An agent.")
+            Agent::new("inside")
+                .model(ScriptedModel::new(replies))
+                .tools(gated(tool, &log))
+                .as_tool("inside", "An agent.")
         };
         let calls = Reply::call("a", "kept", json!({})).and_call("x", "inside", json!({ "input": "go" }));
         let asks = inside(vec![Reply::call("b", "gone", json!({}))], "gone");
@@ -94,8 +99,11 @@ async fn s54_a_tool_that_is_gone_deep_inside_keeps_everything_from_running() {
         let renamed = agent([]).tools(tools).hook(call_log(&log));
         let error = config_error(stage.recast(renamed).go_on(paused).await);
         let path = format!("{}/b", stage.path("x"));
-        let want =
-            ConfigError::ToolGone { tool: "gone".to_owned(), agent: "inside".into(), call: path.as_str().into() };
+        let want = ConfigError::ToolGone {
+            tool: "gone".to_owned(),
+            agent: "inside".into(),
+            call: path.as_str().into(),
+        };
         assert_eq!(error, want, "{surface:?}");
         assert_eq!(log.take(), [""; 0], "{surface:?}");
     }
@@ -120,9 +128,11 @@ async fn s54_a_tool_switched_off_while_paused_does_not_run() {
     for surface in Surface::ALL {
         let log = Log::default();
         let (stage, paused) = approved(surface, &log).await;
-        let off = agent([Reply::text("bye")]).tools((gated("kept", &log), gated("gone", &log).enabled(false)));
+        let off =
+            agent([Reply::text("bye")]).tools((gated("kept", &log), gated("gone", &log).enabled(false)));
         let act = stage.recast(off).go_on(paused).await;
-        let outputs = ["output a done", "output b Tool 'gone' not found. The tools are: kept.", "assistant: bye"];
+        let outputs =
+            ["output a done", "output b Tool 'gone' not found. The tools are: kept.", "assistant: bye"];
         assert_eq!(act.played().said[2..], outputs, "{surface:?}");
         assert_eq!(log.take(), ["kept a"], "{surface:?}");
     }
@@ -264,6 +274,26 @@ async fn s57_a_resumed_run_costs_what_it_did_before_and_after() {
         assert_eq!(*outcome.record().usage(), around, "{surface:?}");
         let again = Paused::from_text(&outcome.record().to_text()).expect("can be read");
         assert_eq!(again.record().usage(), outcome.record().usage(), "{surface:?}");
+    }
+}
+
+/// A hook does not like the answer.
+#[tokio::test]
+async fn s57_an_answer_that_a_hook_refused_was_paid_for() {
+    for surface in [Surface::Blocking, Surface::Streamed, Surface::Nested] {
+        let log = Log::default();
+        let hook = Hook::new(|moment: Moment| async move {
+            match moment {
+                Moment::ModelAnswered { .. } => Err("no".into()),
+                _ => Ok(()),
+            }
+        });
+        let replies = [priced(Reply::call("a", "effect", json!({})), 40, 4)];
+        let act = Stage::new(surface, agent(replies).tools(effect("effect", &log)).hook(hook)).play().await;
+        let failure = Failure::Hook { hook: "model_answered".to_owned(), message: "no".to_owned() };
+        assert_eq!(act.played(), Played { end: Ended::Failed(failure), said: vec![] }, "{surface:?}");
+        assert_eq!(act.usage(), cost(1, 0, 40, 4), "{surface:?}");
+        assert_eq!(log.take(), [""; 0], "{surface:?}");
     }
 }
 

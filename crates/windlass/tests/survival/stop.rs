@@ -69,8 +69,13 @@ async fn s20_a_watcher_that_cancels_on_what_it_sees_is_in_time() {
         for buffer in [1, 256] {
             for stop_at in 0.. {
                 let log = Log::default();
-                let calls = Reply::text("on it").and_call("a", "effect", json!({})).and_call("b", "effect", json!({}));
-                let replies = [calls.in_chunks_of(1), Reply::call("c", "effect", json!({})), Reply::text("bye")];
+                let calls = Reply::text("on it").and_call("a", "effect", json!({})).and_call(
+                    "b",
+                    "effect",
+                    json!({}),
+                );
+                let replies =
+                    [calls.in_chunks_of(1), Reply::call("c", "effect", json!({})), Reply::text("bye")];
                 let stage = Stage::new(surface, agent(replies).tools(effect("effect", &log)));
                 let mut stream = stage.run().event_buffer(buffer).stream();
                 let (mut seen, mut starts, mut ran_too_soon) = (0, 0, false);
@@ -164,7 +169,11 @@ async fn s21_every_call_has_an_output_and_nothing_changes_afterwards() {
         } else {
             // What is inside an agent is told of the call that it is in.
             let (in_doubt, draining) = (ids(&["outer"]), ids(&["outer"]));
-            assert_eq!(*settlement(&act), Settlement { in_doubt, draining, ..Settlement::default() }, "{surface:?}");
+            assert_eq!(
+                *settlement(&act),
+                Settlement { in_doubt, draining, ..Settlement::default() },
+                "{surface:?}"
+            );
         }
         let settled = stored(&*store, "run").await;
         latch.open();
@@ -192,9 +201,13 @@ async fn s21_a_call_behind_another_does_not_start_after_the_cancel() {
         assert_eq!(act.played().end, Ended::Cancelled, "{surface:?}");
         assert_eq!(act.started(), ["write"], "{surface:?}");
         let path = stage.path("write");
-        assert_eq!(log.take(), [format!("start {path}"), "start write".to_owned(), format!("end {path} Cancelled")]);
+        assert_eq!(
+            log.take(),
+            [format!("start {path}"), "start write".to_owned(), format!("end {path} Cancelled")]
+        );
         if !matches!(surface, Surface::Nested | Surface::NestedResumed) {
-            let want = Settlement { in_doubt: ids(&["write"]), stopped: ids(&["read"]), ..Settlement::default() };
+            let want =
+                Settlement { in_doubt: ids(&["write"]), stopped: ids(&["read"]), ..Settlement::default() };
             assert_eq!(*settlement(&act), want, "{surface:?}");
         }
     }
@@ -212,8 +225,12 @@ async fn s21_after_the_turn_means_that_the_turn_settles() {
             cancelled_when(run, move || told.lines().len() == 2, CancelHandle::after_turn)
         });
         let act = stage.play().await;
-        let said =
-            lines(&[r#"call a wait {"ms":50}"#, r#"call b wait {"ms":10}"#, "output a a done", "output b b done"]);
+        let said = lines(&[
+            r#"call a wait {"ms":50}"#,
+            r#"call b wait {"ms":10}"#,
+            "output a a done",
+            "output b b done",
+        ]);
         assert_eq!(act.played(), Played { end: Ended::Cancelled, said }, "{surface:?}");
         let finished = Settlement { finished: ids(&["a", "b"]), ..Settlement::default() };
         assert_eq!(*settlement(&act), finished, "{surface:?}");
@@ -280,7 +297,8 @@ async fn s22_a_run_that_only_waits_returns_at_once() {
             .tools(effect("gated", &log).approve_always());
         let stage = Stage::new(surface, agent);
         let paused = stage.play().await.paused();
-        let keeps = stage.recast_cancelled(|cancel| cancel.now_with(Approvals::Keep)).go_on(paused.clone()).await;
+        let keeps =
+            stage.recast_cancelled(|cancel| cancel.now_with(Approvals::Keep)).go_on(paused.clone()).await;
         assert_eq!(keeps.played().end, Ended::Paused(lines(&["gated"])), "{surface:?}");
         let withdraws = stage.recast_cancelled(CancelHandle::now).go_on(paused).await;
         assert_eq!(withdraws.played().end, Ended::Cancelled, "{surface:?}");

@@ -130,6 +130,11 @@ impl Stage {
         (self.configure)(self.root(&self.agent).run("go"))
     }
 
+    /// A run of this stage that a store has.
+    pub fn recover(&self, run: &str, store: Arc<dyn Store>) -> RunBuilder {
+        (self.configure)(self.root(&self.agent).recover(run, store))
+    }
+
     /// Follows a run to its outcome, watching it where this surface does.
     async fn follow(&self, run: RunBuilder) -> Act {
         let run = (self.configure)(run);
@@ -152,8 +157,9 @@ impl Stage {
         let answered = async {
             loop {
                 let records = stored(&*store, "run").await;
-                let is_answer =
-                    |record: &&Record| record.path == self.within() && matches!(record.entry, Entry::Answered(_));
+                let is_answer = |record: &&Record| {
+                    record.path == self.within() && matches!(record.entry, Entry::Answered(_))
+                };
                 if records.iter().any(|record| is_answer(&record)) {
                     return records;
                 }
@@ -293,7 +299,9 @@ pub fn assert_whole(run: &Run) {
             Item::Output(windlass::core::Output { call, .. })
             | Item::Handoff(windlass::core::Handoff { call, .. }) => {
                 let at = open.iter().position(|open| open == call);
-                open.remove(at.unwrap_or_else(|| panic!("output of `{call}` without a call, or a second one")));
+                open.remove(
+                    at.unwrap_or_else(|| panic!("output of `{call}` without a call, or a second one")),
+                );
             }
             _ => {}
         }

@@ -62,7 +62,9 @@ async fn s26_where_the_first_fails_the_second_runs() {
                 if number == 0 { Err(ToolError::tell("busy")) } else { Ok("charged".to_owned()) }
             }
         });
-        let calls = ["a", "b", "c"].iter().fold(Reply::items([]), |calls, call| calls.and_call(call, "charge", json!({})));
+        let calls = ["a", "b", "c"]
+            .iter()
+            .fold(Reply::items([]), |calls, call| calls.and_call(call, "charge", json!({})));
         let agent = agent([calls, Reply::text("bye")]).tools(flaky.effect(Effect::Idempotent));
         let act = Stage::new(surface, agent).play().await;
         // Which of the two that waited goes first is not said.
@@ -88,7 +90,8 @@ async fn s27_the_same_call_in_a_later_turn_and_after_a_pause_runs_no_body() {
         let mut paused = stage.play().await.paused();
         paused.approve(stage.path("wait")).expect("it waits");
         let act = stage.go_on(paused).await;
-        let want = [("a", How::Succeeded), ("b", How::Receipt), ("wait", How::Succeeded), ("c", How::Receipt)];
+        let want =
+            [("a", How::Succeeded), ("b", How::Receipt), ("wait", How::Succeeded), ("c", How::Receipt)];
         assert_eq!(act.hows(), hows(&want), "{surface:?}");
         assert_eq!(bodies.load(Ordering::SeqCst), 1, "{surface:?}");
         assert_eq!(act.played().end, Ended::Finished("bye".to_owned()), "{surface:?}");

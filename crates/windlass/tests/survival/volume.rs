@@ -26,7 +26,9 @@ impl Model for Busy {
         let items = if turn > self.turns {
             vec![Arc::new(Item::assistant("done"))]
         } else {
-            let call = |at| Item::call(format!("{turn}-{at}"), "count", json!({ "turn": turn, "at": at }).to_string());
+            let call = |at| {
+                Item::call(format!("{turn}-{at}"), "count", json!({ "turn": turn, "at": at }).to_string())
+            };
             (0..self.width).map(|at| Arc::new(call(at))).collect()
         };
         Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), response_id: None })
@@ -74,7 +76,8 @@ async fn s10_two_thousand_turns_of_one_call() {
 
 #[tokio::test]
 async fn s10_ten_thousand_calls_that_conflict() {
-    let one_by_one = |bodies: &Arc<AtomicUsize>| counter(bodies).conflict(|_: &serde_json::Value| "all".to_owned());
+    let one_by_one =
+        |bodies: &Arc<AtomicUsize>| counter(bodies).conflict(|_: &serde_json::Value| "all".to_owned());
     check(10_000, 1, one_by_one).await;
 }
 
@@ -106,7 +109,8 @@ async fn s10_ten_thousand_runs_at_once() {
         let run = agent.run("go");
         async move { run.await.map(|outcome| outcome.text().to_owned()) }
     });
-    let ends: Vec<String> = within(futures_util::future::join_all(runs)).await.into_iter().flatten().collect();
+    let ends: Vec<String> =
+        within(futures_util::future::join_all(runs)).await.into_iter().flatten().collect();
     assert_eq!(ends, vec!["done"; 10_000]);
     assert_eq!(bodies.load(Ordering::SeqCst), 10_000);
 }

@@ -102,6 +102,22 @@ fn a_run_that_has_ended_stays_ended() {
 }
 
 #[test]
+fn a_call_that_ended_the_run_has_ended_it_whoever_drives() {
+    let ended = "call `c1` of tool `look` ended the run: c1 done";
+    let open = "answer c1:look c2:look; start c1; start c2; settle_and_end c1 failed";
+    let settled = format!("{open}; settle c2 succeeded");
+    let judged = "judge c1:look; start c1; settle_and_end c1 failed";
+    let handing_off = "answer c1:look h1:to_billing; start c1; settle_and_end c1 failed";
+    for script in [open, &settled, judged, handing_off] {
+        assert_eq!(next(&play(script)), format!("fail {ended}"), "{script}");
+        for entry in ["say", "refused", "failed_model", "went_on", "finish", "handoff h1 billing"] {
+            assert_eq!(refusal(script, entry), "the run has ended", "{script}, then {entry}");
+        }
+        assert_eq!(next(&play(&format!("{script}; fail"))), "over", "{script}");
+    }
+}
+
+#[test]
 fn a_body_of_a_nested_agent_may_end_after_the_agent() {
     let inside =
         "answer c1:books; start c1; c1/ nest; c1/ answer p1:look; c1/ start p1; c1/ settle p1 left_running";

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::writer::About;
 use crate::error::{StoreError, StoreErrorKind};
 
 /// How long another process may keep the file to itself before a write is given up.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 10_000 });
 
 /// How the file is opened by whoever may write to it.
 const WRITING: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_CREATE);
@@ -28,7 +29,12 @@ const NOT_SYNCED: i32 = 10 | (4 << 8);
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) path: PathBuf,
+    /// Which file was found there when it was opened.
+    opened: OnceLock<Option<FileId>>,
 }
+
+/// What a file is called by the system, whatever it is called by others: its device and its number there.
+type FileId = (u64, u64);
 
 /// Why a request was not carried out.
 #[derive(Debug)]
@@ -54,6 +60,10 @@ impl From<rusqlite::Error> for Trouble {
 }
 
 impl File {
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path, opened: OnceLock::new() }
+    }
+
     /// Opens the file for the writer; makes it where it is not there.
     pub(super) fn open(&self) -> Result<Connection, StoreError> {
         make_folder(&self.path).map_err(|error| {
@@ -66,17 +76,38 @@ impl File {
             return Err(self.not_a_database());
         }
         let db = self.connect(WRITING)?;
-        match schema::identify(&db).map_err(|error| self.cannot_be_opened(error))? {
-            Found::Ours => {
-                self.write_ahead(&db)?;
-                Ok(db)
-            }
+        let found = schema::identify(&db).map_err(|error| self.cannot_be_opened(error))?;
+        // SQLite opens what it may not write, and says so when it is too late.
+        if db.is_readonly("main").map_err(|error| self.explain(error))? {
+            let message = format!(
+                "`{}` may be read and not written; hint: `SqliteStore::salvage` opens it for reading alone",
+                self.path.display()
+            );
+            return Err(StoreError::of(StoreErrorKind::Disk, message));
+        }
+        match found {
+            Found::Ours => self.write_ahead(&db)?,
             Found::Nothing => {
                 self.write_ahead(&db)?;
                 self.create(&db)?;
-                Ok(db)
             }
-            found => Err(self.not_ours(found)),
+            found => return Err(self.not_ours(found)),
+        }
+        self.opened.get_or_init(|| file_id(&self.path));
+        Ok(db)
+    }
+
+    /// Whether the file is still where it was. What is written to one that was moved or deleted would be lost, and
+    /// SQLite does not notice.
+    pub(super) fn is_in_place(&self) -> Result<(), StoreError> {
+        match self.opened.get() {
+            Some(opened) if *opened != file_id(&self.path) => {
+                let path = self.path.display();
+                let message =
+                    format!("`{path}` was moved or deleted while it was open: nothing of this was kept");
+                Err(StoreError::of(StoreErrorKind::Disk, message))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -139,7 +170,7 @@ impl File {
     fn create(&self, db: &Connection) -> Result<(), StoreError> {
         let create = || {
             db.execute_batch("BEGIN IMMEDIATE")?;
-            let found = schema::identify(db)?;
+            let found = schema::identify_within(db)?;
             if found == Found::Nothing {
                 schema::create(db)?;
             }
@@ -157,7 +188,9 @@ impl File {
         match found {
             Found::Newer { version } => StoreError::of(
                 StoreErrorKind::TooNew,
-                format!("`{path}` is a store of version {version}, and this program reads versions up to {VERSION}"),
+                format!(
+                    "`{path}` is a store of version {version}, and this program reads versions up to {VERSION}"
+                ),
             ),
             Found::Foreign { application, tables } => {
                 let tables = tables.iter().map(|table| format!("`{table}`")).collect::<Vec<_>>().join(", ");
@@ -189,7 +222,10 @@ impl File {
     /// The file was opened for reading alone.
     pub(super) fn read_only(&self, about: &About) -> StoreError {
         let path = self.path.display();
-        StoreError::of(StoreErrorKind::Disk, format!("{about}: `{path}` was opened for salvage and is not written to"))
+        StoreError::of(
+            StoreErrorKind::Disk,
+            format!("{about}: `{path}` was opened for salvage and is not written to"),
+        )
     }
 
     /// What went wrong, for whoever asked for something.
@@ -221,12 +257,13 @@ impl File {
                 format!("`{path}` cannot be written: {error}; what it holds is as it was")
             }
             (StoreErrorKind::Disk, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => format!(
-                "`{path}` was kept locked by another process for {} seconds: nothing of this was kept, everything \
-                 before it was",
-                PATIENCE.as_secs()
+                "`{path}` was kept locked by another process for {PATIENCE:?}: nothing of this was kept, everything \
+                 before it was"
             ),
             (StoreErrorKind::Disk, _) => {
-                format!("the disk of `{path}` fails: {error}; nothing of this was kept, everything before it was")
+                format!(
+                    "the disk of `{path}` fails: {error}; nothing of this was kept, everything before it was"
+                )
             }
             _ => format!("`{path}`: {error}"),
         };
@@ -250,7 +287,8 @@ impl File {
     }
 
     fn not_a_database(&self) -> StoreError {
-        let message = format!("`{}` is not a store: {}; nothing in it was changed", self.path.display(), self.look());
+        let message =
+            format!("`{}` is not a store: {}; nothing in it was changed", self.path.display(), self.look());
         StoreError::of(StoreErrorKind::Corrupt, message)
     }
 
@@ -287,7 +325,11 @@ pub(super) fn seal(text: &str) -> String {
 
 /// The text, if it is what was written.
 pub(super) fn unseal(hash: &str, text: String) -> Result<String, Trouble> {
-    if seal(&text) == hash { Ok(text) } else { Err(Trouble::Damaged("a text does not fit its hash".to_owned())) }
+    if seal(&text) == hash {
+        Ok(text)
+    } else {
+        Err(Trouble::Damaged("a text does not fit its hash".to_owned()))
+    }
 }
 
 fn kind_of(error: &rusqlite::Error) -> StoreErrorKind {
@@ -333,6 +375,18 @@ fn wait_a_little(times: i32) -> bool {
     const WAIT: Duration = Duration::from_millis(2);
     thread::sleep(WAIT);
     WAIT * times.unsigned_abs() < PATIENCE
+}
+
+#[cfg(unix)]
+fn file_id(path: &Path) -> Option<FileId> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// Elsewhere a file that is open cannot be moved or deleted.
+#[cfg(not(unix))]
+fn file_id(_: &Path) -> Option<FileId> {
+    None
 }
 
 /// Makes the folder of a file, and makes it last.

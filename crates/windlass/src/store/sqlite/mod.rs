@@ -82,7 +82,7 @@ impl SqliteStore {
     ///
     /// A file of another program, or of a newer version, is refused and left as it is.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        let file = Arc::new(File { path: path.into() });
+        let file = Arc::new(File::at(path.into()));
         let writer = Writer::start(file.open()?, file.clone())?;
         let readers = Readers::start(&file, writer.tally())?;
         Ok(Self { readers, writer: Some(writer), file })
@@ -91,7 +91,7 @@ impl SqliteStore {
     /// Opens what is left of a damaged file, or of one that is cut off, for reading alone. Whatever stands on whole
     /// pages can be read; nothing is changed, and everything that would change something is refused.
     pub fn salvage(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        let file = Arc::new(File { path: path.into() });
+        let file = Arc::new(File::at(path.into()));
         let readers = Readers::salvage(&file)?;
         Ok(Self { readers, writer: None, file })
     }
@@ -138,7 +138,12 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
-    fn create<'a>(&'a self, run: &'a RunId, agent: &'a AgentName, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease> {
+    fn create<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, Lease> {
         let (run, agent, by) = (run.clone(), agent.clone(), Claimant::from(claim));
         let about = About::Run(run.clone());
         self.write(about, When::Committed, move |desk| runs::create(desk.db, &run, &agent, &by))
@@ -162,7 +167,13 @@ impl Store for SqliteStore {
         self.write(about, When::Committed, move |desk| runs::release(desk.db, &lease))
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, at: u64, lines: Vec<Line>, durability: Durability) -> StoreResult<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<Line>,
+        durability: Durability,
+    ) -> StoreResult<'a, ()> {
         let when = match durability {
             Durability::Later => When::AtOnce,
             Durability::Now => When::Synced,
@@ -200,7 +211,11 @@ impl Store for SqliteStore {
         self.readers.read(About::Run(run.clone()), move |db| runs::posted(db, &run))
     }
 
-    fn claim_receipt<'a>(&'a self, key: &'a ReceiptKey, claim: LeaseClaim<'a>) -> StoreResult<'a, ReceiptClaim> {
+    fn claim_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, ReceiptClaim> {
         let (key, by) = (key.clone(), Claimant::from(claim));
         self.write(About::Receipts, When::Committed, move |desk| receipts::claim(desk.db, &key, &by))
     }
@@ -292,7 +307,8 @@ fn to_time(time: i64) -> Timestamp {
 }
 
 fn text(value: &impl Serialize) -> Result<String, Trouble> {
-    serde_json::to_string(value).map_err(|error| StoreError::new("a value cannot be written").caused_by(error).into())
+    serde_json::to_string(value)
+        .map_err(|error| StoreError::new("a value cannot be written").caused_by(error).into())
 }
 
 fn value<T: DeserializeOwned>(text: &str) -> Result<T, Trouble> {

@@ -61,7 +61,8 @@ impl Readers {
                     read(&db);
                 }
             });
-            let thread = thread.map_err(|error| StoreError::new("a reader cannot be started").caused_by(error))?;
+            let thread =
+                thread.map_err(|error| StoreError::new("a reader cannot be started").caused_by(error))?;
             readers.threads.push(thread);
         }
         Ok(readers)

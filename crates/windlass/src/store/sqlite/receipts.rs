@@ -34,7 +34,12 @@ pub(super) fn claim(db: &Connection, key: &ReceiptKey, by: &Claimant) -> Result<
     let claim = "INSERT INTO receipts (scope, digest, owner, owned_until) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT (scope, digest) DO UPDATE SET owner = excluded.owner,
                  owned_until = excluded.owned_until, hash = NULL, body = NULL, expires = NULL";
-    db.prepare_cached(claim)?.execute(params![key.scope, key.digest.to_string(), by.owner, time(by.until)])?;
+    db.prepare_cached(claim)?.execute(params![
+        key.scope,
+        key.digest.to_string(),
+        by.owner,
+        time(by.until)
+    ])?;
     Ok(ReceiptClaim::Mine)
 }
 
@@ -49,7 +54,14 @@ pub(super) fn keep(
     let keep = "UPDATE receipts SET owner = NULL, owned_until = NULL, hash = ?4, body = ?5, expires = ?6
                 WHERE scope = ?1 AND digest = ?2 AND owner = ?3";
     let digest = key.digest.to_string();
-    db.prepare_cached(keep)?.execute(params![key.scope, digest, owner, seal(&body), body, expires.map(time)])?;
+    db.prepare_cached(keep)?.execute(params![
+        key.scope,
+        digest,
+        owner,
+        seal(&body),
+        body,
+        expires.map(time)
+    ])?;
     Ok(())
 }
 
@@ -60,14 +72,19 @@ pub(super) fn give_up(db: &Connection, key: &ReceiptKey, owner: &str) -> Result<
 }
 
 fn known(db: &Connection, key: &ReceiptKey) -> Result<Option<Known>, Trouble> {
-    let select = "SELECT owner, owned_until, hash, body, expires FROM receipts WHERE scope = ?1 AND digest = ?2";
+    let select =
+        "SELECT owner, owned_until, hash, body, expires FROM receipts WHERE scope = ?1 AND digest = ?2";
     let known = db.prepare_cached(select)?.query_row(params![key.scope, key.digest.to_string()], |row| {
         let owner: Option<String> = row.get(0)?;
         let until: Option<i64> = row.get(1)?;
         let hash: Option<String> = row.get(2)?;
         let body: Option<String> = row.get(3)?;
         let expires: Option<i64> = row.get(4)?;
-        Ok(Known { claimed: owner.zip(until.map(to_time)), kept: hash.zip(body), expires: expires.map(to_time) })
+        Ok(Known {
+            claimed: owner.zip(until.map(to_time)),
+            kept: hash.zip(body),
+            expires: expires.map(to_time),
+        })
     });
     Ok(known.optional()?)
 }

@@ -17,8 +17,14 @@ pub(super) struct Claimant {
     pub(super) until: Timestamp,
 }
 
-pub(super) fn create(db: &Connection, run: &RunId, agent: &AgentName, by: &Claimant) -> Result<Lease, Trouble> {
-    let insert = "INSERT INTO runs (name, agent, status, epoch, records, owner, owned_until, created, updated)
+pub(super) fn create(
+    db: &Connection,
+    run: &RunId,
+    agent: &AgentName,
+    by: &Claimant,
+) -> Result<Lease, Trouble> {
+    let insert =
+        "INSERT INTO runs (name, agent, status, epoch, records, owner, owned_until, created, updated)
                   VALUES (?1, ?2, ?3, 1, 0, ?4, ?5, ?6, ?6) ON CONFLICT (name) DO NOTHING";
     let added = db.prepare_cached(insert)?.execute(params![
         run.as_str(),
@@ -88,7 +94,8 @@ pub(super) fn append(desk: &mut Desk<'_>, lease: &Lease, at: u64, lines: &[Line]
         });
     }
     desk.gaps.forget(&lease.run);
-    let mut insert = desk.db.prepare_cached("INSERT INTO lines (run, seq, hash, body) VALUES (?1, ?2, ?3, ?4)")?;
+    let mut insert =
+        desk.db.prepare_cached("INSERT INTO lines (run, seq, hash, body) VALUES (?1, ?2, ?3, ?4)")?;
     for (seq, line) in (at..).zip(lines) {
         insert.execute(params![id, number(seq)?, line.hash.to_string(), line.body])?;
     }
@@ -139,7 +146,8 @@ fn without_index(db: &Connection, run: i64, from: u64, records: u64) -> Result<V
     for id in 1..=last {
         let expected = from + lines.len() as u64;
         let found = select.query_row([id], |row| {
-            let is_next = row.get::<_, i64>(3)? == run && u64::try_from(row.get::<_, i64>(0)?) == Ok(expected);
+            let is_next =
+                row.get::<_, i64>(3)? == run && u64::try_from(row.get::<_, i64>(0)?) == Ok(expected);
             Ok(if is_next { line(row, 1).ok() } else { None })
         });
         match found {
@@ -179,8 +187,9 @@ pub(super) fn list(db: &Connection) -> Result<Vec<StoredRun>, Trouble> {
 fn stored_run(row: &Row<'_>) -> Result<StoredRun, Trouble> {
     let run = RunId::from(row.get::<_, String>(0)?);
     let status: String = row.get(2)?;
-    let status = status_of(&status)
-        .ok_or_else(|| Trouble::Damaged(format!("run `{run}` is in a state that is not known: `{status}`")))?;
+    let status = status_of(&status).ok_or_else(|| {
+        Trouble::Damaged(format!("run `{run}` is in a state that is not known: `{status}`"))
+    })?;
     let owner: Option<String> = row.get(3)?;
     let until: Option<i64> = row.get(4)?;
     Ok(StoredRun {
@@ -248,7 +257,11 @@ fn owned(db: &Connection, lease: &Lease) -> Result<(i64, u64), Trouble> {
         .query_row([lease.run.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()?;
     let (id, records, epoch): (i64, i64, i64) = found.ok_or_else(|| no_such_run(&lease.run))?;
-    if to_number(epoch)? == lease.epoch { Ok((id, to_number(records)?)) } else { Err(StoreError::fenced(lease).into()) }
+    if to_number(epoch)? == lease.epoch {
+        Ok((id, to_number(records)?))
+    } else {
+        Err(StoreError::fenced(lease).into())
+    }
 }
 
 fn id_of(db: &Connection, run: &RunId) -> Result<Option<i64>, Trouble> {

@@ -96,6 +96,13 @@ pub(super) enum Found {
 
 /// Finds out whose file it is. Changes nothing.
 pub(super) fn identify(db: &Connection) -> Result<Found, rusqlite::Error> {
+    // Another process may be making it: what is asked for must be of one moment.
+    let moment = db.unchecked_transaction()?;
+    identify_within(&moment)
+}
+
+/// As [`identify`], inside the caller's transaction.
+pub(super) fn identify_within(db: &Connection) -> Result<Found, rusqlite::Error> {
     let application = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let tables = db

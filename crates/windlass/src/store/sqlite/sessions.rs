@@ -51,7 +51,8 @@ pub(super) fn load(db: &Connection, session: &SessionId) -> Result<SessionState,
         .query_row([session.as_str()], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))
         .optional()?;
     let Some((id, version)) = found else { return Ok(SessionState::default()) };
-    let mut select = moment.prepare_cached("SELECT seq, hash, body FROM items WHERE session = ?1 ORDER BY seq")?;
+    let mut select =
+        moment.prepare_cached("SELECT seq, hash, body FROM items WHERE session = ?1 ORDER BY seq")?;
     let mut rows = select.query([id])?;
     let mut items = Vec::new();
     while let Some(row) = rows.next()? {
@@ -84,7 +85,8 @@ fn set_version(db: &Connection, id: i64, version: i64) -> Result<(), Trouble> {
 }
 
 fn insert(db: &Connection, session: i64, from: i64, items: &[String]) -> Result<(), Trouble> {
-    let mut insert = db.prepare_cached("INSERT INTO items (session, seq, hash, body) VALUES (?1, ?2, ?3, ?4)")?;
+    let mut insert =
+        db.prepare_cached("INSERT INTO items (session, seq, hash, body) VALUES (?1, ?2, ?3, ?4)")?;
     for (seq, body) in (from..).zip(items) {
         insert.execute(params![session, seq, seal(body), body])?;
     }

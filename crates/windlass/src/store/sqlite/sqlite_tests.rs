@@ -1,4 +1,4 @@
-//! What cannot be seen from outside: a file that has no room for another page.
+//! What cannot be brought about from outside: a file without room for another page, and a short patience.
 
 use windlass_core::{Chain, Entry, InputAdded, Item, Line, Record, Timestamp};
 
@@ -33,21 +33,44 @@ async fn a_full_file_refuses_what_has_no_room_and_keeps_the_rest() {
     Store::append(&store, &lease, 0, vec![first.clone()], Durability::Now).await.unwrap();
     set_limit(&store, 40).await;
 
-    // A large line has no room. The small ones beside it, which may be in the same batch, have.
+    // A large line has no room, and the small one before it does not stay alone.
     let lines = [first];
-    let large = Store::append(&store, &lease, 1, vec![line(&lines, 1_000_000)], Durability::Now);
-    let behind = Store::append(&store, &lease, 2, vec![line(&lines, 10)], Durability::Later);
-    let small = Store::append(&store, &other, 0, vec![line(&[], 100)], Durability::Now);
+    let small = line(&lines, 10);
+    let large = line(&[lines[0].clone(), small.clone()], 1_000_000);
+    let large = Store::append(&store, &lease, 1, vec![small.clone(), large], Durability::Now);
+    let behind = Store::append(&store, &lease, 3, vec![small.clone()], Durability::Later);
+    let beside = Store::append(&store, &other, 0, vec![line(&[], 100)], Durability::Now);
     let error = large.await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Disk);
-    assert!(error.to_string().contains("is full: nothing of this was kept, everything before it was"), "{error}");
+    assert!(
+        error.to_string().contains("is full: nothing of this was kept, everything before it was"),
+        "{error}"
+    );
     assert!(error.to_string().starts_with("run `run`: "), "{error}");
     let error = behind.await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Disk);
-    assert!(small.await.is_ok() || Store::load(&store, &"other".into(), 0).await.unwrap().is_empty());
+    // SQLite may have undone everything in the batch; then all of it is refused.
+    let was_done = beside.await.is_ok();
+    assert_eq!(!Store::load(&store, &"other".into(), 0).await.unwrap().is_empty(), was_done);
     assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), lines);
 
     set_limit(&store, 100_000).await;
-    Store::append(&store, &lease, 1, vec![line(&lines, 1_000_000)], Durability::Now).await.unwrap();
+    Store::append(&store, &lease, 1, vec![small], Durability::Now).await.unwrap();
     assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_file_that_stays_locked_is_given_up_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let store = SqliteStore::open(&path).unwrap();
+    let lease = store.create(&"run".into(), &"agent".into(), claim("ann")).await.unwrap();
+    let mut other = rusqlite::Connection::open(&path).unwrap();
+    let kept_locked = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let error = Store::append(&store, &lease, 0, vec![line(&[], 10)], Durability::Now).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Disk);
+    assert!(error.to_string().contains("was kept locked by another process for 400ms"), "{error}");
+    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), [], "what is locked can be read");
+    drop(kept_locked);
+    Store::append(&store, &lease, 0, vec![line(&[], 10)], Durability::Now).await.unwrap();
 }

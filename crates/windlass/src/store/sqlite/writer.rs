@@ -119,7 +119,10 @@ impl Tally {
     }
 
     fn settle(&self) {
-        let answered = self.answered_at_once.load(Ordering::Acquire);
+        self.settle_up_to(self.answered_at_once.load(Ordering::Acquire));
+    }
+
+    fn settle_up_to(&self, answered: u64) {
         let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
         if *settled < answered {
             *settled = answered;
@@ -150,8 +153,10 @@ impl Writer {
             is_synced: None,
             stopped: None,
         };
-        let thread = thread::Builder::new().name("windlass-writer".to_owned()).spawn(move || thread.run(&waiting));
-        let thread = thread.map_err(|error| StoreError::new("the writer cannot be started").caused_by(error))?;
+        let thread =
+            thread::Builder::new().name("windlass-writer".to_owned()).spawn(move || thread.run(&waiting));
+        let thread =
+            thread.map_err(|error| StoreError::new("the writer cannot be started").caused_by(error))?;
         let room = Arc::new(Semaphore::new(WAITING));
         Ok(Self { requests: Some(requests), room, file, tally, thread: Some(thread) })
     }
@@ -177,13 +182,20 @@ impl Writer {
         self.queue(About::Run(lease.run.clone()), when, Some(lease.clone()), work)
     }
 
-    fn queue<T, F>(&self, about: About, when: When, appends: Option<Lease>, work: F) -> StoreResult<'static, T>
+    fn queue<T, F>(
+        &self,
+        about: About,
+        when: When,
+        appends: Option<Lease>,
+        work: F,
+    ) -> StoreResult<'static, T>
     where
         T: Send + 'static,
         F: FnOnce(&mut Desk<'_>) -> Result<T, Trouble> + Send + 'static,
     {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
-            let message = format!("{about}: {WAITING} requests wait for `{}` already", self.file.path.display());
+            let message =
+                format!("{about}: {WAITING} requests wait for `{}` already", self.file.path.display());
             return std::future::ready(Err(StoreError::new(message))).boxed();
         };
         let (answer, answered) = oneshot::channel();
@@ -257,7 +269,9 @@ where
         let result = work(desk);
         if desk.db.is_autocommit() {
             // Some failures make SQLite roll the whole transaction back.
-            return Err(result.err().unwrap_or_else(|| Trouble::Damaged("a transaction was undone".to_owned())));
+            return Err(result
+                .err()
+                .unwrap_or_else(|| Trouble::Damaged("a transaction was undone".to_owned())));
         }
         let done = match &result {
             Ok(_) => Done::Well,
@@ -276,7 +290,9 @@ where
         let Some(answer) = self.answer.take() else { return };
         let result = match (self.result.take(), lost) {
             (Some(Err(trouble)), _) => Err(file.explain_about(&self.about, trouble)),
-            (Some(Ok(_)) | None, Some(lost)) => Err(StoreError::of(lost.kind, format!("{}: {}", self.about, lost.why))),
+            (Some(Ok(_)) | None, Some(lost)) => {
+                Err(StoreError::of(lost.kind, format!("{}: {}", self.about, lost.why)))
+            }
             (Some(Ok(value)), None) => Ok(value),
             (None, None) => Err(file.stopped()),
         };
@@ -294,6 +310,13 @@ struct Thread {
     is_synced: Option<bool>,
     /// Why nothing is written any more.
     stopped: Option<Lost>,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // Nobody waits for a thread that is gone.
+        self.tally.settle_up_to(u64::MAX);
+    }
 }
 
 impl Thread {
@@ -322,6 +345,7 @@ impl Thread {
     }
 
     fn transaction(&mut self, batch: &mut [Request]) -> Result<(), Trouble> {
+        self.file.is_in_place()?;
         self.sync(batch.iter().any(|request| request.when == When::Synced))?;
         self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         for request in batch.iter_mut() {
