@@ -37,7 +37,12 @@ pub async fn calls(size: u32) -> Result<u32, String> {
     let store = scratch.store()?;
     for (name, agent) in [("one a turn", agent(size, 1, false)), ("all at once", agent(1, size, false))] {
         let began = Instant::now();
-        let outcome = agent.run("go").store(store.clone()).unlimited_turns().await.map_err(|error| error.to_string())?;
+        let outcome = agent
+            .run("go")
+            .store(store.clone())
+            .unlimited_turns()
+            .await
+            .map_err(|error| error.to_string())?;
         let seconds = began.elapsed().as_secs_f64();
         let entries = outcome.record().journal().len();
         println!("{name}: {entries} entries, {:.0} entries a second", entries as f64 / seconds);

@@ -29,7 +29,9 @@ fn main() -> ExitCode {
             "resume" => resume(size).await,
             "durable" => durable::calls(size).await,
             "open" => durable::open(size).await,
-            other => Err(format!("`{other}` is not a case; the cases are: turns, calls, resume, durable, open")),
+            other => {
+                Err(format!("`{other}` is not a case; the cases are: turns, calls, resume, durable, open"))
+            }
         }
     });
     match done {

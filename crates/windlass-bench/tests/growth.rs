@@ -12,10 +12,15 @@ fn instructions(case: &str, size: u32) -> f64 {
         .args(["--tool=callgrind", &format!("--callgrind-out-file={}", out.display())])
         .args([env!("CARGO_BIN_EXE_windlass-bench"), case, &size.to_string()])
         .output()
-        .expect("valgrind counts the instructions of this test: install it (Debian: `apt-get install valgrind`)");
+        .expect(
+            "valgrind counts the instructions of this test: install it (Debian: `apt-get install valgrind`)",
+        );
     assert!(run.status.success(), "{case} {size}: {}", String::from_utf8_lossy(&run.stderr));
     let profile = std::fs::read_to_string(&out).expect("callgrind writes its profile");
-    let total = profile.lines().rev().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
+    let total = profile
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
     total.and_then(|total| total.trim().parse().ok()).expect("the profile has a total")
 }
 
@@ -44,5 +49,8 @@ fn a_call_costs_the_same_however_many_there_are_in_a_turn() {
 fn writing_reading_and_resuming_is_linear() {
     let (first, all) = per_call("resume", 100, 2_000);
     println!("instructions for a resumed turn: {first:.0} of 100, {all:.0} of 2,000");
-    assert!(all <= 2.0 * first, "a turn costs {first:.0} instructions to resume at first and {all:.0} in a long run");
+    assert!(
+        all <= 2.0 * first,
+        "a turn costs {first:.0} instructions to resume at first and {all:.0} in a long run"
+    );
 }

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
         match outcome(&path) {
             Ok(outcome) => println!("{outcome}"),
             Err(error) => {
-                eprintln!("{path}: {error}");
+                eprintln!("{path}: {}", with_causes(&*error));
                 status = ExitCode::FAILURE;
             }
         }
@@ -23,4 +23,14 @@ fn main() -> ExitCode {
 fn outcome(path: &str) -> Result<String, Box<dyn Error>> {
     let scenario: Json = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     Ok(play_alone(&scenario)?.to_string())
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
 }

@@ -10,7 +10,11 @@ fn of(text: &str) -> String {
 #[test]
 fn key_order_white_space_and_number_forms_do_not_matter() {
     let want = r#"{"a":100,"b":[1,"x"]}"#;
-    for text in [r#"{"b":[1,"x"],"a":100}"#, " { \"a\" : 1e2 ,\n\"b\":[1.0,\"x\"] } ", r#"{"a":100.0,"b":[1,"\u0078"]}"#] {
+    for text in [
+        r#"{"b":[1,"x"],"a":100}"#,
+        " { \"a\" : 1e2 ,\n\"b\":[1.0,\"x\"] } ",
+        r#"{"a":100.0,"b":[1,"\u0078"]}"#,
+    ] {
         assert_eq!(of(text), want, "{text}");
     }
 }

@@ -45,18 +45,18 @@ pub use canonical::{Digest, canonical};
 pub use decision::{Decision, HoldReason, Pending, Reach, Standing, StandingVerdict};
 pub use entry::{
     AfterTools, AnswerRefused, Answered, CallEndedLate, CallSettled, CallStarted, Cancelled, Decided, Entry,
-    Failed, Finished, HandedOff, Held, How, InputAdded, ModelFailed, Origin, Record, Revoked,
-    Started,
+    Failed, Finished, HandedOff, Held, How, InputAdded, ModelFailed, Origin, Record, Revoked, Started,
 };
 pub use failure::Failure;
 pub use id::{AgentName, CallId, CallPath, RunId, SessionId, Timestamp};
 pub use item::{
-    Call, Carried, Content, Handoff, Item, Media, Message, Output, OutputContent, OutputStatus, Reasoning, Role,
+    Call, Carried, Content, Handoff, Item, Media, Message, Output, OutputContent, OutputStatus, Reasoning,
+    Role,
 };
 pub use plan::{BodyKind, FoundTool, Lookup, Misbehaviour, Plan, Planned, Work, call_digest, plan};
 pub use run::{
-    Applied, Candidate, CandidateSource, Doubt, End, GateStep, Illegal, InvalidStep, Next, Part, Produced, Replay,
-    ReplayError, Run, Runnable, SettleStep, Step, TurnResult, text,
+    Applied, Candidate, CandidateSource, Doubt, End, GateStep, Illegal, InvalidStep, Next, Part, Produced,
+    Replay, ReplayError, Run, Runnable, SettleStep, Step, TurnResult, text,
 };
 pub use saved::{Chain, FORMAT_VERSION, Line, SavedError, from_text, read_lines, to_text};
 pub use tool::{Effect, Gate, ToolKey};

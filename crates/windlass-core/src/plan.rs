@@ -172,6 +172,8 @@ pub fn plan(
     let mut fresh: BTreeMap<CallId, Digest> = BTreeMap::new();
     let mut last_of_conflict: BTreeMap<String, CallId> = BTreeMap::new();
     let mut has_handoff = false;
+    // An id that stands for two calls makes the answer unreadable, so that is looked for to the end.
+    let mut missing: Option<Misbehaviour> = None;
     for item in items {
         let Item::Call(call) = &*item else {
             plan.items.push(item);
@@ -225,13 +227,18 @@ pub fn plan(
             }
             Lookup::Missing { text } => Work::Missing { text },
             Lookup::Fatal { offered } => {
-                return Err(Misbehaviour::MissingTool { name: call.name.clone(), agent: agent.clone(), offered });
+                let (name, agent) = (call.name.clone(), agent.clone());
+                missing.get_or_insert(Misbehaviour::MissingTool { name, agent, offered });
+                continue;
             }
         };
         plan.calls.push(Planned { call: call.id.clone(), key, digest, work, after });
         plan.items.push(item);
     }
-    Ok(plan)
+    match missing {
+        Some(missing) => Err(missing),
+        None => Ok(plan),
+    }
 }
 
 /// What a decision is bound to: the tool's identity and the canonical arguments.

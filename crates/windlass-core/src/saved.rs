@@ -110,7 +110,8 @@ impl Chain {
             return Err(SavedError::Changed { seq });
         }
         self.head = line.hash;
-        serde_json::from_str(&line.body).map_err(|error| SavedError::Unreadable { seq, why: error.to_string() })
+        serde_json::from_str(&line.body)
+            .map_err(|error| SavedError::Unreadable { seq, why: error.to_string() })
     }
 
     fn after(&self, body: &str) -> Digest {

@@ -43,7 +43,9 @@ fn the_first_changed_record_is_named() {
 fn other_texts_are_refused() {
     assert!(matches!(from_text(""), Err(SavedError::NotASavedRun)));
     assert!(matches!(from_text("{\"windlass\":1}"), Err(SavedError::NotASavedRun)));
-    for almost in ["windlass", "windlass1", "windlass 0", "windlass 01", "windlass +1", "windlass 1 ", "Windlass 1"] {
+    for almost in
+        ["windlass", "windlass1", "windlass 0", "windlass 01", "windlass +1", "windlass 1 ", "Windlass 1"]
+    {
         assert!(matches!(from_text(almost), Err(SavedError::NotASavedRun)), "{almost}");
     }
     assert!(matches!(from_text("windlass 99\n"), Err(SavedError::TooNew { found: 99 })));

@@ -44,7 +44,9 @@ impl ToolKey {
         match call.namespace.as_deref() {
             None => Self::Bare(call.name.as_str().into()),
             Some(namespace) if namespace == call.name => Self::Deferred(call.name.as_str().into()),
-            Some(namespace) => Self::Namespaced { namespace: namespace.into(), name: call.name.as_str().into() },
+            Some(namespace) => {
+                Self::Namespaced { namespace: namespace.into(), name: call.name.as_str().into() }
+            }
         }
     }
 

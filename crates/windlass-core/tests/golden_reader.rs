@@ -2,7 +2,12 @@
 //! sees the same calls and outputs as this crate does.
 
 #![allow(clippy::expect_used)]
-#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types, reason = "it reads files and starts Python")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    clippy::disallowed_types,
+    reason = "it reads files and starts Python"
+)]
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use windlass::core::{
-    AgentName, Answered, BodyKind, CallId, CallSettled, CallStarted, Decided, Decision, Digest, Effect, Entry, Gate,
-    HandedOff, Held, HoldReason, How, Planned, Reach, Record, Run, Started, ToolKey, Usage, Work,
+    AgentName, Answered, BodyKind, CallId, CallSettled, CallStarted, Decided, Decision, Digest, Effect,
+    Entry, Gate, HandedOff, Held, HoldReason, How, Planned, Reach, Record, Run, Started, ToolKey, Usage,
+    Work,
 };
 use windlass::run::RunRecord;
 
@@ -175,7 +176,11 @@ impl Audit {
         let frame = self.frames.get_mut(path).ok_or_else(|| Broken::new("nothing was started there"))?;
         if let Entry::CallEndedLate(late) = entry {
             let has_started = frame.calls.get(&late.call).is_some_and(|seen| seen.attempts > 0);
-            return if has_started { Ok(()) } else { Err(Broken::new("a call ended late that never started")) };
+            return if has_started {
+                Ok(())
+            } else {
+                Err(Broken::new("a call ended late that never started"))
+            };
         }
         if frame.phase == FramePhase::Ended {
             return Err(Broken::new("the run has ended"));
@@ -205,7 +210,8 @@ impl Audit {
     fn started(&mut self, path: &[CallId], started: &Started) -> Result<(), Broken> {
         if let Some((call, within)) = path.split_last() {
             let outer = self.frames.get_mut(within).and_then(|frame| frame.calls.get_mut(call));
-            let seen = outer.ok_or_else(|| Broken::new("a nested agent began in a call that is not there"))?;
+            let seen =
+                outer.ok_or_else(|| Broken::new("a nested agent began in a call that is not there"))?;
             let is_agent = matches!(seen.planned.work, Work::Body { body: BodyKind::Agent, .. });
             if !is_agent || seen.attempts == 0 || seen.settled {
                 return Err(Broken::new("a nested agent began in a call that is not running"));
@@ -295,7 +301,10 @@ impl Frame {
     fn decided(&mut self, decided: &Decided) -> Result<(), Broken> {
         let seen = self.call(&decided.call)?;
         if seen.planned.digest != decided.digest {
-            return Err(Broken::new(format!("the decision about call `{}` covers another call", decided.call)));
+            return Err(Broken::new(format!(
+                "the decision about call `{}` covers another call",
+                decided.call
+            )));
         }
         let said = match &decided.decision {
             Decision::Approve | Decision::ApproveEdited { .. } | Decision::DidNotHappen => Said::Yes,
@@ -335,8 +344,12 @@ impl Frame {
             return Err(Broken::new(format!("call `{call}` started while it waits for a person")));
         }
         match (seen.said, gate) {
-            (Some(Said::No), _) => return Err(Broken::new(format!("call `{call}` was rejected and started"))),
-            (None, Gate::Closed) => return Err(Broken::new(format!("call `{call}` started without a decision"))),
+            (Some(Said::No), _) => {
+                return Err(Broken::new(format!("call `{call}` was rejected and started")));
+            }
+            (None, Gate::Closed) => {
+                return Err(Broken::new(format!("call `{call}` started without a decision")));
+            }
             (Some(Said::Yes), _) | (None, Gate::Open | Gate::Ask) => {}
         }
         seen.attempts += 1;

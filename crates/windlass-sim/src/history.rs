@@ -37,14 +37,20 @@ pub fn check_history(history: &[Arc<Item>]) -> Result<(), Broken> {
             }
             continue;
         }
-        let is_users = matches!(&**item, Item::Message(message) if message.role != windlass::core::Role::Assistant);
+        let is_users =
+            matches!(&**item, Item::Message(message) if message.role != windlass::core::Role::Assistant);
         if let Some(call) = open.front().filter(|_| is_answering || is_users) {
-            return Err(Broken::new(format!("item {place} of the history comes before the output of call `{call}`")));
+            return Err(Broken::new(format!(
+                "item {place} of the history comes before the output of call `{call}`"
+            )));
         }
         is_answering = false;
         if let Item::Call(call) = &**item {
             if !seen.insert(&call.id) {
-                return Err(Broken::new(format!("call id `{}` stands for two calls in the history", call.id)));
+                return Err(Broken::new(format!(
+                    "call id `{}` stands for two calls in the history",
+                    call.id
+                )));
             }
             open.push_back(&call.id);
         }

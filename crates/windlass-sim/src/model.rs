@@ -67,7 +67,11 @@ impl SimModel {
 }
 
 impl Model for SimModel {
-    async fn answer<'a>(&'a self, request: ModelRequest<'a>, deltas: &'a Deltas) -> Result<Answer, ModelError> {
+    async fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> Result<Answer, ModelError> {
         self.sim.dawdle(self.longest).await;
         if self.sim.chance(self.failing) {
             return Err(ModelError::new("the simulated provider is busy").retry(RetryAdvice::Safe));

@@ -102,7 +102,8 @@ impl fmt::Display for Failing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, why, .. } = self;
         let package = std::env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();
-        let test = std::thread::current().name().filter(|name| *name != "main").unwrap_or_default().to_owned();
+        let test =
+            std::thread::current().name().filter(|name| *name != "main").unwrap_or_default().to_owned();
         writeln!(f, "seed {seed} fails: {why}")?;
         writeln!(f, "replay it: {ONE}={seed} cargo test{package} {test}")?;
         write!(f, "once it is mended, keep it: add `{seed} # what it showed` to the kept seeds")
@@ -119,7 +120,8 @@ fn number_from(variable: &str) -> Option<u64> {
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&'static str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked without a word".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "it panicked without a word".to_owned())
 }
 
 #[cfg(test)]

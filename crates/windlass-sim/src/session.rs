@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use windlass::StoreError;
 use windlass::core::{Item, SessionId};
 use windlass::session::{MemorySessions, SessionState, SessionStore};
-use windlass::StoreError;
 
 use crate::sim::Sim;
 

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use windlass::StoreError;
-use windlass::core::{AgentName, Chain, Entry, Line, OutputContent, Record, RunId, SavedError, Timestamp, read_lines};
+use windlass::core::{
+    AgentName, Chain, Entry, Line, OutputContent, Record, RunId, SavedError, Timestamp, read_lines,
+};
 use windlass::store::{
-    Durability, Lease, LeaseClaim, MemoryStore, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreResult,
-    StoredRun,
+    Durability, Lease, LeaseClaim, MemoryStore, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store,
+    StoreResult, StoredRun,
 };
 
 use crate::sim::Sim;
@@ -153,7 +155,10 @@ impl SimStore {
         }
     }
 
-    fn op<'a, T: Send + 'a>(&'a self, act: impl Future<Output = Result<T, StoreError>> + Send + 'a) -> StoreResult<'a, T> {
+    fn op<'a, T: Send + 'a>(
+        &'a self,
+        act: impl Future<Output = Result<T, StoreError>> + Send + 'a,
+    ) -> StoreResult<'a, T> {
         async move {
             self.travel().await?;
             act.await
@@ -165,14 +170,22 @@ impl SimStore {
     fn commit(&self, number: u64) -> Result<(), StoreError> {
         let mut state = self.state();
         while state.on_their_way.front().is_some_and(|first| first.number <= number) {
-            let Some(OnItsWay { number, lease, at, lines, durability }) = state.on_their_way.pop_front() else { break };
+            let Some(OnItsWay { number, lease, at, lines, durability }) = state.on_their_way.pop_front()
+            else {
+                break;
+            };
             let written = self.kept.append(&lease, at, lines, durability).now_or_never();
             state.written.insert(number, written.unwrap_or_else(|| Err(failed())));
         }
         state.written.remove(&number).unwrap_or(Ok(()))
     }
 
-    async fn write(&self, number: u64, durability: Durability, fault: Option<Fault>) -> Result<(), StoreError> {
+    async fn write(
+        &self,
+        number: u64,
+        durability: Durability,
+        fault: Option<Fault>,
+    ) -> Result<(), StoreError> {
         if durability == Durability::Now || fault.is_some() {
             let longest = self.state().longest;
             self.sim.dawdle(longest).await;
@@ -217,7 +230,12 @@ impl SimStore {
 }
 
 impl Store for SimStore {
-    fn create<'a>(&'a self, run: &'a RunId, agent: &'a AgentName, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease> {
+    fn create<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, Lease> {
         self.op(async move { self.kept.create(run, agent, self.claim_of(claim)).await })
     }
 
@@ -233,7 +251,13 @@ impl Store for SimStore {
         self.op(async move { self.kept.release(lease).await })
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, at: u64, lines: Vec<Line>, durability: Durability) -> StoreResult<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<Line>,
+        durability: Durability,
+    ) -> StoreResult<'a, ()> {
         if self.sim.is_crashed() {
             return std::future::pending().boxed();
         }
@@ -276,13 +300,17 @@ impl Store for SimStore {
         self.op(async move { self.kept.posted(run).await })
     }
 
-    fn claim_receipt<'a>(&'a self, key: &'a ReceiptKey, claim: LeaseClaim<'a>) -> StoreResult<'a, ReceiptClaim> {
+    fn claim_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, ReceiptClaim> {
         self.op(async move {
             let found = self.kept.claim_receipt(key, self.claim_of(claim)).await?;
             Ok(match found {
-                ReceiptClaim::Busy { until } => {
-                    ReceiptClaim::Busy { until: Timestamp(until.0.saturating_add(self.ahead_of(claim.owner))) }
-                }
+                ReceiptClaim::Busy { until } => ReceiptClaim::Busy {
+                    until: Timestamp(until.0.saturating_add(self.ahead_of(claim.owner))),
+                },
                 found @ (ReceiptClaim::Receipt(_) | ReceiptClaim::Mine) => found,
             })
         })

@@ -8,12 +8,12 @@ impl Chance {
     /// The choices of a seed, for one purpose among several.
     pub fn new(seed: u64, purpose: u64) -> Self {
         let mut chance = Self(seed ^ purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        chance.next();
+        chance.number();
         chance
     }
 
     /// The next number (splitmix64).
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,6 +23,6 @@ impl Chance {
 
     /// A number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
+        self.number() % limit.max(1)
     }
 }

@@ -64,7 +64,12 @@ pub struct DeadlyStore {
 }
 
 impl Store for DeadlyStore {
-    fn create<'a>(&'a self, run: &'a RunId, agent: &'a AgentName, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease> {
+    fn create<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, Lease> {
         self.inner.create(run, agent, claim)
     }
 
@@ -80,7 +85,13 @@ impl Store for DeadlyStore {
         self.inner.release(lease)
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, at: u64, lines: Vec<Line>, durability: Durability) -> StoreResult<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<Line>,
+        durability: Durability,
+    ) -> StoreResult<'a, ()> {
         // The write is on its way before anything is waited for, as the trait asks; dying before it is dying
         // before it is called, which the moments inside bodies and after the last write stand for.
         let written = self.inner.append(lease, at, lines, durability);
@@ -112,7 +123,11 @@ impl Store for DeadlyStore {
         self.inner.posted(run)
     }
 
-    fn claim_receipt<'a>(&'a self, key: &'a ReceiptKey, claim: LeaseClaim<'a>) -> StoreResult<'a, ReceiptClaim> {
+    fn claim_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, ReceiptClaim> {
         self.inner.claim_receipt(key, claim)
     }
 

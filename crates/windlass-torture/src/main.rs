@@ -57,7 +57,8 @@ const KILLS_OF_A_RUN: u64 = 12;
 const LONGEST_LIFE: u64 = 24;
 
 fn torture(options: &Options) -> Result<(), String> {
-    std::fs::create_dir_all(&options.folder).map_err(|error| format!("{}: {error}", options.folder.display()))?;
+    std::fs::create_dir_all(&options.folder)
+        .map_err(|error| format!("{}: {error}", options.folder.display()))?;
     let mut runs = Vec::new();
     let mut kills = 0;
     while kills < options.kills {
@@ -69,7 +70,7 @@ fn torture(options: &Options) -> Result<(), String> {
             let may_die = killed < KILLS_OF_A_RUN && kills < options.kills;
             let moments = may_die.then(|| chance.below(LONGEST_LIFE));
             let how = if chance.below(4) == 0 { How::Stopped } else { How::Killed };
-            match one_life(options, &run, Chance::new(options.seed, number).next(), moments, how)? {
+            match one_life(options, &run, Chance::new(options.seed, number).number(), moments, how)? {
                 Life::Killed => {
                     killed += 1;
                     kills += 1;
@@ -83,7 +84,10 @@ fn torture(options: &Options) -> Result<(), String> {
     let runtime = runtime()?;
     let found = runtime.block_on(verdict::verdict(&options.folder, &runs))?;
     let verdict::Verdict { calls, twice, lost, unfinished } = found;
-    println!("kills={kills} runs={} calls={calls} twice={twice} lost={lost} unfinished={unfinished}", runs.len());
+    println!(
+        "kills={kills} runs={} calls={calls} twice={twice} lost={lost} unfinished={unfinished}",
+        runs.len()
+    );
     if twice + lost + unfinished > 0 {
         return Err(format!("what is left of it is in {}", options.folder.display()));
     }
@@ -132,7 +136,9 @@ fn one_life(options: &Options, run: &str, seed: u64, moments: Option<u64>, how: 
 }
 
 fn work(arguments: &[String]) -> Result<(), String> {
-    let [folder, run, seed, moments, how] = arguments else { return Err("a worker takes five arguments".to_owned()) };
+    let [folder, run, seed, moments, how] = arguments else {
+        return Err("a worker takes five arguments".to_owned());
+    };
     let seed = seed.parse().map_err(|_| format!("`{seed}` is not a seed"))?;
     let how = if how == "stopped" { How::Stopped } else { How::Killed };
     runtime()?.block_on(worker::live(Path::new(folder), run, seed, Death::after(moments.parse().ok(), how)))

@@ -20,7 +20,8 @@ const LEASE: Duration = Duration::from_millis(150);
 /// Drives a run to its end.
 pub async fn live(folder: &Path, run: &str, seed: u64, death: Death) -> Result<(), String> {
     let said = |error: &dyn std::fmt::Display| error.to_string();
-    let kept: Arc<dyn Store> = Arc::new(SqliteStore::open(folder.join("torture.db")).map_err(|error| said(&error))?);
+    let kept: Arc<dyn Store> =
+        Arc::new(SqliteStore::open(folder.join("torture.db")).map_err(|error| said(&error))?);
     let store: Arc<dyn Store> = Arc::new(DeadlyStore { inner: kept, death: death.clone() });
     let ledger = Ledger::at(folder.join("ledger.txt"));
     let world = Arc::new(World { ledger: ledger.clone(), death });
@@ -57,7 +58,8 @@ pub async fn live(folder: &Path, run: &str, seed: u64, death: Death) -> Result<(
                 for pending in paused.pending() {
                     let decision = match pending.reason {
                         HoldReason::InDoubt => {
-                            let call = format!("{}:{}", nested_run(run, &pending.path.to_string()), pending.path);
+                            let call =
+                                format!("{}:{}", nested_run(run, &pending.path.to_string()), pending.path);
                             let happened = ledger.has(&call).map_err(|error| said(&error))?;
                             if happened {
                                 Decision::Happened { output: format!("did {call}").into() }

@@ -58,7 +58,8 @@ impl Model for Scripted {
         } else {
             (0..1 + chance.below(3))
                 .map(|place| {
-                    let tool = self.tools[usize::try_from(chance.below(self.tools.len() as u64)).unwrap_or(0)];
+                    let tool =
+                        self.tools[usize::try_from(chance.below(self.tools.len() as u64)).unwrap_or(0)];
                     let id = format!("t{}c{place}", request.turn);
                     let arguments = match tool {
                         "helper" => json!({ "input": "help" }),

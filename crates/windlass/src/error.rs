@@ -79,7 +79,9 @@ pub enum ConfigError {
         name: String,
     },
     /// A tool's schema has no strict form.
-    #[error("the arguments of tool `{tool}` cannot be offered: {why}; hint: `.non_strict()` offers the schema as it is")]
+    #[error(
+        "the arguments of tool `{tool}` cannot be offered: {why}; hint: `.non_strict()` offers the schema as it is"
+    )]
     NotStrict {
         /// The tool.
         tool: String,
@@ -87,7 +89,9 @@ pub enum ConfigError {
         why: NotStrict,
     },
     /// Two agents go by one name.
-    #[error("two different agents are called `{agent}`; saved runs find agents by name, so each needs its own")]
+    #[error(
+        "two different agents are called `{agent}`; saved runs find agents by name, so each needs its own"
+    )]
     DuplicateAgent {
         /// The name.
         agent: AgentName,
@@ -99,7 +103,9 @@ pub enum ConfigError {
         agent: AgentName,
     },
     /// A saved call asks for a tool that is not there any more. Nothing has run.
-    #[error("call `{call}` of the saved run asks for tool `{tool}`, which agent `{agent}` does not have any more")]
+    #[error(
+        "call `{call}` of the saved run asks for tool `{tool}`, which agent `{agent}` does not have any more"
+    )]
     ToolGone {
         /// The tool.
         tool: String,
@@ -171,12 +177,17 @@ impl StoreError {
     /// The run was taken over by somebody else.
     pub fn fenced(lease: &Lease) -> Self {
         let Lease { run, epoch, .. } = lease;
-        Self::of(StoreErrorKind::Fenced, format!("run `{run}` was taken over after epoch {epoch}; this driver must stop"))
+        Self::of(
+            StoreErrorKind::Fenced,
+            format!("run `{run}` was taken over after epoch {epoch}; this driver must stop"),
+        )
     }
 
     /// The run has gone on since this was read.
     pub fn stale(run: &RunId, next: u64, at: u64) -> Self {
-        let message = format!("run `{run}` has {next} records, and record {at} was to be the next: it has gone on elsewhere");
+        let message = format!(
+            "run `{run}` has {next} records, and record {at} was to be the next: it has gone on elsewhere"
+        );
         Self::of(StoreErrorKind::Stale, message)
     }
 
@@ -187,7 +198,10 @@ impl StoreError {
 
     /// Another decision about the same call was there first.
     pub fn decided(run: &RunId, path: &CallPath) -> Self {
-        Self::of(StoreErrorKind::Decided, format!("call `{path}` of run `{run}` was decided otherwise before"))
+        Self::of(
+            StoreErrorKind::Decided,
+            format!("call `{path}` of run `{run}` was decided otherwise before"),
+        )
     }
 
     /// Which kind of error it is.

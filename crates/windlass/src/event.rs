@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use windlass_core::{AgentName, CallId, How, OutputContent, Pending, Produced, ToolKey};
 
 /// Something that happened in a run.
@@ -104,7 +104,7 @@ pub(crate) struct BodyEmitter {
 pub(crate) struct Watched {
     events: mpsc::Sender<Event>,
     sent: Arc<AtomicU64>,
-    taken: watch::Receiver<u64>,
+    pace: Arc<Pace>,
 }
 
 /// A watcher's side of a run.
@@ -112,26 +112,48 @@ pub(crate) struct Watched {
 pub(crate) struct Watcher {
     events: mpsc::Receiver<Event>,
     seen: u64,
-    taken: watch::Sender<u64>,
+    pace: Arc<Pace>,
+}
+
+/// How far a watcher has come. Those who wait for it go on in the order in which they came.
+#[derive(Debug, Default)]
+struct Pace {
+    taken: AtomicU64,
+    moved: Notify,
+}
+
+impl Pace {
+    fn reach(&self, taken: u64) {
+        if self.taken.swap(taken, Ordering::Relaxed) != taken {
+            self.moved.notify_waiters();
+        }
+    }
 }
 
 /// A run and its watcher, with so many events between them at most.
 pub(crate) fn watched(buffer: usize) -> (Watched, Watcher) {
     let (sender, receiver) = mpsc::channel(buffer);
-    let (taken, taken_up_to) = watch::channel(0);
-    let watched = Watched { events: sender, sent: Arc::default(), taken: taken_up_to };
-    (watched, Watcher { events: receiver, seen: 0, taken })
+    let pace: Arc<Pace> = Arc::default();
+    let watched = Watched { events: sender, sent: Arc::default(), pace: pace.clone() };
+    (watched, Watcher { events: receiver, seen: 0, pace })
 }
 
 impl Watcher {
     /// The next event. Asking for it says that the ones before have been dealt with.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.taken.send_if_modified(|taken| std::mem::replace(taken, self.seen) != self.seen);
+        self.pace.reach(self.seen);
         let next = self.events.poll_recv(cx);
         if matches!(next, Poll::Ready(Some(_))) {
             self.seen += 1;
         }
         next
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // Nobody waits for a watcher that has gone.
+        self.pace.reach(u64::MAX);
     }
 }
 
@@ -173,8 +195,13 @@ impl Emitter {
     pub(crate) async fn settled(&self) {
         if let Some(watcher) = &self.watcher {
             let sent = watcher.sent.load(Ordering::Relaxed);
-            let mut taken = watcher.taken.clone();
-            let _gone = taken.wait_for(|taken| *taken >= sent).await;
+            loop {
+                let moved = watcher.pace.moved.notified();
+                if watcher.pace.taken.load(Ordering::Relaxed) >= sent {
+                    return;
+                }
+                moved.await;
+            }
         }
     }
 

@@ -75,7 +75,11 @@ impl<C> InputGuardrail<C> {
         self
     }
 
-    pub(crate) async fn check(&self, ctx: RunContext<C>, input: Arc<[Arc<Item>]>) -> Result<Verdict, GuardrailError> {
+    pub(crate) async fn check(
+        &self,
+        ctx: RunContext<C>,
+        input: Arc<[Arc<Item>]>,
+    ) -> Result<Verdict, GuardrailError> {
         caught(&self.check, (ctx, input)).await
     }
 }
@@ -88,7 +92,10 @@ pub struct OutputGuardrail<C = ()> {
 
 impl<C> OutputGuardrail<C> {
     /// A check of the final output.
-    pub fn new<Fut>(name: &str, check: impl Fn(RunContext<C>, Arc<str>) -> Fut + Send + Sync + 'static) -> Self
+    pub fn new<Fut>(
+        name: &str,
+        check: impl Fn(RunContext<C>, Arc<str>) -> Fut + Send + Sync + 'static,
+    ) -> Self
     where
         Fut: Future<Output = Result<Verdict, GuardrailError>> + Send + 'static,
     {
@@ -96,7 +103,11 @@ impl<C> OutputGuardrail<C> {
         Self { name: name.into(), check }
     }
 
-    pub(crate) async fn check(&self, ctx: RunContext<C>, output: Arc<str>) -> Result<Verdict, GuardrailError> {
+    pub(crate) async fn check(
+        &self,
+        ctx: RunContext<C>,
+        output: Arc<str>,
+    ) -> Result<Verdict, GuardrailError> {
         caught(&self.check, (ctx, output)).await
     }
 }

@@ -139,12 +139,9 @@ impl<C> Clone for Moment<C> {
             }
             Self::HandedOff { ctx, to } => Self::HandedOff { ctx: ctx.clone(), to: to.clone() },
             Self::CallStarted { ctx } => Self::CallStarted { ctx: ctx.clone() },
-            Self::CallEnded { ctx, how, output, then } => Self::CallEnded {
-                ctx: ctx.clone(),
-                how: how.clone(),
-                output: output.clone(),
-                then: *then,
-            },
+            Self::CallEnded { ctx, how, output, then } => {
+                Self::CallEnded { ctx: ctx.clone(), how: how.clone(), output: output.clone(), then: *then }
+            }
         }
     }
 }

@@ -175,11 +175,13 @@ impl Run {
 
     fn answered(&mut self, answered: &Answered) -> Result<(), Illegal> {
         self.must_be_ready("answered")?;
-        let calls: Vec<&Arc<Item>> = answered.items.iter().filter(|item| matches!(***item, Item::Call(_))).collect();
+        let calls: Vec<&Arc<Item>> =
+            answered.items.iter().filter(|item| matches!(***item, Item::Call(_))).collect();
         let fits = calls.len() == answered.calls.len()
-            && calls.iter().zip(&answered.calls).all(
-                |(item, planned)| matches!(&***item, Item::Call(call) if call.id == planned.call),
-            );
+            && calls
+                .iter()
+                .zip(&answered.calls)
+                .all(|(item, planned)| matches!(&***item, Item::Call(call) if call.id == planned.call));
         let out_of_place = |why| Err(Illegal::OutOfPlace { entry: "answered", why });
         if !fits {
             return out_of_place("its plan is not of its calls");
@@ -293,13 +295,17 @@ impl Run {
             return Err(Illegal::OutOfPlace { entry: "call_settled", why });
         }
         // A result of changed arguments is no answer to the next call with those of the model.
-        if let (Work::Body { receipt: Some(receipt), .. }, SlotState::Running { edited: None, .. }, How::Succeeded) =
-            (&slot.planned.work, &slot.state, &settled.how)
+        if let (
+            Work::Body { receipt: Some(receipt), .. },
+            SlotState::Running { edited: None, .. },
+            How::Succeeded,
+        ) = (&slot.planned.work, &slot.state, &settled.how)
         {
             applied.receipt = Some((*receipt, settled.output.clone()));
         }
         self.acted = true;
-        let did_nothing = settled.ends_run || matches!(settled.how, How::Cancelled | How::Missing | How::Ignored);
+        let did_nothing =
+            settled.ends_run || matches!(settled.how, How::Cancelled | How::Missing | How::Ignored);
         if did_nothing {
             self.undone.insert(settled.call.clone());
         }
@@ -370,7 +376,11 @@ impl Run {
         for slot in &turn.slots {
             if let SlotState::Settled { output, .. } = &slot.state {
                 self.history.push(output.clone());
-                self.produced.push(Produced { agent: turn.agent.clone(), item: output.clone(), part: Part::Output });
+                self.produced.push(Produced {
+                    agent: turn.agent.clone(),
+                    item: output.clone(),
+                    part: Part::Output,
+                });
             } else if slot.planned.call == handed.call {
                 self.history.push(handoff.clone());
             }
@@ -421,7 +431,9 @@ impl Run {
     /// A tool's output that was to be the run's, and that a guardrail refused, is not for anybody to see: nor
     /// are the other outputs of its turn, which may hold the same.
     fn withhold_outputs(&mut self) {
-        let Phase::Concluding(Candidate { source: CandidateSource::Tool(_), .. }) = &self.phase else { return };
+        let Phase::Concluding(Candidate { source: CandidateSource::Tool(_), .. }) = &self.phase else {
+            return;
+        };
         let withheld = |item: &Arc<Item>| match &**item {
             Item::Output(output) => Arc::new(Item::Output(Output {
                 content: text::WITHHELD.into(),
@@ -470,9 +482,6 @@ fn goes_on(entry: &Entry) -> bool {
 /// The final output of an answer without calls; none where a provider's tool is all there is.
 fn conclusion(answered: &Answered) -> Option<Candidate> {
     let candidate = |output, source| Some(Candidate { agent: answered.agent.clone(), output, source });
-    if answered.repeated > 0 {
-        return None;
-    }
     let last = answered.items.iter().rev().find_map(|item| match &**item {
         Item::Message(message) if message.role == Role::Assistant => Some(message),
         _ => None,
@@ -482,6 +491,8 @@ fn conclusion(answered: &Answered) -> Option<Candidate> {
             Some(words) => candidate(words.to_owned(), CandidateSource::Refusal),
             None => candidate(message.text(), CandidateSource::Message),
         },
+        // Where nothing was said, repeated calls are still to be gone on from, with the outputs that they have.
+        None if answered.repeated > 0 => None,
         None if answered.items.iter().any(|item| matches!(**item, Item::Hosted(_))) => None,
         None => candidate(String::new(), CandidateSource::Message),
     }

@@ -274,7 +274,9 @@ impl Run {
 
     /// Whether the last turn has calls that did nothing.
     fn turn_was_broken(&self) -> bool {
-        self.produced[self.before_answer.1.min(self.produced.len())..].iter().any(|produced| match &*produced.item {
+        self.produced[self.before_answer.1.min(self.produced.len())..].iter().any(|produced| match &*produced
+            .item
+        {
             Item::Call(call) => self.undone.contains(&call.id),
             _ => false,
         })
@@ -387,7 +389,13 @@ impl Run {
     /// The calls of the open turn that have no output yet, in the model's order.
     pub fn unsettled(&self) -> Vec<CallId> {
         self.open_turn()
-            .map(|turn| turn.slots.iter().filter(|slot| !slot.is_settled()).map(|slot| slot.planned.call.clone()).collect())
+            .map(|turn| {
+                turn.slots
+                    .iter()
+                    .filter(|slot| !slot.is_settled())
+                    .map(|slot| slot.planned.call.clone())
+                    .collect()
+            })
             .unwrap_or_default()
     }
 

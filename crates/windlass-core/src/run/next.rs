@@ -247,7 +247,8 @@ impl Run {
             },
             Phase::Working(turn) => {
                 let following = turn.slots.iter().zip(turn.following());
-                let steps: Vec<Step> = following.filter_map(|(slot, following)| step(slot, following)).collect();
+                let steps: Vec<Step> =
+                    following.filter_map(|(slot, following)| step(slot, following)).collect();
                 if steps.is_empty() { Next::Pause(self.pending()) } else { Next::Calls(steps) }
             }
             Phase::HandingOff(turn) => match turn.handoff() {
@@ -289,7 +290,13 @@ fn step(slot: &Slot, following: Following) -> Option<Step> {
         Following::Blocked => return None,
     };
     let runnable = |attempt, edited: &Option<Arc<str>>| {
-        Some(Step::Run(Runnable { call: call.clone(), attempt, edited: edited.clone(), after: after.clone(), body }))
+        Some(Step::Run(Runnable {
+            call: call.clone(),
+            attempt,
+            edited: edited.clone(),
+            after: after.clone(),
+            body,
+        }))
     };
     match &slot.state {
         SlotState::Open => match gate {

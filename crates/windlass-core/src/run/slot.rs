@@ -239,10 +239,9 @@ impl Slot {
             (_, How::Succeeded | How::Reconciled | How::TimedOut | How::LeftRunning) => {
                 Some("the call never started")
             }
-            (
-                _,
-                How::Failed | How::Invalid | How::Missing | How::Ignored | How::Guarded | How::Receipt,
-            ) => None,
+            (_, How::Failed | How::Invalid | How::Missing | How::Ignored | How::Guarded | How::Receipt) => {
+                None
+            }
         }
     }
 }

@@ -10,14 +10,14 @@ use windlass::guardrail::{
     InputGuardrail, OutputGuardrail, ToolInputGuardrail, ToolOutputGuardrail, ToolVerdict, Verdict,
 };
 use windlass::hook::{Hook, Moment};
-use windlass::tool::{Reconciled, Receipts, Scope};
+use windlass::tool::{Receipts, Reconciled, Scope};
 use windlass::{Effect, OnFailure, OnTimeout, Tool, ToolContext, ToolError};
 use windlass_sim::SimModel;
 
 use crate::lab::Lab;
 use crate::spec::{
-    AgentSpec, ApprovalSpec, ConflictSpec, FailureSpec, NestedSpec, ReconcileSpec, RunGuardSpec, ToolGuardSpec,
-    ToolSpec, ToolUseSpec,
+    AgentSpec, ApprovalSpec, ConflictSpec, FailureSpec, NestedSpec, ReconcileSpec, RunGuardSpec,
+    ToolGuardSpec, ToolSpec, ToolUseSpec,
 };
 use crate::talk;
 
@@ -194,7 +194,10 @@ fn tool_output_guard(lab: &Arc<Lab>, spec: &ToolGuardSpec) -> ToolOutputGuardrai
     })
 }
 
-fn tool_verdict(lab: &Lab, guard: &ToolGuardSpec) -> Result<ToolVerdict, windlass::guardrail::GuardrailError> {
+fn tool_verdict(
+    lab: &Lab,
+    guard: &ToolGuardSpec,
+) -> Result<ToolVerdict, windlass::guardrail::GuardrailError> {
     if !lab.sim.chance(guard.strict) {
         return Ok(ToolVerdict::Allow);
     }

@@ -17,7 +17,8 @@ impl Whole {
             Ok(durable) => {
                 if !record.journal().starts_with(&durable) || durable.len() + 2 < record.journal().len() {
                     let (kept, written) = (durable.len(), record.journal().len());
-                    self.lab.wrong(format!("the store has {kept} records that are not the {written} of the run"));
+                    self.lab
+                        .wrong(format!("the store has {kept} records that are not the {written} of the run"));
                 }
             }
             Err(error) => self.lab.wrong(format!("what is durable cannot be read: {error}")),
@@ -33,7 +34,9 @@ impl Whole {
         for (path, (started, settled)) in &lived.events {
             let fits = *settled == 1 || (*settled == 0 && is_open(path));
             if *started > 1 || (*started == 1 && !fits) || *settled > 1 {
-                self.lab.wrong(format!("watchers saw call {path} start {started} times and settle {settled} times"));
+                self.lab.wrong(format!(
+                    "watchers saw call {path} start {started} times and settle {settled} times"
+                ));
             }
         }
         for path in self.lab.unended() {

@@ -9,7 +9,7 @@ use windlass::{Effect, ToolContext};
 use windlass_sim::{Audit, Sim, SimStore, World, check_history};
 
 use crate::life::run_id;
-use crate::spec::{Spec, ToolSpec};
+use crate::spec::{RunGuardSpec, Spec, ToolSpec};
 
 /// What is observed in one simulated world.
 pub(crate) struct Lab {
@@ -36,6 +36,7 @@ struct Seen {
     /// The run at each place among nested agents, and the runs of which something came.
     places: BTreeMap<Vec<CallId>, RunId>,
     acted: BTreeSet<RunId>,
+    answered: BTreeSet<RunId>,
     /// How often the body of each call began.
     bodies: BTreeMap<String, u32>,
     /// The key and the arguments of each call.
@@ -76,10 +77,11 @@ impl Lab {
         // What was done before was done with the word of the guardrails that came before it.
         let mut seen = lab.seen();
         for run in seen.began.keys().cloned().collect::<Vec<_>>() {
-            let guards = lab.guards_of(&seen, &run);
-            if seen.acted.contains(&run) {
-                seen.passed.extend(guards.into_iter().map(|guard| (run.clone(), guard)));
-            }
+            let (has_acted, was_answered) = (seen.acted.contains(&run), seen.answered.contains(&run));
+            let guards = lab.guards_of(&seen, &run).into_iter();
+            let passed = guards.filter(|guard| has_acted || (was_answered && guard.first));
+            let passed: Vec<_> = passed.map(|guard| (run.clone(), guard.name.clone())).collect();
+            seen.passed.extend(passed);
         }
         drop(seen);
         Arc::new(lab)
@@ -157,7 +159,9 @@ impl Lab {
         let (starts, ends) = (seen.starts.get(&path).copied().unwrap_or_default(), seen.ends[&path]);
         // An agent's call may have started in an earlier life.
         if ends > starts.max(1) {
-            seen.wrong.push(format!("call {path} ended {ends} times and started {starts} times ({records} records)"));
+            seen.wrong.push(format!(
+                "call {path} ended {ends} times and started {starts} times ({records} records)"
+            ));
         }
     }
 
@@ -165,7 +169,11 @@ impl Lab {
     pub(crate) fn unended(&self) -> Vec<String> {
         let seen = self.seen();
         let ends = |path: &String| seen.ends.get(path).copied().unwrap_or_default();
-        seen.starts.iter().filter(|(path, starts)| ends(path) != **starts).map(|(path, _)| path.clone()).collect()
+        seen.starts
+            .iter()
+            .filter(|(path, starts)| ends(path) != **starts)
+            .map(|(path, _)| path.clone())
+            .collect()
     }
 
     /// A person says that a call in doubt did not happen.
@@ -196,8 +204,11 @@ impl Lab {
             }
         }
         for guard in self.guards_of(&seen, ctx.run().run_id()) {
-            if !seen.passed.contains(&(ctx.run().run_id().clone(), guard.clone())) {
-                seen.wrong.push(format!("call {path} runs, and guardrail {guard} of the input has not passed"));
+            if !seen.passed.contains(&(ctx.run().run_id().clone(), guard.name.clone())) {
+                seen.wrong.push(format!(
+                    "call {path} runs, and guardrail {} of the input has not passed",
+                    guard.name
+                ));
             }
         }
         let arguments = ctx.arguments().to_owned();
@@ -205,7 +216,8 @@ impl Lab {
         if let Some((before, with)) = known
             && (before != key || with != arguments)
         {
-            seen.wrong.push(format!("call {path} ran as {before} with {with}, and now as {key} with {arguments}"));
+            seen.wrong
+                .push(format!("call {path} ran as {before} with {with}, and now as {key} with {arguments}"));
         }
         let shares = tool.effect == Effect::Idempotent && !tool.own_key;
         if shares {
@@ -232,12 +244,13 @@ impl Lab {
     }
 
     /// The guardrails that must have passed before anything of a run takes effect.
-    fn guards_of(&self, seen: &Seen, run: &RunId) -> Vec<String> {
+    fn guards_of(&self, seen: &Seen, run: &RunId) -> Vec<&RunGuardSpec> {
         let began = seen.began.get(run);
-        let agent = self.spec.agents.iter().find(|agent| began.is_some_and(|began| *began == agent.name.as_str()));
+        let agent =
+            self.spec.agents.iter().find(|agent| began.is_some_and(|began| *began == agent.name.as_str()));
         let of_agent = agent.map(|agent| agent.input_guards.as_slice()).unwrap_or_default();
         let of_run = if *run == self.run { self.spec.run.input_guards.as_slice() } else { &[] };
-        of_agent.iter().chain(of_run).map(|guard| guard.name.clone()).collect()
+        of_agent.iter().chain(of_run).collect()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -254,6 +267,9 @@ impl Seen {
         let path = |call: &CallId| CallPath::new(&record.path, call.clone()).to_string();
         if let Entry::Held(_) | Entry::CallStarted(_) | Entry::CallSettled(_) = record.entry {
             self.acted.extend(self.places.get(&record.path).cloned());
+        }
+        if let Entry::Answered(_) = record.entry {
+            self.answered.extend(self.places.get(&record.path).cloned());
         }
         match &record.entry {
             Entry::Started(started) => {

@@ -150,7 +150,13 @@ impl Whole {
             record.at = Timestamp(0);
         }
         let effects = format!("{:#?}", self.lab.world.effects());
-        Account { end: end.to_owned(), lives: self.lab.sim.life(), took: self.lab.sim.now(), journal, effects }
+        Account {
+            end: end.to_owned(),
+            lives: self.lab.sim.life(),
+            took: self.lab.sim.now(),
+            journal,
+            effects,
+        }
     }
 }
 

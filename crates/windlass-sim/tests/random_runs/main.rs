@@ -62,7 +62,12 @@ fn survey() {
         if let Err(panic) = std::panic::catch_unwind(|| life::simulate(seed)) {
             let text = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "?".into());
             let line = text.lines().next().unwrap_or_default().to_owned();
-            let kind: String = line.split(|c: char| !c.is_ascii_alphabetic()).filter(|w| w.len() > 2).take(14).collect::<Vec<_>>().join(" ");
+            let kind: String = line
+                .split(|c: char| !c.is_ascii_alphabetic())
+                .filter(|w| w.len() > 2)
+                .take(14)
+                .collect::<Vec<_>>()
+                .join(" ");
             kinds.entry(kind).or_default().push(seed);
         }
     }

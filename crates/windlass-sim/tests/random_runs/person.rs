@@ -98,7 +98,8 @@ impl Whole {
         let again = paused.approve(pending.path.clone());
         let otherwise = paused.reject(pending.path.clone());
         if first.is_err() || again.is_err() || otherwise.is_ok() {
-            self.lab.wrong(format!("decisions about call {}: {first:?}, {again:?}, {otherwise:?}", pending.path));
+            self.lab
+                .wrong(format!("decisions about call {}: {first:?}, {again:?}, {otherwise:?}", pending.path));
         }
     }
 

@@ -112,8 +112,12 @@ async fn watch(lab: &Lab, builder: RunBuilder) -> Lived {
     let mut stopped_on = Vec::new();
     while let Some(Event { path, kind, .. }) = stream.next().await {
         match kind {
-            EventKind::CallStarted { call, .. } => events.entry(CallPath::new(&path, call)).or_default().0 += 1,
-            EventKind::CallSettled { call, .. } => events.entry(CallPath::new(&path, call)).or_default().1 += 1,
+            EventKind::CallStarted { call, .. } => {
+                events.entry(CallPath::new(&path, call)).or_default().0 += 1
+            }
+            EventKind::CallSettled { call, .. } => {
+                events.entry(CallPath::new(&path, call)).or_default().1 += 1
+            }
             EventKind::Item(produced) if path.is_empty() => {
                 if let Item::Call(call) = &*produced.item
                     && lab.sim.chance(lab.spec.faults.watcher_stops)

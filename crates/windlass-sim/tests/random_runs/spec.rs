@@ -194,7 +194,11 @@ fn handoffs(rng: &mut Rng, from: usize, agents: &[AgentSpec]) -> Vec<HandoffSpec
     let picked: Vec<usize> = to.into_iter().filter(|_| rng.chance(60)).collect();
     picked
         .into_iter()
-        .map(|agent| HandoffSpec { agent, filters: rng.chance(20), fails: if rng.chance(10) { 20 } else { 0 } })
+        .map(|agent| HandoffSpec {
+            agent,
+            filters: rng.chance(20),
+            fails: if rng.chance(10) { 20 } else { 0 },
+        })
         .collect()
 }
 
@@ -256,7 +260,8 @@ impl ApprovalSpec {
 
 impl ToolSpec {
     fn of(rng: &mut Rng, name: String) -> Self {
-        let effect = *rng.pick(&[Effect::Pure, Effect::Idempotent, Effect::Idempotent, Effect::Once, Effect::Once]);
+        let effect =
+            *rng.pick(&[Effect::Pure, Effect::Idempotent, Effect::Idempotent, Effect::Once, Effect::Once]);
         let timeout_ms = rng.chance(25).then(|| *rng.pick(&[0, 1, 20, 100]));
         Self {
             input_guards: tool_guards(rng, &format!("{name}-in")),

@@ -23,7 +23,11 @@ pub(crate) fn reply(request: &ModelRequest<'_>, rng: &mut Rng) -> Result<Vec<Ite
     let calls = 1 + rng.index(4);
     for at in 0..calls {
         if rng.chance(8) {
-            items.push(Item::Reasoning(Reasoning { summary: "hm".into(), item_id: None, raw: json!({"r": at}) }));
+            items.push(Item::Reasoning(Reasoning {
+                summary: "hm".into(),
+                item_id: None,
+                raw: json!({"r": at}),
+            }));
         }
         items.push(call(request, rng, at));
         if rng.chance(3) {
@@ -75,7 +79,8 @@ fn call(request: &ModelRequest<'_>, rng: &mut Rng, at: usize) -> Item {
 
 /// A call of an earlier answer again; sometimes the same id with something else.
 fn repeated(request: &ModelRequest<'_>, rng: &mut Rng) -> Option<Item> {
-    let calls: Vec<&Arc<Item>> = request.input.iter().filter(|item| matches!(***item, Item::Call(_))).collect();
+    let calls: Vec<&Arc<Item>> =
+        request.input.iter().filter(|item| matches!(***item, Item::Call(_))).collect();
     if calls.is_empty() {
         return None;
     }

@@ -60,7 +60,9 @@ impl<C: Send + Sync + 'static> Handoff<C> {
             target,
             tool_name: None,
             description: None,
-            parameters: Arc::new(json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false })),
+            parameters: Arc::new(
+                json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
+            ),
             enabled: Enabled::Always,
             on_handoff: None,
             filter: None,
@@ -107,7 +109,10 @@ impl<C: Send + Sync + 'static> Handoff<C> {
 
     /// What the new agent is shown of the history so far.
     #[must_use]
-    pub fn filter_history(mut self, filter: impl Fn(Vec<Arc<Item>>) -> Vec<Arc<Item>> + Send + Sync + 'static) -> Self {
+    pub fn filter_history(
+        mut self,
+        filter: impl Fn(Vec<Arc<Item>>) -> Vec<Arc<Item>> + Send + Sync + 'static,
+    ) -> Self {
         self.filter = Some(Arc::new(filter));
         self
     }
@@ -129,7 +134,11 @@ impl<C: Send + Sync + 'static> Handoff<C> {
         let description = match &self.description {
             Some(description) => description.clone(),
             None => {
-                let text = format!("Handoff to the {} agent to handle the request. {}", to.name(), to.inner.description);
+                let text = format!(
+                    "Handoff to the {} agent to handle the request. {}",
+                    to.name(),
+                    to.inner.description
+                );
                 text.trim_end().into()
             }
         };

@@ -76,7 +76,8 @@ pub enum ToolUse<C = ()> {
 }
 
 /// Says whether the results of a turn are final.
-pub type Judge<C> = Arc<dyn Fn(RunContext<C>, Vec<TurnResult>) -> BoxFuture<'static, Option<String>> + Send + Sync>;
+pub type Judge<C> =
+    Arc<dyn Fn(RunContext<C>, Vec<TurnResult>) -> BoxFuture<'static, Option<String>> + Send + Sync>;
 
 /// What becomes of a forced tool choice once the agent has used a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -239,7 +240,11 @@ impl<C: Send + Sync + 'static> Agent<C> {
     }
 
     /// The tools for a turn. Where nothing depends on the run they are worked out once.
-    pub(crate) async fn toolset(&self, ctx: &RunContext<C>, graph: &Graph<C>) -> Result<Arc<Toolset<C>>, ConfigError> {
+    pub(crate) async fn toolset(
+        &self,
+        ctx: &RunContext<C>,
+        graph: &Graph<C>,
+    ) -> Result<Arc<Toolset<C>>, ConfigError> {
         let is_fixed = self.inner.tools.iter().all(|tool| tool.enabled.fixed().is_some())
             && self.inner.handoffs.iter().all(|handoff| handoff.is_fixed());
         if is_fixed {

@@ -25,7 +25,8 @@ impl OutputType {
         let schema = schemars::schema_for!(T).to_value();
         let wrapped = schema.get("type").and_then(Value::as_str) != Some("object");
         let schema = if wrapped { wrap(schema) } else { schema };
-        let shape = schema::strict(schema).map(|schema| OutputShape { name: T::schema_name().into_owned(), schema });
+        let shape =
+            schema::strict(schema).map(|schema| OutputShape { name: T::schema_name().into_owned(), schema });
         Self { shape, check: fits::<T>, wrapped }
     }
 
@@ -33,7 +34,8 @@ impl OutputType {
     pub(crate) fn accept(&self, text: &str) -> Result<String, String> {
         let own = if self.wrapped {
             let mut value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            let inner = value.get_mut(WRAPPER).map(Value::take).ok_or_else(|| format!("`{WRAPPER}` is missing"))?;
+            let inner =
+                value.get_mut(WRAPPER).map(Value::take).ok_or_else(|| format!("`{WRAPPER}` is missing"))?;
             inner.to_string()
         } else {
             text.to_owned()

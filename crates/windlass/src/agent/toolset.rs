@@ -31,7 +31,8 @@ impl<C: Send + Sync + 'static> Toolset<C> {
         ctx: &RunContext<C>,
         graph: &Graph<C>,
     ) -> Result<Self, ConfigError> {
-        let collision = |name: &str| ConfigError::Collision { agent: agent.name().clone(), name: name.to_owned() };
+        let collision =
+            |name: &str| ConfigError::Collision { agent: agent.name().clone(), name: name.to_owned() };
         let mut set = Self {
             tools: BTreeMap::new(),
             handoffs: BTreeMap::new(),

@@ -95,7 +95,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
-    async fn run_task(&self, task: JoinHandle<BodyResult>, stopping: Stopping, work: &CallWork<'_, C>) -> BodyEnd {
+    async fn run_task(
+        &self,
+        task: JoinHandle<BodyResult>,
+        stopping: Stopping,
+        work: &CallWork<'_, C>,
+    ) -> BodyEnd {
         let mut task = AbortOnDrop(task);
         let stopped = tokio::select! {
             biased;
@@ -148,17 +153,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
         tokio::spawn(async move {
             let mut task = task;
             let ended = (&mut task.0).await;
-            if ended.as_ref().is_err_and(JoinError::is_cancelled) {
-                // It was dropped, which does not tell how far it had come.
-                return;
-            }
+            // That it was dropped does not tell how far it had come, so it is no end to record.
+            let was_dropped = ended.as_ref().is_err_and(JoinError::is_cancelled);
             let result = written(flat(ended), &tool, &arguments);
             match &result {
                 Ok(_) => tracing::warn!(call = %name, "a body that was given up on has ended"),
                 Err(error) => tracing::warn!(call = %name, %error, "a body that was given up on has failed"),
             }
-            if let Some(journal) = journal.upgrade() {
-                let written = journal.append(&path, Entry::CallEndedLate(CallEndedLate { call, result })).await;
+            if let Some(journal) = journal.upgrade().filter(|_| !was_dropped) {
+                let written =
+                    journal.append(&path, Entry::CallEndedLate(CallEndedLate { call, result })).await;
                 if let Err(error) = written {
                     tracing::warn!(call = %name, %error, "its end could not be recorded");
                 }

@@ -6,8 +6,8 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    BodyKind, CallId, CallPath, CallSettled, Doubt, Entry, Failure, GateStep, Held, HoldReason, How, InvalidStep,
-    OutputContent, Runnable, Step, Timestamp, ToolKey, text,
+    BodyKind, CallId, CallPath, CallSettled, Doubt, Entry, Failure, GateStep, Held, HoldReason, How,
+    InvalidStep, OutputContent, Runnable, Step, Timestamp, ToolKey, text,
 };
 
 use super::calls::TurnWork;
@@ -131,7 +131,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return self.settle_given(&work, given, Started::No).await;
         }
         let expires = self.shared.config.approval_expiry.map(|expiry| {
-            Timestamp(self.shared.journal.now().0.saturating_add(u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)))
+            Timestamp(
+                self.shared
+                    .journal
+                    .now()
+                    .0
+                    .saturating_add(u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)),
+            )
         });
         let held = Held { call: work.call.clone(), reason: HoldReason::Approval, expires };
         self.hold(held).await
@@ -192,7 +198,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Runs the input guardrails in order. The first that does not allow says what becomes of the call.
     async fn guard_input(&self, work: &CallWork<'_, C>) -> Option<Given> {
         for guardrail in &work.ready.tool.input_guardrails {
-            let Some(verdict) = unless_stopped(&work.turn.stop, guardrail.check(work.ctx.clone())).await else {
+            let Some(verdict) = unless_stopped(&work.turn.stop, guardrail.check(work.ctx.clone())).await
+            else {
                 return Some(Given::cancelled());
             };
             match verdict {
@@ -249,7 +256,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn guard_output(&self, work: &CallWork<'_, C>, mut given: Given) -> Given {
         for guardrail in &work.ready.tool.output_guardrails {
             let checked = guardrail.check(work.ctx.clone(), given.output.clone());
-            let Some(verdict) = unless_stopped(&work.turn.stop, checked).await else { return Given::cancelled() };
+            let Some(verdict) = unless_stopped(&work.turn.stop, checked).await else {
+                return Given::cancelled();
+            };
             match verdict {
                 Ok(ToolVerdict::Allow) => {}
                 Ok(ToolVerdict::Replace(output)) => given.output = output,
@@ -287,7 +296,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             output.truncate(shown);
             let mut note = format!("\n[cut: {shown} of {whole} bytes are shown");
             if is_kept && work.turn.tools.tool(&ToolKey::bare(READ_ON)).is_some() {
-                note.push_str(&format!("; `{READ_ON}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}"));
+                note.push_str(&format!(
+                    "; `{READ_ON}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}"
+                ));
             }
             output.push_str(&note);
             output.push(']');
@@ -295,7 +306,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(given)
     }
 
-    async fn settle_given(&self, work: &CallWork<'_, C>, given: Given, started: Started) -> Result<CallEnd, Halt> {
+    async fn settle_given(
+        &self,
+        work: &CallWork<'_, C>,
+        given: Given,
+        started: Started,
+    ) -> Result<CallEnd, Halt> {
         if given.how == How::Cancelled && self.shared.cancel.hands_over() {
             return Ok(CallEnd::Left);
         }
@@ -319,7 +335,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Records a call's output, then tells watchers, then hooks: what they do cannot change it.
-    pub(super) async fn settle(&self, told: Option<(&CallWork<'_, C>, Then)>, settled: CallSettled) -> Result<(), Halt> {
+    pub(super) async fn settle(
+        &self,
+        told: Option<(&CallWork<'_, C>, Then)>,
+        settled: CallSettled,
+    ) -> Result<(), Halt> {
         let needs_telling = self.emitter.is_watched() || told.is_some();
         let copy = needs_telling.then(|| settled.clone());
         self.record(Entry::CallSettled(settled)).await?;
@@ -359,7 +379,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let tool = &work.ready.tool;
         let given = match &tool.on_failure {
             OnFailure::Hide | OnFailure::Show => Given::new(How::Invalid, failed(Some(&step.problems))),
-            OnFailure::Say(say) => Given::new(How::Invalid, said(say, &work.ctx, &ToolError::tell(&*step.problems))),
+            OnFailure::Say(say) => {
+                Given::new(How::Invalid, said(say, &work.ctx, &ToolError::tell(&*step.problems)))
+            }
             OnFailure::Fail => {
                 let failure = Failure::InvalidArguments {
                     tool: tool.key().to_string(),
@@ -414,7 +436,8 @@ pub(super) fn failed(detail: Option<&str>) -> String {
 
 /// The model sees what was really done: it would otherwise reason about arguments that never ran.
 fn told_of_edit(edited: &str, output: OutputContent) -> OutputContent {
-    let note = format!("[A person changed the arguments of this call to {} before it ran.]", shortened(edited));
+    let note =
+        format!("[A person changed the arguments of this call to {} before it ran.]", shortened(edited));
     match output {
         OutputContent::Text(text) => OutputContent::Text(format!("{note}\n{text}")),
         OutputContent::Parts(mut parts) => {
@@ -457,7 +480,11 @@ fn said<C>(say: &Say<C>, ctx: &ToolContext<C>, error: &ToolError) -> String {
 }
 
 /// What a timeout means.
-pub(super) fn given_for_timeout<C: Send + Sync + 'static>(tool: &Tool<C>, ctx: &ToolContext<C>, how: How) -> Given {
+pub(super) fn given_for_timeout<C: Send + Sync + 'static>(
+    tool: &Tool<C>,
+    ctx: &ToolContext<C>,
+    how: How,
+) -> Given {
     let seconds = tool.timeout.unwrap_or_default().as_secs_f64().to_string();
     let mut told = format!("Tool '{}' timed out after {seconds} seconds.", tool.name());
     if how == How::LeftRunning {

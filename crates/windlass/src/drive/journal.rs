@@ -57,7 +57,8 @@ impl Journal {
                 let lease = match store.create(&started.run, &started.agent, claim).await {
                     // A process may have ended after it made the run and before it wrote anything.
                     Err(error)
-                        if error.kind() == StoreErrorKind::Exists && store.load(&started.run, 0).await?.is_empty() =>
+                        if error.kind() == StoreErrorKind::Exists
+                            && store.load(&started.run, 0).await?.is_empty() =>
                     {
                         store.acquire(&started.run, claim).await?
                     }
@@ -80,7 +81,9 @@ impl Journal {
         terms: Terms,
     ) -> Result<Self, RunError> {
         let RunRecord { run, records, usage } = record;
-        let Some(store) = store else { return Ok(Self::of(None, Clock::start(), records, Chain::default(), usage)) };
+        let Some(store) = store else {
+            return Ok(Self::of(None, Clock::start(), records, Chain::default(), usage));
+        };
         let clock = Clock::start();
         let owner = owner_name();
         let claim = LeaseClaim::lasting(&owner, clock.now(), terms.lasting);

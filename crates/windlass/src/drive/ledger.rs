@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use windlass_core::{Digest, OutputContent, Timestamp};
 
 use super::lock;
@@ -15,8 +15,12 @@ pub(super) struct Ledger {
 }
 
 enum Kept {
-    Receipt { output: OutputContent, since: Timestamp },
-    UnderWay(watch::Receiver<()>),
+    Receipt {
+        output: OutputContent,
+        since: Timestamp,
+    },
+    /// A token lets those who wait for it go on in the order in which they came.
+    UnderWay(CancellationToken),
 }
 
 /// What an idempotent call finds before it runs.
@@ -24,7 +28,7 @@ pub(super) enum Claim<'a> {
     /// An identical call has given this.
     Receipt(OutputContent),
     /// An identical call is running: wait, and ask again.
-    Wait(watch::Receiver<()>),
+    Wait(CancellationToken),
     /// Nobody else: run. Identical calls wait until this is dropped.
     Mine(Flight<'a>),
 }
@@ -33,7 +37,7 @@ pub(super) enum Claim<'a> {
 pub(super) struct Flight<'a> {
     ledger: &'a Ledger,
     digest: Digest,
-    _landed: watch::Sender<()>,
+    _landed: DropGuard,
 }
 
 /// When a receipt is too old.
@@ -78,9 +82,9 @@ impl Ledger {
             Some(Kept::Receipt { output, since }) if !age.is_over(*since) => Claim::Receipt(output.clone()),
             Some(Kept::UnderWay(landed)) => Claim::Wait(landed.clone()),
             Some(Kept::Receipt { .. }) | None => {
-                let (landed, waiting) = watch::channel(());
-                entries.insert(digest, Kept::UnderWay(waiting));
-                Claim::Mine(Flight { ledger: self, digest, _landed: landed })
+                let landed = CancellationToken::new();
+                entries.insert(digest, Kept::UnderWay(landed.clone()));
+                Claim::Mine(Flight { ledger: self, digest, _landed: landed.drop_guard() })
             }
         }
     }

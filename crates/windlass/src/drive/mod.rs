@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next, Produced, Reach, Run, RunId,
-    Started,
+    AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next,
+    Produced, Reach, Run, RunId, Started,
 };
 
 use crate::agent::{Agent, Graph, Toolset};
@@ -171,7 +171,16 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     let shown = run.produced_in_open_turn().iter().filter_map(output_of).collect();
     let mut driver = Driver {
         stop: cancel.now.clone(),
-        shared: Arc::new(Shared { app, config, journal, ledger, secrets: Secrets::default(), artefacts, cancel, draining: Mutex::default() }),
+        shared: Arc::new(Shared {
+            app,
+            config,
+            journal,
+            ledger,
+            secrets: Secrets::default(),
+            artefacts,
+            cancel,
+            draining: Mutex::default(),
+        }),
         graph,
         path: [].into(),
         run_id: run.id().clone(),
@@ -200,7 +209,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.emitter.emit(EventKind::Agent { agent }).await;
         self.emitter.settled().await;
         if is_fresh
-            && !self.stop.is_cancelled()
+            && (!self.stop.is_cancelled() || self.shared.cancel.hands_over())
             && !self.stops_after_turn()
             && let Some(session) = &self.session
         {
@@ -228,7 +237,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 continue;
             }
             let moved = match next.clone() {
-                Next::Model { .. } | Next::Exhausted { .. } if self.stops_after_turn() => Err(Halt::Cancelled),
+                Next::Model { .. } | Next::Exhausted { .. } if self.stops_after_turn() => {
+                    Err(Halt::Cancelled)
+                }
                 Next::Model { turn, .. } => self.ask_model(turn).await,
                 Next::Exhausted { max_turns } => {
                     self.fail_or_handle(Failure::TurnsExhausted { max_turns }).await
@@ -254,6 +265,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             };
             match moved {
                 Ok(()) => self.save_turn().await?,
+                // A call ended the run while it is handed over: whoever goes on ends it, and what is open in it.
+                Err(Halt::Failure(_)) if self.shared.cancel.hands_over() && !self.run().begun().is_empty() => {
+                    return Ok(Stop::Left);
+                }
                 Err(Halt::Failure(failure)) => self.end_as(Entry::Failed(Failed { failure })).await?,
                 // What is open now says whether the run is cancelled, pauses instead, or is left.
                 Err(Halt::Cancelled) if self.stop.is_cancelled() => {}
@@ -280,7 +295,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         let mut took_any = false;
         for Posted { path, attempt, decided } in self.shared.journal.posted().await? {
-            let is_pending = self.run().pending().iter().any(|one| one.path == path && one.attempt == attempt);
+            let is_pending =
+                self.run().pending().iter().any(|one| one.path == path && one.attempt == attempt);
             let entry = Entry::Decided(decided);
             if is_pending && self.run().apply_at(path.within(), &entry).is_ok() {
                 self.shared.journal.append(path.within(), entry).await?;
@@ -326,11 +342,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     async fn end_as(&mut self, end: Entry) -> Result<(), RunError> {
-        let ended = match self.end_begun().await {
-            Ok(()) => self.record(end).await,
-            Err(halt) => Err(halt),
-        };
-        match ended {
+        match self.end_begun().await {
+            // Whoever cannot be told does not keep the run from ending.
+            Ok(()) | Err(Halt::Failure(_) | Halt::Cancelled) => {}
+            Err(Halt::Error(error)) => return Err(error),
+        }
+        match self.record(end).await {
             Ok(()) => self.save_turn().await,
             Err(Halt::Error(error)) => Err(error),
             Err(Halt::Failure(_) | Halt::Cancelled) => Ok(()),
@@ -391,11 +408,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             (Stop::Over, Some(End::Finished(output))) => {
                 Ok(Outcome::Finished(FinishedRun { output, record }))
             }
-            (Stop::Over, Some(End::Failed(failure))) => Err(RunError::Failed(Box::new(FailedRun {
-                failure,
-                record,
-                model_error: self.model_error,
-            }))),
+            (Stop::Over, Some(End::Failed(failure))) => {
+                Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error: self.model_error })))
+            }
             (Stop::Over, Some(End::Cancelled)) => {
                 let settlement = Settlement::of(&record.records);
                 Ok(Outcome::Cancelled(CancelledRun { settlement, record }))

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use windlass_core::{
-    AfterTools, AnswerRefused, Answered, Entry, Failure, Item, Misbehaviour, ModelFailed, Part, Plan, Produced,
-    Usage, plan,
+    AfterTools, AnswerRefused, Answered, Entry, Failure, Item, Misbehaviour, ModelFailed, Part, Plan,
+    Produced, Usage, plan,
 };
 
 use super::call::unless_stopped;
@@ -78,7 +78,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &Arc<Toolset<C>>,
     ) -> Result<Plan, Halt> {
-        let moment = Moment::ModelAnswered { ctx: self.context(agent.name()), items: items.as_slice().into() };
+        let moment =
+            Moment::ModelAnswered { ctx: self.context(agent.name()), items: items.as_slice().into() };
         let planned = self.plan(items, agent, tools).await?;
         let is_readable = planned.as_ref().err().is_none_or(Misbehaviour::answer_was_readable);
         if let (Ok(plan), true) = (&planned, self.emitter.is_watched()) {
@@ -117,10 +118,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
             settings.tool_choice = None;
         }
         let shape = match &agent.inner.output {
-            Some(output) => Some(output.shape.clone().map_err(|why| ConfigError::OutputNotStrict {
-                agent: agent.name().clone(),
-                why,
-            })?),
+            Some(output) => Some(
+                output
+                    .shape
+                    .clone()
+                    .map_err(|why| ConfigError::OutputNotStrict { agent: agent.name().clone(), why })?,
+            ),
             None => None,
         };
         let ctx = self.context(agent.name());
@@ -155,7 +158,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.model_error = Some(error);
                 return Err(Halt::Failure(Failure::Model { message }));
             };
-            self.emitter.emit(EventKind::Warning { message: readable(format!("the model failed: {error}")) }).await;
+            self.emitter
+                .emit(EventKind::Warning { message: readable(format!("the model failed: {error}")) })
+                .await;
             attempt += 1;
             tokio::select! {
                 biased;
@@ -198,7 +203,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             previous_response: run.last_response_id(),
         };
         let deltas = Deltas::new(self.emitter.clone());
-        let asking = NextModel::new(&self.shared.config.model_layers, &question.model).answer(request, &deltas);
+        let asking =
+            NextModel::new(&self.shared.config.model_layers, &question.model).answer(request, &deltas);
         let was_asked = AtomicBool::new(false);
         let asking = async {
             was_asked.store(true, Ordering::Relaxed);

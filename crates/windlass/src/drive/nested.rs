@@ -21,7 +21,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Begins the run of an agent inside a call.
     pub(super) async fn start_agent(&self, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
         let tool = work.ready.tool.clone();
-        let ToolBody::Agent(nested) = &tool.body else { return self.finish_call(&work, Given::cancelled()).await };
+        let ToolBody::Agent(nested) = &tool.body else {
+            return self.finish_call(&work, Given::cancelled()).await;
+        };
         let input = match nested.input(&work.ready.arguments) {
             Ok(input) => input,
             Err(problem) => {
@@ -48,7 +50,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Goes on with the run of an agent inside a call.
     pub(super) async fn resume_agent(&self, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
         let tool = work.ready.tool.clone();
-        let ToolBody::Agent(nested) = &tool.body else { return self.finish_call(&work, Given::cancelled()).await };
+        let ToolBody::Agent(nested) = &tool.body else {
+            return self.finish_call(&work, Given::cancelled()).await;
+        };
         match self.locked(|run| run.take_child(&work.call)) {
             Some(run) => self.drive_agent(run, nested, work).await,
             None => self.start_agent(work).await,
@@ -71,7 +75,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.drive().boxed()
     }
 
-    async fn drive_agent(&self, run: Run, nested: &AgentTool<C>, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+    async fn drive_agent(
+        &self,
+        run: Run,
+        nested: &AgentTool<C>,
+        work: CallWork<'_, C>,
+    ) -> Result<CallEnd, Halt> {
         let path = self.path_of(&work);
         let agent = self.nested_agent(nested)?;
         let stop = work.turn.stop.child_token();
@@ -133,6 +142,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             (Stop::Over, Some(End::Cancelled)) if is_late => {
                 let given = given_for_timeout(&work.ready.tool, &work.ctx, How::TimedOut);
                 self.finish_call(&work, given).await
+            }
+            (Stop::Over, Some(End::Cancelled)) if self.shared.cancel.hands_over() => {
+                self.locked(|outer| outer.park_child(&work.call, run));
+                Ok(CallEnd::Left)
             }
             (Stop::Over, Some(End::Cancelled)) => self.finish_call(&work, Given::cancelled()).await,
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_core::{
-    BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, Next, Run, Step, call_digest,
-    schema,
+    BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, Next, Run, Step,
+    call_digest, schema,
 };
 
 use super::call::shortened;
@@ -48,11 +48,15 @@ impl<C> Ready<C> {
 pub(super) enum Again<C> {
     Ready(Ready<C>),
     /// It cannot run any more: the model is told.
-    Gone { how: How, text: String },
+    Gone {
+        how: How,
+        text: String,
+    },
 }
 
 /// What the model is told of arguments that cannot be used and cannot be quoted.
-const NOT_SHOWN: &str = "`arguments` do not fit the tool's schema; what is wrong is not shown, because some are secret";
+const NOT_SHOWN: &str =
+    "`arguments` do not fit the tool's schema; what is wrong is not shown, because some are secret";
 
 /// What the model is told of a call whose secret arguments did not outlast its process.
 const SECRET_GONE: &str = "The secret arguments of this call were not kept. Ask for them again.";
@@ -101,7 +105,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             [] => None,
             fields => secret::without(&call.arguments, fields),
         };
-        self.shared.secrets.mark(CallPath::new(&self.path, call.id.clone()), Marked { arguments, output: tool.output_visibility });
+        self.shared.secrets.mark(
+            CallPath::new(&self.path, call.id.clone()),
+            Marked { arguments, output: tool.output_visibility },
+        );
     }
 
     fn missing(&self, name: &str, offered: Vec<String>) -> Lookup {
@@ -123,19 +130,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &Toolset<C>,
     ) -> Result<Again<C>, Halt> {
-        let (key, raw) = self.locked(|run| (run.tool_of(call).cloned(), run.arguments(call).map(str::to_owned)));
+        let (key, raw) =
+            self.locked(|run| (run.tool_of(call).cloned(), run.arguments(call).map(str::to_owned)));
         let path = || CallPath::new(&self.path, call.clone());
         let (Some(key), Some(raw)) = (key, raw) else {
             return Err(self.broken(&windlass_core::Illegal::NoSuchCall(call.clone())));
         };
-        let gone = || ConfigError::ToolGone { tool: key.to_string(), agent: agent.name().clone(), call: path() };
+        let gone =
+            || ConfigError::ToolGone { tool: key.to_string(), agent: agent.name().clone(), call: path() };
         let Some(tool) = tools.tool(&key) else {
             if agent.tool_list().any(|tool| *tool.key() == key) {
                 return self.switched_off(key.name(), agent, tools);
             }
             return Err(gone().into());
         };
-        if edited.is_none() && !tool.secret_arguments.is_empty() && secret::is_without(&raw, &tool.secret_arguments) {
+        if edited.is_none()
+            && !tool.secret_arguments.is_empty()
+            && secret::is_without(&raw, &tool.secret_arguments)
+        {
             return Ok(Again::Gone { how: How::Failed, text: SECRET_GONE.to_owned() });
         }
         let ready = match (self.locked(|run| read_again(run, call, edited, tool, path())), edited) {
@@ -166,7 +178,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 let missing = Misbehaviour::MissingTool { name, agent, offered };
                 Err(Halt::Failure(Failure::Misbehaviour(missing)))
             }
-            Lookup::Tool(_) | Lookup::Handoff { .. } => Ok(Again::Gone { how: How::Missing, text: String::new() }),
+            Lookup::Tool(_) | Lookup::Handoff { .. } => {
+                Ok(Again::Gone { how: How::Missing, text: String::new() })
+            }
         }
     }
 
@@ -221,8 +235,10 @@ fn read_again<C: Send + Sync + 'static>(
     let raw = run.arguments(call).unwrap_or_default();
     let (found, mut ready) = read(tool, edited.unwrap_or(raw));
     let name = || tool.key().to_string();
-    let arguments = found.arguments.map_err(|problems| {
-        ConfigError::ArgumentsGone { tool: name(), call: path.clone(), problems }
+    let arguments = found.arguments.map_err(|problems| ConfigError::ArgumentsGone {
+        tool: name(),
+        call: path.clone(),
+        problems,
     })?;
     if edited.is_some() {
         ready.raw = raw.into();
@@ -259,7 +275,9 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (FoundTool,
     };
     let (arguments, prepared) = match prepared {
         // What a decision is bound to is written down, so it is of what may be.
-        Ok(prepared) => (Ok(secret::without(&text, &tool.secret_arguments).unwrap_or_else(|| text.to_string())), prepared),
+        Ok(prepared) => {
+            (Ok(secret::without(&text, &tool.secret_arguments).unwrap_or_else(|| text.to_string())), prepared)
+        }
         // What is wrong with arguments quotes them, which secrets must not be.
         Err(_) if !tool.secret_arguments.is_empty() => (Err(NOT_SHOWN.to_owned()), None),
         Err(problems) => (Err(problems), None),

@@ -40,14 +40,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// For an idempotent tool: the right to run, or what an identical call gives.
-    pub(super) async fn claim(&self, work: &CallWork<'_, C>) -> Result<Result<Option<Right<'_>>, Given>, Halt> {
+    pub(super) async fn claim(
+        &self,
+        work: &CallWork<'_, C>,
+    ) -> Result<Result<Option<Right<'_>>, Given>, Halt> {
         let Some(digest) = work.ready.tool.receipt(&work.ready.arguments) else { return Ok(Ok(None)) };
         let flight = loop {
             match self.shared.ledger.claim(digest, self.age(work)) {
                 Claim::Mine(flight) => break flight,
                 Claim::Receipt(output) => return Ok(Err(Given::new(How::Receipt, output))),
-                Claim::Wait(mut landed) => {
-                    if waited_for(&work.turn.stop, landed.changed()).await.is_none() {
+                Claim::Wait(landed) => {
+                    if waited_for(&work.turn.stop, landed.cancelled()).await.is_none() {
                         return Ok(Err(Given::cancelled()));
                     }
                 }
@@ -85,7 +88,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Where a call's result is shared beyond its run: the store, the name to claim under, and the key.
-    fn shared_key(&self, digest: Digest, work: &CallWork<'_, C>) -> Option<(Arc<dyn Store>, String, ReceiptKey)> {
+    fn shared_key(
+        &self,
+        digest: Digest,
+        work: &CallWork<'_, C>,
+    ) -> Option<(Arc<dyn Store>, String, ReceiptKey)> {
         let (store, driver) = self.shared.journal.store()?;
         let scope = match work.ready.tool.receipts.scope {
             Scope::Call | Scope::Run => return None,

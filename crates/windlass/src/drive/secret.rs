@@ -59,9 +59,11 @@ impl Secrets {
             Entry::CallSettled(settled) if self.output_of(within, &settled.call) == Visibility::Secret => {
                 Entry::CallSettled(CallSettled { output: SECRET.into(), ..settled })
             }
-            Entry::HandedOff(HandedOff { call, to, history }) => {
-                Entry::HandedOff(HandedOff { call, to, history: history.map(|items| self.items(within, items)) })
-            }
+            Entry::HandedOff(HandedOff { call, to, history }) => Entry::HandedOff(HandedOff {
+                call,
+                to,
+                history: history.map(|items| self.items(within, items)),
+            }),
             other => other,
         }
     }

@@ -196,7 +196,11 @@ impl fmt::Debug for ScriptedModel {
 }
 
 impl Model for ScriptedModel {
-    async fn answer<'a>(&'a self, request: ModelRequest<'a>, deltas: &'a Deltas) -> Result<Answer, ModelError> {
+    async fn answer<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a Deltas,
+    ) -> Result<Answer, ModelError> {
         let reply = self.locked(|script| {
             script.requests.push(RecordedRequest {
                 agent: request.agent.clone(),

@@ -8,7 +8,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{Failure, Item, OutputContent, RunId};
 
-use super::config::{Handled, InputFilter, LoopPolicy, MissingTool, ModelInput, ModelRetry, NextCall, OnDrop, RunHandlers};
+use super::config::{
+    Handled, InputFilter, LoopPolicy, MissingTool, ModelInput, ModelRetry, NextCall, OnDrop, RunHandlers,
+};
 use super::{Cancel, CancelHandle, Outcome, Paused, RunConfig, RunStream};
 use crate::agent::Agent;
 use crate::drive;

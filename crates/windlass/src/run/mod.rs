@@ -12,7 +12,8 @@ mod stream;
 pub use builder::RunBuilder;
 pub use cancel::{Approvals, CancelHandle, Settlement};
 pub use config::{
-    CallLayer, Handled, InputFilter, LoopPolicy, MissingTool, ModelInput, ModelRetry, NextCall, OnDrop, RunHandlers,
+    CallLayer, Handled, InputFilter, LoopPolicy, MissingTool, ModelInput, ModelRetry, NextCall, OnDrop,
+    RunHandlers,
 };
 pub use input::IntoInput;
 pub use outcome::{CancelledRun, FinishedRun, Outcome, RunRecord};

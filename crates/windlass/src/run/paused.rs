@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use windlass_core::{
-    CallId, CallPath, Decided, Decision, Digest, Entry, InputAdded, OutputContent, Pending, Reach, Record, Revoked,
-    Run, Standing, Timestamp, Usage, from_text, to_text,
+    CallId, CallPath, Decided, Decision, Digest, Entry, InputAdded, OutputContent, Pending, Reach, Record,
+    Revoked, Run, Standing, Timestamp, Usage, from_text, to_text,
 };
 
 use super::{IntoInput, RunRecord};
@@ -92,7 +92,11 @@ impl Paused {
     }
 
     /// The call may not run, and the model is told why.
-    pub fn reject_because(&mut self, call: impl Into<CallPath>, why: impl Into<String>) -> Result<(), DecideError> {
+    pub fn reject_because(
+        &mut self,
+        call: impl Into<CallPath>,
+        why: impl Into<String>,
+    ) -> Result<(), DecideError> {
         self.decide(call, Decision::Reject { message: Some(why.into()) }, Reach::Call)
     }
 
@@ -160,7 +164,8 @@ impl Paused {
         if pending.iter().any(|pending| pending.path == path) {
             return Ok(path);
         }
-        let mut matching = pending.into_iter().filter(|pending| path.within().is_empty() && pending.call() == path.call());
+        let mut matching =
+            pending.into_iter().filter(|pending| path.within().is_empty() && pending.call() == path.call());
         match (matching.next(), matching.next()) {
             (Some(only), None) => Ok(only.path),
             (Some(_), Some(_)) => Err(DecideError::Ambiguous(path)),

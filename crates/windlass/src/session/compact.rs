@@ -12,7 +12,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::model::{Deltas, ModelRequest, ModelSettings, SharedModel, item_line};
 
 /// Makes a summary of the items that are to go.
-pub type Summarise = Arc<dyn Fn(Vec<Arc<Item>>) -> BoxFuture<'static, Result<String, StoreError>> + Send + Sync>;
+pub type Summarise =
+    Arc<dyn Fn(Vec<Arc<Item>>) -> BoxFuture<'static, Result<String, StoreError>> + Send + Sync>;
 
 /// When a session is compacted, how much of it stays, and what becomes of the rest.
 #[derive(Clone)]
@@ -90,7 +91,10 @@ impl Session {
             return Ok(Compacted::NotNeeded);
         }
         let wanted = items.len().saturating_sub(compaction.keep);
-        let Some(from) = (wanted..items.len()).find(|place| begins_a_turn(&items, *place)).or(Some(items.len())).filter(|from| *from > 1)
+        let Some(from) = (wanted..items.len())
+            .find(|place| begins_a_turn(&items, *place))
+            .or(Some(items.len()))
+            .filter(|from| *from > 1)
         else {
             return Ok(Compacted::NotNeeded);
         };
@@ -110,7 +114,8 @@ impl Session {
 /// A summary that needs nobody: what was said, without the calls in between.
 fn plain() -> Summarise {
     Arc::new(|items| {
-        let said = items.iter().filter(|item| matches!(***item, Item::Message(_))).map(|item| item_line(item));
+        let said =
+            items.iter().filter(|item| matches!(***item, Item::Message(_))).map(|item| item_line(item));
         let said: Vec<String> = said.collect();
         std::future::ready(Ok(said.join("\n"))).boxed()
     })
@@ -133,10 +138,9 @@ async fn summary_of(model: &SharedModel, items: &[Arc<Item>]) -> Result<String, 
         output: None,
         previous_response: None,
     };
-    let answer = model
-        .answer(request, &Deltas::ignored())
-        .await
-        .map_err(|error| StoreError::new(format!("the summary could not be made: {error}")).caused_by(error))?;
+    let answer = model.answer(request, &Deltas::ignored()).await.map_err(|error| {
+        StoreError::new(format!("the summary could not be made: {error}")).caused_by(error)
+    })?;
     let said = answer.items.iter().filter_map(|item| match &**item {
         Item::Message(message) => Some(message.text()),
         _ => None,

@@ -24,7 +24,10 @@ pub struct Healed {
 impl Healed {
     /// Whether there was nothing to heal.
     pub fn was_whole(&self) -> bool {
-        self.answered.is_empty() && self.orphaned.is_empty() && self.repeated.is_empty() && self.moved.is_empty()
+        self.answered.is_empty()
+            && self.orphaned.is_empty()
+            && self.repeated.is_empty()
+            && self.moved.is_empty()
     }
 }
 
@@ -61,7 +64,8 @@ pub fn heal(items: Vec<Arc<Item>>) -> Healed {
                 healed.items.push(item.clone());
             }
         }
-        let is_last_of_answer = !items.get(place + 1).is_some_and(|next| matches!(**next, Item::Call(_) | Item::Reasoning(_)));
+        let is_last_of_answer =
+            !items.get(place + 1).is_some_and(|next| matches!(**next, Item::Call(_) | Item::Reasoning(_)));
         if matches!(**item, Item::Call(_)) && is_last_of_answer {
             // The outputs follow their calls, wherever they stood: what lies between is after them.
             let next_stop = items[place + 1..].iter().position(|later| answered_call(later).is_none());
@@ -90,7 +94,8 @@ fn close(
                 healed.items.push(output);
             }
             None => {
-                let output = Output { call: call.clone(), content: LOST.into(), status: OutputStatus::Failed };
+                let output =
+                    Output { call: call.clone(), content: LOST.into(), status: OutputStatus::Failed };
                 healed.items.push(Arc::new(Item::Output(output)));
                 healed.answered.push(call);
             }

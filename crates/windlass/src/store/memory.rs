@@ -48,14 +48,19 @@ impl MemoryStore {
     }
 
     /// Does something at once, as an answer that is ready.
-    fn now<T: Send + 'static>(&self, act: impl FnOnce(&mut Kept) -> Result<T, StoreError>) -> StoreResult<'_, T> {
+    fn now<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Kept) -> Result<T, StoreError>,
+    ) -> StoreResult<'_, T> {
         std::future::ready(act(&mut self.kept())).boxed()
     }
 }
 
 impl Kept {
     fn run(&mut self, run: &RunId) -> Result<&mut KeptRun, StoreError> {
-        self.runs.get_mut(run).ok_or_else(|| StoreError::of(StoreErrorKind::NoSuchRun, format!("there is no run `{run}`")))
+        self.runs
+            .get_mut(run)
+            .ok_or_else(|| StoreError::of(StoreErrorKind::NoSuchRun, format!("there is no run `{run}`")))
     }
 
     fn owned(&mut self, lease: &Lease) -> Result<&mut KeptRun, StoreError> {
@@ -65,10 +70,18 @@ impl Kept {
 }
 
 impl Store for MemoryStore {
-    fn create<'a>(&'a self, run: &'a RunId, agent: &'a AgentName, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease> {
+    fn create<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, Lease> {
         self.now(|kept| {
             if kept.runs.contains_key(run) {
-                return Err(StoreError::of(StoreErrorKind::Exists, format!("there is a run `{run}` already")));
+                return Err(StoreError::of(
+                    StoreErrorKind::Exists,
+                    format!("there is a run `{run}` already"),
+                ));
             }
             let kept_run = KeptRun {
                 agent: agent.clone(),
@@ -116,7 +129,13 @@ impl Store for MemoryStore {
         })
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, at: u64, lines: Vec<Line>, _: Durability) -> StoreResult<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<Line>,
+        _: Durability,
+    ) -> StoreResult<'a, ()> {
         self.now(|kept| {
             let run = kept.owned(lease)?;
             let next = run.lines.len() as u64;
@@ -183,10 +202,16 @@ impl Store for MemoryStore {
         self.now(|kept| Ok(kept.runs.get(run).map(|run| run.inbox.clone()).unwrap_or_default()))
     }
 
-    fn claim_receipt<'a>(&'a self, key: &'a ReceiptKey, claim: LeaseClaim<'a>) -> StoreResult<'a, ReceiptClaim> {
+    fn claim_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, ReceiptClaim> {
         self.now(|kept| {
             match kept.receipts.get(key) {
-                Some(Receipt::Kept { output, expires }) if expires.is_none_or(|expires| expires > claim.now) => {
+                Some(Receipt::Kept { output, expires })
+                    if expires.is_none_or(|expires| expires > claim.now) =>
+                {
                     return Ok(ReceiptClaim::Receipt(output.clone()));
                 }
                 Some(Receipt::Claimed { owner, until }) if *until > claim.now && owner != claim.owner => {

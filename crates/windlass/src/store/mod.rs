@@ -31,7 +31,12 @@ pub type StoreResult<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 /// Where runs are kept. The suite in [`crate::testing`] says what every store must do.
 pub trait Store: Send + Sync + 'static {
     /// Makes a new run, owned by `owner`. A run that exists is refused.
-    fn create<'a>(&'a self, run: &'a RunId, agent: &'a AgentName, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease>;
+    fn create<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, Lease>;
 
     /// Takes a run that nobody owns, or whose owner's lease has run out. The epoch grows.
     fn acquire<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease>;
@@ -45,7 +50,13 @@ pub trait Store: Send + Sync + 'static {
     /// Adds lines to a run's journal, all or none: the first has the number `at`, which must be the next. With
     /// [`Durability::Now`] they must survive the loss of the process, and of the machine's power, when the
     /// future resolves.
-    fn append<'a>(&'a self, lease: &'a Lease, at: u64, lines: Vec<Line>, durability: Durability) -> StoreResult<'a, ()>;
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<Line>,
+        durability: Durability,
+    ) -> StoreResult<'a, ()>;
 
     /// Says what state the run is in, for lists. It costs nothing to be wrong about: the journal knows.
     fn mark<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreResult<'a, ()>;
@@ -64,7 +75,11 @@ pub trait Store: Send + Sync + 'static {
     fn posted<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Vec<Posted>>;
 
     /// Asks for the result of an idempotent call that may have been made elsewhere, or for the right to make it.
-    fn claim_receipt<'a>(&'a self, key: &'a ReceiptKey, claim: LeaseClaim<'a>) -> StoreResult<'a, ReceiptClaim>;
+    fn claim_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        claim: LeaseClaim<'a>,
+    ) -> StoreResult<'a, ReceiptClaim>;
 
     /// Keeps the result of an idempotent call, until `expires`. Only for whoever has the right to make it.
     fn keep_receipt<'a>(

@@ -195,7 +195,10 @@ impl<C: Send + Sync + 'static> Tool<C> {
 
     /// As [`Tool::approve_if`], with the call's context and an async rule.
     #[must_use]
-    pub fn approve_when<A, Fut>(mut self, rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static) -> Self
+    pub fn approve_when<A, Fut>(
+        mut self,
+        rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static,
+    ) -> Self
     where
         A: 'static,
         Fut: Future<Output = bool> + Send + 'static,

@@ -156,12 +156,18 @@ impl Serializer for Probe {
         Err(Plain)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<Found, Plain> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        value: &T,
+    ) -> Result<Found, Plain> {
         let read = || serde_json::to_value(value).map_err(|_| Plain);
         match name {
             IMAGE => Ok(Found::Part(Content::Image(serde_json::from_value(read()?).map_err(|_| Plain)?))),
             FILE => Ok(Found::Part(Content::File(serde_json::from_value(read()?).map_err(|_| Plain)?))),
-            TEXT => Ok(Found::Part(Content::Text { text: serde_json::from_value(read()?).map_err(|_| Plain)? })),
+            TEXT => {
+                Ok(Found::Part(Content::Text { text: serde_json::from_value(read()?).map_err(|_| Plain)? }))
+            }
             _ => value.serialize(self),
         }
     }

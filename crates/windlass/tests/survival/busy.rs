@@ -162,6 +162,23 @@ async fn s21_cancel_settles_a_call_that_is_being_reconciled() {
     assert_eq!(cancelled.settlement.in_doubt, ["a"]);
 }
 
+/// The run was lost with a call under way, and whether its tool is there cannot be found out.
+#[tokio::test(start_paused = true)]
+async fn s21_cancel_settles_a_run_whose_tools_cannot_be_found_out() {
+    let store = Arc::new(MemoryStore::default());
+    let agent = with(tool("effect", |_, _| pending()));
+    let run = agent.run("go").run_id("run").store(store.clone());
+    assert!(tokio::time::timeout(Duration::from_millis(5), run.into_future()).await.is_err());
+    let paused = Paused::from_records(stored(&*store, "run").await).expect("the journal adds up");
+    let stuck = Agent::new("agent").tools(quick().enabled_when(|_| pending()));
+    let run = stuck.resume(paused);
+    run.cancel_handle().now();
+    let outcome = within(run.into_future()).await.expect("it settles");
+    let Outcome::Cancelled(cancelled) = outcome else { panic!("{outcome:?}") };
+    assert_whole(cancelled.record.state());
+    assert_eq!(cancelled.settlement.in_doubt, ["a"]);
+}
+
 /// A tool fails to say what became of a call: a person must, and the call beside it is not harmed.
 #[tokio::test(start_paused = true)]
 async fn s12_a_reconcile_function_that_panics_leaves_the_call_in_doubt() {

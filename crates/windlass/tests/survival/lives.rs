@@ -64,7 +64,7 @@ fn check(input: &[Arc<Item>]) {
         match &**item {
             Item::Call(call) => assert!(open.insert(&call.id), "call `{}` twice", call.id),
             Item::Output(output) => {
-                assert!(open.remove(&output.call), "output of `{}` without a call", output.call)
+                assert!(open.remove(&output.call), "output of `{}` without a call", output.call);
             }
             _ => {}
         }
@@ -105,7 +105,7 @@ fn tools(effects: &Effects, free: &Effects, seed: u64) -> Vec<Tool> {
         counted("pure", free).effect(Effect::Pure),
         counted("charge", free).effect(Effect::Idempotent),
         counted("gated", effects).approve_always(),
-        if seed % 5 == 0 { fails.on_failure(OnFailure::Fail) } else { fails },
+        if seed.is_multiple_of(5) { fails.on_failure(OnFailure::Fail) } else { fails },
     ]
 }
 
@@ -158,7 +158,7 @@ async fn live(seed: u64) -> &'static str {
                     4 => cancel.after_turn(),
                     _ => {}
                 }
-                std::future::pending().await
+                std::future::pending::<()>().await;
             } => None,
         };
         let (records, end) = match ended {

@@ -278,7 +278,7 @@ impl Act {
     }
 
     pub fn error(self) -> RunError {
-        self.outcome.err().expect("the run does not come to an outcome")
+        self.outcome.expect_err("the run does not come to an outcome")
     }
 }
 

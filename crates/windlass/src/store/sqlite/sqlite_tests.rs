@@ -74,3 +74,30 @@ async fn a_file_that_stays_locked_is_given_up_on() {
     drop(kept_locked);
     Store::append(&store, &lease, 0, vec![line(&[], 10)], Durability::Now).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_request_that_fails_halfway_leaves_nothing_and_does_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
+    let lease = store.create(&"run".into(), &"agent".into(), claim("ann")).await.unwrap();
+    let other = store.create(&"other".into(), &"agent".into(), claim("ann")).await.unwrap();
+    let change = async |sql: &'static str| {
+        store
+            .write(About::Store, When::Committed, move |desk| Ok(desk.db.execute_batch(sql)?))
+            .await
+            .unwrap();
+    };
+    // Something that should not be there is in the way of the second line.
+    change("INSERT INTO lines (run, seq, hash, body) VALUES (1, 1, '', '')").await;
+    let first = line(&[], 10);
+    let lines = vec![first.clone(), line(&[first], 10)];
+    let fails = Store::append(&store, &lease, 0, lines.clone(), Durability::Now);
+    let beside = Store::append(&store, &other, 0, lines.clone(), Durability::Now);
+    fails.await.unwrap_err();
+    beside.await.unwrap();
+    assert_eq!(Store::load(&store, &"other".into(), 0).await.unwrap(), lines);
+    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), []);
+    change("DELETE FROM lines WHERE run = 1 AND hash = ''").await;
+    Store::append(&store, &lease, 0, lines.clone(), Durability::Now).await.unwrap();
+    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), lines);
+}
