@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::sync::Notify;
 use windlass::StoreError;
 use windlass::core::{
     AgentName, Chain, Entry, Line, OutputContent, Record, RunId, SavedError, Timestamp, read_lines,
@@ -24,8 +25,9 @@ use crate::sim::Sim;
 /// commit does. Leases run on simulated time, whatever time their owners believe it is.
 pub struct SimStore {
     sim: Sim,
-    kept: MemoryStore,
+    kept: Arc<MemoryStore>,
     state: Mutex<State>,
+    reached: Notify,
 }
 
 /// What goes wrong with the writing of lines.
@@ -42,6 +44,7 @@ pub enum Fault {
 #[derive(Default)]
 struct State {
     longest: Duration,
+    is_cut_off: bool,
     failing: u64,
     appends: u64,
     faults: BTreeMap<u64, Fault>,
@@ -64,7 +67,13 @@ struct OnItsWay {
 impl SimStore {
     /// A store that answers at once and never fails.
     pub fn new(sim: &Sim) -> Self {
-        Self { sim: sim.clone(), kept: MemoryStore::default(), state: Mutex::default() }
+        Self { sim: sim.clone(), kept: Arc::default(), state: Mutex::default(), reached: Notify::new() }
+    }
+
+    /// The same store, as another process reaches it: what goes wrong for one need not go wrong for the other.
+    #[must_use]
+    pub fn for_another(&self) -> Self {
+        Self { kept: self.kept.clone(), ..Self::new(&self.sim) }
     }
 
     /// A store that holds these records of a run, as if a process had written so much and was lost.
@@ -96,6 +105,12 @@ impl SimStore {
     /// In how many of a hundred cases something fails.
     pub fn set_failing(&self, percent: u64) {
         self.state().failing = percent;
+    }
+
+    /// The store cannot be reached: nothing comes back until it can again, and then it comes late.
+    pub fn set_reachable(&self, is_reachable: bool) {
+        self.state().is_cut_off = !is_reachable;
+        self.reached.notify_waiters();
     }
 
     /// Something goes wrong with the writing that is number `number`, from 0, over all lives.
@@ -143,15 +158,22 @@ impl SimStore {
             let state = self.state();
             (state.longest, state.failing)
         };
-        self.alive().await;
         self.sim.dawdle(longest).await;
-        self.alive().await;
+        self.arrives().await;
         if self.sim.chance(failing) { Err(failed()) } else { Ok(()) }
     }
 
-    async fn alive(&self) {
-        if self.sim.is_crashed() {
-            std::future::pending::<()>().await;
+    /// Waits until the store can be reached. A process that has crashed reaches nothing.
+    async fn arrives(&self) {
+        loop {
+            let reached = self.reached.notified();
+            if self.sim.is_crashed() {
+                std::future::pending::<()>().await;
+            }
+            if !self.state().is_cut_off {
+                return;
+            }
+            reached.await;
         }
     }
 
@@ -190,7 +212,7 @@ impl SimStore {
             let longest = self.state().longest;
             self.sim.dawdle(longest).await;
         }
-        self.alive().await;
+        self.arrives().await;
         match fault {
             None if durability == Durability::Later => Ok(()),
             None => self.commit(number),

@@ -113,10 +113,10 @@ async fn watch(lab: &Lab, builder: RunBuilder) -> Lived {
     while let Some(Event { path, kind, .. }) = stream.next().await {
         match kind {
             EventKind::CallStarted { call, .. } => {
-                events.entry(CallPath::new(&path, call)).or_default().0 += 1
+                events.entry(CallPath::new(&path, call)).or_default().0 += 1;
             }
             EventKind::CallSettled { call, .. } => {
-                events.entry(CallPath::new(&path, call)).or_default().1 += 1
+                events.entry(CallPath::new(&path, call)).or_default().1 += 1;
             }
             EventKind::Item(produced) if path.is_empty() => {
                 if let Item::Call(call) = &*produced.item

@@ -1,6 +1,6 @@
 //! What the store in a file costs: appends with full durability, and opening long runs.
 //!
-//! `cargo run --release -p windlass --example store_speed [folder]`
+//! `cargo run --release -p windlass-bench --example store_speed [folder]`
 
 use std::path::PathBuf;
 use std::sync::Arc;
