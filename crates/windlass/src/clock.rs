@@ -16,6 +16,11 @@ impl Clock {
         Self { began: Instant::now(), wall: SystemTime::now() }
     }
 
+    /// When it was started.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         let now = (self.wall + self.began.elapsed()).duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))

@@ -110,7 +110,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         };
         work.ctx.stop();
         // A run that is handed over lets its bodies finish, if they can in time.
-        let may_finish = matches!(stopped, Stopped::ByRun) && self.shared.cancel.hands_over();
+        let cancel = &self.shared.cancel;
+        let may_finish = matches!(stopped, Stopped::ByRun) && cancel.hands_over() && !cancel.is_lost();
         if stopping == Stopping::ByDropping && !may_finish {
             task.0.abort();
         }

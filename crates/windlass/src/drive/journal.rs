@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
 use windlass_core::{CallId, Chain, Entry, Record, RunId, Started, Timestamp, Usage, read_lines};
 
 use super::lock;
 use crate::clock::Clock;
 use crate::error::{RunError, StoreError, StoreErrorKind};
-use crate::run::{RunRecord, add_usage, usage_of};
+use crate::run::{Cancel, RunRecord, add_usage, usage_of};
 use crate::store::{Durability, Heartbeat, Lease, LeaseClaim, Posted, RunStatus, Store, owner_name};
 
 pub(super) struct Journal {
@@ -32,7 +31,7 @@ pub(super) struct Terms {
     /// How long a lease lasts without a sign of life.
     pub(super) lasting: Duration,
     /// Cancelled where the run was taken over.
-    pub(super) lost: CancellationToken,
+    pub(super) lost: Cancel,
 }
 
 #[derive(Default)]

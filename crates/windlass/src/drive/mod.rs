@@ -130,7 +130,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     let graph = Arc::new(Graph::new(&agent, &config.agents)?);
     let session = config.session.clone();
     let hooks = std::mem::take(&mut config.hooks);
-    let terms = Terms { lasting: config.lease, lost: cancel.now.clone() };
+    let terms = Terms { lasting: config.lease, lost: cancel.clone() };
     let (journal, run, ledger, is_fresh) = match origin {
         Origin::Input(input) => {
             let history = match &session {
@@ -266,7 +266,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             match moved {
                 Ok(()) => self.save_turn().await?,
                 // A call ended the run while it is handed over: whoever goes on ends it, and what is open in it.
-                Err(Halt::Failure(_)) if self.shared.cancel.hands_over() && !self.run().begun().is_empty() => {
+                Err(Halt::Failure(_))
+                    if self.shared.cancel.hands_over() && !self.run().begun().is_empty() =>
+                {
                     return Ok(Stop::Left);
                 }
                 Err(Halt::Failure(failure)) => self.end_as(Entry::Failed(Failed { failure })).await?,

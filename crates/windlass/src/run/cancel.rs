@@ -13,6 +13,7 @@ pub(crate) struct Cancel {
     after_turn: Arc<AtomicBool>,
     keep_approvals: Arc<AtomicBool>,
     hand_over: Arc<AtomicBool>,
+    lost: Arc<AtomicBool>,
 }
 
 impl Cancel {
@@ -22,6 +23,18 @@ impl Cancel {
 
     pub(crate) fn keeps_approvals(&self) -> bool {
         self.keep_approvals.load(Ordering::Relaxed)
+    }
+
+    /// This driver has lost the run: it stops, and leaves the run as it is.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+        self.hand_over.store(true, Ordering::Relaxed);
+        self.now.cancel();
+    }
+
+    /// Whether this driver has lost the run, and nothing of it may go on here.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Whether the run is to be left as it is, for another driver to go on with.

@@ -131,6 +131,6 @@ fn a_broken_transcript_is_healed_and_the_healing_is_told() {
     assert_eq!(healed.orphaned, ["lost"]);
     assert_eq!(healed.repeated, ["a", "a"]);
     assert_eq!(healed.moved, ["b"]);
-    assert!(heal(healed.items.clone()).was_whole());
+    assert!(heal(healed.items).was_whole());
     assert!(heal(two_turns()).was_whole());
 }

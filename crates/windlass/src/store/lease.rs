@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
 use super::{Lease, Store};
 use crate::clock::Clock;
+use crate::run::Cancel;
 
 /// How long a lease lasts without a sign of life, unless the run says otherwise.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -17,8 +18,9 @@ pub(crate) fn owner_name() -> String {
     format!("{}-{}", std::process::id(), uuid::Uuid::now_v7())
 }
 
-/// Renews a lease until it is dropped. Where the lease was taken over, it stops the run: its writes would be
-/// refused in any case, and its calls should not go on.
+/// Renews a lease until it is dropped. Where the lease was taken over, or could not be renewed for so long that it
+/// soon may be, the run is lost to this driver: its writes would be refused, and its calls must not go on beside
+/// those of the next.
 pub(crate) struct Heartbeat {
     task: JoinHandle<()>,
 }
@@ -29,20 +31,35 @@ impl Heartbeat {
         lease: Lease,
         lasting: Duration,
         clock: Clock,
-        lost: CancellationToken,
+        lost: Cancel,
     ) -> Self {
         let task = tokio::spawn(async move {
+            let mut asked = clock.began();
             loop {
-                tokio::time::sleep(lasting / 3).await;
-                let until = clock.now().after(lasting);
-                if let Err(error) = store.renew(&lease, until).await {
-                    tracing::warn!(run = %lease.run, %error, "the lease could not be renewed");
-                    if error.is_fenced() {
-                        lost.cancel();
-                        return;
+                // The store counts from when it was asked, or later.
+                let over = asked + lasting * 4 / 5;
+                tokio::time::sleep_until((Instant::now() + lasting / 3).min(over)).await;
+                let now = Instant::now();
+                let renewed =
+                    tokio::time::timeout_at(over, store.renew(&lease, clock.now().after(lasting))).await;
+                match renewed {
+                    Ok(Ok(())) => {
+                        asked = now;
+                        continue;
                     }
+                    Ok(Err(error)) => {
+                        tracing::warn!(run = %lease.run, %error, "the lease could not be renewed");
+                        if error.is_fenced() {
+                            break;
+                        }
+                    }
+                    Err(_) => tracing::warn!(run = %lease.run, "the store does not answer"),
+                }
+                if Instant::now() >= over {
+                    break;
                 }
             }
+            lost.lose();
         });
         Self { task }
     }
