@@ -15,7 +15,9 @@ struct World(PathBuf);
 impl World {
     fn write(&self, line: &str) -> std::io::Result<()> {
         use std::io::Write;
-        writeln!(fs::File::options().create(true).append(true).open(&self.0)?, "{line}")
+        let mut file = fs::File::options().create(true).append(true).open(&self.0)?;
+        // In one piece, because two tools may write at once.
+        file.write_all(format!("{line}\n").as_bytes())
     }
 }
 

@@ -23,7 +23,12 @@ use crate::talk;
 
 /// The agents of a world, the one that begins first.
 pub(crate) fn agents(lab: &Arc<Lab>) -> Vec<Agent> {
-    let model = SimModel::new(&lab.sim, talk::reply).failing(lab.spec.faults.model_failing);
+    let asked = lab.clone();
+    let model = SimModel::new(&lab.sim, move |request, rng| {
+        asked.asked(request.input);
+        talk::reply(request, rng)
+    });
+    let model = model.failing(lab.spec.faults.model_failing);
     let mut built: Vec<Option<Agent>> = lab.spec.agents.iter().map(|_| None).collect();
     // An agent calls later ones only, so they are built first.
     for (at, spec) in lab.spec.agents.iter().enumerate().rev() {

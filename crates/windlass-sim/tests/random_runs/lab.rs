@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use windlass::core::{AgentName, CallId, CallPath, Decision, Entry, How, Record, RunId};
+use serde_json::Value;
+use windlass::core::{AgentName, CallId, CallPath, Decision, Entry, How, Item, Record, RunId, text};
 use windlass::{Effect, ToolContext};
 use windlass_sim::{Audit, Sim, SimStore, World, check_history};
 
 use crate::life::run_id;
-use crate::spec::{RunGuardSpec, Spec, ToolSpec};
+use crate::spec::{CancelSpec, RunGuardSpec, Spec, ToolSpec};
 
 /// What is observed in one simulated world.
 pub(crate) struct Lab {
@@ -145,9 +146,35 @@ impl Lab {
         self.seen().passed.insert((run.clone(), guard.to_owned()));
     }
 
-    /// A hook is told that a call starts.
+    /// A hook is told that a call starts: its start is durable, unless its arguments cannot be used.
     pub(crate) fn told_start(&self, ctx: &ToolContext) {
-        *self.seen().starts.entry(ctx.path().to_string()).or_default() += 1;
+        self.look();
+        let mut seen = self.seen();
+        let arguments: Value = serde_json::from_str(ctx.arguments()).unwrap_or_default();
+        let is_valid = arguments.get("n").is_some_and(Value::is_u64) || arguments.get("input").is_some();
+        if is_valid && seen.audit.attempts(ctx.path().within(), ctx.path().call()) == 0 {
+            seen.wrong.push(format!(
+                "hooks were told that call {} starts, and its start is not durable",
+                ctx.path()
+            ));
+        }
+        *seen.starts.entry(ctx.path().to_string()).or_default() += 1;
+    }
+
+    /// The model is asked. That a run was stopped is nothing for it to read, unless the run was left in the middle
+    /// of that: by a crash, or for its approvals to be kept.
+    pub(crate) fn asked(&self, input: &[Arc<Item>]) {
+        let was_left = matches!(
+            self.spec.faults.cancel_at,
+            Some((_, _, CancelSpec::KeepApprovals | CancelSpec::HandOver))
+        );
+        let is_stopped = |item: &Arc<Item>| match &**item {
+            Item::Output(output) => output.content.text() == text::CANCELLED,
+            _ => false,
+        };
+        if !was_left && self.spec.faults.crashes == 0 && input.iter().any(is_stopped) {
+            self.wrong("the model is told that its run was stopped");
+        }
     }
 
     /// A hook is told that a call has ended.

@@ -85,13 +85,14 @@ async fn s14_a_deadline_holds_where_the_clean_up_does_not_end() {
         });
         let call = format!("stuck-{surface:?}");
         let calls = Reply::call(&call, "stuck", json!({})).and_call("b", "effect", json!({}));
-        let tools = (stuck.timeout(Duration::from_millis(5)), effect("effect", &Log::default()));
+        // Long enough for the body to have begun.
+        let tools = (stuck.timeout(Duration::from_millis(250)), effect("effect", &Log::default()));
         let stage = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(tools));
         let act = stage.configure(|run| run.drain(Duration::from_millis(5))).play().await;
         // The run is over, and its body still cleans up.
         assert_eq!(log.take(), [""; 0], "{surface:?}");
         let outputs = [
-            &format!("output {call} Tool 'stuck' timed out after 0.005 seconds."),
+            &format!("output {call} Tool 'stuck' timed out after 0.25 seconds."),
             "output b done",
             "assistant: bye",
         ];

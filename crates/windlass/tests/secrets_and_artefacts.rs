@@ -1,0 +1,131 @@
+//! What must not be written down is not, and what is too long for the model is kept whole.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use windlass::core::Effect;
+use windlass::model::{Reply, ScriptedModel};
+use windlass::session::SessionStore;
+use windlass::store::{SqliteStore, Store};
+use windlass::{Agent, OnFailure, Outcome, Paused, Session, Tool, ToolContext, ToolError, read_output};
+
+const CARD: &str = "4111-1111-1111-1111";
+const CODE: &str = "receipt-code-9931";
+
+fn schema() -> Value {
+    let fields = json!({ "card": { "type": "string" }, "cents": { "type": "integer" } });
+    json!({ "type": "object", "properties": fields, "required": ["card", "cents"], "additionalProperties": false })
+}
+
+fn pay() -> Tool {
+    Tool::dynamic("pay", "Pays.", schema(), |_: ToolContext, arguments: Value| async move {
+        assert_eq!(arguments["card"], CARD, "the body sees the real arguments");
+        if arguments["cents"] == 0 {
+            return Err(ToolError::hidden(format!("card {CARD} was refused")));
+        }
+        Ok(CODE)
+    })
+    .secret_arguments(["card"])
+    .secret_output()
+}
+
+fn call(id: &str, cents: u32) -> Reply {
+    Reply::call(id, "pay", json!({ "card": CARD, "cents": cents }))
+}
+
+/// Everything that is on the disk in a folder.
+fn bytes_in(folder: &Path) -> String {
+    let files = std::fs::read_dir(folder).expect("the folder is there");
+    let text = files.map(|file| std::fs::read(file.expect("a file").path()).expect("it can be read"));
+    text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+}
+
+#[tokio::test]
+async fn s55_secrets_are_in_no_file_no_text_and_no_error() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let model = ScriptedModel::new([call("c1", 5), call("c2", 0), Reply::text("done")]);
+    let agent = Agent::new("till").model(model.clone()).tools(pay().on_failure(OnFailure::Show));
+    {
+        let store = Arc::new(SqliteStore::open(folder.path().join("till.db")).expect("a new store"));
+        let (runs, sessions): (Arc<dyn Store>, Arc<dyn SessionStore>) = (store.clone(), store);
+        let session = Session::new("desk", sessions);
+        let outcome = agent.run("pay").store(runs).session(&session).await.expect("the run ends");
+        assert_eq!(outcome.text(), "done");
+        let text = outcome.record().to_text();
+        assert!(!text.contains(CARD) && !text.contains(CODE), "{text}");
+    }
+    let seen = model.requests()[1].input_text().join("\n");
+    assert!(seen.contains(CARD) && seen.contains(CODE), "the model sees them, in this process: {seen}");
+    let failed = model.requests()[2].input_text().join("\n");
+    assert!(failed.contains("card [secret] was refused"), "{failed}");
+    let kept = bytes_in(folder.path());
+    assert!(!kept.contains(CARD) && !kept.contains(CODE), "a secret is on the disk");
+}
+
+#[tokio::test]
+async fn s55_a_failure_that_ends_the_run_does_not_name_the_secret() {
+    let model = ScriptedModel::new([call("c1", 0)]);
+    let agent = Agent::new("till").model(model).tools(pay().on_failure(OnFailure::Fail));
+    let error = agent.run("pay").await.expect_err("the tool ends the run");
+    assert_eq!(error.to_string(), "tool `pay` failed: card [secret] was refused");
+}
+
+#[tokio::test]
+async fn s55_a_secret_outlasts_a_pause_in_this_process_and_not_on_the_disk() {
+    let script = || ScriptedModel::new([call("c1", 5), Reply::text("done")]);
+    let agent = |model: ScriptedModel| Agent::new("till").model(model).tools(pay().approve_always());
+    let here = script();
+    let outcome = agent(here.clone()).run("pay").await.expect("the run pauses");
+    let Outcome::Paused(mut paused) = outcome else { panic!("the call waits for a person") };
+    let text = paused.to_text();
+    assert!(!text.contains(CARD), "{text}");
+    paused.approve("c1").expect("it waits");
+    assert_eq!(agent(here.clone()).resume(paused).await.expect("the run ends").text(), "done");
+    assert!(
+        here.requests()[1].input_text().join("\n").contains(CODE),
+        "the body ran with the real arguments"
+    );
+    // Elsewhere the secret is gone: nothing runs, and the model is told to ask again.
+    let mut restored = Paused::from_text(&text).expect("what was written can be read");
+    restored.approve("c1").expect("it waits");
+    let there = ScriptedModel::new([Reply::text("sorry")]);
+    let outcome = agent(there.clone()).resume(restored).await.expect("the run ends");
+    assert_eq!(outcome.text(), "sorry");
+    let told = there.requests()[0].input_text().join("\n");
+    assert!(told.contains("output c1 The secret arguments of this call were not kept."), "{told}");
+}
+
+#[tokio::test]
+async fn s56_a_long_output_is_cut_for_the_model_and_kept_whole() {
+    const SIZE: usize = 8 * 1024 * 1024;
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    for with_store in [false, true] {
+        let schema =
+            json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+        let log = Tool::dynamic("log", "A long log.", schema, |_: ToolContext, _: Value| async {
+            Ok::<_, ToolError>("é".repeat(SIZE / 2) + "the end")
+        });
+        let from = SIZE - 2;
+        let model = ScriptedModel::new([
+            Reply::call("c1", "log", json!({})),
+            Reply::call("c2", "read_output", json!({ "call": "c1", "from": from, "bytes": null })),
+            Reply::text("done"),
+        ]);
+        let tools = vec![log.output_budget(101).effect(Effect::Pure), read_output()];
+        let agent = Agent::new("reader").model(model.clone()).tools(tools);
+        let mut run = agent.run("read");
+        if with_store {
+            run = run.store(Arc::new(SqliteStore::open(folder.path().join("log.db")).expect("a new store")));
+        }
+        assert_eq!(run.await.expect("the run ends").text(), "done");
+        let first = model.requests()[1].input_text().pop().expect("the output comes last");
+        let note = format!(
+            "[cut: 100 of {} bytes are shown; `read_output` reads on with {{\"call\": \"c1\", \"from\": 100}}]",
+            SIZE + 7
+        );
+        assert_eq!(first, format!("output c1 {}\n{note}", "é".repeat(50)));
+        let second = model.requests()[2].input_text().pop().expect("the output comes last");
+        assert_eq!(second, "output c2 éthe end");
+    }
+}
