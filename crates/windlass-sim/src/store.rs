@@ -33,8 +33,10 @@ pub struct SimStore {
 /// What goes wrong with the writing of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails, and nothing is written.
+    /// It fails, and nothing is written: neither they nor what came after them.
     Fail,
+    /// They are written, and the answer is that it failed.
+    FailAfter,
     /// The process crashes before they are durable.
     CrashBefore,
     /// The process crashes when they are durable, and before anybody is told.
@@ -62,6 +64,7 @@ struct OnItsWay {
     at: u64,
     lines: Vec<Line>,
     durability: Durability,
+    fault: Option<Fault>,
 }
 
 impl SimStore {
@@ -192,12 +195,13 @@ impl SimStore {
     fn commit(&self, number: u64) -> Result<(), StoreError> {
         let mut state = self.state();
         while state.on_their_way.front().is_some_and(|first| first.number <= number) {
-            let Some(OnItsWay { number, lease, at, lines, durability }) = state.on_their_way.pop_front()
-            else {
-                break;
+            let Some(one) = state.on_their_way.pop_front() else { break };
+            // What comes after lines that are not written does not follow on what is there.
+            let written = match one.fault {
+                Some(Fault::Fail) => Some(Err(failed())),
+                _ => self.kept.append(&one.lease, one.at, one.lines, one.durability).now_or_never(),
             };
-            let written = self.kept.append(&lease, at, lines, durability).now_or_never();
-            state.written.insert(number, written.unwrap_or_else(|| Err(failed())));
+            state.written.insert(one.number, written.unwrap_or_else(|| Err(failed())));
         }
         state.written.remove(&number).unwrap_or(Ok(()))
     }
@@ -215,9 +219,9 @@ impl SimStore {
         self.arrives().await;
         match fault {
             None if durability == Durability::Later => Ok(()),
-            None => self.commit(number),
-            Some(Fault::Fail) => {
-                self.state().on_their_way.retain(|one| one.number != number);
+            None | Some(Fault::Fail) => self.commit(number),
+            Some(Fault::FailAfter) => {
+                self.commit(number)?;
                 Err(failed())
             }
             Some(Fault::CrashBefore) => match self.sim.crash().await {},
@@ -287,11 +291,18 @@ impl Store for SimStore {
             let mut state = self.state();
             let number = state.appends;
             state.appends += 1;
-            state.on_their_way.push_back(OnItsWay { number, lease: lease.clone(), at, lines, durability });
-            (number, state.faults.remove(&number))
+            let by_chance = || self.sim.chance(state.failing).then_some(Fault::Fail);
+            let fault = state.faults.get(&number).copied().or_else(by_chance);
+            state.on_their_way.push_back(OnItsWay {
+                number,
+                lease: lease.clone(),
+                at,
+                lines,
+                durability,
+                fault,
+            });
+            (number, fault)
         };
-        let failing = self.state().failing;
-        let fault = fault.or_else(|| self.sim.chance(failing).then_some(Fault::Fail));
         self.write(number, durability, fault).boxed()
     }
 

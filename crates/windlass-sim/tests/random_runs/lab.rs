@@ -19,6 +19,8 @@ pub(crate) struct Lab {
     pub(crate) store: Arc<SimStore>,
     pub(crate) world: World,
     pub(crate) run: RunId,
+    /// Whether the run was lost once before this world began.
+    is_second: bool,
     seen: Mutex<Seen>,
 }
 
@@ -73,7 +75,8 @@ impl Lab {
             store.at(*number, *fault);
         }
         let (world, run) = (World::new(), run_id());
-        let lab = Self { sim: sim.clone(), spec, store: Arc::new(store), world, run, seen: Mutex::default() };
+        let (sim, store, is_second) = (sim.clone(), Arc::new(store), !records.is_empty());
+        let lab = Self { sim, spec, store, world, run, is_second, seen: Mutex::default() };
         lab.look();
         // What was done before was done with the word of the guardrails that came before it.
         let mut seen = lab.seen();
@@ -162,17 +165,18 @@ impl Lab {
     }
 
     /// The model is asked. That a run was stopped is nothing for it to read, unless the run was left in the middle
-    /// of that: by a crash, or for its approvals to be kept.
+    /// of that: by a crash, or by a failing store, or for its approvals to be kept.
     pub(crate) fn asked(&self, input: &[Arc<Item>]) {
-        let was_left = matches!(
-            self.spec.faults.cancel_at,
-            Some((_, _, CancelSpec::KeepApprovals | CancelSpec::HandOver))
-        );
+        let faults = &self.spec.faults;
+        let is_kept =
+            matches!(faults.cancel_at, Some((_, _, CancelSpec::KeepApprovals | CancelSpec::HandOver)));
+        let is_hurt =
+            self.is_second || faults.crashes > 0 || faults.store_failing > 0 || !faults.writings.is_empty();
         let is_stopped = |item: &Arc<Item>| match &**item {
             Item::Output(output) => output.content.text() == text::CANCELLED,
             _ => false,
         };
-        if !was_left && self.spec.faults.crashes == 0 && input.iter().any(is_stopped) {
+        if !is_kept && !is_hurt && input.iter().any(is_stopped) {
             self.wrong("the model is told that its run was stopped");
         }
     }

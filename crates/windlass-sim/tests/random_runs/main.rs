@@ -49,29 +49,3 @@ fn a_run_goes_on_from_every_prefix_of_its_journal() {
         }
     });
 }
-
-// SURVEY
-#[test]
-fn survey() {
-    let Ok(n) = std::env::var("SURVEY") else { return };
-    let (from, to) = n.split_once("..").unwrap();
-    let (from, to): (u64, u64) = (from.parse().unwrap(), to.parse().unwrap());
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut kinds: std::collections::BTreeMap<String, Vec<u64>> = Default::default();
-    for seed in from..to {
-        if let Err(panic) = std::panic::catch_unwind(|| life::simulate(seed)) {
-            let text = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "?".into());
-            let line = text.lines().next().unwrap_or_default().to_owned();
-            let kind: String = line
-                .split(|c: char| !c.is_ascii_alphabetic())
-                .filter(|w| w.len() > 2)
-                .take(14)
-                .collect::<Vec<_>>()
-                .join(" ");
-            kinds.entry(kind).or_default().push(seed);
-        }
-    }
-    for (kind, seeds) in kinds {
-        println!("{:5} {:?} {kind}", seeds.len(), &seeds[..seeds.len().min(6)]);
-    }
-}

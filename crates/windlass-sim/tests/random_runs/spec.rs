@@ -344,7 +344,7 @@ impl Faults {
         let kinds = [Fault::CrashBefore, Fault::CrashAfter];
         let mut writings: Vec<_> = (0..crashes).map(|_| (rng.below(30), *rng.pick(&kinds))).collect();
         if rng.chance(8) {
-            writings.push((rng.below(30), Fault::Fail));
+            writings.push((rng.below(30), *rng.pick(&[Fault::Fail, Fault::FailAfter])));
         }
         let crashing = if crashes > 0 && rng.chance(40) { 4 } else { 0 };
         let crash_at = (crashes > 0 && rng.chance(25)).then(|| (1 + rng.below(3), rng.below(400)));
@@ -355,7 +355,7 @@ impl Faults {
             CancelSpec::AfterTurn,
             CancelSpec::HandOver,
         ]);
-        let cancel_at = rng.chance(25).then(|| (1 + rng.below(3), rng.below(400), how));
+        let cancel_at = rng.chance(35).then(|| (1 + rng.below(3), rng.below(400), how));
         Self {
             model_failing: if rng.chance(15) { 25 } else { 0 },
             store_latency_ms: *rng.pick(&[0, 0, 3, 20]),

@@ -39,6 +39,8 @@ struct Written {
     records: Vec<Record>,
     chain: Chain,
     usage: Usage,
+    /// A record could not be written. What would come after it must not be, for the run stops where it is.
+    is_broken: bool,
 }
 
 impl Journal {
@@ -134,7 +136,12 @@ impl Journal {
 
     fn of(owned: Option<Owned>, clock: Clock, records: Vec<Record>, chain: Chain, usage: Usage) -> Self {
         let sequence = Arc::new(AtomicU64::new(records.len().saturating_sub(1) as u64));
-        Self { owned, clock, sequence, written: Mutex::new(Written { records, chain, usage }) }
+        Self {
+            owned,
+            clock,
+            sequence,
+            written: Mutex::new(Written { records, chain, usage, is_broken: false }),
+        }
     }
 
     /// The number of the last record, for events to carry.
@@ -154,22 +161,30 @@ impl Journal {
     /// stand in the order of the calls.
     pub(super) async fn append(&self, path: &[CallId], entry: Entry) -> Result<(), StoreError> {
         let durability = durability(&entry);
-        let stored = {
+        let writing = {
             let mut written = lock(&self.written);
+            if written.is_broken {
+                return Err(StoreError::new("an earlier record could not be written"));
+            }
             let seq = written.records.len() as u64;
             add_usage(&mut written.usage, &entry);
             let record = Record { seq, at: self.clock.now(), path: path.to_vec(), entry };
             self.sequence.store(seq, Ordering::Relaxed);
-            let line = self.owned.is_some().then(|| written.chain.add(&record));
+            let writing = self.owned.as_ref().map(|owned| {
+                let line = written.chain.add(&record);
+                owned.store.append(&owned.lease, seq, vec![line], durability)
+            });
             written.records.push(record);
-            line.map(|line| (seq, line))
+            writing
         };
-        match (&self.owned, stored) {
-            (Some(owned), Some((seq, line))) => {
-                owned.store.append(&owned.lease, seq, vec![line], durability).await
-            }
-            _ => Ok(()),
+        let result = match writing {
+            Some(writing) => writing.await,
+            None => Ok(()),
+        };
+        if result.is_err() {
+            lock(&self.written).is_broken = true;
         }
+        result
     }
 
     /// The store and the name under which this driver writes to it.

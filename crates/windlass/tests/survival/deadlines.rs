@@ -172,7 +172,8 @@ fn stuck_thread(latch: &Latch) -> Tool {
         held.wait().map_err(ToolError::tell)?;
         Ok(format!("late, {}", if ctx.is_cancelled() { "asked to stop" } else { "not asked" }))
     });
-    stuck.timeout(Duration::from_millis(5))
+    // Long enough for the body to have begun: one that has not is dropped.
+    stuck.timeout(Duration::from_millis(250))
 }
 
 /// A tool that lets the other go, and waits until the store has what came of it.
@@ -212,7 +213,7 @@ async fn s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_record
         let stage = Stage::new(surface, agent).configure(move |run| run.run_id("run").store(kept.clone()));
         let act = stage.play().await;
         let told =
-            "Tool 'stuck' timed out after 0.005 seconds. It could not be stopped and may still take effect.";
+            "Tool 'stuck' timed out after 0.25 seconds. It could not be stopped and may still take effect.";
         let said = [
             "call a stuck {}",
             &format!("output a {told}"),
