@@ -45,6 +45,7 @@ impl Item {
             namespace: None,
             arguments: arguments.into(),
             item_id: None,
+            kind: CallKind::Function,
         })
     }
 }
@@ -176,6 +177,32 @@ pub struct Call {
     /// The provider's id of the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_id: Option<String>,
+    /// How the provider puts such a call, and expects its output.
+    #[serde(default, skip_serializing_if = "CallKind::is_function")]
+    pub kind: CallKind,
+}
+
+/// How a provider puts a call. All kinds are planned, decided, guarded and journalled in the same way; only what
+/// the provider sends and is sent differs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CallKind {
+    /// A function with JSON arguments.
+    #[default]
+    Function,
+    /// Actions on a screen. The arguments are `{"actions": […], "pending_safety_checks": […]}`, and the output holds
+    /// a picture.
+    Computer,
+    /// A tool of an MCP server that the provider calls itself, and asks about first. The namespace is the server's
+    /// label. An output that is `ok` is the permission; any other is the refusal, with its reason.
+    HostedMcp,
+}
+
+impl CallKind {
+    fn is_function(&self) -> bool {
+        matches!(self, Self::Function)
+    }
 }
 
 /// What came of a call, as the model is told.

@@ -50,8 +50,8 @@ pub use entry::{
 pub use failure::Failure;
 pub use id::{AgentName, CallId, CallPath, RunId, SessionId, Timestamp};
 pub use item::{
-    Call, Carried, Content, Handoff, Item, Media, Message, Output, OutputContent, OutputStatus, Reasoning,
-    Role,
+    Call, CallKind, Carried, Content, Handoff, Item, Media, Message, Output, OutputContent, OutputStatus,
+    Reasoning, Role,
 };
 pub use plan::{BodyKind, FoundTool, Lookup, Misbehaviour, Plan, Planned, Work, call_digest, plan};
 pub use run::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::item::Call;
+use crate::item::{Call, CallKind};
 
 /// A tool's canonical identity. Decisions and receipts belong to it, so two tools that merely share a name
 /// never share an approval.
@@ -41,6 +41,10 @@ impl ToolKey {
     /// The key under which `call` looks for its tool. Lookup is exact: a namespaced tool is not found by its
     /// bare name, and a namespace equal to the name stands for a deferred tool.
     pub fn of_call(call: &Call) -> Self {
+        if call.kind == CallKind::HostedMcp {
+            let server = call.namespace.as_deref().unwrap_or_default().into();
+            return Self::Mcp { server, name: call.name.as_str().into() };
+        }
         match call.namespace.as_deref() {
             None => Self::Bare(call.name.as_str().into()),
             Some(namespace) if namespace == call.name => Self::Deferred(call.name.as_str().into()),

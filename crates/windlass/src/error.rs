@@ -78,6 +78,16 @@ pub enum ConfigError {
         /// The name.
         name: String,
     },
+    /// Its model cannot be offered one of its tools. Nothing has run.
+    #[error("agent `{agent}` has tool `{tool}`, which its model cannot be offered: {why}")]
+    NotSupported {
+        /// The agent.
+        agent: AgentName,
+        /// The tool.
+        tool: String,
+        /// Why not.
+        why: String,
+    },
     /// A tool's schema has no strict form.
     #[error(
         "the arguments of tool `{tool}` cannot be offered: {why}; hint: `.non_strict()` offers the schema as it is"

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass::guardrail::{ToolInputGuardrail, ToolVerdict};
-use windlass::model::OfferedTool;
+use windlass::model::{OfferedKind, OfferedTool};
 use windlass::prelude::*;
 use windlass::{ConfigError, IntoTool, IntoTools, tool, tool_fn, toolbox};
 
@@ -83,6 +83,7 @@ fn the_offer_comes_from_the_signature() {
         description: "Current weather for a city.\n\nKnows the larger ones.".into(),
         parameters: Arc::new(parameters),
         strict: true,
+        kind: OfferedKind::Function,
     };
     assert_eq!(offer(weather), want);
 }
@@ -398,6 +399,7 @@ async fn methods_are_tools_and_stay_methods() {
         description: description.into(),
         parameters: Arc::new(strict_object(properties)),
         strict: true,
+        kind: OfferedKind::Function,
     };
     let want = [
         offered(
@@ -470,6 +472,7 @@ async fn closures_lend_what_they_capture_to_every_call() {
             "times": { "type": "integer", "minimum": 0, "default": 1 },
         }))),
         strict: true,
+        kind: OfferedKind::Function,
     };
     assert_eq!(greet.offer(), Ok(want));
     assert_eq!(call(greet.clone(), json!({ "name": "Ann" })).await, "hello Ann ");

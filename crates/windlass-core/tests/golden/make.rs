@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_core::{
-    AfterTools, AgentName, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallSettled,
-    CallStarted, Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure, Finished,
-    FoundTool, Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Media, Message,
+    AfterTools, AgentName, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallKind,
+    CallSettled, CallStarted, Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure,
+    Finished, FoundTool, Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Media, Message,
     Misbehaviour, ModelFailed, Output, OutputContent, OutputStatus, Plan, Reach, Reasoning, Record, Revoked,
     Role, Run, Started, Timestamp, ToolKey, Usage, call_digest, canonical, plan, time,
 };
@@ -428,6 +428,7 @@ fn items() -> Vec<Record> {
             namespace: namespace.map(str::to_owned),
             arguments: "{}".to_owned(),
             item_id: Some("fc-1".to_owned()),
+            kind: CallKind::Function,
         })
     };
     let given = |call: &str, content, status| Item::Output(Output { call: call.into(), content, status });

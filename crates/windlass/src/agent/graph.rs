@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use windlass_core::AgentName;
 
-use super::{Agent, Target};
+use super::{Agent, AgentTool, Target};
 use crate::error::ConfigError;
+use crate::model::SharedModel;
+use crate::tool::ToolBody;
 
 pub(crate) struct Graph<C> {
     agents: BTreeMap<AgentName, Agent<C>>,
@@ -33,6 +35,27 @@ impl<C: Send + Sync + 'static> Graph<C> {
             }));
         }
         Ok(Self { agents })
+    }
+
+    /// Whether the models can be offered the tools that are no functions, nested agents' included. `model` is the
+    /// run's own, where it has one.
+    pub(crate) fn check_models(&self, model: Option<&SharedModel>) -> Result<(), ConfigError> {
+        for agent in self.agents.values() {
+            for tool in &agent.inner.tools {
+                if let ToolBody::Agent(AgentTool { target: Target::Agent(inner), .. }) = &tool.body {
+                    Self::new(inner, &[])?.check_models(model)?;
+                }
+            }
+            let Some(model) = model.or(agent.inner.model.as_ref()) else { continue };
+            for tool in agent.inner.tools.iter().filter(|tool| !tool.is_function()) {
+                model.supports(&tool.offer()?).map_err(|why| ConfigError::NotSupported {
+                    agent: agent.name().clone(),
+                    tool: tool.name().to_owned(),
+                    why,
+                })?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn agent(&self, name: &AgentName) -> Result<&Agent<C>, ConfigError> {

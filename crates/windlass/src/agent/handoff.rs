@@ -11,7 +11,7 @@ use windlass_core::{AgentName, Item};
 
 use super::Agent;
 use super::as_tool::tool_name_of;
-use crate::model::OfferedTool;
+use crate::model::{OfferedKind, OfferedTool};
 use crate::tool::{Enabled, RunContext};
 
 /// A way to pass control to another agent. The model sees it as a tool.
@@ -142,7 +142,15 @@ impl<C: Send + Sync + 'static> Handoff<C> {
                 text.trim_end().into()
             }
         };
-        OfferedTool { name, namespace: None, description, parameters: self.parameters.clone(), strict: true }
+        let parameters = self.parameters.clone();
+        OfferedTool {
+            name,
+            namespace: None,
+            description,
+            parameters,
+            strict: true,
+            kind: OfferedKind::Function,
+        }
     }
 }
 

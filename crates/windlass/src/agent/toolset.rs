@@ -8,7 +8,7 @@ use windlass_core::{Call, ToolKey};
 use super::{Agent, Graph, Handoff};
 use crate::error::ConfigError;
 use crate::model::OfferedTool;
-use crate::tool::{RunContext, Tool};
+use crate::tool::{RunContext, Tool, hosted_server};
 
 pub(crate) struct Toolset<C> {
     tools: BTreeMap<ToolKey, Arc<Tool<C>>>,
@@ -20,7 +20,7 @@ pub(crate) struct Toolset<C> {
 
 /// What a call found.
 pub(crate) enum Found<'a, C> {
-    Tool(&'a Arc<Tool<C>>),
+    Tool(Arc<Tool<C>>),
     Handoff(&'a Handoff<C>),
     Nothing,
 }
@@ -62,7 +62,7 @@ impl<C: Send + Sync + 'static> Toolset<C> {
 
     pub(crate) fn find(&self, call: &Call) -> Found<'_, C> {
         let key = ToolKey::of_call(call);
-        if let Some(tool) = self.tools.get(&key) {
+        if let Some(tool) = self.tool(&key) {
             return Found::Tool(tool);
         }
         match &key {
@@ -71,8 +71,15 @@ impl<C: Send + Sync + 'static> Toolset<C> {
         }
     }
 
-    pub(crate) fn tool(&self, key: &ToolKey) -> Option<&Arc<Tool<C>>> {
-        self.tools.get(key)
+    pub(crate) fn tool(&self, key: &ToolKey) -> Option<Arc<Tool<C>>> {
+        match (self.tools.get(key), key) {
+            (Some(tool), _) => Some(tool.clone()),
+            // A server that the provider calls is one tool here, and each of its own is known by its name.
+            (None, ToolKey::Mcp { server, .. }) => {
+                self.tools.get(&hosted_server(server)).map(|tool| Arc::new(tool.as_called(key)))
+            }
+            (None, ToolKey::Bare(_) | ToolKey::Namespaced { .. } | ToolKey::Deferred(_)) => None,
+        }
     }
 
     pub(crate) fn handoff(&self, name: &str) -> Option<&Handoff<C>> {

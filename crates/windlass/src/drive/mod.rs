@@ -128,6 +128,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     watched: Option<Watched>,
 ) -> Result<Outcome, RunError> {
     let graph = Arc::new(Graph::new(&agent, &config.agents)?);
+    graph.check_models(config.model.as_ref())?;
     let session = config.session.clone();
     let hooks = std::mem::take(&mut config.hooks);
     let terms = Terms { lasting: config.lease, lost: cancel.clone() };

@@ -85,8 +85,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             };
             lookups.push_back(match found {
                 Found::Tool(tool) => {
-                    self.mark_secrets(tool, call);
-                    let (found, ready) = read(tool, &call.arguments);
+                    self.mark_secrets(&tool, call);
+                    let (found, ready) = read(&tool, &call.arguments);
                     (Lookup::Tool(found), Some(ready))
                 }
                 Found::Handoff(handoff) => (Lookup::Handoff { to: handoff.agent().clone() }, None),
@@ -139,7 +139,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let gone =
             || ConfigError::ToolGone { tool: key.to_string(), agent: agent.name().clone(), call: path() };
         let Some(tool) = tools.tool(&key) else {
-            if agent.tool_list().any(|tool| *tool.key() == key) {
+            if agent.tool_list().any(|tool| tool.answers_to(&key)) {
                 return self.switched_off(key.name(), agent, tools);
             }
             return Err(gone().into());
@@ -150,7 +150,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         {
             return Ok(Again::Gone { how: How::Failed, text: SECRET_GONE.to_owned() });
         }
-        let ready = match (self.locked(|run| read_again(run, call, edited, tool, path())), edited) {
+        let ready = match (self.locked(|run| read_again(run, call, edited, &tool, path())), edited) {
             // Nobody but the tool could have told the person, and they cannot decide again.
             (Err(ConfigError::ArgumentsGone { problems, .. }), Some(edited)) => {
                 let shown = secret::without(edited, &tool.secret_arguments);
@@ -186,7 +186,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// As [`Driver::again`], for arguments that are known not to be usable.
     pub(super) fn again_unread(&self, call: &CallId, tools: &Toolset<C>) -> Option<Ready<C>> {
-        self.locked(|run| Some(read(tools.tool(run.tool_of(call)?)?, run.arguments(call)?).1))
+        self.locked(|run| Some(read(&tools.tool(run.tool_of(call)?)?, run.arguments(call)?).1))
     }
 }
 
@@ -205,7 +205,8 @@ fn check_inside<C: Send + Sync + 'static>(
     for step in steps.iter().filter(|step| matches!(step, Step::Gate(_) | Step::Run(_) | Step::Doubt(_))) {
         let path = CallPath::new(&within, step.call().clone());
         let key = run.tool_of(step.call());
-        let Some(tool) = agent.inner.tools.iter().find(|tool| Some(tool.key()) == key) else {
+        let found = key.and_then(|key| agent.inner.tools.iter().find(|tool| tool.answers_to(key)));
+        let Some(tool) = found else {
             let tool = key.map(ToString::to_string).unwrap_or_default();
             return Err(ConfigError::ToolGone { tool, agent: agent.name().clone(), call: path });
         };

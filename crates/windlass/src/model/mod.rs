@@ -29,6 +29,16 @@ pub trait Model: Send + Sync + 'static {
         request: ModelRequest<'a>,
         deltas: &'a Deltas,
     ) -> impl Future<Output = Result<Answer, ModelError>> + Send + 'a;
+
+    /// Whether it can be offered this tool; if not, why. Every model takes functions. It is asked when a run starts,
+    /// of tools that are not functions, so that a provider that lacks one is known before anything has happened.
+    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+        match &tool.kind {
+            OfferedKind::Function => Ok(()),
+            OfferedKind::Computer(_) => Err("it cannot use a computer".to_owned()),
+            OfferedKind::Hosted(_) => Err("its provider does not run such a tool".to_owned()),
+        }
+    }
 }
 
 /// What a model is asked.
@@ -67,6 +77,31 @@ pub struct OfferedTool {
     pub parameters: Arc<Value>,
     /// Whether the schema is in the strict form.
     pub strict: bool,
+    /// What kind of tool it is to the provider.
+    pub kind: OfferedKind,
+}
+
+/// What kind of tool it is to the provider.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum OfferedKind {
+    /// A function, with a schema.
+    #[default]
+    Function,
+    /// A screen, by the provider's own computer tool.
+    Computer(Display),
+    /// A tool that the provider runs itself: its definition as the OpenAI Responses API has it, with its `type`.
+    Hosted(Arc<Value>),
+}
+
+/// A screen, as a model is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Display {
+    /// Its width in pixels.
+    pub width: u32,
+    /// Its height in pixels.
+    pub height: u32,
+    /// What it shows: `browser`, `linux`, `mac`, `windows`.
+    pub environment: String,
 }
 
 /// The shape of a typed final answer.
@@ -191,6 +226,11 @@ impl SharedModel {
     ) -> BoxFuture<'a, Result<Answer, ModelError>> {
         self.0.answer(request, deltas)
     }
+
+    /// Whether it can be offered this tool; if not, why.
+    pub fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+        self.0.supports(tool)
+    }
 }
 
 impl fmt::Debug for SharedModel {
@@ -213,6 +253,10 @@ impl<M: Model> Model for Arc<M> {
     ) -> impl Future<Output = Result<Answer, ModelError>> + Send + 'a {
         (**self).answer(request, deltas)
     }
+
+    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+        (**self).supports(tool)
+    }
 }
 
 trait ErasedModel: Send + Sync {
@@ -221,6 +265,8 @@ trait ErasedModel: Send + Sync {
         request: ModelRequest<'a>,
         deltas: &'a Deltas,
     ) -> BoxFuture<'a, Result<Answer, ModelError>>;
+
+    fn supports(&self, tool: &OfferedTool) -> Result<(), String>;
 }
 
 impl<M: Model> ErasedModel for M {
@@ -230,5 +276,9 @@ impl<M: Model> ErasedModel for M {
         deltas: &'a Deltas,
     ) -> BoxFuture<'a, Result<Answer, ModelError>> {
         Model::answer(self, request, deltas).boxed()
+    }
+
+    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+        Model::supports(self, tool)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use windlass_core::{AgentName, Item, Usage};
 
-use super::{Answer, Deltas, Model, ModelError, ModelRequest, ModelSettings};
+use super::{Answer, Deltas, Model, ModelError, ModelRequest, ModelSettings, OfferedTool};
 
 /// A model that answers from a script, and remembers what it was asked.
 ///
@@ -230,6 +230,11 @@ impl Model for ScriptedModel {
             usage: reply.usage,
             response_id: None,
         })
+    }
+
+    /// A script can stand for any provider.
+    fn supports(&self, _: &OfferedTool) -> Result<(), String> {
+        Ok(())
     }
 }
 

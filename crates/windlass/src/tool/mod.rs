@@ -5,12 +5,14 @@ mod arguments;
 mod body;
 mod context;
 mod error;
+mod hosted;
 mod options;
 mod output;
 mod set;
 
 pub use context::{RunContext, ToolContext};
 pub use error::ToolError;
+pub use hosted::{HostedMcp, HostedVerdict};
 pub use options::{OnFailure, OnTimeout, Receipts, Reconciled, Retry, Say, Scope};
 pub use output::{File, Image, Text};
 pub use set::{IntoTool, IntoTools};
@@ -19,6 +21,7 @@ pub(crate) use approval::Approval;
 pub(crate) use arguments::freeze;
 pub(crate) use body::{Body, Prepared, Start};
 pub(crate) use context::CallFacts;
+pub(crate) use hosted::hosted_server;
 pub(crate) use options::Enabled;
 pub(crate) use output::content_of;
 
@@ -40,7 +43,7 @@ use crate::agent::AgentTool;
 use crate::drive::Visibility;
 use crate::error::ConfigError;
 use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
-use crate::model::OfferedTool;
+use crate::model::{OfferedKind, OfferedTool};
 
 /// How much of a tool's output the model is shown, in bytes, unless the tool says otherwise.
 pub const DEFAULT_OUTPUT_BUDGET: usize = 256 * 1024;
@@ -54,6 +57,7 @@ pub struct Tool<C = ()> {
     description: Arc<str>,
     schema: Arc<Value>,
     strictness: Strictness,
+    kind: OfferedKind,
     pub(crate) body: ToolBody<C>,
     pub(crate) effect: Effect,
     pub(crate) approval: Approval<C>,
@@ -148,6 +152,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             description: description.into(),
             schema,
             strictness: Strictness::Strict,
+            kind: OfferedKind::Function,
             body,
             effect: Effect::default(),
             approval: Approval::Never,
@@ -346,6 +351,13 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
+    /// Says what kind of tool it is to the provider, where it is no function.
+    #[must_use]
+    pub fn offered_as(mut self, kind: OfferedKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// The tool's identity.
     pub fn key(&self) -> &ToolKey {
         &self.key
@@ -386,7 +398,25 @@ impl<C: Send + Sync + 'static> Tool<C> {
             description: self.description.clone(),
             parameters,
             strict,
+            kind: self.kind.clone(),
         })
+    }
+
+    pub(crate) fn is_function(&self) -> bool {
+        matches!(self.kind, OfferedKind::Function)
+    }
+
+    /// Whether a call under this key is a call of this tool.
+    pub(crate) fn answers_to(&self, key: &ToolKey) -> bool {
+        match key {
+            ToolKey::Mcp { server, .. } => self.key == *key || self.key == hosted_server(server),
+            ToolKey::Bare(_) | ToolKey::Namespaced { .. } | ToolKey::Deferred(_) => self.key == *key,
+        }
+    }
+
+    /// The same tool, known by the key of a call.
+    pub(crate) fn as_called(&self, key: &ToolKey) -> Self {
+        Self { key: key.clone(), ..self.clone() }
     }
 
     pub(crate) fn gate(&self) -> Gate {
@@ -421,6 +451,7 @@ impl<C> Clone for Tool<C> {
             description: self.description.clone(),
             schema: self.schema.clone(),
             strictness: self.strictness,
+            kind: self.kind.clone(),
             body: self.body.clone(),
             effect: self.effect,
             approval: self.approval.clone(),
