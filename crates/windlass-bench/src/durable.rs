@@ -7,7 +7,7 @@ use std::time::Instant;
 use windlass::core::{Run, RunId, read_lines};
 use windlass::store::{SqliteStore, Store};
 
-use crate::agent;
+use crate::{Script, agent};
 
 /// A folder that is gone when this is.
 struct Scratch(PathBuf);
@@ -32,10 +32,11 @@ impl Drop for Scratch {
 }
 
 /// Makes so many durable calls: one a turn, then all in one turn.
-pub async fn calls(size: u32) -> Result<u32, String> {
+pub async fn calls(size: usize) -> Result<usize, String> {
     let scratch = Scratch::new()?;
     let store = scratch.store()?;
-    for (name, agent) in [("one a turn", agent(size, 1, false)), ("all at once", agent(1, size, false))] {
+    let script = |turns, calls| agent(Script { turns, calls, ..Script::default() });
+    for (name, agent) in [("one a turn", script(size, 1)), ("all at once", script(1, size))] {
         let began = Instant::now();
         let outcome = agent
             .run("go")
@@ -51,12 +52,12 @@ pub async fn calls(size: u32) -> Result<u32, String> {
 }
 
 /// Stores a run of about so many entries, then opens it: load, check, replay.
-pub async fn open(size: u32) -> Result<u32, String> {
+pub async fn open(size: usize) -> Result<usize, String> {
     let scratch = Scratch::new()?;
     let store = scratch.store()?;
     let turns = (size / 3).max(1);
     let run = RunId::from("long");
-    let agent = agent(1, turns, false);
+    let agent = agent(Script { turns: 1, calls: turns, ..Script::default() });
     agent.run("go").run_id(run.clone()).store(store.clone()).await.map_err(|error| error.to_string())?;
     let began = Instant::now();
     let lines = store.load(&run, 0).await.map_err(|error| error.to_string())?;

@@ -1,8 +1,12 @@
 //! The work that is measured.
 
+pub mod arguments;
+pub mod case;
 pub mod durable;
+pub mod measure;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,25 +14,75 @@ use windlass::core::{Item, Usage};
 use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest};
 use windlass::{Agent, Effect, Outcome, Paused, Tool, ToolContext, ToolError};
 
-/// A model that reads the turn off the length of the history, so that it costs the same in every turn.
-struct Counting {
-    turns: u32,
-    calls: u32,
-    gated_last: bool,
+use crate::measure::Gate;
+
+/// A scripted run: so many turns with so many calls each, a call that needs a decision if asked for, and one more
+/// answer that ends it.
+#[derive(Clone, Default)]
+pub struct Script {
+    /// Turns that hold calls.
+    pub turns: usize,
+    /// Calls in each.
+    pub calls: usize,
+    /// Whether a call that waits for a person comes last.
+    pub then: Then,
+    /// What each call does.
+    pub body: Body,
 }
 
-impl Model for Counting {
+/// What comes after the turns with calls.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Then {
+    /// The end.
+    #[default]
+    End,
+    /// A call that a person must approve, and then the end.
+    Approval,
+}
+
+/// What a call does.
+#[derive(Clone, Default)]
+pub enum Body {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It sleeps.
+    Sleep(Duration),
+    /// It waits for all others.
+    Wait(Arc<Gate>),
+    /// It says so on the standard output.
+    Print,
+}
+
+impl Body {
+    async fn run(&self) {
+        match self {
+            Self::Nothing => {}
+            Self::Sleep(time) => tokio::time::sleep(*time).await,
+            Self::Wait(gate) => gate.wait().await,
+            Self::Print => println!("{{\"ev\":\"tool\"}}"),
+        }
+    }
+}
+
+/// A model without a memory: it reads the turn off the length of the history, so that it costs the same in every
+/// turn.
+struct Scripted(Script);
+
+impl Model for Scripted {
     async fn answer<'a>(&'a self, request: ModelRequest<'a>, _: &'a Deltas) -> Result<Answer, ModelError> {
-        let turn = request.turn - 1;
-        let items = if turn < self.turns {
-            (0..self.calls)
-                .map(|call| {
-                    let number = turn * self.calls + call;
-                    Arc::new(Item::call(format!("call_{number}"), "noop", format!("{{\"x\":{number}}}")))
-                })
-                .collect()
-        } else if turn == self.turns && self.gated_last {
-            vec![Arc::new(Item::call("gated", "gated", "{\"x\":0}"))]
+        let Script { turns, calls, then, .. } = &self.0;
+        let items = request.input.len() - 1;
+        let turn = items / (2 * calls);
+        let is_approved = items > 2 * calls * turns;
+        let items = if turn < *turns {
+            let call = |call| {
+                let arguments = format!("{{\"x\":{}}}", turn * calls + call);
+                Arc::new(Item::call(format!("call_{turn}_{call}"), "noop", arguments))
+            };
+            (0..*calls).map(call).collect()
+        } else if *then == Then::Approval && !is_approved {
+            vec![Arc::new(Item::call("gated", "gated", "{\"x\":1}"))]
         } else {
             vec![Arc::new(Item::assistant("done"))]
         };
@@ -42,40 +96,51 @@ struct Number {
     _x: i64,
 }
 
-fn tool(name: &str) -> Tool {
-    Tool::function(name, "Does nothing.", |_: ToolContext, _: Number| async { Ok::<_, ToolError>("ok") })
-        .effect(Effect::Pure)
+fn tool(name: &str, body: Body) -> Tool {
+    Tool::function(name, "Does nothing.", move |_: ToolContext, _: Number| {
+        let body = body.clone();
+        async move {
+            body.run().await;
+            Ok::<_, ToolError>("ok")
+        }
+    })
+    .effect(Effect::Pure)
 }
 
-fn agent(turns: u32, calls: u32, gated_last: bool) -> Agent {
-    Agent::new("bench")
-        .instructions("You are a benchmark.")
-        .model(Counting { turns, calls, gated_last })
-        .tools((tool("noop"), tool("gated").approve_always()))
+/// An agent that plays a script.
+pub fn agent(script: Script) -> Agent {
+    let tools = (tool("noop", script.body.clone()), tool("gated", Body::Nothing).approve_always());
+    Agent::new("bench").instructions("You are a benchmark.").model(Scripted(script)).tools(tools)
+}
+
+/// Runs an agent to its end.
+pub async fn finish(agent: &Agent) -> Result<(), String> {
+    finished(agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?)
+}
+
+fn finished(outcome: Outcome) -> Result<(), String> {
+    if outcome.text() == "done" { Ok(()) } else { Err("the run did not finish".to_owned()) }
 }
 
 /// One run of so many turns, with one call in each.
-pub async fn turns(turns: u32) -> Result<u32, String> {
-    finish(agent(turns, 1, false), turns).await
+pub async fn turns(turns: usize) -> Result<usize, String> {
+    finish(&agent(Script { turns, calls: 1, ..Script::default() })).await?;
+    Ok(turns)
 }
 
 /// One turn with so many calls.
-pub async fn calls(calls: u32) -> Result<u32, String> {
-    finish(agent(1, calls, false), calls).await
-}
-
-async fn finish(agent: Agent, calls: u32) -> Result<u32, String> {
-    let outcome = agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?;
-    if outcome.text() == "done" { Ok(calls) } else { Err("the run did not finish".to_owned()) }
+pub async fn calls(calls: usize) -> Result<usize, String> {
+    finish(&agent(Script { turns: 1, calls, ..Script::default() })).await?;
+    Ok(calls)
 }
 
 /// A run that pauses after so many turns, is written as text, read back, approved and finished.
-pub async fn resume(turns: u32) -> Result<u32, String> {
-    let agent = agent(turns, 1, true);
+pub async fn resume(turns: usize) -> Result<usize, String> {
+    let agent = agent(Script { turns, calls: 1, then: Then::Approval, ..Script::default() });
     let outcome = agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?;
     let Outcome::Paused(paused) = outcome else { return Err("the run did not pause".to_owned()) };
     let mut paused = Paused::from_text(&paused.to_text()).map_err(|error| error.to_string())?;
     paused.approve("gated").map_err(|error| error.to_string())?;
-    let outcome = agent.resume(paused).unlimited_turns().await.map_err(|error| error.to_string())?;
-    if outcome.text() == "done" { Ok(turns + 1) } else { Err("the run did not finish".to_owned()) }
+    finished(agent.resume(paused).unlimited_turns().await.map_err(|error| error.to_string())?)?;
+    Ok(turns + 1)
 }

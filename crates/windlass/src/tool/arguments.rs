@@ -6,6 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_core::{canonical, schema};
 
+use super::{Tool, ToolBody};
+
 /// The longest arguments that are read, in bytes.
 const LONGEST: usize = 4 * 1024 * 1024;
 
@@ -14,6 +16,20 @@ const LONGEST: usize = 4 * 1024 * 1024;
 pub(crate) struct Frozen {
     pub(crate) text: String,
     pub(crate) value: Value,
+}
+
+impl<C: Send + Sync + 'static> Tool<C> {
+    /// Whether a call could run with these arguments. If not: what the model would be told is wrong with them.
+    pub fn check(&self, arguments: &str) -> Result<(), String> {
+        let frozen = freeze(arguments)?;
+        match &self.body {
+            ToolBody::Function(body) => body.prepare(&frozen.text).map(drop),
+            ToolBody::Agent(_) => {
+                let problems = schema::check(self.schema(), &frozen.value);
+                if problems.is_empty() { Ok(()) } else { Err(schema::describe(&problems)) }
+            }
+        }
+    }
 }
 
 /// Freezes what the model wrote. The body never sees anything else, so what was shown, decided, recorded and
