@@ -106,6 +106,14 @@ pub enum ConfigError {
         /// The name.
         agent: AgentName,
     },
+    /// A function that says what an agent is told or may use did not say it.
+    #[error("the instructions and tools of agent `{agent}` cannot be worked out: {why}")]
+    Unresolved {
+        /// The agent.
+        agent: AgentName,
+        /// Why not.
+        why: String,
+    },
     /// An agent that is named is not there.
     #[error("there is no agent `{agent}` here; hint: `.agents([…])` on the run makes agents known by name")]
     UnknownAgent {

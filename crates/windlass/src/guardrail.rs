@@ -103,6 +103,11 @@ impl<C> OutputGuardrail<C> {
         Self { name: name.into(), check }
     }
 
+    /// Whether both are the same check.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.check, &other.check)
+    }
+
     pub(crate) async fn check(
         &self,
         ctx: RunContext<C>,

@@ -4,10 +4,12 @@ mod as_tool;
 mod graph;
 mod handoff;
 mod output;
+mod resolved;
 mod toolset;
 
 pub use handoff::{Handoff, HandoffInput};
 pub use output::OutputType;
+pub use resolved::{Checked, Resolved, SharedReceipts};
 
 pub(crate) use as_tool::AgentTool;
 pub(crate) use graph::Graph;

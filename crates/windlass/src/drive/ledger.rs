@@ -10,7 +10,7 @@ use windlass_core::{Digest, OutputContent, Timestamp};
 use super::lock;
 
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     entries: Mutex<BTreeMap<Digest, Kept>>,
 }
 
@@ -54,9 +54,12 @@ impl Age {
 }
 
 impl Ledger {
-    pub(super) fn of(receipts: BTreeMap<Digest, (OutputContent, Timestamp)>) -> Self {
-        let kept = |(digest, (output, since))| (digest, Kept::Receipt { output, since });
-        Self { entries: Mutex::new(receipts.into_iter().map(kept).collect()) }
+    /// Takes in the receipts of a run that is gone on with. Those that are there, or under way, stay.
+    pub(super) fn take_in(&self, receipts: BTreeMap<Digest, (OutputContent, Timestamp)>) {
+        let mut entries = lock(&self.entries);
+        for (digest, (output, since)) in receipts {
+            entries.entry(digest).or_insert(Kept::Receipt { output, since });
+        }
     }
 
     /// All receipts, for a run that is gone on with later.

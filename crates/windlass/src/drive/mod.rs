@@ -9,6 +9,7 @@ mod body;
 mod call;
 mod calls;
 mod finish;
+mod given;
 mod guard;
 mod handoff;
 mod journal;
@@ -42,10 +43,11 @@ use crate::tool::RunContext;
 
 use self::guard::Overlap;
 use self::journal::{Journal, Terms};
-use self::ledger::Ledger;
 use self::prepare::Ready;
 use self::secret::Secrets;
 
+pub(crate) use self::given::Given;
+pub(crate) use self::ledger::Ledger;
 pub(crate) use self::secret::Visibility;
 pub(crate) use crate::run::Origin;
 
@@ -54,7 +56,7 @@ struct Shared<C> {
     app: Arc<C>,
     config: RunConfig<C>,
     journal: Arc<Journal>,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     secrets: Secrets,
     artefacts: Arc<Artefacts>,
     cancel: Cancel,
@@ -132,7 +134,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     let session = config.session.clone();
     let hooks = std::mem::take(&mut config.hooks);
     let terms = Terms { lasting: config.lease, lost: cancel.clone() };
-    let (journal, run, ledger, is_fresh) = match origin {
+    let (journal, run, receipts, is_fresh) = match origin {
         Origin::Input(input) => {
             let history = match &session {
                 Some(session) => session.items().await.map_err(RunError::Session)?,
@@ -150,22 +152,25 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
             };
             let run = Run::start(started.clone());
             let journal = Journal::begin(started, config.store.clone(), terms).await?;
-            (journal, run, Ledger::default(), true)
+            (journal, run, BTreeMap::new(), true)
         }
         Origin::Paused(paused) => {
             let (record, receipts) = paused.into_parts();
             let run = record.run.clone();
             let journal = Journal::resume(record, config.store.clone(), terms).await?;
-            (journal, run, Ledger::of(receipts), false)
+            (journal, run, receipts, false)
         }
         Origin::Stored(run) => {
             let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
             let journal = Journal::open(&run, store, terms).await?;
             let replay = journal.with_records(|records| Run::replay(records))?;
-            (journal, replay.run, Ledger::of(replay.receipts), false)
+            (journal, replay.run, replay.receipts, false)
         }
     };
     let journal = Arc::new(journal);
+    let ledger = config.given.as_ref().map(|given| given.ledger.clone()).unwrap_or_default();
+    ledger.take_in(receipts);
+    let tools = config.given.as_ref().map(|given| given.tools.clone());
     let artefacts = Arc::new(Artefacts::new(run.id().clone(), config.store.clone()));
     let emitter = Emitter::new(watched, journal.sequence());
     let saved = run.settled_len();
@@ -191,7 +196,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
         session,
         saved,
         greeted: None,
-        tools: None,
+        tools,
         ready: BTreeMap::new(),
         overlap: Mutex::default(),
         guarded: false,
@@ -241,6 +246,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Next::Model { .. } | Next::Exhausted { .. } if self.stops_after_turn() => {
                     Err(Halt::Cancelled)
                 }
+                Next::Model { .. } if self.is_given() => self.take_given().await,
                 Next::Model { turn, .. } => self.ask_model(turn).await,
                 Next::Exhausted { max_turns } => {
                     self.fail_or_handle(Failure::TurnsExhausted { max_turns }).await

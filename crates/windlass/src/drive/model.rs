@@ -72,7 +72,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Plans an answer, and tells watchers and hooks of it.
-    async fn take_answer(
+    pub(super) async fn take_answer(
         &mut self,
         items: Vec<Arc<Item>>,
         agent: &Agent<C>,

@@ -57,6 +57,12 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
         Self { agent, origin, context, config: RunConfig::default(), cancel: Cancel::default() }
     }
 
+    /// The answer is there already, and is all that is to be carried out.
+    pub(crate) fn given(mut self, given: drive::Given<C>) -> Self {
+        self.config.given = Some(given);
+        self
+    }
+
     /// How many turns the run may take.
     pub fn max_turns(mut self, turns: u32) -> Self {
         self.config.max_turns = Some(turns);

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use windlass_core::{Failure, Item, OutputContent, RunId};
 
 use crate::agent::Agent;
+use crate::drive::Given;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelSettings, SharedModel};
@@ -24,6 +25,7 @@ const DEFAULT_DRAIN: Duration = Duration::from_millis(250);
 const DEFAULT_EVENT_BUFFER: usize = 256;
 
 pub(crate) struct RunConfig<C> {
+    pub(crate) given: Option<Given<C>>,
     pub(crate) run_id: Option<RunId>,
     pub(crate) max_turns: Option<u32>,
     pub(crate) concurrency: Option<usize>,
@@ -53,6 +55,7 @@ pub(crate) struct RunConfig<C> {
 impl<C> Default for RunConfig<C> {
     fn default() -> Self {
         Self {
+            given: None,
             run_id: None,
             max_turns: Some(DEFAULT_TURNS),
             concurrency: None,
