@@ -88,6 +88,14 @@ pub enum ConfigError {
         /// Why not.
         why: String,
     },
+    /// A source of its tools has none to give. Nothing of the turn has happened.
+    #[error("the tools of agent `{agent}` cannot be had: {why}")]
+    Source {
+        /// The agent.
+        agent: AgentName,
+        /// Why not.
+        why: String,
+    },
     /// A tool's schema has no strict form.
     #[error(
         "the arguments of tool `{tool}` cannot be offered: {why}; hint: `.non_strict()` offers the schema as it is"

@@ -16,9 +16,13 @@ pub(crate) use graph::Graph;
 pub(crate) use handoff::Target;
 pub(crate) use toolset::{Found, Toolset};
 
+use toolset::Sourced;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -32,7 +36,7 @@ use crate::hook::Hook;
 use crate::model::{ModelSettings, SharedModel};
 use crate::run::{IntoInput, Paused, RunBuilder};
 use crate::store::Store;
-use crate::tool::{IntoTool, IntoTools, RunContext, Tool};
+use crate::tool::{IntoTool, IntoTools, RunContext, SourceRequest, SourcedTools, Tool, ToolSource};
 
 /// An agent. It is a plain value: copies are cheap and stand for the same agent, and runs never change it.
 ///
@@ -48,6 +52,7 @@ pub(crate) struct Inner<C> {
     pub(crate) model: Option<SharedModel>,
     pub(crate) settings: ModelSettings,
     pub(crate) tools: Vec<Arc<Tool<C>>>,
+    pub(crate) sources: Vec<Arc<dyn ToolSource<C>>>,
     pub(crate) handoffs: Vec<Handoff<C>>,
     pub(crate) input_guardrails: Vec<InputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<OutputGuardrail<C>>,
@@ -56,6 +61,7 @@ pub(crate) struct Inner<C> {
     pub(crate) forced_choice: ForcedChoice,
     pub(crate) output: Option<OutputType>,
     fixed_toolset: OnceLock<Result<Arc<Toolset<C>>, ConfigError>>,
+    sourced: Mutex<VecDeque<Sourced<C>>>,
 }
 
 /// What the agent is told to do.
@@ -102,6 +108,7 @@ impl<C: Send + Sync + 'static> Agent<C> {
                 model: None,
                 settings: ModelSettings::default(),
                 tools: Vec::new(),
+                sources: Vec::new(),
                 handoffs: Vec::new(),
                 input_guardrails: Vec::new(),
                 output_guardrails: Vec::new(),
@@ -110,6 +117,7 @@ impl<C: Send + Sync + 'static> Agent<C> {
                 forced_choice: ForcedChoice::Lifted,
                 output: None,
                 fixed_toolset: OnceLock::new(),
+                sourced: Mutex::default(),
             }),
         }
     }
@@ -117,6 +125,7 @@ impl<C: Send + Sync + 'static> Agent<C> {
     fn edited(self, edit: impl FnOnce(&mut Inner<C>)) -> Self {
         let mut inner = Arc::try_unwrap(self.inner).unwrap_or_else(|shared| shared.copy());
         inner.fixed_toolset = OnceLock::new();
+        inner.sourced = Mutex::default();
         edit(&mut inner);
         Self { inner: Arc::new(inner) }
     }
@@ -166,6 +175,12 @@ impl<C: Send + Sync + 'static> Agent<C> {
     #[must_use]
     pub fn tool(self, tool: impl IntoTool<C>) -> Self {
         self.edited(|agent| agent.tools.push(Arc::new(tool.into_tool())))
+    }
+
+    /// Adds tools that somebody else holds: the source is asked for them before every turn.
+    #[must_use]
+    pub fn tool_source(self, source: impl ToolSource<C>) -> Self {
+        self.edited(|agent| agent.sources.push(Arc::new(source)))
     }
 
     /// Adds an agent that this one may pass control to.
@@ -249,14 +264,44 @@ impl<C: Send + Sync + 'static> Agent<C> {
     ) -> Result<Arc<Toolset<C>>, ConfigError> {
         let is_fixed = self.inner.tools.iter().all(|tool| tool.enabled.fixed().is_some())
             && self.inner.handoffs.iter().all(|handoff| handoff.is_fixed());
-        if is_fixed {
-            if let Some(known) = self.inner.fixed_toolset.get() {
-                return known.clone();
+        let own = match self.inner.fixed_toolset.get() {
+            Some(known) if is_fixed => known.clone()?,
+            _ => {
+                let resolved = Toolset::resolve(self, ctx, graph).await.map(Arc::new);
+                if is_fixed { self.inner.fixed_toolset.get_or_init(|| resolved).clone()? } else { resolved? }
             }
-            let resolved = Toolset::resolve(self, ctx, graph).await.map(Arc::new);
-            return self.inner.fixed_toolset.get_or_init(|| resolved).clone();
+        };
+        if self.inner.sources.is_empty() { Ok(own) } else { self.with_sources(own, ctx).await }
+    }
+
+    /// The agent's own tools and those of its sources, put together anew only where one of them gave another list.
+    async fn with_sources(
+        &self,
+        own: Arc<Toolset<C>>,
+        ctx: &RunContext<C>,
+    ) -> Result<Arc<Toolset<C>>, ConfigError> {
+        let mut taken = Cow::Borrowed(own.taken());
+        let mut given: Vec<SourcedTools<C>> = Vec::with_capacity(self.inner.sources.len());
+        for source in &self.inner.sources {
+            if let Some(before) = given.last() {
+                taken.to_mut().extend(before.tools.iter().map(|tool| tool.name().into()));
+            }
+            let asked = SourceRequest { ctx, taken: &taken };
+            let tools = source.tools(asked).await;
+            let agent = || self.name().clone();
+            given.push(tools.map_err(|why| ConfigError::Source { agent: agent(), why })?);
         }
-        Toolset::resolve(self, ctx, graph).await.map(Arc::new)
+        let known = || self.inner.sourced.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(same) = known().iter().find(|sourced| sourced.is(&own, &given)) {
+            return Ok(same.toolset.clone());
+        }
+        let toolset = Arc::new(own.with(self, &given)?);
+        let mut known = known();
+        if known.len() == Sourced::<C>::KEPT {
+            known.pop_front();
+        }
+        known.push_back(Sourced { own, given, toolset: toolset.clone() });
+        Ok(toolset)
     }
 }
 
@@ -286,6 +331,7 @@ impl<C> Inner<C> {
             model: self.model.clone(),
             settings: self.settings.clone(),
             tools: self.tools.clone(),
+            sources: self.sources.clone(),
             handoffs: self.handoffs.clone(),
             input_guardrails: self.input_guardrails.clone(),
             output_guardrails: self.output_guardrails.clone(),
@@ -294,6 +340,7 @@ impl<C> Inner<C> {
             forced_choice: self.forced_choice,
             output: self.output.clone(),
             fixed_toolset: OnceLock::new(),
+            sourced: Mutex::default(),
         }
     }
 }

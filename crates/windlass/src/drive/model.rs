@@ -37,6 +37,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.guard_and_greet(&agent).await?;
         let ctx = self.context(&name);
         let tools = self.unless_stopped(agent.toolset(&ctx, &self.graph)).await??;
+        if !self.tools.as_ref().is_some_and(|known| Arc::ptr_eq(known, &tools)) {
+            for message in tools.warnings.iter().cloned() {
+                self.emitter.emit(EventKind::Warning { message }).await;
+            }
+        }
         let question = self.question(&agent).await?;
         self.tell_or_fail(&agent, || Moment::ModelAsked { ctx: ctx.clone(), turn }).await?;
         let answer = self.answer(&agent, turn, &question, &tools).await?;

@@ -207,6 +207,10 @@ fn check_inside<C: Send + Sync + 'static>(
         let key = run.tool_of(step.call());
         let found = key.and_then(|key| agent.inner.tools.iter().find(|tool| tool.answers_to(key)));
         let Some(tool) = found else {
+            // What sources have is known only when the agent goes on, which asks them before anything runs there.
+            if !agent.inner.sources.is_empty() {
+                continue;
+            }
             let tool = key.map(ToString::to_string).unwrap_or_default();
             return Err(ConfigError::ToolGone { tool, agent: agent.name().clone(), call: path });
         };

@@ -9,6 +9,7 @@ mod hosted;
 mod options;
 mod output;
 mod set;
+mod source;
 
 pub use context::{RunContext, ToolContext};
 pub use error::ToolError;
@@ -16,6 +17,7 @@ pub use hosted::{HostedMcp, HostedVerdict};
 pub use options::{OnFailure, OnTimeout, Receipts, Reconciled, Retry, Say, Scope};
 pub use output::{File, Image, Text};
 pub use set::{IntoTool, IntoTools};
+pub use source::{SourceRequest, SourcedTools, ToolSource};
 
 pub(crate) use approval::Approval;
 pub(crate) use arguments::freeze;
@@ -54,6 +56,8 @@ pub const DEFAULT_OUTPUT_BUDGET: usize = 256 * 1024;
 /// only at run time are built with.
 pub struct Tool<C = ()> {
     key: ToolKey,
+    /// What the model calls it by, where that is not the last part of its identity.
+    alias: Option<Arc<str>>,
     description: Arc<str>,
     schema: Arc<Value>,
     strictness: Strictness,
@@ -149,6 +153,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     pub(crate) fn new(name: &str, description: &str, schema: Arc<Value>, body: ToolBody<C>) -> Self {
         Self {
             key: ToolKey::bare(name),
+            alias: None,
             description: description.into(),
             schema,
             strictness: Strictness::Strict,
@@ -358,14 +363,23 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
+    /// The tool is `name` of an MCP server. Decisions and receipts belong to that identity, whatever the model calls
+    /// it by: that stays the name it was made with.
+    #[must_use]
+    pub fn of_mcp_server(mut self, server: &str, name: &str) -> Self {
+        self.alias = Some(self.name().into());
+        self.key = ToolKey::Mcp { server: server.into(), name: name.into() };
+        self
+    }
+
     /// The tool's identity.
     pub fn key(&self) -> &ToolKey {
         &self.key
     }
 
-    /// Its name.
+    /// Its name, as the model writes it.
     pub fn name(&self) -> &str {
-        self.key.name()
+        self.alias.as_deref().unwrap_or_else(|| self.key.name())
     }
 
     /// What the model is told of it.
@@ -448,6 +462,7 @@ impl<C> Clone for Tool<C> {
     fn clone(&self) -> Self {
         Self {
             key: self.key.clone(),
+            alias: self.alias.clone(),
             description: self.description.clone(),
             schema: self.schema.clone(),
             strictness: self.strictness,
