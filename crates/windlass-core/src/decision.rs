@@ -34,6 +34,11 @@ pub enum Decision {
     DidNotHappen,
     /// Of a call in doubt: nobody knows; tell the model so.
     Unknown,
+    /// Of a call that asks: the answer. Its body runs again, and finds it.
+    Answer {
+        /// The answer.
+        value: Value,
+    },
 }
 
 /// How far a decision reaches.
@@ -56,6 +61,41 @@ pub enum HoldReason {
     Approval,
     /// It had started when a process ended, and nobody knows whether it took effect.
     InDoubt,
+    /// Its body needs to know something before it can go on.
+    Question(Question),
+}
+
+/// What the body of a call asks a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// The question, in words.
+    pub text: String,
+    /// The JSON Schema that an answer must fit; any answer does where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+}
+
+impl Question {
+    /// A question in words alone.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), schema: None }
+    }
+
+    /// Says what an answer must look like.
+    #[must_use]
+    pub fn schema(mut self, schema: Value) -> Self {
+        self.schema = Some(schema);
+        self
+    }
+}
+
+/// A question and its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// What was asked.
+    pub question: Question,
+    /// What was answered.
+    pub answer: Value,
 }
 
 /// A call that waits for a person, as it is shown to one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::canonical::Digest;
-use crate::decision::{Decision, HoldReason, Reach};
+use crate::decision::{Decision, HoldReason, Question, Reach};
 use crate::failure::Failure;
 use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
 use crate::item::{Item, OutputContent};
@@ -182,6 +182,13 @@ pub struct Held {
     /// When the wait ends by itself, with a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
+}
+
+impl Held {
+    /// A call whose body asks.
+    pub fn for_answer(call: CallId, question: Question) -> Self {
+        Self { call, reason: HoldReason::Question(question), expires: None }
+    }
 }
 
 /// Somebody decided about a call.

@@ -42,7 +42,7 @@ mod tool;
 mod usage;
 
 pub use canonical::{Digest, canonical};
-pub use decision::{Decision, HoldReason, Pending, Reach, Standing, StandingVerdict};
+pub use decision::{Decision, HoldReason, Pending, Question, Reach, Reply, Standing, StandingVerdict};
 pub use entry::{
     AfterTools, AnswerRefused, Answered, CallEndedLate, CallSettled, CallStarted, Cancelled, Decided, Entry,
     Failed, Finished, HandedOff, Held, How, InputAdded, ModelFailed, Origin, Record, Revoked, Started,

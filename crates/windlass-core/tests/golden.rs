@@ -136,9 +136,9 @@ const KINDS: &[(&str, &[&str])] = &[
             "cancelled",
         ],
     ),
-    ("decision", &["approve", "approve_edited", "reject", "happened", "did_not_happen", "unknown"]),
+    ("decision", &["approve", "approve_edited", "reject", "happened", "did_not_happen", "unknown", "answer"]),
     ("reach", &["call", "always"]),
-    ("reason", &["approval", "in_doubt"]),
+    ("reason", &["approval", "in_doubt", "question"]),
     (
         "how",
         &[
@@ -188,6 +188,8 @@ const KINDS: &[(&str, &[&str])] = &[
     ("after", &["stop_on_first", "stop_at", "ask"]),
     ("status", &["failed"]),
     ("key", &["bare", "namespaced", "deferred", "mcp"]),
+    // What is left out stands for `function`.
+    ("call.kind", &["computer", "hosted_mcp"]),
     ("role", &["system", "user", "assistant"]),
     ("item.type", &["message", "reasoning", "call", "output", "handoff", "hosted", "unknown"]),
     ("content.type", &["text", "refusal", "image", "file", "unknown"]),
@@ -234,7 +236,12 @@ fn collect(field: &str, value: &Value, found: &mut BTreeSet<(String, String)>) {
             }
             // What providers carry is theirs, and the output of an output item is told by its content.
             for (name, value) in fields.iter().filter(|(name, _)| *name != "raw") {
-                let name = if name == "output" && !value.is_object() { "text" } else { name };
+                let is_call = fields.get("type").is_some_and(|kind| kind == "call");
+                let name = match name.as_str() {
+                    "output" if !value.is_object() => "text",
+                    "kind" if is_call => "call.kind",
+                    name => name,
+                };
                 collect(name, value, found);
             }
         }
@@ -255,6 +262,7 @@ fn new_kinds_need_golden_files(entry: &Entry, decision: &Decision, how: &How) {
     match decision {
         Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. } => {}
         Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown => {}
+        Decision::Answer { .. } => {}
     }
     match how {
         How::Succeeded | How::Failed | How::TimedOut | How::LeftRunning | How::Invalid | How::Missing => {}

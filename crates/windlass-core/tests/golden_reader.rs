@@ -71,7 +71,12 @@ fn told(records: &[Record], head: Digest) -> String {
                 open.insert(&record.path, ids);
             }
             Entry::Held(held) => {
-                let reason = if held.reason == HoldReason::Approval { "approval" } else { "in_doubt" };
+                let reason = match &held.reason {
+                    HoldReason::Approval => "approval".to_owned(),
+                    HoldReason::InDoubt => "in_doubt".to_owned(),
+                    HoldReason::Question(question) => format!("question: {}", question.text),
+                    other => panic!("{other:?} is new"),
+                };
                 becomes(&held.call, format!("waits ({reason})"), None);
             }
             Entry::Decided(decided) => becomes(&decided.call, "decided".to_owned(), None),

@@ -85,7 +85,10 @@ def read_calls(records):
                 call = {"tool": tool, "covers": covers, "how": "open", "output": None}
                 calls[path + (planned["call"],)] = call
         elif kind == "held":
-            calls[path + (entry["call"],)]["how"] = f"waits ({entry['reason']})"
+            reason = entry["reason"]
+            if isinstance(reason, dict):
+                reason = f"question: {reason['question']['text']}"
+            calls[path + (entry["call"],)]["how"] = f"waits ({reason})"
         elif kind == "decided":
             calls[path + (entry["call"],)]["how"] = "decided"
         elif kind == "call_started":

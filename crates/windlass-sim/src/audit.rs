@@ -289,6 +289,7 @@ impl Frame {
         let fits = match held.reason {
             HoldReason::Approval => seen.attempts == 0 && seen.said.is_none() && is_gated(&seen.planned),
             HoldReason::InDoubt => seen.attempts > 0 && seen.is_once(),
+            HoldReason::Question(_) => seen.attempts > 0 && !seen.nested,
             _ => true,
         };
         if !fits || seen.waits.is_some() {
@@ -307,7 +308,10 @@ impl Frame {
             )));
         }
         let said = match &decided.decision {
-            Decision::Approve | Decision::ApproveEdited { .. } | Decision::DidNotHappen => Said::Yes,
+            Decision::Approve
+            | Decision::ApproveEdited { .. }
+            | Decision::DidNotHappen
+            | Decision::Answer { .. } => Said::Yes,
             Decision::Reject { .. } | Decision::Happened { .. } | Decision::Unknown => Said::No,
         };
         seen.waits = None;

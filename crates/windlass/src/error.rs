@@ -304,6 +304,9 @@ pub enum DecideError {
     /// The decision does not fit the call.
     #[error(transparent)]
     Illegal(#[from] Illegal),
+    /// The answer is not what the question asks for.
+    #[error("the answer cannot be used: {0}")]
+    Answer(String),
     /// The edited arguments are not a JSON object.
     #[error("the edited arguments cannot be used: {0}")]
     Arguments(String),

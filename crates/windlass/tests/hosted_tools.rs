@@ -1,7 +1,5 @@
 //! Tools that the provider runs, and its questions before it calls an MCP server.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
-
 use serde_json::Value;
 use windlass::core::{Call, CallKind, Carried, Item, ToolKey};
 use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest, OfferedKind};

@@ -3,7 +3,7 @@
 use super::apply::Illegal;
 use super::slot::{Slot, SlotState};
 use super::{Run, text};
-use crate::decision::{Decision, HoldReason, Reach, StandingVerdict};
+use crate::decision::{Decision, HoldReason, Reach, Reply, StandingVerdict};
 use crate::entry::{Decided, Held, How};
 use crate::plan::Work;
 
@@ -17,6 +17,9 @@ impl Run {
         let (attempt, edited) = match (&slot.state, &held.reason) {
             (SlotState::Open, HoldReason::Approval) => (0, None),
             (SlotState::Running { attempt, edited }, HoldReason::InDoubt) => (*attempt, edited.clone()),
+            (SlotState::Running { attempt, edited }, HoldReason::Question(_)) if slot.child.is_none() => {
+                (*attempt, edited.clone())
+            }
             _ => return out_of_place("the call has gone on"),
         };
         slot.decided = None;
@@ -56,7 +59,8 @@ impl Run {
             Decision::ApproveEdited { .. }
             | Decision::Happened { .. }
             | Decision::DidNotHappen
-            | Decision::Unknown => return Ok(()),
+            | Decision::Unknown
+            | Decision::Answer { .. } => return Ok(()),
         };
         let key = slot.planned.key.clone();
         if let Some(turn) = self.open_turn_mut() {
@@ -76,37 +80,38 @@ impl Slot {
         if !matches!(self.planned.work, Work::Body { .. }) {
             return wrong("for nobody");
         }
-        let (in_doubt, attempt, edited) = match &self.state {
+        let (reason, attempt, edited) = match &self.state {
             // A decision may come before the call was seen to need one: it is kept, and nobody is asked again.
-            SlotState::Open => (false, 0, None),
-            SlotState::Held { reason, attempt, edited, .. } => {
-                (*reason == HoldReason::InDoubt, *attempt, edited.clone())
-            }
+            SlotState::Open => (HoldReason::Approval, 0, None),
+            SlotState::Held { reason, attempt, edited, .. } => (reason.clone(), *attempt, edited.clone()),
             SlotState::Approved { .. }
             | SlotState::Answered { .. }
             | SlotState::Running { .. }
             | SlotState::Settled { .. } => return Err(Illegal::AlreadyDecided(decided.call.clone())),
         };
-        self.state = match (&decided.decision, in_doubt) {
-            (Decision::Approve, false) => SlotState::Approved { edited: None, attempt },
-            (Decision::ApproveEdited { arguments }, false) => {
+        self.state = match (&decided.decision, reason) {
+            (Decision::Approve, HoldReason::Approval) => SlotState::Approved { edited: None, attempt },
+            (Decision::ApproveEdited { arguments }, HoldReason::Approval) => {
                 SlotState::Approved { edited: Some(arguments.as_str().into()), attempt }
             }
-            (Decision::Reject { message }, false) => rejected(message.as_deref()),
-            (Decision::Happened { output }, true) => {
+            (Decision::Reject { message }, HoldReason::Approval | HoldReason::Question(_)) => {
+                rejected(message.as_deref())
+            }
+            (Decision::Happened { output }, HoldReason::InDoubt) => {
                 SlotState::Answered { how: How::Reconciled, output: output.clone() }
             }
             // What runs again is what ran before, with the arguments that a person may have put in.
-            (Decision::DidNotHappen, true) => SlotState::Approved { edited, attempt },
-            (Decision::Unknown, true) => {
+            (Decision::DidNotHappen, HoldReason::InDoubt) => SlotState::Approved { edited, attempt },
+            (Decision::Unknown, HoldReason::InDoubt) => {
                 SlotState::Answered { how: How::Unknown, output: text::UNKNOWN.into() }
             }
-            (Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }, true) => {
-                return wrong("to know whether it happened");
+            (Decision::Answer { value }, HoldReason::Question(question)) => {
+                self.replies.push(Reply { question, answer: value.clone() });
+                SlotState::Approved { edited, attempt }
             }
-            (Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown, false) => {
-                return wrong("for approval");
-            }
+            (_, HoldReason::InDoubt) => return wrong("to know whether it happened"),
+            (_, HoldReason::Question(_)) => return wrong("for an answer to its question"),
+            (_, HoldReason::Approval) => return wrong("for approval"),
         };
         self.decided = Some((decided.decision.clone(), decided.reach));
         Ok(())

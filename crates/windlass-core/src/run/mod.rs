@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::canonical::Digest;
-use crate::decision::{Pending, Standing, StandingVerdict};
+use crate::decision::{Pending, Reply, Standing, StandingVerdict};
 use crate::entry::Started;
 use crate::failure::Failure;
 use crate::id::{AgentName, CallId, RunId, SessionId};
@@ -384,6 +384,11 @@ impl Run {
     /// The tool that an open call asks for.
     pub fn tool_of(&self, call: &CallId) -> Option<&ToolKey> {
         Some(&self.open_turn()?.slot(call)?.planned.key)
+    }
+
+    /// What the body of an open call asked so far, with the answers.
+    pub fn replies(&self, call: &CallId) -> &[Reply] {
+        self.open_turn().and_then(|turn| turn.slot(call)).map(|slot| &*slot.replies).unwrap_or_default()
     }
 
     /// The calls of the open turn that have no output yet, in the model's order.

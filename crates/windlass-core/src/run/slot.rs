@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Applied, Illegal, Part, Produced, Run, TurnResult};
-use crate::decision::{Decision, HoldReason, Pending, Reach};
+use crate::decision::{Decision, HoldReason, Pending, Reach, Reply};
 use crate::entry::{AfterTools, How, Started};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
 use crate::item::{Call, Item, Output, OutputContent, OutputStatus};
@@ -29,6 +29,8 @@ pub(super) struct Slot {
     /// What was decided about it, and how far that reaches.
     pub(super) decided: Option<(Decision, Reach)>,
     pub(super) child: Option<Box<Run>>,
+    /// What its body asked, with the answers.
+    pub(super) replies: Vec<Reply>,
 }
 
 /// How far a call has come.
@@ -56,7 +58,14 @@ impl Turn {
         calls: impl Iterator<Item = (Planned, Arc<Item>)>,
     ) -> Self {
         let slots: Vec<Slot> = calls
-            .map(|(planned, item)| Slot { planned, item, state: SlotState::Open, decided: None, child: None })
+            .map(|(planned, item)| Slot {
+                planned,
+                item,
+                state: SlotState::Open,
+                decided: None,
+                child: None,
+                replies: Vec::new(),
+            })
             .collect();
         let index = slots.iter().enumerate().map(|(at, slot)| (slot.planned.call.clone(), at)).collect();
         let unsettled =
@@ -173,6 +182,8 @@ impl Slot {
     pub(super) fn has_begun(&self) -> bool {
         match &self.state {
             SlotState::Running { .. } => true,
+            // It ended by asking.
+            SlotState::Held { reason: HoldReason::Question(_), .. } => false,
             SlotState::Held { attempt, .. } | SlotState::Approved { attempt, .. } => *attempt > 0,
             SlotState::Open | SlotState::Answered { .. } | SlotState::Settled { .. } => false,
         }

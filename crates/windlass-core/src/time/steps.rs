@@ -162,13 +162,14 @@ fn model_failed(failed: &ModelFailed) -> String {
 }
 
 fn waits(held: &Held) -> String {
-    let reason = match held.reason {
-        HoldReason::Approval => "waits for approval",
-        HoldReason::InDoubt => "is in doubt",
+    let reason = match &held.reason {
+        HoldReason::Approval => "waits for approval".to_owned(),
+        HoldReason::InDoubt => "is in doubt".to_owned(),
+        HoldReason::Question(question) => format!("asks {}", quoted(&question.text)),
     };
     match held.expires {
         Some(expires) => format!("{reason}, until {}", expires.0),
-        None => reason.to_owned(),
+        None => reason,
     }
 }
 
@@ -184,6 +185,7 @@ pub(super) fn decision_words(decision: &Decision, reach: Reach, by: Option<&str>
         Decision::Happened { output: given } => format!("said to have happened, with {}", output(given)),
         Decision::DidNotHappen => "said not to have happened".to_owned(),
         Decision::Unknown => "said to be unknown to anybody".to_owned(),
+        Decision::Answer { value } => format!("answered with {}", one_line(&value.to_string())),
     };
     if reach == Reach::Always {
         words.push_str(", for good");

@@ -75,6 +75,8 @@ pub enum Rule {
     Unasked,
     /// The call was in doubt.
     InDoubt,
+    /// The call's body asked.
+    Asked,
     /// A decision for good covered it.
     Standing {
         /// The record of that decision.
@@ -102,6 +104,7 @@ impl fmt::Display for Ruling {
             Rule::ToolRule => f.write_str(" (the tool's rule)"),
             Rule::Unasked => f.write_str(" (unasked)"),
             Rule::InDoubt => f.write_str(" (it was in doubt)"),
+            Rule::Asked => f.write_str(" (its body asked)"),
             Rule::Standing { seq } => write!(f, " (the decision for good of record {seq})"),
         }
     }
@@ -152,7 +155,7 @@ struct Known<'a> {
     agent: &'a AgentName,
     tool: &'a ToolKey,
     gate: Gate,
-    in_doubt: bool,
+    waits: Option<&'a HoldReason>,
     /// The decision for good that covers it.
     covered: Option<Standing<'a>>,
     is_ruled: bool,
@@ -189,13 +192,13 @@ impl<'a> Clerk<'a> {
                     let Work::Body { gate, .. } = planned.work else { continue };
                     let (agent, tool) = (&answered.agent, &planned.key);
                     let covered = self.standing.get(&(path, agent, tool)).copied();
-                    let known = Known { agent, tool, gate, in_doubt: false, covered, is_ruled: false };
+                    let known = Known { agent, tool, gate, waits: None, covered, is_ruled: false };
                     self.calls.insert((path, &planned.call), known);
                 }
             }
             Entry::Held(held) => {
                 if let Some(known) = self.calls.get_mut(&(path, &held.call)) {
-                    known.in_doubt = held.reason == HoldReason::InDoubt;
+                    known.waits = Some(&held.reason);
                 }
             }
             Entry::Decided(decided) => self.decided(record, decided),
@@ -229,11 +232,12 @@ impl<'a> Clerk<'a> {
         let path = record.path.as_slice();
         let Some(known) = self.calls.get_mut(&(path, &decided.call)) else { return };
         known.is_ruled = true;
-        let rule = match (known.in_doubt, known.gate) {
-            (true, _) => Rule::InDoubt,
-            (false, Gate::Closed) => Rule::ToolAlways,
-            (false, Gate::Ask) => Rule::ToolRule,
-            (false, Gate::Open) => Rule::Unasked,
+        let rule = match (known.waits, known.gate) {
+            (Some(HoldReason::InDoubt), _) => Rule::InDoubt,
+            (Some(HoldReason::Question(_)), _) => Rule::Asked,
+            (Some(HoldReason::Approval) | None, Gate::Closed) => Rule::ToolAlways,
+            (Some(HoldReason::Approval) | None, Gate::Ask) => Rule::ToolRule,
+            (Some(HoldReason::Approval) | None, Gate::Open) => Rule::Unasked,
         };
         let ruled = Ruled::Said { decision: decided.decision.clone(), reach: decided.reach };
         let ruling = known.ruling(record, &decided.call, ruled, rule, decided.by.clone());

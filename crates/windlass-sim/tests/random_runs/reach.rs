@@ -108,6 +108,7 @@ fn label(entry: &Entry) -> Option<String> {
             Decision::Happened { .. } => "Happened".to_owned(),
             Decision::DidNotHappen => "DidNotHappen".to_owned(),
             Decision::Unknown => "Unknown".to_owned(),
+            Decision::Answer { .. } => "Answer".to_owned(),
         },
         Entry::CallStarted(started) if started.attempt > 1 => "again".to_owned(),
         Entry::CallSettled(settled) if settled.ends_run => "ends run".to_owned(),

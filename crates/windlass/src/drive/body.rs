@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::task::{JoinError, JoinHandle};
-use windlass_core::{CallEndedLate, Entry, How, OutputContent, Runnable};
+use windlass_core::{CallEndedLate, Entry, How, OutputContent, Question, Runnable};
 
 use super::call::{CallWork, Given, given_for_error, given_for_timeout, unless_stopped};
 use super::secret::{self, SECRET, Visibility};
@@ -17,6 +17,13 @@ use crate::run::NextCall;
 use crate::tool::{Prepared, Start, Tool, ToolBody, ToolError};
 
 type BodyResult = Result<OutputContent, ToolError>;
+
+/// What came of running a body.
+pub(super) enum Ended {
+    Given(Given),
+    /// It needs a person's answer.
+    Asks(Question),
+}
 
 /// How a body ended.
 enum BodyEnd {
@@ -33,12 +40,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         &self,
         runnable: Runnable,
         mut work: CallWork<'a, C>,
-    ) -> Result<(CallWork<'a, C>, Given), Halt> {
+    ) -> Result<(CallWork<'a, C>, Ended), Halt> {
         let mut attempt = runnable.attempt();
         let mut prepared = work.ready.prepared.take();
         loop {
             let tool = work.ready.tool.clone();
-            let ToolBody::Function(body) = &tool.body else { return Ok((work, Given::cancelled())) };
+            let ToolBody::Function(body) = &tool.body else {
+                return Ok((work, Ended::Given(Given::cancelled())));
+            };
             let start = match prepared.take() {
                 Some(prepared) => Ok(prepared),
                 None => body.prepare(&work.ready.arguments).map_err(ToolError::tell),
@@ -50,6 +59,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let given = match end {
                 BodyEnd::Done(Ok(output)) => Given::new(How::Succeeded, output),
                 BodyEnd::Done(Err(error)) => {
+                    let error = match error.asked() {
+                        Ok(Question { text, schema }) => {
+                            let text = told(&text, &tool, &work.ready.arguments);
+                            return Ok((work, Ended::Asks(Question { text, schema })));
+                        }
+                        Err(error) => error,
+                    };
                     let error = error.map(|text| told(text, &tool, &work.ready.arguments));
                     let wait = tool.retry.and_then(|retry| retry.wait_after(attempt));
                     match wait {
@@ -75,7 +91,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 BodyEnd::LeftRunning => given_for_timeout(&tool, &work.ctx, How::LeftRunning),
                 BodyEnd::Cancelled => Given::cancelled(),
             };
-            return Ok((work, given));
+            return Ok((work, Ended::Given(given)));
         }
     }
 

@@ -7,9 +7,10 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     BodyKind, CallId, CallPath, CallSettled, Doubt, Entry, Failure, GateStep, Held, HoldReason, How,
-    InvalidStep, OutputContent, Runnable, Step, Timestamp, ToolKey, text,
+    InvalidStep, OutputContent, Reply, Runnable, Step, Timestamp, ToolKey, text,
 };
 
+use super::body::Ended;
 use super::calls::TurnWork;
 use super::prepare::Ready;
 use super::{Driver, Halt, Visibility};
@@ -70,7 +71,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
             (Step::Settle(step), _) => self.settle(None, step.settled).await.map(|()| CallEnd::Settled),
             (Step::Gate(step), Some(ready)) => self.gate(step, ready, turn).await,
             (Step::Run(runnable), Some(ready)) => {
-                let work = self.begin(runnable.call(), ready, turn);
+                let replies = match runnable.attempt() {
+                    1 => Vec::new(),
+                    _ => self.locked(|run| run.replies(runnable.call()).to_vec()),
+                };
+                let work = self.begin_with(runnable.call(), ready, replies, turn);
                 self.run_call(runnable, work).await
             }
             (Step::Invalid(step), Some(ready)) => self.invalid(step, ready, turn).await,
@@ -87,6 +92,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     pub(super) fn begin<'a>(&self, call: &CallId, ready: Ready<C>, turn: &'a TurnWork<C>) -> CallWork<'a, C> {
+        self.begin_with(call, ready, Vec::new(), turn)
+    }
+
+    fn begin_with<'a>(
+        &self,
+        call: &CallId,
+        ready: Ready<C>,
+        replies: Vec<Reply>,
+        turn: &'a TurnWork<C>,
+    ) -> CallWork<'a, C> {
         let run = self.context(turn.agent.name());
         let facts = CallFacts {
             path: CallPath::new(&self.path, call.clone()),
@@ -94,6 +109,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             arguments: ready.arguments.clone(),
             raw_arguments: ready.raw.clone(),
             receipt: ready.tool.receipt(&ready.arguments),
+            replies,
         };
         let ctx = ToolContext::new(
             run,
@@ -179,13 +195,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return self.settle_given(&work, given, Started::No).await;
         }
         self.record(runnable.started()).await?;
-        if let Err(given) = self.tell_start(&work).await {
+        // A call that goes on with an answer was told to have started when it asked.
+        if work.ctx.replies().is_empty()
+            && let Err(given) = self.tell_start(&work).await
+        {
             return self.settle_given(&work, *given, Started::Yes).await;
         }
         match runnable.body() {
             BodyKind::Agent => self.start_agent(work).await,
             BodyKind::Function => {
-                let (work, given) = self.run_body(runnable, work).await?;
+                let (work, given) = match self.run_body(runnable, work).await? {
+                    (work, Ended::Given(given)) => (work, given),
+                    (work, Ended::Asks(question)) => {
+                        if let Some(right) = right {
+                            self.land(right, None).await?;
+                        }
+                        return self.hold(Held::for_answer(work.call, question)).await;
+                    }
+                };
                 let end = self.finish_call(&work, given).await?;
                 if let Some(right) = right {
                     self.land(right, work.ready.tool.receipts.expire_after).await?;

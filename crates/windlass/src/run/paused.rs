@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
 use windlass_core::{
-    CallId, CallPath, Decided, Decision, Digest, Entry, InputAdded, OutputContent, Pending, Reach, Record,
-    Revoked, Run, Standing, Timestamp, Usage, from_text, to_text,
+    CallId, CallPath, Decided, Decision, Digest, Entry, HoldReason, InputAdded, OutputContent, Pending,
+    Question, Reach, Record, Revoked, Run, Standing, Timestamp, Usage, from_text, schema, to_text,
 };
 
 use super::{IntoInput, RunRecord};
@@ -124,6 +125,11 @@ impl Paused {
         self.decide(call, Decision::Unknown, Reach::Call)
     }
 
+    /// Of a call that asks: the answer, with which it goes on. It must fit what the question says of it.
+    pub fn answer(&mut self, call: impl Into<CallPath>, value: impl Into<Value>) -> Result<(), DecideError> {
+        self.decide(call, Decision::Answer { value: value.into() }, Reach::Call)
+    }
+
     /// Takes a decision for good back. Calls that it let run have run.
     pub fn revoke(&mut self, standing: &Standing) -> Result<(), DecideError> {
         let entry = Entry::Revoked(Revoked { agent: standing.agent.clone(), tool: standing.tool.clone() });
@@ -144,9 +150,18 @@ impl Paused {
     ) -> Result<(), DecideError> {
         let path = self.find(call.into())?;
         let digest = self.shown(&path)?;
-        let now = now();
-        if self.pending().iter().any(|pending| pending.path == path && pending.is_over(now)) {
-            return Err(DecideError::Expired(path));
+        if let Some(pending) = self.pending().into_iter().find(|pending| pending.path == path) {
+            if pending.is_over(now()) {
+                return Err(DecideError::Expired(path));
+            }
+            if let (Decision::Answer { value }, HoldReason::Question(Question { schema: Some(schema), .. })) =
+                (&decision, &pending.reason)
+            {
+                let problems = schema::check(schema, value);
+                if !problems.is_empty() {
+                    return Err(DecideError::Answer(schema::describe(&problems)));
+                }
+            }
         }
         let entry = Entry::Decided(Decided {
             call: path.call().clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_core::{Answered, CallId, Effect, Entry, How, Record, Work};
+use windlass_core::{Answered, CallId, Effect, Entry, Held, HoldReason, How, Record, Work};
 
 use super::Settlement;
 
@@ -53,6 +53,10 @@ impl<'a> LastTurn<'a> {
                 if self.effects.get(&place) == Some(&Effect::Once) {
                     self.doubtful.insert(place);
                 }
+            }
+            // It ended by asking, before it had any effect.
+            Entry::Held(Held { call, reason: HoldReason::Question(_), .. }) => {
+                self.doubtful.remove(&(path, call));
             }
             Entry::CallSettled(settled) => {
                 let place = (path, &settled.call);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use windlass_core::{AgentName, CallPath, Digest, RunId, ToolKey};
+use windlass_core::{AgentName, CallPath, Digest, Question, Reply, RunId, ToolKey};
 
 use crate::artefact::Artefacts;
 use crate::error::StoreError;
@@ -68,6 +68,7 @@ struct Inner<C> {
     cancel: CancellationToken,
     emitter: BodyEmitter,
     artefacts: Arc<Artefacts>,
+    replies: Vec<Reply>,
 }
 
 /// What a call's context is made of.
@@ -77,6 +78,7 @@ pub(crate) struct CallFacts {
     pub(crate) arguments: Arc<str>,
     pub(crate) raw_arguments: Arc<str>,
     pub(crate) receipt: Option<Digest>,
+    pub(crate) replies: Vec<Reply>,
 }
 
 impl<C> ToolContext<C> {
@@ -87,8 +89,9 @@ impl<C> ToolContext<C> {
         emitter: BodyEmitter,
         artefacts: Arc<Artefacts>,
     ) -> Self {
-        let CallFacts { path, tool, arguments, raw_arguments, receipt } = facts;
-        let inner = Inner { run, path, tool, arguments, raw_arguments, receipt, cancel, emitter, artefacts };
+        let CallFacts { path, tool, arguments, raw_arguments, receipt, replies } = facts;
+        let inner =
+            Inner { run, path, tool, arguments, raw_arguments, receipt, cancel, emitter, artefacts, replies };
         Self { inner: Arc::new(inner) }
     }
 
@@ -145,6 +148,30 @@ impl<C> ToolContext<C> {
             }
         };
         format!("wl-{}", &digest.to_string()[..32])
+    }
+
+    /// What the body asked in earlier attempts, with the answers, in order.
+    pub fn replies(&self) -> &[Reply] {
+        &self.inner.replies
+    }
+
+    /// The answer to a question, where it was asked and answered. A body that needs to know something looks here
+    /// first, and asks if there is nothing:
+    ///
+    /// ```
+    /// use windlass::core::Question;
+    /// use windlass::prelude::*;
+    ///
+    /// /// Books a table.
+    /// #[tool]
+    /// async fn book(ctx: &ToolContext<()>, guests: u32) -> Result<String, ToolError> {
+    ///     let question = Question::new("Inside or outside?");
+    ///     let Some(place) = ctx.reply(&question) else { return Err(ToolError::ask(question)) };
+    ///     Ok(format!("a table for {guests}, {}", place.as_str().unwrap_or("anywhere")))
+    /// }
+    /// ```
+    pub fn reply(&self, question: &Question) -> Option<&Value> {
+        self.inner.replies.iter().find(|reply| reply.question == *question).map(|reply| &reply.answer)
     }
 
     /// Resolves when the call should stop: the run is cancelled, or a deadline has passed. Bodies that hold

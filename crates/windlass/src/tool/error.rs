@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::fmt;
 
+use windlass_core::Question;
+
 /// Why a tool's body failed.
 ///
 /// What was written for the model ([`ToolError::tell`], or a plain string as the error type) reaches it. The
@@ -14,6 +16,7 @@ use std::fmt;
 pub struct ToolError {
     message: String,
     audience: Audience,
+    question: Option<Box<Question>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +28,28 @@ enum Audience {
 impl ToolError {
     /// A failure that the model is told of in these words.
     pub fn tell(message: impl Into<String>) -> Self {
-        Self { message: message.into(), audience: Audience::Model }
+        Self { message: message.into(), audience: Audience::Model, question: None }
     }
 
     /// A failure whose words are for the operator alone.
     pub fn hidden(message: impl Into<String>) -> Self {
-        Self { message: message.into(), audience: Audience::Operator }
+        Self { message: message.into(), audience: Audience::Operator, question: None }
+    }
+
+    /// No failure: the body needs a person's answer before it can go on. The call waits, and so does the run once
+    /// nothing else moves. With the answer the body runs again from its beginning, and finds it in
+    /// [`ToolContext::reply`](crate::ToolContext::reply). A body asks before it has any effect.
+    pub fn ask(question: Question) -> Self {
+        let message = format!("it asks: {}", question.text);
+        Self { message, audience: Audience::Operator, question: Some(Box::new(question)) }
+    }
+
+    /// What the body asks; or itself, where it is a failure.
+    pub(crate) fn asked(self) -> Result<Question, Self> {
+        match self.question {
+            Some(question) => Ok(*question),
+            None => Err(self),
+        }
     }
 
     /// What the operator sees.
