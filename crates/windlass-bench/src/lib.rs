@@ -86,7 +86,7 @@ impl Model for Scripted {
         } else {
             vec![Arc::new(Item::assistant("done"))]
         };
-        Ok(Answer { items, usage: Some(Usage::tokens(10, 5)), response_id: None })
+        Ok(Answer { items, usage: Some(Usage::tokens(10, 5)), ..Answer::default() })
     }
 }
 

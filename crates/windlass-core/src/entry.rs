@@ -118,6 +118,12 @@ pub struct Answered {
     /// The provider's id of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_id: Option<String>,
+    /// The provider's id of the request, for asking the provider about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The model that answered, as the provider names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// What a turn's results mean for the run.
@@ -170,6 +176,16 @@ pub struct ModelFailed {
     /// After how many milliseconds it is tried again; absent where it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// What it cost, where the provider said so though it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+impl ModelFailed {
+    /// What it cost: a request, and whatever else is known.
+    pub fn cost(&self) -> Usage {
+        self.usage.unwrap_or_else(Usage::unknown)
+    }
 }
 
 /// A call waits for a person.

@@ -16,6 +16,9 @@ pub struct Usage {
     /// Of these, tokens that a cache served.
     #[serde(skip_serializing_if = "is_zero")]
     pub cached_tokens: u64,
+    /// Of these, tokens that were put into a cache.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_written_tokens: u64,
     /// Tokens written.
     pub output_tokens: u64,
     /// Of these, tokens of reasoning.
@@ -45,6 +48,7 @@ impl Usage {
         self.unknown += other.unknown;
         self.input_tokens += other.input_tokens;
         self.cached_tokens += other.cached_tokens;
+        self.cache_written_tokens += other.cache_written_tokens;
         self.output_tokens += other.output_tokens;
         self.reasoning_tokens += other.reasoning_tokens;
     }

@@ -170,7 +170,7 @@ impl Audit {
             Entry::Started(started) => return self.started(path, started),
             Entry::Answered(answered) => self.usage.add(&answered.usage),
             Entry::AnswerRefused(refused) => self.usage.add(&refused.usage),
-            Entry::ModelFailed(_) => self.usage.add(&Usage::unknown()),
+            Entry::ModelFailed(failed) => self.usage.add(&failed.cost()),
             _ => {}
         }
         let frame = self.frames.get_mut(path).ok_or_else(|| Broken::new("nothing was started there"))?;

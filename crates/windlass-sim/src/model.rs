@@ -87,7 +87,7 @@ impl Model for SimModel {
             }
         }
         let usage = rng.chance(90).then(|| Usage::tokens(rng.below(1000), rng.below(100)));
-        Ok(Answer { items: items.into_iter().map(Arc::new).collect(), usage, response_id: None })
+        Ok(Answer { items: items.into_iter().map(Arc::new).collect(), usage, ..Answer::default() })
     }
 }
 

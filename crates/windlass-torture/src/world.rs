@@ -69,7 +69,7 @@ impl Model for Scripted {
                 })
                 .collect()
         };
-        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), response_id: None })
+        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), ..Answer::default() })
     }
 }
 

@@ -20,7 +20,7 @@ fn counted(name: &str, runs: &Arc<AtomicU32>) -> Tool {
 
 fn answer(calls: &[(&str, &str)]) -> Answer {
     let items = calls.iter().map(|(id, name)| Arc::new(Item::call(*id, *name, "{}"))).collect();
-    Answer { items, usage: None, response_id: None }
+    Answer { items, ..Answer::default() }
 }
 
 fn outputs(outcome: &Outcome) -> Vec<(String, String)> {

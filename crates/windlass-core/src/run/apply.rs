@@ -12,7 +12,6 @@ use crate::id::{AgentName, CallId};
 use crate::item::{Handoff, Item, Output, OutputContent, OutputStatus, Role};
 use crate::plan::{Planned, Work};
 use crate::tool::Gate;
-use crate::usage::Usage;
 
 /// What else follows from an entry.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,9 +101,9 @@ impl Run {
                 self.turn += 1;
                 self.usage.add(&refused.usage);
             }
-            Entry::ModelFailed(_) => {
+            Entry::ModelFailed(failed) => {
                 self.must_be_ready("model_failed")?;
-                self.usage.add(&Usage::unknown());
+                self.usage.add(&failed.cost());
             }
             Entry::Held(held) => {
                 self.held(held)?;
@@ -388,6 +387,8 @@ impl Run {
         self.produced.push(Produced { agent: turn.agent, item: handoff, part: Part::Handoff });
         if let Some(history) = &handed.history {
             self.history.clone_from(history);
+            // The provider holds another conversation than the one that goes on.
+            self.last_response_id = None;
         }
         self.history.append(&mut self.added_input);
         self.agent = handed.to.clone();

@@ -71,7 +71,8 @@ fn answered(agent: &str, items: Vec<Arc<Item>>) -> Answered {
     let Plan { items, calls, repeated } =
         plan(items, &agent.into(), &seen, lookup).expect("it can be planned");
     let (agent, usage) = (agent.into(), Usage::default());
-    Answered { agent, items, calls, repeated, after: crate::AfterTools::RunAgain, usage, response_id: None }
+    let after = crate::AfterTools::RunAgain;
+    Answered { agent, items, calls, repeated, after, usage, response_id: None, request_id: None, model: None }
 }
 
 #[test]

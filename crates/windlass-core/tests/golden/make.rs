@@ -71,7 +71,17 @@ impl Journal {
         let usage = Usage { cached_tokens: 3, reasoning_tokens: 2, ..Usage::tokens(20, 7) };
         self.add_in(
             path,
-            Entry::Answered(Answered { agent, items, calls, repeated, after, usage, response_id }),
+            Entry::Answered(Answered {
+                agent,
+                items,
+                calls,
+                repeated,
+                after,
+                usage,
+                response_id,
+                request_id: None,
+                model: None,
+            }),
         );
     }
 
@@ -162,6 +172,7 @@ fn finished() -> Vec<Record> {
         agent: "desk".into(),
         error: "overloaded".to_owned(),
         retry_after_ms: Some(500),
+        usage: None,
     }));
     let reasoning = Item::Reasoning(Reasoning {
         summary: "Two names, two looks.".to_owned(),

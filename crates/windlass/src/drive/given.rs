@@ -42,9 +42,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Ok(Plan { items, calls, repeated }) => {
                 self.tools = Some(tools);
                 self.shown.clear();
-                let (after, response_id) = (AfterTools::RunAgain, answer.response_id);
-                let answered = Answered { agent: name, items, calls, repeated, after, usage, response_id };
-                self.record(Entry::Answered(answered)).await?;
+                self.record(Entry::Answered(Answered {
+                    agent: name,
+                    items,
+                    calls,
+                    repeated,
+                    after: AfterTools::RunAgain,
+                    usage,
+                    response_id: answer.response_id,
+                    request_id: answer.request_id,
+                    model: answer.model,
+                }))
+                .await?;
                 self.emitter.settled().await;
                 Ok(())
             }

@@ -56,12 +56,22 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     ToolUse::StopAt(names) => AfterTools::StopAt(names.clone()),
                     ToolUse::Judge(_) => AfterTools::Ask,
                 };
-                let response_id = answer.response_id;
+                let Answer { response_id, request_id, model, .. } = answer;
                 self.tools = Some(tools);
                 self.shown.clear();
                 let agent = name;
-                let answered = Answered { agent, items, calls, repeated, after, usage, response_id };
-                self.record(Entry::Answered(answered)).await?;
+                self.record(Entry::Answered(Answered {
+                    agent,
+                    items,
+                    calls,
+                    repeated,
+                    after,
+                    usage,
+                    response_id,
+                    request_id,
+                    model,
+                }))
+                .await?;
                 // What a watcher was shown it may still stop, before any of it takes effect.
                 self.emitter.settled().await;
                 self.check_loop().await
@@ -151,11 +161,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let wait = wait_before(&retry, attempt, error.advice());
+            let chance = spread(self.run().id().as_str(), turn, attempt);
+            let wait = wait_before(&retry, attempt, error.advice(), chance);
             self.record(Entry::ModelFailed(ModelFailed {
                 agent: agent.name().clone(),
                 error: readable(error.to_string()),
                 retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                usage: error.usage().copied(),
             }))
             .await?;
             let Some(wait) = wait else {
@@ -225,7 +237,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if was_asked.into_inner() {
             // What it costs to be asked and not listened to, nobody says.
             let error = "the run went on without its answer".to_owned();
-            let failed = ModelFailed { agent: agent.name().clone(), error, retry_after_ms: None };
+            let failed =
+                ModelFailed { agent: agent.name().clone(), error, retry_after_ms: None, usage: None };
             self.record(Entry::ModelFailed(failed)).await?;
         }
         Err(halt)
@@ -281,15 +294,36 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 }
 
-/// How long to wait before asking again; none where it is of no use. Without chance in it, because a run must
-/// be the same when it is simulated: servers that want their clients spread say so with a wait of their own.
-fn wait_before(retry: &ModelRetry, attempt: u32, advice: RetryAdvice) -> Option<Duration> {
+/// How long to wait before asking again; none where it is of no use, or where the provider wants more patience
+/// than the run has. `chance` (0 to 1) spreads runs that fail at the same moment: the usual wait is shortened by
+/// up to a half, and the provider's own is lengthened by up to a quarter, because earlier than that is in vain.
+fn wait_before(retry: &ModelRetry, attempt: u32, advice: RetryAdvice, chance: f64) -> Option<Duration> {
     if attempt >= retry.attempts {
         return None;
     }
     match advice {
         RetryAdvice::Never => None,
-        RetryAdvice::Safe => Some(retry.base.saturating_mul(1 << (attempt - 1).min(16)).min(retry.longest)),
-        RetryAdvice::After(wait) => Some(wait.min(retry.longest)),
+        RetryAdvice::Safe => {
+            let usual = retry.base.saturating_mul(1 << (attempt - 1).min(16)).min(retry.longest);
+            Some(usual.mul_f64(1.0 - chance / 2.0))
+        }
+        RetryAdvice::After(wait) if wait > retry.longest => None,
+        RetryAdvice::After(wait) => Some(wait.mul_f64(1.0 + chance / 4.0).min(retry.longest)),
     }
 }
+
+/// A number from 0 to 1 that differs between runs, turns and attempts, and is the same whenever a run is
+/// simulated again.
+fn spread(run: &str, turn: u32, attempt: u32) -> f64 {
+    // FNV-1a, with a last mixing step because short inputs leave its upper bits alike.
+    let bytes = run.bytes().chain(turn.to_le_bytes()).chain(attempt.to_le_bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    f64::from((mixed >> 32) as u32) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;

@@ -1,9 +1,11 @@
 //! Models: what answers. One method, streamed or not: a streamed answer is the same answer, seen sooner.
 
+mod error;
 mod layer;
 mod scripted;
 mod settings;
 
+pub use error::{ModelError, ModelErrorKind, RetryAdvice};
 pub use layer::{ModelLayer, NextModel};
 pub use scripted::{RecordedRequest, Reply, ScriptedModel, item_line};
 pub use settings::{ModelSettings, ToolChoice};
@@ -11,13 +13,13 @@ pub use settings::{ModelSettings, ToolChoice};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use windlass_core::{AgentName, CallId, Item, Usage};
 
+use crate::error::readable;
 use crate::event::{Emitter, EventKind};
 
 /// Something that answers a conversation.
@@ -122,53 +124,10 @@ pub struct Answer {
     pub usage: Option<Usage>,
     /// The provider's id of the answer.
     pub response_id: Option<String>,
-}
-
-/// Why a model did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct ModelError {
-    message: String,
-    retry: RetryAdvice,
-    #[source]
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
-
-/// Whether asking again may help, and is safe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryAdvice {
-    /// Asking again is of no use, or may repeat what the provider already did.
-    Never,
-    /// The request did nothing, and may be sent again after the usual wait.
-    Safe,
-    /// The same, after the wait that the provider named.
-    After(Duration),
-}
-
-impl ModelError {
-    /// An error that asking again does not mend.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retry: RetryAdvice::Never, source: None }
-    }
-
-    /// Says whether asking again may help.
-    #[must_use]
-    pub fn retry(mut self, advice: RetryAdvice) -> Self {
-        self.retry = advice;
-        self
-    }
-
-    /// Keeps the error that caused it.
-    #[must_use]
-    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    /// Whether asking again may help.
-    pub fn advice(&self) -> RetryAdvice {
-        self.retry
-    }
+    /// The provider's id of the request, for asking the provider about it.
+    pub request_id: Option<String>,
+    /// The model that answered, as the provider names it.
+    pub model: Option<String>,
 }
 
 /// Where a model puts the pieces of its answer as they come.
@@ -200,6 +159,11 @@ impl Deltas {
     /// A piece of the reasoning that may be shown.
     pub async fn reasoning(&self, delta: impl Into<String>) {
         self.emitter.emit(EventKind::ReasoningDelta { delta: delta.into() }).await;
+    }
+
+    /// Something went wrong that the answer survives, such as a model that another one stands in for.
+    pub async fn warning(&self, message: impl Into<String>) {
+        self.emitter.emit(EventKind::Warning { message: readable(message.into()) }).await;
     }
 
     /// A piece of a call's arguments.

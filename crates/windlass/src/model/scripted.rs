@@ -228,7 +228,7 @@ impl Model for ScriptedModel {
         Ok(Answer {
             items: reply.items.into_iter().map(Arc::new).collect(),
             usage: reply.usage,
-            response_id: None,
+            ..Answer::default()
         })
     }
 

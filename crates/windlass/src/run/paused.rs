@@ -239,7 +239,7 @@ pub(crate) fn add_usage(usage: &mut Usage, entry: &Entry) {
     match entry {
         Entry::Answered(answered) => usage.add(&answered.usage),
         Entry::AnswerRefused(refused) => usage.add(&refused.usage),
-        Entry::ModelFailed(_) => usage.add(&Usage::unknown()),
+        Entry::ModelFailed(failed) => usage.add(&failed.cost()),
         _ => {}
     }
 }

@@ -53,7 +53,7 @@ impl Model for Restless {
                 items.push(Arc::new(Item::call(format!("{turn}-{at}"), tool, arguments.to_string())));
             }
         }
-        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), response_id: None })
+        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), ..Answer::default() })
     }
 }
 

@@ -31,7 +31,7 @@ impl Model for Busy {
             };
             (0..self.width).map(|at| Arc::new(call(at))).collect()
         };
-        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), response_id: None })
+        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), ..Answer::default() })
     }
 }
 

@@ -114,7 +114,7 @@ fn entry(run: &Run, line: &str) -> Entry {
         }
         "failed_model" => {
             let (agent, error) = (run.agent().clone(), "overloaded".to_owned());
-            Entry::ModelFailed(ModelFailed { agent, error, retry_after_ms: None })
+            Entry::ModelFailed(ModelFailed { agent, error, retry_after_ms: None, usage: None })
         }
         "hold" => Entry::Held(Held { call: call(), reason: HoldReason::Approval, expires: None }),
         "doubt" => Entry::Held(Held { call: call(), reason: HoldReason::InDoubt, expires: None }),
@@ -172,7 +172,8 @@ pub(super) fn answer(run: &Run, items: Vec<Item>, after: AfterTools) -> Entry {
     let Plan { items, calls, repeated } =
         plan(items, &agent, run.seen(), look_up).expect("it can be planned");
     let usage = Usage::tokens(1, 1);
-    Entry::Answered(Answered { agent, items, calls, repeated, after, usage, response_id: None })
+    let (response_id, request_id, model) = (None, None, None);
+    Entry::Answered(Answered { agent, items, calls, repeated, after, usage, response_id, request_id, model })
 }
 
 fn calls(words: &[&str]) -> Vec<Item> {

@@ -57,7 +57,8 @@ fn options(run: &Run, path: &[CallId], choices: &mut Choices<'_>, next_id: &mut 
     let fail = |failure| Entry::Failed(Failed { failure });
     match run.next() {
         Next::Model { agent, .. } => {
-            let failed = ModelFailed { agent, error: "busy".to_owned(), retry_after_ms: Some(1) };
+            let failed =
+                ModelFailed { agent, error: "busy".to_owned(), retry_after_ms: Some(1), usage: None };
             add(match choices.upto(10) {
                 0 => Entry::ModelFailed(failed),
                 1 => answer(run, vec![Item::assistant("said")], AfterTools::RunAgain),
