@@ -192,6 +192,13 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
+    /// Nobody is asked, whatever the tool said before: for a policy that knows better.
+    #[must_use]
+    pub fn approve_never(mut self) -> Self {
+        self.approval = Approval::Never;
+        self
+    }
+
     /// A person decides before calls whose arguments the rule picks. `A` is the type of the tool's arguments,
     /// or [`Value`]. A rule that panics, or is given another type, asks.
     #[must_use]

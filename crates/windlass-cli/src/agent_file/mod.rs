@@ -1,0 +1,176 @@
+//! An agent from a file: `agent.toml` says who it is, what it may use, and whom it must ask.
+
+mod duration;
+mod model;
+mod policy;
+mod script;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use windlass::model::ModelSettings;
+use windlass::{Agent, RunBuilder};
+
+use self::duration::Span;
+use self::policy::Policy;
+use crate::problem::Problem;
+use crate::project::AGENT_FILE;
+
+/// How long a run stays owned after its process is gone. A command is watched by a person who may want to go on
+/// soon, so it is shorter than the library's own.
+const LEASE: Duration = Duration::from_secs(5);
+/// How many turns a run may take, unless the agent says otherwise.
+const TURNS: u32 = 30;
+
+/// An agent's file, read.
+#[derive(Debug)]
+pub(crate) struct AgentFile {
+    path: PathBuf,
+    folder: PathBuf,
+    spec: Spec,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spec {
+    name: Option<String>,
+    instructions: Option<String>,
+    instructions_file: Option<PathBuf>,
+    model: Option<String>,
+    #[serde(default)]
+    tools: Vec<String>,
+    #[serde(default)]
+    settings: Settings,
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default)]
+    policy: Policy,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    max_tokens: Option<u64>,
+    reasoning_effort: Option<String>,
+    parallel_calls: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    turns: Option<u32>,
+    concurrency: Option<usize>,
+    lease: Option<Span>,
+    approvals_expire_after: Option<Span>,
+}
+
+impl AgentFile {
+    /// Reads the agent of a folder, or of a file.
+    pub(crate) fn read(named: &Path) -> Result<Self, Problem> {
+        let path = if named.is_dir() { named.join(AGENT_FILE) } else { named.to_owned() };
+        let shown = path.display();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Problem::not_found(format!("there is no agent at `{}`", named.display()))
+                    .hint("an agent is a folder with an agent.toml; `windlass new NAME` makes one"));
+            }
+            Err(error) => return Err(Problem::new(format!("`{shown}` cannot be read: {error}"))),
+        };
+        let spec = toml::from_str(&text).map_err(|error| {
+            Problem::new(format!("`{shown}` is not an agent's file:\n{}", error.to_string().trim_end()))
+                .hint("docs/guide/command.md lists what may stand in it")
+        })?;
+        let path = std::path::absolute(&path)?;
+        let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+        Ok(Self { path, folder, spec })
+    }
+
+    /// Whether a folder or file is an agent's.
+    pub(crate) fn is_there(named: &Path) -> bool {
+        if named.is_dir() {
+            named.join(AGENT_FILE).is_file()
+        } else {
+            named.extension().is_some_and(|extension| extension == "toml") && named.is_file()
+        }
+    }
+
+    /// Its file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name: what the file says, or else that of the folder.
+    pub(crate) fn name(&self) -> String {
+        let of_folder = || self.folder.file_name().map(|name| name.to_string_lossy().into_owned());
+        self.spec.name.clone().or_else(of_folder).unwrap_or_else(|| "agent".to_owned())
+    }
+
+    /// The model that it names.
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.spec.model.as_deref()
+    }
+
+    /// The agent, ready to run, with another model where one is named.
+    pub(crate) async fn build(&self, model: Option<&str>) -> Result<Agent, Problem> {
+        let named = model.or(self.model()).ok_or_else(|| {
+            Problem::new(format!("agent `{}` names no model", self.name()))
+                .hint("write `model = \"provider:name\"` in its file, or give --model provider:name")
+        })?;
+        let mut agent = Agent::new(self.name()).model(model::find(named, &self.folder)?);
+        if let Some(text) = self.instructions()? {
+            agent = agent.instructions(text);
+        }
+        let tools = tools::find(&self.spec.tools, &self.folder)?;
+        let Settings { temperature, top_p, max_tokens, reasoning_effort, parallel_calls } =
+            &self.spec.settings;
+        Ok(agent.tools(self.spec.policy.applied_to(tools)?).settings(ModelSettings {
+            temperature: *temperature,
+            top_p: *top_p,
+            max_tokens: *max_tokens,
+            reasoning_effort: reasoning_effort.clone(),
+            parallel_calls: *parallel_calls,
+            ..ModelSettings::default()
+        }))
+    }
+
+    /// Puts the agent's limits on a run.
+    pub(crate) fn limited(&self, run: RunBuilder) -> RunBuilder {
+        let limits = &self.spec.limits;
+        let mut run =
+            run.max_turns(limits.turns.unwrap_or(TURNS)).lease(limits.lease.map_or(LEASE, Span::get));
+        if let Some(concurrency) = limits.concurrency {
+            run = run.concurrency(concurrency);
+        }
+        if let Some(expiry) = limits.approvals_expire_after {
+            run = run.approvals_expire_after(expiry.get());
+        }
+        run
+    }
+
+    fn instructions(&self) -> Result<Option<String>, Problem> {
+        match (&self.spec.instructions, &self.spec.instructions_file) {
+            (Some(_), Some(_)) => Err(Problem::new(format!(
+                "`{}` has both `instructions` and `instructions_file`",
+                self.path.display()
+            ))
+            .hint("keep one of them")),
+            (Some(text), None) => Ok(Some(text.clone())),
+            (None, Some(file)) => {
+                let file = self.folder.join(file);
+                let text = std::fs::read_to_string(&file);
+                text.map(Some).map_err(|error| {
+                    Problem::not_found(format!(
+                        "the instructions `{}` cannot be read: {error}",
+                        file.display()
+                    ))
+                })
+            }
+            (None, None) => Ok(None),
+        }
+    }
+}

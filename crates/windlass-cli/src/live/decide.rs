@@ -1,0 +1,216 @@
+//! Asking a person about a call, where the run shows it.
+
+use windlass::core::{HoldReason, Pending};
+use windlass::{DecideError, Paused};
+
+use super::{Answers, Driving};
+use crate::problem::Problem;
+use crate::term::{Form, Paint, Term, Typed, clip, fields, one_line, pad};
+
+/// How long one argument may be in a question, in lines.
+const LONGEST_ARGUMENT: usize = 20;
+
+/// What came of asking.
+pub(super) enum Decided {
+    /// Something was decided.
+    GoOn(Paused),
+    /// Nothing was: the run waits.
+    Wait(Paused),
+}
+
+/// What a person said about one call.
+enum Said {
+    Something,
+    Later,
+}
+
+impl Driving {
+    /// Asks about every call that waits.
+    pub(super) async fn decide(&mut self, mut paused: Paused) -> Result<Decided, Problem> {
+        let mut is_any_decided = false;
+        paused.decide_as(person());
+        for pending in paused.pending() {
+            let said = match (self.answers, &pending.reason) {
+                (Answers::Leave, _) => Said::Later,
+                (Answers::Yes, HoldReason::Approval) => {
+                    paused.approve(pending.path.clone())?;
+                    if self.term.form() == Form::Human {
+                        let said = format!("  ! {} is approved, because of --yes", pending.tool);
+                        self.term.note(self.term.paint().of(Paint::Note, &said));
+                    }
+                    Said::Something
+                }
+                (Answers::Yes, _) if !self.term.can_ask() => Said::Later,
+                (Answers::Ask, HoldReason::Approval) => self.ask_approval(&mut paused, &pending).await?,
+                (Answers::Yes | Answers::Ask, HoldReason::InDoubt) => {
+                    self.ask_what_happened(&mut paused, &pending).await?
+                }
+                // A question of a kind that this version does not know is nobody's to answer here.
+                (Answers::Yes | Answers::Ask, _) => Said::Later,
+            };
+            match said {
+                Said::Something => is_any_decided = true,
+                Said::Later => break,
+            }
+        }
+        Ok(if is_any_decided { Decided::GoOn(paused) } else { Decided::Wait(paused) })
+    }
+
+    async fn ask_approval(&mut self, paused: &mut Paused, pending: &Pending) -> Result<Said, Problem> {
+        let tool = pending.tool.to_string();
+        self.show(pending, &format!("{} would like to call {tool}:", pending.agent));
+        loop {
+            let prompt = format!(
+                "  Allow it? {} ",
+                choices(
+                    &self.term,
+                    &[("y", "es"), ("n", "o"), ("a", "lways in this run"), ("e", "dit"), ("l", "ater"),]
+                )
+            );
+            let answer = match self.asker.decision(&self.term, &prompt, &mut self.signals).await {
+                Typed::Line(answer) => answer,
+                Typed::End | Typed::Interrupt => return Ok(self.leave()),
+            };
+            let path = pending.path.clone();
+            match answer.trim().to_lowercase().as_str() {
+                "y" | "yes" => paused.approve(path)?,
+                "a" | "always" => paused.approve_always(path)?,
+                "n" | "no" => match self
+                    .asker
+                    .line(&self.term, "  Why? (Enter for no reason) ", &mut self.signals)
+                    .await
+                {
+                    Typed::Line(why) if !why.trim().is_empty() => paused.reject_because(path, why.trim())?,
+                    Typed::Line(_) | Typed::End => paused.reject(path)?,
+                    Typed::Interrupt => return Ok(self.leave()),
+                },
+                "e" | "edit" => {
+                    self.term.note(format!("  {}", self.term.paint().of(Paint::Faint, &pending.arguments)));
+                    let edited =
+                        self.asker.line(&self.term, "  Other arguments, as JSON: ", &mut self.signals).await;
+                    let Typed::Line(edited) = edited else { return Ok(self.leave()) };
+                    match paused.approve_edited(path, &edited) {
+                        Ok(()) => {}
+                        Err(error @ DecideError::Arguments(_)) => {
+                            self.term.note(format!("  {error}"));
+                            continue;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                "l" | "later" => return Ok(Said::Later),
+                _ => continue,
+            }
+            return Ok(Said::Something);
+        }
+    }
+
+    async fn ask_what_happened(&mut self, paused: &mut Paused, pending: &Pending) -> Result<Said, Problem> {
+        let tool = pending.tool.to_string();
+        self.show(pending, &format!("{tool} had started when its process ended. Did it happen?"));
+        loop {
+            let prompt = format!(
+                "  Say what you know: {} ",
+                choices(
+                    &self.term,
+                    &[("h", "appened"), ("r", "un it, it did not happen"), ("u", "nknown"), ("l", "ater"),]
+                )
+            );
+            let answer = match self.asker.decision(&self.term, &prompt, &mut self.signals).await {
+                Typed::Line(answer) => answer,
+                Typed::End | Typed::Interrupt => return Ok(self.leave()),
+            };
+            let path = pending.path.clone();
+            match answer.trim().to_lowercase().as_str() {
+                "h" | "happened" => {
+                    let prompt = "  What did it give? (for the model) ";
+                    let Typed::Line(output) = self.asker.line(&self.term, prompt, &mut self.signals).await
+                    else {
+                        return Ok(self.leave());
+                    };
+                    paused.it_happened(path, output)?;
+                }
+                "r" | "run" => paused.it_did_not_happen(path)?,
+                "u" | "unknown" => paused.nobody_knows(path)?,
+                "l" | "later" => return Ok(Said::Later),
+                _ => continue,
+            }
+            return Ok(Said::Something);
+        }
+    }
+
+    fn leave(&self) -> Said {
+        self.term.note("");
+        Said::Later
+    }
+
+    /// Shows a call, so that it can be read: an argument a line, long ones in several.
+    fn show(&self, pending: &Pending, title: &str) {
+        let paint = self.term.paint();
+        let width = self.term.width().saturating_sub(5);
+        self.term.note(format!("\n  {}", paint.of(Paint::Wait, title)));
+        for line in arguments(pending, width) {
+            self.term.note(format!("  {} {line}", paint.of(Paint::Faint, "│")));
+        }
+    }
+}
+
+/// Arguments, one a line.
+fn arguments(pending: &Pending, width: usize) -> Vec<String> {
+    let value = pending.value();
+    let Some(fields) = value.as_object() else { return vec![clip(&one_line(&pending.arguments), width)] };
+    let name_width = fields.keys().map(|name| name.chars().count()).max().unwrap_or(0).min(16);
+    let mut lines = Vec::new();
+    for (name, value) in fields {
+        let text = match value.as_str() {
+            Some(text) => text.to_owned(),
+            None => value.to_string(),
+        };
+        let all: Vec<&str> = text.lines().collect();
+        let shown = all.iter().take(LONGEST_ARGUMENT);
+        for (place, line) in shown.enumerate() {
+            let name = if place == 0 { name.as_str() } else { "" };
+            lines.push(clip(&format!("{}  {}", pad(name, name_width), plain(line)), width));
+        }
+        match all.len() {
+            0 => lines.push(name.clone()),
+            count if count > LONGEST_ARGUMENT => {
+                let more = count - LONGEST_ARGUMENT;
+                lines.push(format!("{}  ⋯ {more} lines more", pad("", name_width)));
+            }
+            _ => {}
+        }
+    }
+    if lines.is_empty() {
+        lines.push("no arguments".to_owned());
+    }
+    lines
+}
+
+/// A line with nothing in it that a terminal would take for an order.
+fn plain(line: &str) -> String {
+    line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+fn choices(term: &Term, choices: &[(&str, &str)]) -> String {
+    let paint = term.paint();
+    let choices = choices.iter().map(|(key, rest)| format!("[{}]{rest}", paint.of(Paint::Title, key)));
+    format!("{} ›", choices.collect::<Vec<_>>().join(" "))
+}
+
+/// A call that waits, on one line.
+pub(crate) fn pending_line(pending: &Pending, width: usize) -> String {
+    let why = match pending.reason {
+        HoldReason::Approval => "",
+        HoldReason::InDoubt => "  (in doubt)",
+        _ => "  (a question)",
+    };
+    let line = format!("{}  {}  {}{why}", pending.path, pending.tool, fields(&pending.arguments));
+    clip(&line, width)
+}
+
+/// In whose name decisions are made at this terminal.
+fn person() -> String {
+    let named = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    named("USER").or_else(|| named("USERNAME")).unwrap_or_else(|| "somebody at the terminal".to_owned())
+}
