@@ -1,0 +1,28 @@
+use super::*;
+
+#[test]
+fn a_name_that_nobody_knows_says_what_there_is() {
+    let error = Weights::find("gpt-17", &mut |_, _| {}).expect_err("there is none");
+    let text = error.to_string();
+    assert!(text.contains("`gpt-17`") && text.contains("`smollm2-135m`") && text.contains("hint:"), "{text}");
+}
+
+#[test]
+fn a_file_that_was_changed_is_not_used() {
+    let folder = tempfile::tempdir().expect("there is a disk");
+    let known = Weights::known()[0];
+    fs::write(folder.path().join(known.file), b"something else").expect("it can be written");
+    let error = Weights::find_in(folder.path(), known.name, &mut |_, _| {}).expect_err("it was changed");
+    assert!(matches!(error, WeightsError::Changed { .. }), "{error}");
+    assert!(error.to_string().contains("hint: delete it"), "{error}");
+}
+
+#[test]
+fn a_path_is_taken_as_it_is() {
+    let folder = tempfile::tempdir().expect("there is a disk");
+    let path = folder.path().join("mine.gguf");
+    fs::write(&path, b"GGUF").expect("it can be written");
+    let name = path.to_string_lossy().into_owned();
+    assert_eq!(Weights::find(&name, &mut |_, _| {}).expect("it is there").path(), path);
+    assert!(matches!(Weights::at("nowhere.gguf"), Err(WeightsError::Unreadable { .. })));
+}
