@@ -1,0 +1,64 @@
+//! `read_file`.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use windlass::{Effect, Tool};
+
+use crate::error::Refusal;
+use crate::files::Version;
+use crate::text::cut;
+use crate::workspace::Workspace;
+
+/// What `read_file` takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct ReadFile {
+    /// The file, relative to the workspace.
+    path: String,
+    /// The first line to show, counted from 1. Without it: the first.
+    from_line: Option<usize>,
+    /// How many lines to show. Without it: as many as are shown at once.
+    lines: Option<usize>,
+}
+
+pub(crate) fn read_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
+    let here = workspace.clone();
+    Tool::blocking(
+        "read_file",
+        "Reads a text file of the workspace. The first line of the answer tells the file's version, which \
+         write_file and patch_file want to see, and which lines follow.",
+        move |_, arguments: ReadFile| read(&here, &arguments).map_err(Refusal::told),
+    )
+    .effect(Effect::Pure)
+    .conflict(|arguments: &ReadFile| crate::conflict_key(&arguments.path))
+}
+
+fn read(workspace: &Workspace, arguments: &ReadFile) -> Result<String, Refusal> {
+    let place = workspace.file(&arguments.path)?;
+    let limits = &workspace.limits;
+    let text = workspace.root().read_text(&place, limits.file_bytes, "read_file")?;
+    let version = Version::of(&text);
+    let all = text.lines().count();
+    if all == 0 {
+        return Ok(format!("{place}, version {version}, is empty"));
+    }
+    let from = arguments.from_line.unwrap_or(1).max(1);
+    if from > all {
+        let what =
+            format!("`{place}` has {all} lines, so none is shown from line {from}: ask for earlier ones");
+        return Err(Refusal::Arguments { what });
+    }
+    let wanted = arguments.lines.unwrap_or(limits.shown_lines).clamp(1, limits.shown_lines);
+    let mut shown = String::new();
+    let mut count = 0;
+    for line in text.split_inclusive('\n').skip(from - 1).take(wanted) {
+        if count > 0 && shown.len() + line.len() > limits.shown_bytes {
+            break;
+        }
+        // A line that alone is too long is cut; its version still is that of the whole file.
+        shown.push_str(&cut(line, limits.shown_bytes));
+        count += 1;
+    }
+    let last = from + count - 1;
+    let more = if last < all { format!(": ask for more with from_line {}", last + 1) } else { String::new() };
+    Ok(format!("{place}, version {version}, lines {from} to {last} of {all}{more}\n{shown}"))
+}
