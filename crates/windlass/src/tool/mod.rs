@@ -81,6 +81,15 @@ pub struct Tool<C = ()> {
     pub(crate) output_visibility: Visibility,
 }
 
+/// The schemas of a tool whose arguments are known only at run time.
+#[derive(Clone, Debug)]
+pub struct Schemas {
+    /// What the model is shown.
+    pub offered: Arc<Value>,
+    /// What arguments are checked against; `true` fits everything.
+    pub checked: Arc<Value>,
+}
+
 /// What runs when a tool is called.
 pub(crate) enum ToolBody<C> {
     Function(Arc<dyn Body<C>>),
@@ -134,8 +143,20 @@ impl<C: Send + Sync + 'static> Tool<C> {
         E: fmt::Display + Send + Sync + 'static,
     {
         let schema = Arc::new(schema);
-        let body = body::dynamic(schema.clone(), body);
-        Self::new(name, description, schema, ToolBody::Function(body))
+        Self::dynamic_with(name, description, Schemas { offered: schema.clone(), checked: schema }, body)
+    }
+
+    /// As [`Tool::dynamic`], with a schema that the model is shown and one that arguments are checked against: for
+    /// schemas of others, which may have rules that cannot be checked here.
+    pub fn dynamic_with<F, Fut, T, E>(name: &str, description: &str, schemas: Schemas, body: F) -> Self
+    where
+        F: Fn(ToolContext<C>, Value) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Serialize,
+        E: fmt::Display + Send + Sync + 'static,
+    {
+        let body = body::dynamic(schemas.checked, body);
+        Self::new(name, description, schemas.offered, ToolBody::Function(body))
     }
 
     /// As [`Tool::dynamic`], for a body that blocks its thread.
@@ -392,6 +413,11 @@ impl<C: Send + Sync + 'static> Tool<C> {
     /// What the model is told of it.
     pub fn description(&self) -> &str {
         &self.description
+    }
+
+    /// What running it does to the world.
+    pub fn declared_effect(&self) -> Effect {
+        self.effect
     }
 
     /// The schema of its arguments, before it was made strict.

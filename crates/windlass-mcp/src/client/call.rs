@@ -1,0 +1,264 @@
+//! One call of a server's tool, from its request to its result.
+//!
+//! A call that was sent is never sent again by itself, unless the tool is known only to read: what became of it the
+//! server alone knows. Whoever drops it, for a deadline or because the run stops, has the server told to stop it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam, ClientRequest,
+    ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequiredResult, MetaObject,
+    ProgressToken, RequestId, RequestMetaObject, ServerResult,
+};
+use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use windlass::core::Question;
+use windlass::{Effect, ToolContext, ToolError};
+
+use super::connection::{Connection, Live};
+use super::content::{self, Given};
+use super::flight::{Flights, Word};
+use super::list::ToolInfo;
+
+/// How often a server may ask for more before it has to answer.
+const MOST_ROUNDS: usize = 10;
+
+/// Under which key a server is told what makes this call the same call again.
+const IDEMPOTENCY_KEY: &str = "dev.windlass/idempotencyKey";
+
+/// Calls a tool.
+pub(crate) async fn call<C>(
+    connection: &Connection,
+    tool: &ToolInfo,
+    effect: Effect,
+    ctx: &ToolContext<C>,
+    arguments: Value,
+) -> Result<Given, ToolError> {
+    let arguments = match arguments {
+        Value::Object(arguments) => arguments,
+        _ => Map::new(),
+    };
+    match attempt(connection, tool, ctx, arguments.clone()).await {
+        Err(Lost::Unsent(_)) => {}
+        Err(Lost::Sent(_)) if effect == Effect::Pure => {}
+        other => return other.map_err(|lost| lost.told(tool))?.and_then(content::given),
+    }
+    // Nothing has come of it, so once more, on a connection of its own.
+    attempt(connection, tool, ctx, arguments).await.map_err(|lost| lost.told(tool))?.and_then(content::given)
+}
+
+/// A call to which there will be no answer.
+enum Lost {
+    /// It never reached the server.
+    Unsent(String),
+    /// It may have.
+    Sent(String),
+}
+
+impl Lost {
+    fn told(self, tool: &ToolInfo) -> ToolError {
+        let ToolInfo { server, name, .. } = tool;
+        match self {
+            Self::Unsent(why) => {
+                tracing::warn!(%server, %name, %why, "an MCP server cannot be reached");
+                ToolError::tell(format!(
+                    "The MCP server `{server}` cannot be reached. The call was not made."
+                ))
+            }
+            Self::Sent(why) => {
+                tracing::warn!(%server, %name, %why, "an MCP server was lost in the middle of a call");
+                ToolError::tell(format!(
+                    "The MCP server `{server}` was lost while it worked on this call. Whether `{name}` had its \
+                     effect is not known: find out before it is called again."
+                ))
+            }
+        }
+    }
+}
+
+async fn attempt<C>(
+    connection: &Connection,
+    tool: &ToolInfo,
+    ctx: &ToolContext<C>,
+    arguments: Map<String, Value>,
+) -> Result<Result<CallToolResult, ToolError>, Lost> {
+    let live = connection.live().await.map_err(|error| Lost::Unsent(error.to_string()))?;
+    let mut params = CallToolRequestParams::new(tool.name.to_string()).with_arguments(arguments);
+    for _ in 0..MOST_ROUNDS {
+        let required = match once(connection, &live, tool, ctx, params.clone()).await? {
+            Ok(ServerResult::CallToolResult(result)) => return Ok(Ok(result)),
+            Ok(ServerResult::InputRequiredResult(required)) => required,
+            Ok(_) => return Ok(Err(unreadable(tool))),
+            Err(error) => return Ok(Err(error)),
+        };
+        match answers(ctx, required) {
+            Ok((responses, state)) => {
+                params.input_responses = responses;
+                params.request_state = state;
+            }
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Err(ToolError::tell(format!(
+        "`{}` asked for more input {MOST_ROUNDS} times and gave no result.",
+        tool.name
+    ))))
+}
+
+fn unreadable(tool: &ToolInfo) -> ToolError {
+    ToolError::tell(format!(
+        "The MCP server `{}` answered something that is not a result. Whether `{}` had its effect is not known.",
+        tool.server, tool.name
+    ))
+}
+
+/// One request and its answer.
+async fn once<C>(
+    connection: &Connection,
+    live: &Live,
+    tool: &ToolInfo,
+    ctx: &ToolContext<C>,
+    mut params: CallToolRequestParams,
+) -> Result<Result<ServerResult, ToolError>, Lost> {
+    let mut meta = MetaObject::new();
+    meta.insert(IDEMPOTENCY_KEY.to_owned(), ctx.idempotency_key().into());
+    params.meta = Some(RequestMetaObject::from(meta));
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    let sent = live.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
+    let handle = sent.map_err(|error| Lost::Unsent(connection.explain(live, &error)))?;
+    let words = live.flights.begin(handle.progress_token.clone());
+    let mut flight = Flight {
+        peer: live.peer.clone(),
+        flights: live.flights.clone(),
+        token: handle.progress_token.clone(),
+        request: Some(handle.id.clone()),
+    };
+    let answer = listen(ctx, handle.await_response(), words).await;
+    flight.request = None;
+    match answer {
+        Listened::Asked(question) => Ok(Err(ToolError::ask(question))),
+        Listened::Answer(Ok(result)) => Ok(Ok(result)),
+        Listened::Answer(Err(ServiceError::McpError(error))) => {
+            // The server has answered, with a no. Its words are meant for whoever called.
+            Ok(Err(ToolError::tell(format!("`{}` was refused: {}", tool.name, error.message))))
+        }
+        Listened::Answer(Err(error @ ServiceError::UnexpectedResponse)) => {
+            tracing::warn!(server = %tool.server, tool = %tool.name, %error, "an answer cannot be read");
+            Ok(Err(unreadable(tool)))
+        }
+        Listened::Answer(Err(error)) => Err(Lost::Sent(connection.explain(live, &error))),
+    }
+}
+
+enum Listened {
+    Answer(Result<ServerResult, ServiceError>),
+    /// The server had a question that nobody has answered yet, and was told that it is not answered now.
+    Asked(Question),
+}
+
+/// Waits for the answer, and passes on what comes before it.
+async fn listen<C>(
+    ctx: &ToolContext<C>,
+    answer: impl Future<Output = Result<ServerResult, ServiceError>>,
+    mut words: mpsc::Receiver<Word>,
+) -> Listened {
+    let mut answer = std::pin::pin!(answer);
+    let mut asked = None;
+    loop {
+        let word = tokio::select! {
+            biased;
+            Some(word) = words.recv() => word,
+            answer = &mut answer => {
+                return match asked {
+                    Some(question) => Listened::Asked(question),
+                    None => Listened::Answer(answer),
+                };
+            }
+        };
+        match word {
+            Word::Progress(progress) => ctx.progress(json!({
+                "progress": progress.progress,
+                "total": progress.total,
+                "message": progress.message,
+            })),
+            Word::Question(params, reply) => {
+                let question = question(&params);
+                // An earlier kind of server waits for the answer while the call is open. A person may take days, so
+                // it is told that there is none for now; with the answer the call is made anew, and answered at once.
+                let result = match ctx.reply(&question) {
+                    Some(answer) => accepted(answer),
+                    None => {
+                        asked.get_or_insert(question);
+                        ElicitResult::new(ElicitationAction::Cancel)
+                    }
+                };
+                let _gone = reply.send(result);
+            }
+        }
+    }
+}
+
+/// The answers that a server wants before it goes on; or the first question that has none.
+fn answers<C>(
+    ctx: &ToolContext<C>,
+    required: InputRequiredResult,
+) -> Result<(Option<BTreeMap<String, Value>>, Option<String>), ToolError> {
+    let mut responses = BTreeMap::new();
+    for (name, request) in required.input_requests.unwrap_or_default() {
+        let InputRequest::Elicitation(request) = request else {
+            return Err(ToolError::tell(
+                "The server asks for something that is not offered here.".to_owned(),
+            ));
+        };
+        let question = question(&request.params);
+        let Some(answer) = ctx.reply(&question) else { return Err(ToolError::ask(question)) };
+        let response = serde_json::to_value(accepted(answer)).unwrap_or_default();
+        responses.insert(name, response);
+    }
+    Ok(((!responses.is_empty()).then_some(responses), required.request_state))
+}
+
+fn accepted(answer: &Value) -> ElicitResult {
+    let accepted = ElicitResult::new(ElicitationAction::Accept);
+    if answer.is_object() { accepted.with_content(answer.clone()) } else { accepted }
+}
+
+fn question(params: &ElicitRequestParams) -> Question {
+    match params {
+        ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
+            let schema = serde_json::to_value(requested_schema).unwrap_or_default();
+            Question::new(message.as_str()).schema(schema)
+        }
+        ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
+            Question::new(format!("{message}\nOpen {url} and answer when it is done."))
+        }
+        other => Question::new(serde_json::to_string(other).unwrap_or_default()),
+    }
+}
+
+/// A call under way. Where it is dropped before its answer, the server is told to stop.
+struct Flight {
+    peer: Peer<RoleClient>,
+    flights: Arc<Flights>,
+    token: ProgressToken,
+    request: Option<RequestId>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.flights.end(&self.token);
+        let (Some(request), Ok(runtime)) = (self.request.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let peer = self.peer.clone();
+        runtime.spawn(async move {
+            let reason = Some("the call was given up".to_owned());
+            let cancelled = CancelledNotificationParam::new(Some(request), reason);
+            let told = peer.notify_cancelled(cancelled).await;
+            tracing::debug!(?told, "a server was told to stop a call");
+        });
+    }
+}

@@ -1,0 +1,90 @@
+//! From what a server gives to what a model is told.
+
+use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
+use serde::Serialize;
+use serde_json::Value;
+use windlass::ToolError;
+use windlass::core::Media;
+use windlass::tool::{File, Image, Text};
+
+/// How many parts of one result are passed on.
+const MOST_PARTS: usize = 256;
+
+/// What a call gave: text alone is text, and everything else is parts.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Given {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Part {
+    Text(Text),
+    Image(Image),
+    File(File),
+}
+
+/// A result for the model; where the server says that the call failed, its words are for the model too.
+pub(super) fn given(result: CallToolResult) -> Result<Given, ToolError> {
+    let failed = result.is_error == Some(true);
+    let mut parts: Vec<Part> = result.content.into_iter().take(MOST_PARTS).map(part).collect();
+    if let Some(structured) = result.structured_content {
+        // Servers should say the same in words. Where they do, once is enough.
+        let is_said = parts.iter().any(|part| match part {
+            Part::Text(Text(text)) => {
+                serde_json::from_str::<Value>(text).is_ok_and(|said| said == structured)
+            }
+            Part::Image(_) | Part::File(_) => false,
+        });
+        if !is_said {
+            parts.push(Part::Text(Text(structured.to_string())));
+        }
+    }
+    if failed {
+        let words: Vec<&str> = parts
+            .iter()
+            .filter_map(|part| match part {
+                Part::Text(Text(text)) => Some(text.as_str()),
+                Part::Image(_) | Part::File(_) => None,
+            })
+            .collect();
+        let words = words.join("\n");
+        return Err(ToolError::tell(if words.is_empty() { "the tool failed".to_owned() } else { words }));
+    }
+    Ok(match parts.as_mut_slice() {
+        [] => Given::Text(String::new()),
+        [Part::Text(Text(text))] => Given::Text(std::mem::take(text)),
+        _ => Given::Parts(parts),
+    })
+}
+
+fn part(block: ContentBlock) -> Part {
+    match block {
+        ContentBlock::Text(text) => Part::Text(Text(text.text)),
+        ContentBlock::Image(image) => {
+            Part::Image(Image::at(format!("data:{};base64,{}", image.mime_type, image.data)))
+        }
+        ContentBlock::Audio(audio) => Part::File(File(Media {
+            data: Some(audio.data),
+            media_type: Some(audio.mime_type),
+            ..Media::default()
+        })),
+        ContentBlock::Resource(resource) => match resource.resource {
+            ResourceContents::TextResourceContents { text, .. } => Part::Text(Text(text)),
+            ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => Part::File(File(Media {
+                name: Some(uri),
+                data: Some(blob),
+                media_type: mime_type,
+                ..Media::default()
+            })),
+            other => json(&other),
+        },
+        other => json(&other),
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> Part {
+    Part::Text(Text(serde_json::to_string(value).unwrap_or_default()))
+}

@@ -1,0 +1,27 @@
+//! Tools of MCP servers, for agents.
+
+mod call;
+mod child;
+mod connection;
+mod content;
+mod flight;
+mod handler;
+mod http;
+mod list;
+
+pub use connection::ConnectError;
+pub use http::Auth;
+pub use list::{Hints, ToolInfo};
+
+pub(crate) use call::call;
+pub(crate) use connection::Connection;
+pub(crate) use list::Listing;
+
+/// Which of the two lives of the protocol a server leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Era {
+    /// Until 2025-11-25: a handshake, a session, and requests in both directions.
+    Legacy,
+    /// From 2026-07-28: every request stands for itself.
+    Modern,
+}
