@@ -24,7 +24,7 @@ pub enum Approve<C = ()> {
     /// Always.
     Always,
     /// By the tool's name at its server; all others by the second policy.
-    PerTool(BTreeMap<String, Approve<C>>, Box<Approve<C>>),
+    PerTool(BTreeMap<String, Self>, Box<Self>),
     /// When the function says so. One that fails asks.
     When(Rule<C>),
 }

@@ -138,32 +138,27 @@ async fn once<C>(
     let answer = listen(ctx, handle.await_response(), words).await;
     flight.request = None;
     match answer {
-        Listened::Asked(question) => Ok(Err(ToolError::ask(question))),
-        Listened::Answer(Ok(result)) => Ok(Ok(result)),
-        Listened::Answer(Err(ServiceError::McpError(error))) => {
+        Err(question) => Ok(Err(ToolError::ask(question))),
+        Ok(Ok(result)) => Ok(Ok(result)),
+        Ok(Err(ServiceError::McpError(error))) => {
             // The server has answered, with a no. Its words are meant for whoever called.
             Ok(Err(ToolError::tell(format!("`{}` was refused: {}", tool.name, error.message))))
         }
-        Listened::Answer(Err(error @ ServiceError::UnexpectedResponse)) => {
+        Ok(Err(error @ ServiceError::UnexpectedResponse)) => {
             tracing::warn!(server = %tool.server, tool = %tool.name, %error, "an answer cannot be read");
             Ok(Err(unreadable(tool)))
         }
-        Listened::Answer(Err(error)) => Err(Lost::Sent(connection.explain(live, &error))),
+        Ok(Err(error)) => Err(Lost::Sent(connection.explain(live, &error))),
     }
 }
 
-enum Listened {
-    Answer(Result<ServerResult, ServiceError>),
-    /// The server had a question that nobody has answered yet, and was told that it is not answered now.
-    Asked(Question),
-}
-
-/// Waits for the answer, and passes on what comes before it.
+/// Waits for the answer, and passes on what comes before it. Where the server had a question that nobody has answered
+/// yet, it was told so, and the question is what came of it.
 async fn listen<C>(
     ctx: &ToolContext<C>,
     answer: impl Future<Output = Result<ServerResult, ServiceError>>,
     mut words: mpsc::Receiver<Word>,
-) -> Listened {
+) -> Result<Result<ServerResult, ServiceError>, Question> {
     let mut answer = std::pin::pin!(answer);
     let mut asked = None;
     loop {
@@ -172,8 +167,8 @@ async fn listen<C>(
             Some(word) = words.recv() => word,
             answer = &mut answer => {
                 return match asked {
-                    Some(question) => Listened::Asked(question),
-                    None => Listened::Answer(answer),
+                    Some(question) => Err(question),
+                    None => Ok(answer),
                 };
             }
         };
