@@ -40,10 +40,8 @@ const BANNED: &[(&str, &str)] = &[
 ];
 
 /// Crates that are there in several versions, and why nothing can be done about it today.
-const DUPLICATES: &[(&str, &str)] = &[
-    ("getrandom", "ring, behind rustls, is at 0.2"),
-    ("syn", "our macros are at 3; many derives are at 2"),
-];
+const DUPLICATES: &[(&str, &str)] =
+    &[("getrandom", "ring, behind rustls, is at 0.2"), ("syn", "our macros are at 3; many derives are at 2")];
 
 /// All that the core may know. No runtime, no I/O, no clock, no chance.
 const CORE: [&str; 4] = ["serde", "serde_json", "sha2", "thiserror"];
@@ -61,7 +59,7 @@ fn licences_are_allowed() {
 #[test]
 fn nothing_banned_comes_in() {
     let locked = locked();
-    for (name, why) in BANNED {
+    for &(name, why) in BANNED {
         assert!(
             !locked.contains_key(name),
             "`{name}` must not come in: {why}; `cargo tree -i {name}` says whence"
