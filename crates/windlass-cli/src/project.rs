@@ -57,6 +57,11 @@ impl Project {
         &self.folder
     }
 
+    /// The file with its runs.
+    pub(crate) fn store_path(&self) -> &Path {
+        &self.store
+    }
+
     /// Opens the store, and makes it where it is not there.
     pub(crate) fn open_or_make(&self) -> Result<Arc<SqliteStore>, Problem> {
         if self.store.ends_with(Path::new(OWN_FOLDER).join(STORE_FILE)) {

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use windlass::model::ModelSettings;
-use windlass::{Agent, RunBuilder};
+use windlass::model::{ModelSettings, SharedModel};
+use windlass::{Agent, RunBuilder, Tool};
 
 use self::duration::Span;
 use self::policy::Policy;
@@ -117,18 +117,13 @@ impl AgentFile {
 
     /// The agent, ready to run, with another model where one is named.
     pub(crate) async fn build(&self, model: Option<&str>) -> Result<Agent, Problem> {
-        let named = model.or(self.model()).ok_or_else(|| {
-            Problem::new(format!("agent `{}` names no model", self.name()))
-                .hint("write `model = \"provider:name\"` in its file, or give --model provider:name")
-        })?;
-        let mut agent = Agent::new(self.name()).model(model::find(named, &self.folder)?);
+        let mut agent = Agent::new(self.name()).model(self.find_model(model)?);
         if let Some(text) = self.instructions()? {
             agent = agent.instructions(text);
         }
-        let tools = tools::find(&self.spec.tools, &self.folder)?;
         let Settings { temperature, top_p, max_tokens, reasoning_effort, parallel_calls } =
             &self.spec.settings;
-        Ok(agent.tools(self.spec.policy.applied_to(tools)?).settings(ModelSettings {
+        Ok(agent.tools(self.tools().await?).settings(ModelSettings {
             temperature: *temperature,
             top_p: *top_p,
             max_tokens: *max_tokens,
@@ -136,6 +131,20 @@ impl AgentFile {
             parallel_calls: *parallel_calls,
             ..ModelSettings::default()
         }))
+    }
+
+    /// Its tools, each with the rule of its policy.
+    pub(crate) async fn tools(&self) -> Result<Vec<Tool>, Problem> {
+        self.spec.policy.applied_to(tools::find(&self.spec.tools, &self.folder)?)
+    }
+
+    /// Its model, or the one that is named in its place.
+    pub(crate) fn find_model(&self, named: Option<&str>) -> Result<SharedModel, Problem> {
+        let named = named.or(self.model()).ok_or_else(|| {
+            Problem::new(format!("agent `{}` names no model", self.name()))
+                .hint("write `model = \"provider:name\"` in its file, or give --model provider:name")
+        })?;
+        model::find(named, &self.folder)
     }
 
     /// Puts the agent's limits on a run.

@@ -67,7 +67,7 @@ pub(crate) async fn go_on(
 }
 
 /// Waits until whoever drove the run has shown no sign of life for as long as it said it would.
-async fn wait_for_lease(term: &Term, store: &dyn Store, run: &RunId) -> Result<(), Problem> {
+pub(crate) async fn wait_for_lease(term: &Term, store: &dyn Store, run: &RunId) -> Result<(), Problem> {
     let Some((owner, until)) = owner(store, run).await? else { return Ok(()) };
     let left = until.0.saturating_sub(now().0);
     if left == 0 {

@@ -183,10 +183,16 @@ impl Stage<'_> {
         self.say(&paint.of(Paint::Title, "Look closer"));
         for (command, what) in [
             (format!("-C {folder} show {RUN} --journal"), "every record"),
+            (format!("-C {folder} verify {RUN}"), "who decided what"),
+            (format!("-C {folder} fork {RUN} --at 13 --reject pay-3 -r"), "had you said no"),
             ("demo --by-hand".to_owned(), "kill it yourself"),
         ] {
             self.say(&format!("  {name} {command}  {}", paint.of(Paint::Faint, &format!("# {what}"))));
         }
+        self.say(&paint.of(Paint::Title, "The same with a real model"));
+        self.say(&format!("  {name} chat {folder} --model openai:gpt-5-mini"));
+        self.say(&paint.of(Paint::Title, "An agent of your own"));
+        self.say(&format!("  {name} new my-agent"));
     }
 
     fn say_it_ended(&self, status: ExitStatus) {

@@ -1,6 +1,7 @@
 //! Asking a person about a call, where the run shows it.
 
-use windlass::core::{HoldReason, Pending};
+use serde_json::Value;
+use windlass::core::{HoldReason, Pending, Question};
 use windlass::{DecideError, Paused};
 
 use super::{Answers, Driving};
@@ -44,6 +45,9 @@ impl Driving {
                 (Answers::Ask, HoldReason::Approval) => self.ask_approval(&mut paused, &pending).await?,
                 (Answers::Yes | Answers::Ask, HoldReason::InDoubt) => {
                     self.ask_what_happened(&mut paused, &pending).await?
+                }
+                (Answers::Yes | Answers::Ask, HoldReason::Question(question)) => {
+                    self.ask_question(&mut paused, &pending, question).await?
                 }
                 // A question of a kind that this version does not know is nobody's to answer here.
                 (Answers::Yes | Answers::Ask, _) => Said::Later,
@@ -139,6 +143,39 @@ impl Driving {
         }
     }
 
+    /// What a tool wants to know. Text is taken as it is where text fits, and as JSON where it must be.
+    async fn ask_question(
+        &mut self,
+        paused: &mut Paused,
+        pending: &Pending,
+        question: &Question,
+    ) -> Result<Said, Problem> {
+        self.show(pending, &format!("{} asks: {}", pending.tool, one_line(&question.text)));
+        if let Some(schema) = &question.schema {
+            let shape = format!("  The answer must fit {schema}");
+            self.term.note(self.term.paint().of(Paint::Faint, &clip(&shape, self.term.width() * 4)));
+        }
+        loop {
+            let typed = self
+                .asker
+                .decision(&self.term, "  Your answer (Enter for later) › ", &mut self.signals)
+                .await;
+            let Typed::Line(answer) = typed else { return Ok(self.leave()) };
+            if answer.trim().is_empty() {
+                return Ok(Said::Later);
+            }
+            let text = Value::from(answer.trim());
+            let as_json = serde_json::from_str(answer.trim()).unwrap_or_else(|_| text.clone());
+            // Without a schema the words are meant as they stand.
+            let first = if question.schema.is_some() { as_json } else { text.clone() };
+            let said = paused.answer(pending.path.clone(), first);
+            match said.or_else(|_| paused.answer(pending.path.clone(), text)) {
+                Ok(()) => return Ok(Said::Something),
+                Err(error) => self.term.note(format!("  {error}")),
+            }
+        }
+    }
+
     fn leave(&self) -> Said {
         self.term.note("");
         Said::Later
@@ -210,7 +247,7 @@ pub(crate) fn pending_line(pending: &Pending, width: usize) -> String {
 }
 
 /// In whose name decisions are made at this terminal.
-fn person() -> String {
+pub(crate) fn person() -> String {
     let named = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
     named("USER").or_else(|| named("USERNAME")).unwrap_or_else(|| "somebody at the terminal".to_owned())
 }

@@ -6,7 +6,7 @@ mod json;
 mod signals;
 mod view;
 
-pub(crate) use decide::pending_line;
+pub(crate) use decide::{pending_line, person};
 pub(crate) use json::pending as pending_json;
 pub(crate) use signals::{Signal, Signals};
 

@@ -466,7 +466,8 @@ impl<C: Send + Sync + 'static> Tool<C> {
         Self { key: key.clone(), ..self.clone() }
     }
 
-    pub(crate) fn gate(&self) -> Gate {
+    /// Whether it runs unasked, is always asked about, or has a rule that looks at each call.
+    pub fn gate(&self) -> Gate {
         match self.approval {
             Approval::Never => Gate::Open,
             Approval::Always => Gate::Closed,

@@ -1,5 +1,9 @@
 //! The words that the command understands, and the help that teaches them.
 
+mod words;
+
+pub(crate) use words::*;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -79,7 +83,78 @@ pub(crate) enum Command {
         after_help = "Examples:\n  windlass resume          the newest run that is not over\n  windlass resume k3v9 --yes"
     )]
     Resume(ResumeArgs),
+    /// Hold a conversation with an agent
+    #[command(after_help = CHAT_EXAMPLES)]
+    Chat(ChatArgs),
+    /// Say yes to a call that waits, from any terminal
+    #[command(
+        after_help = "Examples:\n  windlass approve               the one call that waits in the newest run\n  windlass approve k3v9 pay-3 --resume\n  windlass approve k3v9 pay-3 --arguments '{\"euros\": 100}'"
+    )]
+    Approve(ApproveArgs),
+    /// Say no to a call that waits, from any terminal
+    #[command(
+        after_help = "Examples:\n  windlass reject k3v9 pay-3 --because \"ask me again in June\" --resume"
+    )]
+    Reject(RejectArgs),
+    /// Answer a question that a tool asked
+    #[command(after_help = "Examples:\n  windlass answer k3v9 book-1 '\"window seat\"' --resume")]
+    Answer(AnswerArgs),
+    /// Say what happened to a call in doubt: one that had started when its process ended
+    #[command(
+        after_help = "Examples:\n  windlass settle k3v9 pay-3 --happened \"paid, receipt 12\"\n  windlass settle k3v9 pay-3 --did-not-happen --resume"
+    )]
+    Settle(SettleArgs),
+    /// End a run that nobody drives
+    #[command(
+        after_help = "Examples:\n  windlass cancel k3v9\n\nA run that another process drives is stopped there, with Ctrl-C."
+    )]
+    Cancel(RunName),
+    /// Go another way from a record of a run, under another id. The first run stays as it is
+    #[command(
+        after_help = "Examples:\n  windlass fork k3v9 --at 12 --reject pay-3 --resume\n  windlass fork k3v9 --at 9 --output read-1=\"an empty file\""
+    )]
+    Fork(ForkArgs),
+    /// Compare two runs, record by record
+    #[command(after_help = "Examples:\n  windlass diff k3v9 p0xc")]
+    Diff(DiffArgs),
+    /// Write a run's journal out, as text that any version can read and check
+    #[command(
+        after_help = "Examples:\n  windlass export k3v9 > run.windlass\n  windlass verify run.windlass"
+    )]
+    Export(ExportArgs),
+    /// Check that a journal is what was written, and list who decided what
+    #[command(
+        after_help = "Examples:\n  windlass verify k3v9\n  windlass verify run.windlass --head 9f86d0…"
+    )]
+    Verify(VerifyArgs),
+    /// List conversations, or show one
+    #[command(
+        after_help = "Examples:\n  windlass sessions\n  windlass sessions ann\n  windlass sessions ann --rewind 1"
+    )]
+    Sessions(SessionsArgs),
+    /// List the tools of an agent: what each does to the world, and whether it asks
+    #[command(after_help = "Examples:\n  windlass tools .\n  windlass tools . --json | jq .schema")]
+    Tools(ToolsArgs),
+    /// Say what is set up, and what is missing
+    #[command(after_help = "Examples:\n  windlass doctor\n  windlass doctor windlass-demo")]
+    Doctor(DoctorArgs),
+    /// Make an agent of your own: a Rust program with a tool and a test, that needs no key
+    #[command(after_help = "Examples:\n  windlass new my-agent && cd my-agent && cargo test")]
+    New(NewArgs),
+    /// Print the completion script of a shell
+    #[command(
+        after_help = "Examples:\n  windlass completions bash > ~/.local/share/bash-completion/completions/windlass\n  windlass completions zsh > ~/.zfunc/_windlass\n  windlass completions fish > ~/.config/fish/completions/windlass.fish"
+    )]
+    Completions(CompletionsArgs),
 }
+
+const CHAT_EXAMPLES: &str = "\
+Examples:
+  windlass chat .
+  windlass chat . --session ann        goes on where the session was left
+  windlass chat . --model ollama:qwen3
+
+Ctrl-C stops the turn that is under way; twice, it leaves. /help lists what can be typed besides messages.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -90,90 +165,3 @@ Examples:
 
 The answer goes to standard output, everything else to standard error. Where nobody can be asked, a call that
 needs a person makes the run wait: exit code 3, and `windlass approve` and `windlass resume` go on.";
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct DemoArgs {
-    /// Answer for the person, and never wait for a key
-    #[arg(short, long)]
-    pub(crate) yes: bool,
-    /// Leave the killing to you: the demo says which process, and waits
-    #[arg(long, conflicts_with = "yes")]
-    pub(crate) by_hand: bool,
-    /// Where to put the files of the demo
-    #[arg(long, value_name = "FOLDER", default_value = "windlass-demo")]
-    pub(crate) folder: PathBuf,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct RunArgs {
-    /// The agent (a folder with an agent.toml, or such a file) and the question; without a question, standard input
-    #[arg(value_name = "AGENT] [QUESTION", num_args = 0..=2)]
-    pub(crate) words: Vec<String>,
-    #[command(flatten)]
-    pub(crate) drive: DriveArgs,
-    /// The session whose history the run sees and adds to
-    #[arg(short, long, value_name = "NAME")]
-    pub(crate) session: Option<String>,
-    /// The run's id, in place of a new one
-    #[arg(long, value_name = "ID")]
-    pub(crate) run_id: Option<String>,
-}
-
-/// How a run is driven.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct DriveArgs {
-    /// The model, in place of the agent's own: `provider:name`, or `scripted:FILE`
-    #[arg(short, long, value_name = "MODEL")]
-    pub(crate) model: Option<String>,
-    /// Say yes to every call that asks for approval. Calls in doubt still wait
-    #[arg(short, long)]
-    pub(crate) yes: bool,
-    /// Ask nobody: the run waits where a person is needed
-    #[arg(long, conflicts_with = "yes")]
-    pub(crate) no_input: bool,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct RunsArgs {
-    /// Only runs in this state
-    #[arg(long, value_enum, value_name = "STATE")]
-    pub(crate) status: Option<StatusChoice>,
-    /// How many at most
-    #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT")]
-    pub(crate) limit: usize,
-}
-
-/// The state of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StatusChoice {
-    /// Somebody drives it, or did until the process ended
-    Running,
-    /// It waits for a person
-    Paused,
-    /// It ended with an answer
-    Finished,
-    /// It ended with an error
-    Failed,
-    /// It was cancelled
-    Cancelled,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct ShowArgs {
-    /// The run, or the beginning of its id [default: the newest]
-    pub(crate) run: Option<String>,
-    /// Every record of the journal, in a line each
-    #[arg(long)]
-    pub(crate) journal: bool,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct ResumeArgs {
-    /// The run, or the beginning of its id [default: the newest that is not over]
-    pub(crate) run: Option<String>,
-    /// The agent, where it is not the one that the run began with
-    #[arg(short, long, value_name = "AGENT")]
-    pub(crate) agent: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) drive: DriveArgs,
-}
