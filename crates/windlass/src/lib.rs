@@ -54,7 +54,7 @@ pub use windlass_core::{Effect, Failure, How, Item, OutputContent, Pending, Usag
 pub use windlass_macros::{tool, tool_fn, toolbox};
 
 pub use agent::Agent;
-pub use artefact::read_output;
+pub use artefact::{fetch_media, read_output};
 pub use error::{ConfigError, DecideError, FailedRun, RestoreError, RunError, StoreError, StoreErrorKind};
 pub use event::{Event, EventKind};
 pub use run::{Outcome, Paused, RunBuilder, RunStream};

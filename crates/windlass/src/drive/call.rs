@@ -110,6 +110,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             raw_arguments: ready.raw.clone(),
             receipt: ready.tool.receipt(&ready.arguments),
             replies,
+            output: ready.tool.output_visibility,
         };
         let ctx = ToolContext::new(
             run,
@@ -117,6 +118,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             turn.stop.child_token(),
             self.emitter.for_body(),
             self.shared.artefacts.clone(),
+            self.at_end.list(),
         );
         CallWork { call: call.clone(), ready, ctx, turn }
     }
@@ -487,9 +489,9 @@ pub(super) fn given_for_error<C: Send + Sync + 'static>(
     error: &ToolError,
 ) -> Given {
     match &tool.on_failure {
-        OnFailure::Hide => Given::new(How::Failed, failed(error.for_model())),
-        OnFailure::Show => Given::new(How::Failed, failed(Some(error.message()))),
-        OnFailure::Say(say) => Given::new(How::Failed, said(say, ctx, error)),
+        OnFailure::Hide => Given::new(How::Failed, error.output(failed(error.for_model()))),
+        OnFailure::Show => Given::new(How::Failed, error.output(failed(Some(error.message())))),
+        OnFailure::Say(say) => Given::new(How::Failed, error.output(said(say, ctx, error))),
         OnFailure::Fail => {
             let failure = Failure::Tool {
                 tool: tool.key().to_string(),

@@ -36,7 +36,9 @@ use crate::error::{ConfigError, FailedRun, RunError, StoreError, readable};
 use crate::event::{Emitter, EventKind, Watched};
 use crate::hook::{Hook, HookError, Moment};
 use crate::model::ModelError;
-use crate::run::{Cancel, CancelledRun, FinishedRun, Outcome, Paused, RunConfig, RunRecord, Settlement};
+use crate::run::{
+    AtEnd, Cancel, CancelledRun, FinishedRun, Leaving, Outcome, Paused, RunConfig, RunRecord, Settlement,
+};
 use crate::session::Session;
 use crate::store::{Posted, RunStatus};
 use crate::tool::RunContext;
@@ -88,6 +90,8 @@ struct Driver<C> {
     model_error: Option<ModelError>,
     /// The calls of the open turn whose outputs watchers were shown.
     shown: BTreeSet<CallId>,
+    /// What is to be done when this driver leaves the run.
+    at_end: AtEnd,
 }
 
 /// Why a driver leaves its loop.
@@ -171,7 +175,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     let ledger = config.given.as_ref().map(|given| given.ledger.clone()).unwrap_or_default();
     ledger.take_in(receipts);
     let tools = config.given.as_ref().map(|given| given.tools.clone());
-    let artefacts = Arc::new(Artefacts::new(run.id().clone(), config.store.clone()));
+    let artefacts = Arc::new(Artefacts::new(run.id().clone(), config.store.clone(), run.history()));
     let emitter = Emitter::new(watched, journal.sequence());
     let saved = run.settled_len();
     let shown = run.produced_in_open_turn().iter().filter_map(output_of).collect();
@@ -202,11 +206,23 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
         guarded: false,
         model_error: None,
         shown,
+        at_end: AtEnd::default(),
     };
-    let stop = driver.drive_from(is_fresh).await?;
+    let driven = driver.drive_from(is_fresh).await;
+    driver.at_end.run(leaving(&driven)).await;
+    let stop = driven?;
     let status = driver.status(&stop);
     driver.shared.journal.leave(status).await?;
     driver.outcome(stop)
+}
+
+/// How a driver leaves its run.
+fn leaving(driven: &Result<Stop, RunError>) -> Leaving {
+    match driven {
+        Ok(Stop::Paused) => Leaving::Paused,
+        Ok(Stop::Left) => Leaving::HandedOver,
+        Ok(Stop::Over) | Err(_) => Leaving::Over,
+    }
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {

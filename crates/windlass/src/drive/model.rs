@@ -208,6 +208,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(filtered) => (filtered.instructions.as_deref(), filtered.items.as_slice()),
             None => (question.instructions.as_deref(), run.history()),
         };
+        let filled = self.shared.artefacts.filled(input).await?;
+        let input = filled.as_deref().unwrap_or(input);
         let request = ModelRequest {
             agent: agent.name(),
             turn,

@@ -10,11 +10,12 @@ use windlass_core::{CallPath, End, Entry, How, Run, RunId, Started};
 
 use super::body::deadline;
 use super::call::{CallEnd, CallWork, Given, given_for_error, given_for_timeout};
-use super::{Driver, Halt, Stop};
+use super::{Driver, Halt, Stop, leaving};
 use crate::agent::{Agent, AgentTool, Graph, Target};
 use crate::error::{RunError, readable};
 use crate::event::EventKind;
 use crate::guardrail::panic_text;
+use crate::run::{AtEnd, Leaving};
 use crate::tool::{ToolBody, ToolError};
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -102,6 +103,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             guarded: false,
             model_error: None,
             shown: BTreeSet::new(),
+            at_end: AtEnd::default(),
         };
         let (driven, is_late) = {
             let mut driving = AssertUnwindSafe(driver.drive_inside()).catch_unwind();
@@ -114,6 +116,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
             }
         };
+        driver.at_end.run(driven.as_ref().map_or(Leaving::Over, leaving)).await;
         let stop = match driven {
             Ok(stop) => stop.map_err(Halt::Error)?,
             // The agent is this call's body, and a body's panic is its call's failure.

@@ -278,6 +278,8 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (FoundTool,
         }
         _ => None,
     };
+    let shown = prepared.as_ref().ok().and_then(Option::as_ref).map(|prepared| prepared.arguments());
+    let effect = tool.effect_of(shown);
     let (arguments, prepared) = match prepared {
         // What a decision is bound to is written down, so it is of what may be.
         Ok(prepared) => {
@@ -293,7 +295,7 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (FoundTool,
             ToolBody::Function(_) => BodyKind::Function,
             ToolBody::Agent(_) => BodyKind::Agent,
         },
-        effect: tool.effect,
+        effect,
         gate: tool.gate(),
         conflict,
         receipt: arguments.is_ok().then(|| tool.receipt(&text)).flatten(),

@@ -4,6 +4,7 @@ mod builder;
 mod cancel;
 mod config;
 mod input;
+mod leaving;
 mod outcome;
 mod paused;
 mod settlement;
@@ -16,6 +17,7 @@ pub use config::{
     RunHandlers,
 };
 pub use input::IntoInput;
+pub use leaving::Leaving;
 pub use outcome::{CancelledRun, FinishedRun, Outcome, RunRecord};
 pub use paused::Paused;
 pub use stream::RunStream;
@@ -23,4 +25,5 @@ pub use stream::RunStream;
 pub(crate) use builder::Origin;
 pub(crate) use cancel::Cancel;
 pub(crate) use config::RunConfig;
+pub(crate) use leaving::{AtEnd, EndList};
 pub(crate) use paused::{add_usage, usage_of};

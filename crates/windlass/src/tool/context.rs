@@ -1,15 +1,19 @@
 //! What a tool, a rule, a guardrail or a hook is told of where it runs.
 
+use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use windlass_core::{AgentName, CallPath, Digest, Question, Reply, RunId, ToolKey};
+use windlass_core::{AgentName, CallPath, Digest, Media, Question, Reply, RunId, ToolKey};
 
 use crate::artefact::Artefacts;
+use crate::drive::Visibility;
 use crate::error::StoreError;
 use crate::event::{BodyEmitter, EventKind};
+use crate::run::{EndList, Leaving};
 
 /// A run, as the application's functions see it. It gives the application's own context by dereferencing.
 pub struct RunContext<C = ()> {
@@ -69,6 +73,8 @@ struct Inner<C> {
     emitter: BodyEmitter,
     artefacts: Arc<Artefacts>,
     replies: Vec<Reply>,
+    output: Visibility,
+    at_end: EndList,
 }
 
 /// What a call's context is made of.
@@ -79,6 +85,7 @@ pub(crate) struct CallFacts {
     pub(crate) raw_arguments: Arc<str>,
     pub(crate) receipt: Option<Digest>,
     pub(crate) replies: Vec<Reply>,
+    pub(crate) output: Visibility,
 }
 
 impl<C> ToolContext<C> {
@@ -88,11 +95,25 @@ impl<C> ToolContext<C> {
         cancel: CancellationToken,
         emitter: BodyEmitter,
         artefacts: Arc<Artefacts>,
+        at_end: EndList,
     ) -> Self {
-        let CallFacts { path, tool, arguments, raw_arguments, receipt, replies } = facts;
-        let inner =
-            Inner { run, path, tool, arguments, raw_arguments, receipt, cancel, emitter, artefacts, replies };
-        Self { inner: Arc::new(inner) }
+        let CallFacts { path, tool, arguments, raw_arguments, receipt, replies, output } = facts;
+        Self {
+            inner: Arc::new(Inner {
+                run,
+                path,
+                tool,
+                arguments,
+                raw_arguments,
+                receipt,
+                cancel,
+                emitter,
+                artefacts,
+                replies,
+                output,
+                at_end,
+            }),
+        }
     }
 
     /// The run around the call.
@@ -188,6 +209,35 @@ impl<C> ToolContext<C> {
     /// The whole output of an earlier call of this run, where the model was shown only a part of it.
     pub async fn artefact(&self, call: &str) -> Result<Option<Arc<str>>, StoreError> {
         self.inner.artefacts.read(call).await
+    }
+
+    /// Keeps a text with the run, under a name of the tool's own. Where the run has no store it lasts as long as
+    /// the run is driven.
+    pub async fn keep_artefact(&self, name: &str, text: &str) -> Result<(), StoreError> {
+        self.inner.artefacts.keep(name, text).await
+    }
+
+    /// Keeps the bytes of a picture or a file with the run, once, and gives what stands for them in an output.
+    /// The journal then names them and does not hold them; the model is shown them. Without a store, and for a
+    /// secret output, they travel with the output instead.
+    pub async fn keep_media(&self, media_type: &str, base64: &str) -> Result<Media, StoreError> {
+        match self.inner.output {
+            Visibility::Open => self.inner.artefacts.keep_media(media_type, base64).await,
+            Visibility::Secret => Ok(Media {
+                data: Some(base64.to_owned()),
+                media_type: Some(media_type.to_owned()),
+                ..Media::default()
+            }),
+        }
+    }
+
+    /// Does something when the run leaves this process, however it does: it ended, failed, was cancelled, waits for
+    /// a person, or its driver is gone. What was asked for last is done first. The run waits for it, for a while.
+    pub fn at_end<Fut>(&self, act: impl FnOnce(Leaving) -> Fut + Send + 'static)
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.inner.at_end.add(Box::new(move |leaving| act(leaving).boxed()));
     }
 
     /// Asks the body to stop.

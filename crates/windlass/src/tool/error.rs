@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-use windlass_core::Question;
+use windlass_core::{Content, OutputContent, Question};
 
 /// Why a tool's body failed.
 ///
@@ -12,11 +12,12 @@ use windlass_core::Question;
 /// nobody meant to show; `on_failure = show` lifts that for one tool.
 ///
 /// It deliberately is not a [`std::error::Error`], so that `?` turns every error that is one into it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ToolError {
     message: String,
     audience: Audience,
     question: Option<Box<Question>>,
+    shown: Vec<Content>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,12 @@ enum Audience {
 impl ToolError {
     /// A failure that the model is told of in these words.
     pub fn tell(message: impl Into<String>) -> Self {
-        Self { message: message.into(), audience: Audience::Model, question: None }
+        Self { message: message.into(), audience: Audience::Model, question: None, shown: Vec::new() }
     }
 
     /// A failure whose words are for the operator alone.
     pub fn hidden(message: impl Into<String>) -> Self {
-        Self { message: message.into(), audience: Audience::Operator, question: None }
+        Self { message: message.into(), audience: Audience::Operator, question: None, shown: Vec::new() }
     }
 
     /// No failure: the body needs a person's answer before it can go on. The call waits, and so does the run once
@@ -41,7 +42,7 @@ impl ToolError {
     /// [`ToolContext::reply`](crate::ToolContext::reply). A body asks before it has any effect.
     pub fn ask(question: Question) -> Self {
         let message = format!("it asks: {}", question.text);
-        Self { message, audience: Audience::Operator, question: Some(Box::new(question)) }
+        Self { message, audience: Audience::Operator, question: Some(Box::new(question)), shown: Vec::new() }
     }
 
     /// What the body asks; or itself, where it is a failure.
@@ -50,6 +51,21 @@ impl ToolError {
             Some(question) => Ok(*question),
             None => Err(self),
         }
+    }
+
+    /// Shows the model this beside the words, such as the last picture of a screen.
+    #[must_use]
+    pub fn showing(mut self, content: Content) -> Self {
+        self.shown.push(content);
+        self
+    }
+
+    /// These words, with what is shown beside them.
+    pub(crate) fn output(&self, text: String) -> OutputContent {
+        if self.shown.is_empty() {
+            return OutputContent::Text(text);
+        }
+        OutputContent::Parts(std::iter::once(Content::text(text)).chain(self.shown.iter().cloned()).collect())
     }
 
     /// What the operator sees.

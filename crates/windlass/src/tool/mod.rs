@@ -15,7 +15,7 @@ pub use context::{RunContext, ToolContext};
 pub use error::ToolError;
 pub use hosted::{HostedMcp, HostedVerdict};
 pub use options::{OnFailure, OnTimeout, Receipts, Reconciled, Retry, Say, Scope};
-pub use output::{File, Image, Text};
+pub use output::{File, Image, Part, Text};
 pub use set::{IntoTool, IntoTools};
 pub use source::{SourceRequest, SourcedTools, ToolSource};
 
@@ -30,6 +30,7 @@ pub(crate) use output::content_of;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ pub struct Tool<C = ()> {
     kind: OfferedKind,
     pub(crate) body: ToolBody<C>,
     pub(crate) effect: Effect,
+    effect_rule: Option<EffectRule>,
     pub(crate) approval: Approval<C>,
     pub(crate) enabled: Enabled<C>,
     pub(crate) timeout: Option<Duration>,
@@ -98,6 +100,9 @@ pub(crate) enum ToolBody<C> {
 
 /// Says which calls must keep the model's order, by their arguments.
 pub(crate) type ConflictRule = Arc<dyn Fn(&dyn Any) -> Option<String> + Send + Sync>;
+
+/// Says what one call does to the world, by its arguments.
+type EffectRule = Arc<dyn Fn(&dyn Any) -> Option<Effect> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strictness {
@@ -181,6 +186,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             kind: OfferedKind::Function,
             body,
             effect: Effect::default(),
+            effect_rule: None,
             approval: Approval::Never,
             enabled: Enabled::Always,
             timeout: None,
@@ -203,6 +209,17 @@ impl<C: Send + Sync + 'static> Tool<C> {
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
+        self.effect_rule = None;
+        self
+    }
+
+    /// What running it does to the world, said for each call by its arguments, when the answer is planned. A rule
+    /// that panics, or is given another type than the tool's arguments, means that the call must not happen twice.
+    /// Calls that it says are idempotent share no receipts.
+    #[must_use]
+    pub fn effect_by<A: 'static>(mut self, rule: impl Fn(&A) -> Effect + Send + Sync + 'static) -> Self {
+        self.effect = Effect::Once;
+        self.effect_rule = Some(Arc::new(move |arguments| arguments.downcast_ref::<A>().map(&rule)));
         self
     }
 
@@ -475,6 +492,18 @@ impl<C: Send + Sync + 'static> Tool<C> {
         }
     }
 
+    /// What a call with these arguments does to the world.
+    pub(crate) fn effect_of(&self, arguments: Option<&(dyn Any + Send + Sync)>) -> Effect {
+        match (&self.effect_rule, arguments) {
+            (None, _) => self.effect,
+            (Some(_), None) => Effect::Once,
+            (Some(rule), Some(arguments)) => {
+                let said = std::panic::catch_unwind(AssertUnwindSafe(|| rule(arguments)));
+                said.ok().flatten().unwrap_or(Effect::Once)
+            }
+        }
+    }
+
     /// Under which digest a result is kept, where the tool is idempotent.
     pub(crate) fn receipt(&self, arguments: &str) -> Option<Digest> {
         // The schema is part of it, so that two tools that merely share a name do not share results.
@@ -503,6 +532,7 @@ impl<C> Clone for Tool<C> {
             kind: self.kind.clone(),
             body: self.body.clone(),
             effect: self.effect,
+            effect_rule: self.effect_rule.clone(),
             approval: self.approval.clone(),
             enabled: self.enabled.clone(),
             timeout: self.timeout,

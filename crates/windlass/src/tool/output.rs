@@ -18,6 +18,10 @@ pub struct File(pub Media);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text(pub String);
 
+/// Any part of an output, such as one that only the provider understands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part(pub Content);
+
 impl Image {
     /// A picture at an address, `data:` addresses included.
     pub fn at(url: impl Into<String>) -> Self {
@@ -35,6 +39,7 @@ impl File {
 const IMAGE: &str = "$windlass::Image";
 const FILE: &str = "$windlass::File";
 const TEXT: &str = "$windlass::Text";
+const PART: &str = "$windlass::Part";
 
 impl Serialize for Image {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -51,6 +56,12 @@ impl Serialize for File {
 impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_newtype_struct(TEXT, &self.0)
+    }
+}
+
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_struct(PART, &self.0)
     }
 }
 
@@ -168,6 +179,7 @@ impl Serializer for Probe {
             TEXT => {
                 Ok(Found::Part(Content::Text { text: serde_json::from_value(read()?).map_err(|_| Plain)? }))
             }
+            PART => Ok(Found::Part(serde_json::from_value(read()?).map_err(|_| Plain)?)),
             _ => value.serialize(self),
         }
     }
