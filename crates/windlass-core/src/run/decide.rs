@@ -22,7 +22,7 @@ impl Run {
             }
             _ => return out_of_place("the call has gone on"),
         };
-        slot.decided = None;
+        (slot.decided, slot.is_covered) = (None, false);
         slot.state = SlotState::Held { reason: held.reason.clone(), expires: held.expires, attempt, edited };
         Ok(())
     }
@@ -40,6 +40,13 @@ impl Run {
             // Nobody has seen, let alone changed, the arguments of the calls to come.
             let waits = "for a decision about itself alone";
             return Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
+        }
+        let is_of_approval = matches!(
+            decided.decision,
+            Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }
+        );
+        if is_of_approval && slot.decided.as_ref().is_some_and(|(before, _)| *before != decided.decision) {
+            slot.uncover();
         }
         match &mut slot.decided {
             Some((before, _)) if *before != decided.decision => {
@@ -113,12 +120,27 @@ impl Slot {
             (_, HoldReason::Question(_)) => return wrong("for an answer to its question"),
             (_, HoldReason::Approval) => return wrong("for approval"),
         };
-        self.decided = Some((decided.decision.clone(), decided.reach));
+        (self.decided, self.is_covered) = (Some((decided.decision.clone(), decided.reach)), false);
         Ok(())
+    }
+
+    /// Forgets what was said of every call of its tool, for somebody says something else of this one, or of all of
+    /// them. What has begun, or has its output, stays as it is.
+    fn uncover(&mut self) {
+        let has_gone_on = match &self.state {
+            SlotState::Approved { attempt, .. } => *attempt > 0,
+            SlotState::Open | SlotState::Answered { .. } => false,
+            SlotState::Held { .. } | SlotState::Running { .. } | SlotState::Settled { .. } => true,
+        };
+        if self.is_covered && !has_gone_on {
+            (self.decided, self.is_covered) = (None, false);
+            self.state = SlotState::Open;
+        }
     }
 
     /// Takes a decision that was made about every call of its tool.
     pub(super) fn stand_by(&mut self, verdict: &StandingVerdict) {
+        self.uncover();
         let waits = match &self.state {
             SlotState::Open => true,
             SlotState::Held { reason, .. } => *reason == HoldReason::Approval,
@@ -138,7 +160,7 @@ impl Slot {
             }
         };
         self.state = state;
-        self.decided = Some((decision, Reach::Always));
+        (self.decided, self.is_covered) = (Some((decision, Reach::Always)), true);
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Slot {
     pub(super) state: SlotState,
     /// What was decided about it, and how far that reaches.
     pub(super) decided: Option<(Decision, Reach)>,
+    /// Whether that was said of every call of its tool, and not of this one.
+    pub(super) is_covered: bool,
     pub(super) child: Option<Box<Run>>,
     /// What its body asked, with the answers.
     pub(super) replies: Vec<Reply>,
@@ -63,6 +65,7 @@ impl Turn {
                 item,
                 state: SlotState::Open,
                 decided: None,
+                is_covered: false,
                 child: None,
                 replies: Vec::new(),
             })

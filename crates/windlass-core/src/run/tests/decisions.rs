@@ -197,7 +197,23 @@ fn what_stands_and_the_same_said_of_a_call_agree() {
     let both = "answer c1:pay c2:pay; hold c1; hold c2; approve_always c1";
     assert_eq!(next(&play(&format!("{both}; approve c2"))), "calls run c1#1, run c2#1");
     assert_eq!(next(&play(&format!("{both}; approve_always c2"))), "calls run c1#1, run c2#1");
-    assert_eq!(refusal(both, "reject c2"), "call `c2` was decided otherwise before");
+}
+
+#[test]
+fn what_is_said_of_a_call_counts_for_more_than_what_stands() {
+    let both = "answer c1:pay c2:pay c3:pay; hold c1; hold c2; hold c3; approve_always c1";
+    let one = format!("{both}; reject c2");
+    assert_eq!(next(&play(&one)), "calls run c1#1, settle c2 rejected, run c3#1");
+    assert_eq!(refusal(&one, "approve c2"), "call `c2` was decided otherwise before");
+    assert_eq!(refusal(both, "reject c1"), "call `c1` was decided otherwise before");
+    assert_eq!(refusal(both, "unknown c2"), "call `c2` was decided otherwise before");
+    // What is said later for good covers what has not begun; what was said of a call itself stays.
+    let other = format!("{both}; reject_always c2");
+    assert_eq!(next(&play(&other)), "calls run c1#1, settle c2 rejected, settle c3 rejected");
+    assert_eq!(play(&other).standing()[0].verdict, StandingVerdict::Reject { message: None });
+    let begun = format!("{both}; start c3; reject_always c2");
+    assert!(next(&play(&begun)).contains("c3"), "what has begun is not taken back");
+    assert_eq!(refusal(&format!("{both}; start c3"), "reject c3"), "call `c3` was decided otherwise before");
 }
 
 #[test]
