@@ -199,3 +199,7 @@ fn remove(folder: BorrowedFd<'_>, name: &str) -> Result<(), Refusal> {
         Err(errno) => Err(Refusal::system(name, errno)),
     }
 }
+
+#[cfg(test)]
+#[path = "replace_tests.rs"]
+mod tests;
