@@ -1,0 +1,75 @@
+//! WAV files: 16 bits a sample, one channel or more, of which the first counts.
+
+/// Samples and how many of them there are a second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wav {
+    /// Samples a second.
+    pub rate: u32,
+    /// The samples.
+    pub samples: Vec<i16>,
+}
+
+/// Why a file cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WavError {
+    /// It is no WAV file.
+    #[error("this is no WAV file")]
+    NotWav,
+    /// It holds something else than 16-bit samples.
+    #[error("only 16-bit PCM is read; hint: `ffmpeg -i in -c:a pcm_s16le out.wav`")]
+    NotPcm16,
+}
+
+impl Wav {
+    /// Reads a file's bytes.
+    pub fn read(bytes: &[u8]) -> Result<Self, WavError> {
+        if bytes.get(..4) != Some(b"RIFF".as_slice()) || bytes.get(8..12) != Some(b"WAVE".as_slice()) {
+            return Err(WavError::NotWav);
+        }
+        let (mut at, mut format) = (12, None);
+        while let Some(head) = bytes.get(at..at + 8) {
+            let size = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+            // Writers to a pipe do not know the size yet, and say the largest there is.
+            let body = &bytes[at + 8..bytes.len().min((at + 8).saturating_add(size))];
+            match &head[..4] {
+                b"fmt " if body.len() >= 16 => {
+                    let short = |place: usize| u16::from_le_bytes([body[place], body[place + 1]]);
+                    let rate = u32::from_le_bytes([body[4], body[5], body[6], body[7]]);
+                    format = Some((short(0), short(2), rate, short(14)));
+                }
+                b"data" => {
+                    let Some((1 | 0xfffe, channels @ 1.., rate, 16)) = format else {
+                        return Err(WavError::NotPcm16);
+                    };
+                    let frames = body.chunks_exact(2 * usize::from(channels));
+                    let samples = frames.map(|frame| i16::from_le_bytes([frame[0], frame[1]])).collect();
+                    return Ok(Self { rate, samples });
+                }
+                _ => {}
+            }
+            at = (at + 8).saturating_add(size).saturating_add(size % 2);
+        }
+        Err(WavError::NotWav)
+    }
+
+    /// A file's bytes.
+    pub fn write(&self) -> Vec<u8> {
+        let size = u32::try_from(self.samples.len() * 2).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(44 + self.samples.len() * 2);
+        bytes.extend_from_slice(b"RIFF");
+        bytes.extend_from_slice(&size.saturating_add(36).to_le_bytes());
+        bytes.extend_from_slice(b"WAVEfmt ");
+        bytes.extend_from_slice(&16_u32.to_le_bytes());
+        bytes.extend_from_slice(&1_u16.to_le_bytes());
+        bytes.extend_from_slice(&1_u16.to_le_bytes());
+        bytes.extend_from_slice(&self.rate.to_le_bytes());
+        bytes.extend_from_slice(&(self.rate * 2).to_le_bytes());
+        bytes.extend_from_slice(&2_u16.to_le_bytes());
+        bytes.extend_from_slice(&16_u16.to_le_bytes());
+        bytes.extend_from_slice(b"data");
+        bytes.extend_from_slice(&size.to_le_bytes());
+        bytes.extend(self.samples.iter().flat_map(|sample| sample.to_le_bytes()));
+        bytes
+    }
+}

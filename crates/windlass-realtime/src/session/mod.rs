@@ -1,0 +1,15 @@
+//! A live session from the outside: set up, entered, spoken to, watched and closed.
+
+mod actor;
+mod builder;
+mod close;
+mod events;
+mod handle;
+mod outbox;
+mod requests;
+mod runs;
+
+pub use builder::{EnterError, OnGuardrailFailure, Realtime, Reconnect};
+pub use close::CloseReport;
+pub use events::LiveEvents;
+pub use handle::{Ended, LiveSession};
