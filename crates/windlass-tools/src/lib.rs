@@ -26,6 +26,7 @@
 //! | `read_file`, `list_files`, `search_files` | pure | never |
 //! | `write_file`, `patch_file` | once; after a crash the disk is asked what happened | always, or as [`Workspace::approve_writes`] says |
 //! | `run_command` | once; after a crash a person says what happened | always, or as [`Workspace::approve_commands`] says |
+//! | `fetch_url` ([`Web`]) | pure | always, or as [`Web::approve`] says |
 //! | `ask_person` ([`ask_person`]) | pure; the question stands in the journal | it is a question to a person |
 //!
 //! What the model is told names paths of the workspace only, and says what to do.
@@ -42,6 +43,8 @@ mod policy;
 mod read;
 pub mod sandbox;
 mod text;
+#[cfg(feature = "fetch")]
+mod web;
 mod workspace;
 
 pub use ask::ask_person;
@@ -49,6 +52,8 @@ pub use edit::{Change, Diff};
 pub use error::{Refusal, WorkspaceError};
 pub use policy::{Approve, Limits};
 pub use sandbox::Sandbox;
+#[cfg(feature = "fetch")]
+pub use web::Web;
 pub use workspace::Workspace;
 
 /// Calls of one answer that name the same file keep the model's order.

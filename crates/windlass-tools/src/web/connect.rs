@@ -1,0 +1,118 @@
+//! One request to one of the addresses that were looked at.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::handshake;
+use hyper::rt::{Read, Write};
+use hyper::{HeaderMap, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::url::{Scheme, Url};
+
+/// What a server answered.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+    /// Whether the body is all that there is.
+    pub(super) is_whole: bool,
+}
+
+pub(super) async fn get(url: &Url, addresses: &[SocketAddr], most: usize) -> Result<Answer, String> {
+    let failed =
+        |error: &io::Error| format!("cannot be reached ({}): try later, or another page", error.kind());
+    let stream = TcpStream::connect(addresses).await.map_err(|error| failed(&error))?;
+    match url.scheme {
+        Scheme::Http => ask(TokioIo::new(stream), url, most).await,
+        Scheme::Https => {
+            let stream = tls::over(stream, url.host())
+                .await
+                .map_err(|error| format!("is not safe to talk to: {error}"))?;
+            ask(TokioIo::new(stream), url, most).await
+        }
+    }
+}
+
+async fn ask(
+    io: impl Read + Write + Unpin + Send + 'static,
+    url: &Url,
+    most: usize,
+) -> Result<Answer, String> {
+    let failed = |error: hyper::Error| format!("answered in a way that is not understood: {error}");
+    let (mut sender, connection) = handshake(io).await.map_err(failed)?;
+    let _connection = Ends(tokio::spawn(async move { connection.await.ok() }));
+    let request = Request::get(url.path.as_str())
+        .header(header::HOST, url.authority())
+        .header(header::USER_AGENT, concat!("windlass/", env!("CARGO_PKG_VERSION")))
+        .header(header::ACCEPT, "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1")
+        .header(header::ACCEPT_ENCODING, "identity")
+        .body(String::new())
+        .map_err(|error| format!("cannot be asked for: {error}"))?;
+    let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+    let (body, is_whole) = read(body, most).await.map_err(failed)?;
+    Ok(Answer { status: head.status, headers: head.headers, body, is_whole })
+}
+
+async fn read(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), hyper::Error> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let Ok(data) = frame?.into_data() else { continue };
+        let room = most - bytes.len();
+        if data.len() > room {
+            bytes.extend_from_slice(&data[..room]);
+            return Ok((bytes, false));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok((bytes, true))
+}
+
+/// A connection that ends with the request.
+struct Ends<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for Ends<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+mod tls {
+    use std::io;
+    use std::sync::{Arc, OnceLock};
+
+    use tokio::net::TcpStream;
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::client::TlsStream;
+    use tokio_rustls::rustls::crypto::ring;
+    use tokio_rustls::rustls::pki_types::ServerName;
+    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+    pub(super) async fn over(stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(trusted()?).connect(name, stream).await
+    }
+
+    /// Whom this machine trusts, read once.
+    fn trusted() -> io::Result<Arc<ClientConfig>> {
+        static TRUSTED: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+        if let Some(config) = TRUSTED.get() {
+            return Ok(config.clone());
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            return Err(io::Error::other("this machine has no certificates to check servers with"));
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(TRUSTED.get_or_init(|| Arc::new(config)).clone())
+    }
+}

@@ -1,0 +1,133 @@
+//! Pages from a real server, on this machine.
+
+#![cfg(feature = "fetch")]
+#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use windlass::prelude::*;
+use windlass_tools::{Approve, Limits, Web};
+
+/// A server that answers by path. Gives its port and how often it was asked.
+async fn serve() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("has one").port();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut request = vec![0; 4096];
+                let length = stream.read(&mut request).await.unwrap_or_default();
+                let request = String::from_utf8_lossy(&request[..length]).into_owned();
+                let path = request.split_whitespace().nth(1).unwrap_or_default().to_owned();
+                let html = "content-type: text/html; charset=utf-8";
+                let answer = match path.as_str() {
+                    "/page" => page(html, "<title>T</title><p>Hello, <b>you</b></p><script>no</script>"),
+                    "/json" => page("content-type: application/json", "{\"a\":1}"),
+                    "/picture" => page("content-type: image/png", "xx"),
+                    "/long" => page("content-type: text/plain", &"long ".repeat(100_000)),
+                    "/hop" => to("/page"),
+                    "/round" => to("round"),
+                    "/near" => to(&format!("http://127.0.0.1:{port}/page")),
+                    "/cloud" => to("http://169.254.169.254/latest/meta-data/"),
+                    "/file" => to("file:///etc/passwd"),
+                    "/slow" => {
+                        tokio::time::sleep(Duration::from_secs(60)).await;
+                        String::new()
+                    }
+                    _ => page("content-type: text/plain", "nothing").replace("200 OK", "404 Not Found"),
+                };
+                stream.write_all(answer.as_bytes()).await.ok();
+            });
+        }
+    });
+    (port, asked)
+}
+
+fn page(header: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\n{header}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn to(place: &str) -> String {
+    format!("HTTP/1.1 302 Found\r\nlocation: {place}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+async fn fetch(web: &Web, url: &str) -> String {
+    let model =
+        ScriptedModel::new([Reply::call("c1", "fetch_url", json!({ "url": url })), Reply::text("done")]);
+    let agent = Agent::new("reader").model(model.clone()).tools((web.tool(),));
+    assert_eq!(agent.run("Go.").await.expect("it ends").text(), "done");
+    model.requests()[1].input_text().pop().expect("an output")
+}
+
+#[tokio::test]
+async fn pages_are_told_as_text() {
+    let (port, _) = serve().await;
+    let web = Web::new().approve(Approve::Never).allow_near("localhost");
+    let at = |path: &str| format!("http://localhost:{port}{path}");
+    let told = fetch(&web, &at("/page")).await;
+    assert!(told.ends_with(&format!("{}, status 200, text/html\n\nT\nHello, you", at("/page"))), "{told}");
+    assert!(fetch(&web, &at("/json")).await.ends_with("application/json\n\n{\"a\":1}"));
+    assert!(fetch(&web, &at("/picture")).await.contains("is image/png, not text"));
+    assert!(fetch(&web, &at("/none")).await.contains("status 404"));
+    assert!(fetch(&web, &at("/hop")).await.ends_with("Hello, you"));
+    let mut limits = Limits::default();
+    (limits.page_bytes, limits.fetch_time) = (1000, Duration::from_millis(500));
+    let short = web.limits(limits);
+    let told = fetch(&short, &at("/long")).await;
+    assert!(told.contains("its beginning") && told.len() < 1200, "{}", told.len());
+    assert!(fetch(&short, &at("/slow")).await.contains("did not answer within"));
+}
+
+#[tokio::test]
+async fn what_is_near_is_refused_before_anybody_is_connected_to() {
+    let (port, asked) = serve().await;
+    let web = Web::new().approve(Approve::Never);
+    // Whatever it is called, and however it is written.
+    for host in [
+        "localhost",
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0.0.0.0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+    ] {
+        let told = fetch(&web, &format!("http://{host}:{port}/page")).await;
+        assert!(!told.contains("Hello"), "{host}: {told}");
+    }
+    assert!(fetch(&web, "http://169.254.169.254/").await.contains("private network"));
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "nobody was asked");
+    // A redirect is looked at like a first address.
+    let web = web.allow_near("localhost");
+    for path in ["/near", "/cloud", "/file"] {
+        let told = fetch(&web, &format!("http://localhost:{port}{path}")).await;
+        assert!(told.contains("private network") || told.contains("leads astray"), "{path}: {told}");
+    }
+    assert!(fetch(&web, &format!("http://localhost:{port}/round")).await.contains("redirects again"));
+}
+
+#[tokio::test]
+async fn a_person_is_asked_about_hosts_that_are_not_named() {
+    let (port, asked) = serve().await;
+    let web = Web::new()
+        .allow_near("localhost")
+        .allow_near("127.0.0.1")
+        .approve(Approve::outside_of(["localhost"]));
+    assert!(fetch(&web, &format!("http://LOCALHOST:{port}/page")).await.contains("Hello"));
+    let url = format!("http://127.0.0.1:{port}/page");
+    let model = ScriptedModel::new([Reply::call("c1", "fetch_url", json!({ "url": url }))]);
+    let agent = Agent::new("reader").model(model).tools((web.tool(),));
+    assert!(agent.run("Go.").await.expect("it pauses").paused().is_some());
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
