@@ -404,6 +404,12 @@ impl Run {
             .unwrap_or_default()
     }
 
+    /// Whether the body of an open call has asked something.
+    pub fn has_asked(&self, call: &CallId) -> bool {
+        let slot = self.open_turn().and_then(|turn| turn.slot(call));
+        slot.is_some_and(|slot| !slot.replies.is_empty() || slot.asks())
+    }
+
     /// The open calls whose bodies were started, in the model's order.
     pub fn begun(&self) -> Vec<CallId> {
         let slots = self.open_turn().map(|turn| turn.slots.as_slice()).unwrap_or_default();

@@ -185,11 +185,14 @@ impl Slot {
     pub(super) fn has_begun(&self) -> bool {
         match &self.state {
             SlotState::Running { .. } => true,
-            // It ended by asking.
-            SlotState::Held { reason: HoldReason::Question(_), .. } => false,
             SlotState::Held { attempt, .. } | SlotState::Approved { attempt, .. } => *attempt > 0,
             SlotState::Open | SlotState::Answered { .. } | SlotState::Settled { .. } => false,
         }
+    }
+
+    /// Whether its body waits for an answer.
+    pub(super) fn asks(&self) -> bool {
+        matches!(&self.state, SlotState::Held { reason: HoldReason::Question(_), .. })
     }
 
     /// Whether it waits for a person, itself or an agent nested in it.

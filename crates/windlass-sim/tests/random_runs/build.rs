@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::agent::{Agent, Handoff, ToolUse};
-use windlass::core::Item;
+use windlass::core::{Item, Question};
 use windlass::guardrail::{
     InputGuardrail, OutputGuardrail, ToolInputGuardrail, ToolOutputGuardrail, ToolVerdict, Verdict,
 };
@@ -337,6 +337,11 @@ async fn body(lab: Arc<Lab>, spec: Arc<ToolSpec>, ctx: ToolContext) -> Result<St
     let trouble = trouble(&lab, &spec);
     lab.dawdle(spec.latency_ms).await;
     lab.may_crash().await;
+    let question = Question::new("Which?").schema(json!({ "enum": ["this", "that"] }));
+    if spec.asks() && ctx.reply(&question).is_none() {
+        lab.asks(&ctx);
+        return Err(ToolError::ask(question));
+    }
     fail_if(trouble, Trouble::FailsBefore, Trouble::PanicsBefore)?;
     if spec.effect != Effect::Pure {
         lab.effect(&spec, &ctx);

@@ -1,6 +1,6 @@
 //! What must be true of a life that came to an outcome.
 
-use windlass::core::{BodyKind, CallId, CallPath, Effect, End, Entry, How, Record, Work};
+use windlass::core::{BodyKind, CallId, CallPath, Effect, End, Entry, Held, HoldReason, How, Record, Work};
 use windlass::run::{CancelledRun, RunRecord};
 use windlass_sim::{check_history, check_record};
 
@@ -110,6 +110,8 @@ fn last_answer(journal: &[Record]) -> Vec<(CallId, bool)> {
                 note(&settled.call, false);
             }
             Entry::CallEndedLate(late) => note(&late.call, false),
+            // Bodies ask before they have any effect.
+            Entry::Held(Held { call, reason: HoldReason::Question(_), .. }) => note(call, false),
             _ => {}
         }
     }

@@ -181,6 +181,11 @@ impl Lab {
         }
     }
 
+    /// The body of a call asks a person, and so its call has not ended, though it does not go on in this attempt.
+    pub(crate) fn asks(&self, ctx: &ToolContext) {
+        self.seen().starts.remove(&ctx.path().to_string());
+    }
+
     /// A hook is told that a call has ended.
     pub(crate) fn told_end(&self, ctx: &ToolContext) {
         let records = self.look();

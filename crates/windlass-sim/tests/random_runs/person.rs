@@ -108,6 +108,11 @@ impl Whole {
         if pending.reason == HoldReason::InDoubt {
             return (self.say_what_happened(pending), Reach::Call);
         }
+        if let HoldReason::Question(_) = &pending.reason {
+            let answer = Decision::Answer { value: "this".into() };
+            let decision = if sim.chance(80) { answer } else { Decision::Reject { message: None } };
+            return (decision, Reach::Call);
+        }
         let is_agent = pending.value().get("input").is_some();
         match sim.draw(|rng| rng.below(10)) {
             0 | 1 => (Decision::Reject { message: None }, Reach::Call),

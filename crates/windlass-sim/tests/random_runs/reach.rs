@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use windlass::core::{Decision, Entry, HoldReason};
+use windlass::core::{Decision, Entry, Held, HoldReason};
 
 use crate::life::Account;
 
@@ -24,6 +24,8 @@ const ALL: &[&str] = &[
     "nested 3",
     "held Approval",
     "held InDoubt",
+    "held Question",
+    "Answer",
     "held in a nested agent",
     "Approve",
     "ApproveEdited",
@@ -100,6 +102,7 @@ impl Reached {
 
 fn label(entry: &Entry) -> Option<String> {
     Some(match entry {
+        Entry::Held(Held { reason: HoldReason::Question(_), .. }) => "held Question".to_owned(),
         Entry::Held(held) => format!("held {:?}", held.reason),
         Entry::Decided(decided) => match &decided.decision {
             Decision::Approve => "Approve".to_owned(),

@@ -259,6 +259,12 @@ impl ApprovalSpec {
 }
 
 impl ToolSpec {
+    /// Whether its bodies ask a person first. It follows from what is drawn anyway, so that kept seeds stay what they
+    /// are.
+    pub(crate) fn asks(&self) -> bool {
+        self.latency_ms == 5 && self.failing == 4
+    }
+
     fn of(rng: &mut Rng, name: String) -> Self {
         let effect =
             *rng.pick(&[Effect::Pure, Effect::Idempotent, Effect::Idempotent, Effect::Once, Effect::Once]);

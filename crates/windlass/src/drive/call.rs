@@ -212,6 +212,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         if let Some(right) = right {
                             self.land(right, None).await?;
                         }
+                        let cancel = &self.shared.cancel;
+                        let is_kept = cancel.hands_over() || cancel.keeps_approvals();
+                        if work.turn.stop.is_cancelled() && !is_kept {
+                            return self.settle_given(&work, Given::cancelled(), Started::Yes).await;
+                        }
                         return self.hold(Held::for_answer(work.call, question)).await;
                     }
                 };

@@ -12,6 +12,7 @@ use super::call::CallEnd;
 use super::prepare::{Again, Ready};
 use super::{Driver, Halt};
 use crate::agent::{Agent, Toolset};
+use crate::hook::Then;
 
 /// What is to be done with a call, and what it found.
 type Queued<C> = (Step, Option<Ready<C>>);
@@ -149,12 +150,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let turn = self.turn_work().await?;
         turn.stop.cancel();
         for call in begun {
-            let has_agent = self.locked(|run| run.child(&call).is_some());
-            match self.again_unread(&call, &turn.tools).filter(|_| has_agent) {
-                Some(ready) => {
-                    self.resume_agent(self.begin(&call, ready, &turn)).await?;
-                }
-                None => self.settle(None, CallSettled::new(call, How::Cancelled, text::CANCELLED)).await?,
+            let (has_agent, has_asked) =
+                self.locked(|run| (run.child(&call).is_some(), run.has_asked(&call)));
+            let work = self.again_unread(&call, &turn.tools).map(|ready| self.begin(&call, ready, &turn));
+            let settled = CallSettled::new(call, How::Cancelled, text::CANCELLED);
+            match work {
+                Some(work) if has_agent => drop(self.resume_agent(work).await?),
+                // It was told to have started when it asked, by this driver or by an earlier one.
+                Some(work) if has_asked => self.settle(Some((&work, Then::Ends)), settled).await?,
+                Some(_) | None => self.settle(None, settled).await?,
             }
         }
         self.tools = Some(turn.tools);
