@@ -12,7 +12,7 @@ pub struct ModelError {
     kind: ModelErrorKind,
     retry: RetryAdvice,
     request_id: Option<String>,
-    usage: Option<Usage>,
+    usage: Option<Box<Usage>>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -104,7 +104,7 @@ impl ModelError {
     /// Says what it cost, where the provider said so though it failed.
     #[must_use]
     pub fn at_cost(mut self, usage: Option<Usage>) -> Self {
-        self.usage = usage;
+        self.usage = usage.map(Box::new);
         self
     }
 
@@ -132,6 +132,6 @@ impl ModelError {
 
     /// What it cost, where that is known.
     pub fn usage(&self) -> Option<&Usage> {
-        self.usage.as_ref()
+        self.usage.as_deref()
     }
 }
