@@ -25,6 +25,9 @@ use crate::term::Term;
 const LINGER: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
+    // Commands of agents run in a restricted child, which is this program again.
+    #[cfg(unix)]
+    windlass_tools::sandbox::main_if_asked();
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return usage(&error),

@@ -1,11 +1,13 @@
 //! An agent from a file: `agent.toml` says who it is, what it may use, and whom it must ask.
 
 mod duration;
+mod mcp;
 mod model;
 mod policy;
 mod script;
 mod tools;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +16,9 @@ use windlass::model::{ModelSettings, SharedModel};
 use windlass::{Agent, RunBuilder, Tool};
 
 use self::duration::Span;
+use self::mcp::McpServer;
 use self::policy::Policy;
+pub(crate) use self::tools::Preview;
 use crate::problem::Problem;
 use crate::project::AGENT_FILE;
 
@@ -39,8 +43,19 @@ struct Spec {
     instructions: Option<String>,
     instructions_file: Option<PathBuf>,
     model: Option<String>,
+    /// Built-in tools, by their names or by the names of sets.
     #[serde(default)]
     tools: Vec<String>,
+    /// The folder that they work in, beside the file; its own where absent.
+    workspace: Option<PathBuf>,
+    /// Files that they do as if they were not there.
+    #[serde(default)]
+    hide: Vec<String>,
+    /// A `.mcp.json` with servers.
+    mcp_file: Option<PathBuf>,
+    /// Servers, by their names.
+    #[serde(default)]
+    mcp: BTreeMap<String, McpServer>,
     #[serde(default)]
     settings: Settings,
     #[serde(default)]
@@ -121,6 +136,7 @@ impl AgentFile {
         if let Some(text) = self.instructions()? {
             agent = agent.instructions(text);
         }
+        agent = mcp::connected(agent, self).await?;
         let Settings { temperature, top_p, max_tokens, reasoning_effort, parallel_calls } =
             &self.spec.settings;
         Ok(agent.tools(self.tools().await?).settings(ModelSettings {
@@ -135,7 +151,25 @@ impl AgentFile {
 
     /// Its tools, each with the rule of its policy.
     pub(crate) async fn tools(&self) -> Result<Vec<Tool>, Problem> {
-        self.spec.policy.applied_to(tools::find(&self.spec.tools, &self.folder)?)
+        self.spec.policy.applied_to(tools::find(self)?)
+    }
+
+    /// Its MCP servers' tools, by name, with what they say of themselves; and what is not there, and why.
+    pub(crate) async fn mcp_tools(&self) -> Result<mcp::Listing, Problem> {
+        mcp::list(self).await
+    }
+
+    /// What a call would change in a file, for the person who decides about it.
+    pub(crate) fn preview(&self, tool: &str, arguments: &str) -> Option<Preview> {
+        tools::preview(self, tool, arguments)
+    }
+
+    /// The folder that its tools work in.
+    fn workspace(&self) -> PathBuf {
+        match &self.spec.workspace {
+            Some(folder) => self.folder.join(folder),
+            None => self.folder.clone(),
+        }
     }
 
     /// Its model, or the one that is named in its place.

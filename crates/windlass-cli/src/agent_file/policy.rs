@@ -18,6 +18,12 @@ pub(super) struct Policy {
     /// The model is not offered them.
     #[serde(default)]
     deny: Vec<String>,
+    /// Folders in which files may be changed unasked.
+    #[serde(default)]
+    pub(super) write_unasked: Vec<String>,
+    /// Programs that may be run unasked.
+    #[serde(default)]
+    pub(super) run_unasked: Vec<String>,
 }
 
 impl Policy {

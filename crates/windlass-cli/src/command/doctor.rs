@@ -54,6 +54,8 @@ pub(crate) async fn run(args: &Args, asked: &DoctorArgs, term: &Term) -> Result<
     findings.extend(agent(file, asked.agent.is_some()).await);
     findings.push(store(&project).await);
     findings.push(terminal(term));
+    #[cfg(unix)]
+    findings.push(sandbox());
     findings.extend(VARIABLES.map(|(variable, what)| self::variable(variable, what)));
     let is_bad = findings.iter().any(|finding| finding.health == Health::Bad);
     match term.form() {
@@ -99,6 +101,20 @@ async fn agent(file: Result<AgentFile, Problem>, was_named: bool) -> Vec<Finding
         }
         Err(problem) => wrong("tools", &problem),
     });
+    match file.mcp_tools().await {
+        Ok(served) => {
+            if !served.tools.is_empty() {
+                found.push(said("mcp", format!("{} tools of servers", served.tools.len())));
+            }
+            found.extend(served.missing.into_iter().map(|text| Finding {
+                health: Health::Bad,
+                what: "mcp",
+                text,
+                hint: None,
+            }));
+        }
+        Err(problem) => found.push(wrong("mcp", &problem)),
+    }
     found
 }
 
@@ -134,6 +150,20 @@ fn terminal(term: &Term) -> Finding {
         text: format!("{} columns; {asks}", term.width()),
         hint: None,
     }
+}
+
+/// How far commands of agents can be restricted here.
+#[cfg(unix)]
+fn sandbox() -> Finding {
+    use windlass_tools::sandbox::{Confinement, support};
+    let (health, text) = match support() {
+        Confinement::Full => (Health::Good, "commands are restricted: files, connections, signals"),
+        Confinement::Partial => (Health::Good, "commands are restricted: files, and not all of the rest"),
+        Confinement::None => {
+            (Health::Absent, "this kernel cannot restrict commands; limits and times still hold")
+        }
+    };
+    Finding { health, what: "sandbox", text: text.to_owned(), hint: None }
 }
 
 fn variable(name: &'static str, what: &str) -> Finding {

@@ -17,6 +17,7 @@ pub(crate) async fn run(args: &Args, asked: &ToolsArgs, term: &Term) -> Result<E
     };
     let file = AgentFile::read(&named)?;
     let tools = file.tools().await?;
+    let served = file.mcp_tools().await?;
     match term.form() {
         Form::Json => {
             for tool in &tools {
@@ -28,14 +29,27 @@ pub(crate) async fn run(args: &Args, asked: &ToolsArgs, term: &Term) -> Result<E
                     "schema": tool.schema(),
                 }));
             }
+            for (tool, description) in &served.tools {
+                term.say_json(&json!({ "tool": tool, "description": description }));
+            }
         }
-        Form::Human if tools.is_empty() => {
+        Form::Human if tools.is_empty() && served.tools.is_empty() => {
             term.note(format!("agent `{}` has no tools", file.name()));
             term.note("hint: write `tools = [\"files\"]` in its file; docs/guide/command.md lists the built-in ones");
         }
-        Form::Human => tools.iter().for_each(|tool| {
-            term.say(tool_line(tool, term.paint_out(), term.width()));
-        }),
+        Form::Human => {
+            for tool in &tools {
+                term.say(tool_line(tool, term.paint_out(), term.width()));
+            }
+            for (tool, description) in &served.tools {
+                let room = term.width().saturating_sub(tool.chars().count() + 3);
+                let about = clip(&one_line(description), room);
+                term.say(format!("{}  {about}", term.paint_out().of(Paint::Title, tool)));
+            }
+        }
+    }
+    if term.form() == Form::Human {
+        served.missing.iter().for_each(|line| term.note(format!("! {line}")));
     }
     Ok(Exit::Done)
 }

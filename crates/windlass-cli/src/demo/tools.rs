@@ -39,15 +39,7 @@ struct Pay {
 
 /// The tools of the demo, working in its folder.
 pub(crate) fn tools(folder: &Path) -> Vec<Tool> {
-    vec![read_invoice(folder.to_owned()), pay(folder), archive(folder.to_owned())]
-}
-
-fn read_invoice(folder: PathBuf) -> Tool {
-    Tool::blocking("read_invoice", "Reads an invoice of the inbox.", move |_ctx, invoice: Invoice| {
-        let name = plain_name(&invoice.file)?;
-        std::fs::read_to_string(folder.join("inbox").join(name)).map_err(|_| no_such(&invoice.file))
-    })
-    .effect(Effect::Pure)
+    vec![pay(folder), archive(folder.to_owned())]
 }
 
 /// Its effect is `once`, as that of every tool that does not say otherwise: it is never run again blindly. After a

@@ -6,10 +6,12 @@ use windlass::{DecideError, Paused};
 
 use super::{Answers, Driving};
 use crate::problem::Problem;
-use crate::term::{Form, Paint, Term, Typed, clip, fields, one_line, pad};
+use crate::term::{Form, Paint, Style, Term, Typed, clip, fields, one_line, pad};
 
 /// How long one argument may be in a question, in lines.
 const LONGEST_ARGUMENT: usize = 20;
+/// How much of a change is shown, in lines.
+const LONGEST_CHANGE: usize = 60;
 
 /// What came of asking.
 pub(super) enum Decided {
@@ -186,10 +188,39 @@ impl Driving {
         let paint = self.term.paint();
         let width = self.term.width().saturating_sub(5);
         self.term.note(format!("\n  {}", paint.of(Paint::Wait, title)));
-        for line in arguments(pending, width) {
-            self.term.note(format!("  {} {line}", paint.of(Paint::Faint, "│")));
+        let bar = paint.of(Paint::Faint, "│");
+        match self.file.preview(pending.tool.name(), &pending.arguments) {
+            Some(preview) => {
+                self.term.note(format!("  {bar} {}", clip(&one_line(&preview.title), width)));
+                for line in change(&preview.lines, paint, width) {
+                    self.term.note(format!("  {bar} {line}"));
+                }
+            }
+            None => {
+                for line in arguments(pending, width) {
+                    self.term.note(format!("  {bar} {line}"));
+                }
+            }
         }
     }
+}
+
+/// The lines of a change, coloured. Of a long one, as many as can be read.
+fn change(lines: &[String], paint: Style, width: usize) -> Vec<String> {
+    let shown = lines.iter().take(LONGEST_CHANGE).map(|line| {
+        let meaning = match line.chars().next() {
+            Some('+') => Paint::Good,
+            Some('-') => Paint::Bad,
+            Some('@') => Paint::Name,
+            _ => Paint::Faint,
+        };
+        paint.of(meaning, &clip(&plain(line), width))
+    });
+    let mut shown: Vec<String> = shown.collect();
+    if let Some(more @ 1..) = lines.len().checked_sub(LONGEST_CHANGE) {
+        shown.push(paint.of(Paint::Faint, &format!("⋯ {more} lines more")));
+    }
+    shown
 }
 
 /// Arguments, one a line.

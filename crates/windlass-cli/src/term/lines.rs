@@ -11,6 +11,9 @@ use super::Term;
 /// How long the value of a field may be on one line.
 const LONGEST_VALUE: usize = 60;
 
+/// Arguments that say what a call is about. They come first where a line may be cut.
+const TELLING: [&str; 7] = ["path", "file", "program", "shell", "url", "query", "to"];
+
 /// Lines at the bottom of the screen that are drawn again in place.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
@@ -85,7 +88,9 @@ pub(crate) fn one_line(text: &str) -> String {
 pub(crate) fn fields(arguments: &str) -> String {
     match serde_json::from_str(arguments) {
         Ok(Value::Object(fields)) => {
-            let fields = fields.iter().map(|(name, value)| format!("{name}: {}", short(value)));
+            let mut named: Vec<(&String, &Value)> = fields.iter().collect();
+            named.sort_by_key(|(name, _)| !TELLING.contains(&name.as_str()));
+            let fields = named.iter().map(|(name, value)| format!("{name}: {}", short(value)));
             fields.collect::<Vec<_>>().join(", ")
         }
         Ok(value) => short(&value),
@@ -99,6 +104,11 @@ fn short(value: &Value) -> String {
         other => one_line(&other.to_string()),
     };
     clip(&text, LONGEST_VALUE)
+}
+
+/// So many of something.
+pub(crate) fn count(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// How long something took.

@@ -7,7 +7,7 @@ mod lines;
 mod style;
 
 pub(crate) use ask::{Asker, Typed};
-pub(crate) use lines::{Lines, clip, fields, one_line, pad, time};
+pub(crate) use lines::{Lines, clip, count, fields, one_line, pad, time};
 pub(crate) use style::{Paint, Style};
 
 use std::io::{IsTerminal, Write};
