@@ -1,0 +1,68 @@
+use std::time::Duration;
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use windlass::model::{ModelErrorKind, RetryAdvice};
+
+use super::{Stage, advice, http_date, span, wait};
+use crate::http::Replay;
+
+fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    let pair = |(name, value): &(&'static str, &'static str)| {
+        (HeaderName::from_static(name), HeaderValue::from_static(value))
+    };
+    pairs.iter().map(pair).collect()
+}
+
+#[test]
+fn waits_are_read_in_every_form() {
+    assert_eq!(wait(&headers(&[("retry-after", "2")])), Some(Duration::from_secs(2)));
+    assert_eq!(wait(&headers(&[("retry-after", "0.5")])), Some(Duration::from_millis(500)));
+    assert_eq!(
+        wait(&headers(&[("retry-after", "9"), ("retry-after-ms", "250")])),
+        Some(Duration::from_millis(250))
+    );
+    let dates = [("retry-after", "Wed, 21 Oct 2015 07:28:09 GMT"), ("date", "Wed, 21 Oct 2015 07:28:00 GMT")];
+    assert_eq!(wait(&headers(&dates)), Some(Duration::from_secs(9)));
+    assert_eq!(wait(&headers(&[("retry-after", "-3")])), Some(Duration::ZERO));
+    for nonsense in ["soon", "inf", "NaN", "1e999", ""] {
+        assert_eq!(wait(&headers(&[("retry-after", nonsense)])), None, "{nonsense}");
+    }
+    assert_eq!(wait(&headers(&[])), None);
+}
+
+#[test]
+fn dates_and_spans_are_read() {
+    assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+    assert_eq!(http_date("Wed, 21 Oct 2015 07:28:00 GMT"), Some(1_445_412_480));
+    assert_eq!(http_date("Thu, 29 Feb 2024 23:59:59 GMT"), Some(1_709_251_199));
+    assert_eq!(http_date("tomorrow, at noon"), None);
+    assert_eq!(span("6m0s"), Some(Duration::from_secs(360)));
+    assert_eq!(span("20ms"), Some(Duration::from_millis(20)));
+    assert_eq!(span("1h2m3s"), Some(Duration::from_secs(3723)));
+    assert_eq!(span("3 weeks"), None);
+}
+
+#[test]
+fn what_may_have_moved_a_conversation_on_is_not_sent_again() {
+    use ModelErrorKind::{CutShort, InvalidRequest, Overloaded, RateLimited, Server, TimedOut, Unreachable};
+    let none = headers(&[]);
+    for kind in [Server, TimedOut, CutShort] {
+        assert_eq!(advice(kind, &none, Stage::Sent, Replay::Safe), RetryAdvice::Safe);
+        assert_eq!(advice(kind, &none, Stage::Sent, Replay::Unsafe), RetryAdvice::Never);
+    }
+    for kind in [RateLimited, Overloaded] {
+        assert_eq!(advice(kind, &none, Stage::Refused, Replay::Unsafe), RetryAdvice::Safe);
+        assert_eq!(advice(kind, &none, Stage::Sent, Replay::Unsafe), RetryAdvice::Never);
+    }
+    assert_eq!(advice(Unreachable, &none, Stage::Sent, Replay::Unsafe), RetryAdvice::Safe);
+    assert_eq!(advice(InvalidRequest, &none, Stage::Refused, Replay::Safe), RetryAdvice::Never);
+}
+
+#[test]
+fn the_provider_has_the_last_word() {
+    let no = headers(&[("x-should-retry", "false")]);
+    assert_eq!(advice(ModelErrorKind::RateLimited, &no, Stage::Refused, Replay::Safe), RetryAdvice::Never);
+    let yes = headers(&[("x-should-retry", "true"), ("retry-after", "1")]);
+    let after = RetryAdvice::After(Duration::from_secs(1));
+    assert_eq!(advice(ModelErrorKind::Server, &yes, Stage::Refused, Replay::Unsafe), after);
+}
