@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use windlass::core::{Content, Item, Media};
+use windlass::core::{Content, Item, Media, Role};
 use windlass::model::{ModelRequest, OfferedTool};
 
 /// The longest name that providers take.
@@ -64,9 +65,9 @@ pub(crate) fn address(media: &Media, usual: &str) -> Option<String> {
 }
 
 /// The part of a conversation that a provider that holds the rest has not seen: what comes after its last answer.
-pub(crate) fn unseen<'a>(input: &'a [std::sync::Arc<Item>]) -> &'a [std::sync::Arc<Item>] {
-    let is_said = |item: &std::sync::Arc<Item>| match &**item {
-        Item::Message(message) => message.role == windlass::core::Role::Assistant,
+pub(crate) fn unseen(input: &[Arc<Item>]) -> &[Arc<Item>] {
+    let is_said = |item: &Arc<Item>| match &**item {
+        Item::Message(message) => message.role == Role::Assistant,
         Item::Call(_) | Item::Reasoning(_) | Item::Hosted(_) | Item::Unknown(_) => true,
         _ => false,
     };

@@ -147,10 +147,8 @@ fn conversation(request: &ModelRequest<'_>) -> (String, Vec<Turn>) {
                     "content": handoff.text(),
                 }),
             ),
-            Item::Hosted(carried) | Item::Unknown(carried) => {
-                if carried.kind.starts_with(OWN) {
-                    say("assistant", carried.raw.clone());
-                }
+            Item::Hosted(carried) | Item::Unknown(carried) if carried.kind.starts_with(OWN) => {
+                say("assistant", carried.raw.clone());
             }
             _ => {}
         }

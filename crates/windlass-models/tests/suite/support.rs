@@ -101,7 +101,11 @@ pub(crate) fn tool(name: &str) -> OfferedTool {
 }
 
 /// Asks once, of a provider with this one answer.
-pub(crate) async fn once(adapter: Adapter, streaming: Streaming, reply: FakeReply) -> Result<Answer, ModelError> {
+pub(crate) async fn once(
+    adapter: Adapter,
+    streaming: Streaming,
+    reply: FakeReply,
+) -> Result<Answer, ModelError> {
     let provider = FakeProvider::start([reply]).await.expect("a provider");
     Asked::text("Good morning.").ask(&adapter.model(&provider, streaming)).await
 }
