@@ -3,13 +3,11 @@
 //! A call that was sent is never sent again by itself, unless the tool is known only to read: what became of it the
 //! server alone knows. Whoever drops it, for a deadline or because the run stops, has the server told to stop it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam, ClientRequest,
-    ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequiredResult, MetaObject,
-    ProgressToken, RequestId, RequestMetaObject, ServerResult,
+    ElicitResult, ElicitationAction, MetaObject, ProgressToken, RequestId, RequestMetaObject, ServerResult,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
 use serde_json::{Map, Value, json};
@@ -21,6 +19,7 @@ use super::connection::{Connection, Live};
 use super::content::{self, Given};
 use super::flight::{Flights, Word};
 use super::list::ToolInfo;
+use super::question::{Round, accepted, question};
 
 /// How often a server may ask for more before it has to answer.
 const MOST_ROUNDS: usize = 10;
@@ -86,6 +85,12 @@ async fn attempt<C>(
 ) -> Result<Result<CallToolResult, ToolError>, Lost> {
     let live = connection.live().await.map_err(|error| Lost::Unsent(error.to_string()))?;
     let mut params = CallToolRequestParams::new(tool.name.to_string()).with_arguments(arguments);
+    // Where a person was asked before, the server goes on where it was, and does not begin again.
+    if let Some(round) = Round::before(ctx)
+        && let Err(error) = round.answer(ctx, &mut params)
+    {
+        return Ok(Err(error));
+    }
     for _ in 0..MOST_ROUNDS {
         let required = match once(connection, &live, tool, ctx, params.clone()).await? {
             Ok(ServerResult::CallToolResult(result)) => return Ok(Ok(result)),
@@ -93,12 +98,8 @@ async fn attempt<C>(
             Ok(_) => return Ok(Err(unreadable(tool))),
             Err(error) => return Ok(Err(error)),
         };
-        match answers(ctx, required) {
-            Ok((responses, state)) => {
-                params.input_responses = responses;
-                params.request_state = state;
-            }
-            Err(error) => return Ok(Err(error)),
+        if let Err(error) = Round::of(required).answer(ctx, &mut params) {
+            return Ok(Err(error));
         }
     }
     Ok(Err(ToolError::tell(format!(
@@ -192,44 +193,6 @@ async fn listen<C>(
                 let _gone = reply.send(result);
             }
         }
-    }
-}
-
-/// The answers that a server wants before it goes on; or the first question that has none.
-fn answers<C>(
-    ctx: &ToolContext<C>,
-    required: InputRequiredResult,
-) -> Result<(Option<BTreeMap<String, Value>>, Option<String>), ToolError> {
-    let mut responses = BTreeMap::new();
-    for (name, request) in required.input_requests.unwrap_or_default() {
-        let InputRequest::Elicitation(request) = request else {
-            return Err(ToolError::tell(
-                "The server asks for something that is not offered here.".to_owned(),
-            ));
-        };
-        let question = question(&request.params);
-        let Some(answer) = ctx.reply(&question) else { return Err(ToolError::ask(question)) };
-        let response = serde_json::to_value(accepted(answer)).unwrap_or_default();
-        responses.insert(name, response);
-    }
-    Ok(((!responses.is_empty()).then_some(responses), required.request_state))
-}
-
-fn accepted(answer: &Value) -> ElicitResult {
-    let accepted = ElicitResult::new(ElicitationAction::Accept);
-    if answer.is_object() { accepted.with_content(answer.clone()) } else { accepted }
-}
-
-fn question(params: &ElicitRequestParams) -> Question {
-    match params {
-        ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
-            let schema = serde_json::to_value(requested_schema).unwrap_or_default();
-            Question::new(message.as_str()).schema(schema)
-        }
-        ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
-            Question::new(format!("{message}\nOpen {url} and answer when it is done."))
-        }
-        other => Question::new(serde_json::to_string(other).unwrap_or_default()),
     }
 }
 

@@ -11,11 +11,14 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{self, ChildStdin, ChildStdout, Command};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::{Inherit, StdioConfig};
 
 /// How long a server has to go by itself once its input is closed, and again once it was asked.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long the last words of a server are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How much of what a server last said on its standard error is kept.
 const TAIL_LINES: usize = 20;
 const LONGEST_LINE: u64 = 512;
@@ -56,7 +59,10 @@ struct Keeper {
 
 /// The last lines of a server's standard error.
 #[derive(Clone, Default)]
-pub(super) struct Tail(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct Tail {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    ended: CancellationToken,
+}
 
 /// Starts a server. Its input and output are for the protocol.
 pub(super) fn spawn(config: &StdioConfig) -> std::io::Result<(Child, ChildStdout, ChildStdin)> {
@@ -148,11 +154,18 @@ impl Keeper {
 impl Tail {
     /// The lines, as one text.
     pub(super) fn text(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
+    /// The same, of a server that did not come up: what it says last may still be on its way.
+    pub(super) async fn last(&self) -> String {
+        let _ended = tokio::time::timeout(LAST_WORDS, self.ended.cancelled()).await;
+        self.text()
+    }
+
     async fn follow(self, stderr: process::ChildStderr) {
+        let _ended = self.ended.clone().drop_guard();
         let mut stderr = BufReader::new(stderr);
         let mut line = Vec::new();
         loop {
@@ -162,7 +175,7 @@ impl Tail {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {
                     let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                    let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
                     if lines.len() == TAIL_LINES {
                         lines.pop_front();
                     }

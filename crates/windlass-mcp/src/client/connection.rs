@@ -175,11 +175,11 @@ impl Connection {
                 let said = child.said();
                 // Where this does not come to a connection, dropping the child ends it.
                 let serving = handler.serve_with_lifecycle((output, input), mode);
-                let service = tokio::time::timeout(after, serving)
-                    .await
-                    .map_err(|_| ConnectError::TooSlow { after, said: said.text() })?
-                    .map_err(|error| handshake(error.to_string(), said.text()))?;
-                (service, Some(child))
+                match tokio::time::timeout(after, serving).await {
+                    Ok(Ok(service)) => (service, Some(child)),
+                    Ok(Err(error)) => return Err(handshake(in_full(&error), said.last().await)),
+                    Err(_) => return Err(ConnectError::TooSlow { after, said: said.text() }),
+                }
             }
             Transport::Http(http) => {
                 let transport = http::transport(http).map_err(|why| handshake(why, String::new()))?;
@@ -338,5 +338,12 @@ fn in_full(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    text
+    // Which of its types it was is of no use to anybody.
+    match (text.find("Transport ["), text.find("] error: ")) {
+        (Some(from), Some(to)) if from < to => {
+            text.replace_range(from..to + "] error: ".len(), "");
+            text
+        }
+        _ => text,
+    }
 }

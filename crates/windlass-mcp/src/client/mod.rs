@@ -8,6 +8,7 @@ mod flight;
 mod handler;
 mod http;
 mod list;
+mod question;
 
 pub use connection::ConnectError;
 pub use http::Auth;

@@ -1,0 +1,17 @@
+//! What the checks of MCP share.
+
+use std::io::Write;
+use std::path::Path;
+
+/// Adds a line to a file, whole. It stands for an effect in the outside world.
+pub fn note(ledger: &str, line: &str) {
+    if let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(ledger) {
+        let _written = file.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+/// The lines of such a file.
+pub fn noted(ledger: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(ledger).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}

@@ -1,0 +1,320 @@
+//! A server that behaves badly, in both lives of the protocol.
+
+#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Desk, ERAS, outputs, scripted};
+use windlass::core::{HoldReason, ToolKey};
+use windlass::prelude::*;
+use windlass_mcp::{Approve, Config, Era, Naming, ServerConfig, ServerState, Servers};
+
+#[tokio::test]
+async fn calls_and_their_results() {
+    for era in ERAS {
+        let desk = Desk::new(era, &["broken"]).await;
+        let model = ScriptedModel::new([
+            Reply::call("c1", "echo", json!({ "text": "hello" }))
+                .and_call("c2", "fail", json!({}))
+                .and_call("c3", "refuse", json!({}))
+                .and_call("c4", "picture", json!({}))
+                .and_call("c5", "structured", json!({}))
+                .and_call("c6", "echo", json!({ "text": 7 }))
+                .and_call("c7", "dangling", json!({ "text": "unchecked" })),
+            Reply::text("done"),
+        ]);
+        let outcome = desk.agent(&model, Approve::Never).run("go").await.expect("the run ends well");
+        let said = outputs(&outcome);
+        assert_eq!(said["c1"], "hello");
+        assert!(said["c2"].contains("the drawer is stuck"), "{said:?}");
+        assert!(said["c3"].contains("not like this"), "{said:?}");
+        assert_eq!(said["c4"], "a dot");
+        assert_eq!(said["c5"], r#"{"degrees":21}"#);
+        assert!(
+            said["c6"].contains("must be a string"),
+            "checked here, before the server is asked: {said:?}"
+        );
+        assert_eq!(said["c7"], "unchecked");
+        let items = outcome.record().items();
+        let has_picture = items.iter().any(|item| {
+            let text = serde_json::to_string(&item.item).expect("items are written");
+            text.contains("data:image/png;base64,iVBORw0KGgo=")
+        });
+        assert!(has_picture);
+        assert_eq!(desk.noted("called echo").len(), 1, "what does not fit is not sent");
+        desk.servers.close().await;
+        desk.servers.close().await;
+    }
+}
+
+#[tokio::test]
+async fn one_bad_tool_is_left_out_alone() {
+    for era in ERAS {
+        let desk = Desk::new(era, &["broken"]).await;
+        let report = desk.servers.report().await;
+        let expected = if era == "modern" { Era::Modern } else { Era::Legacy };
+        assert_eq!(report.servers[0].state, ServerState::Ready { era: Some(expected), tools: 11 });
+        let warnings = report.servers[0].warnings.join("\n");
+        for word in ["`no_schema`", "`text_schema`", "`list_schema`", "without a name", "`echo` twice"] {
+            assert!(warnings.contains(word), "{word} in {warnings}");
+        }
+        let kept = desk.servers.list().await;
+        let echo = kept.iter().find(|tool| &*tool.name == "echo").expect("echo is there");
+        assert_eq!(echo.input_schema["$defs"]["kept"]["$anchor"], "kept", "schemas are not touched");
+        let config = Config::new().server(scripted(era, &desk.ledger(), &["broken"]));
+        let error = Servers::connect_strict(config).await.err().expect("strict means all");
+        assert!(error.to_string().contains("no_schema"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_a_call_is_told_and_the_call_is_not_repeated() {
+    for era in ERAS {
+        let desk = Desk::new(era, &[]).await;
+        let model = ScriptedModel::new([
+            Reply::call("c1", "die", json!({})),
+            Reply::call("c2", "echo", json!({ "text": "again" })),
+            Reply::text("done"),
+        ]);
+        let outcome = desk.agent(&model, Approve::Never).run("go").await.expect("the run ends well");
+        let said = outputs(&outcome);
+        assert!(said["c1"].contains("is not known: find out"), "{said:?}");
+        assert_eq!(said["c2"], "again", "it was started anew");
+        assert_eq!(desk.noted("called die").len(), 1, "never repeated by itself");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_tells_the_server_to_stop() {
+    for era in ERAS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ledger = folder.path().join("ledger");
+        let server = scripted(era, &ledger, &[]).call_timeout(Duration::from_millis(200));
+        let servers = Servers::connect(Config::new().server(server)).await;
+        let model = ScriptedModel::new([Reply::call("c1", "slow", json!({})), Reply::text("done")]);
+        let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(Approve::Never));
+        let outcome = agent.run("go").await.expect("the run ends well");
+        assert!(outputs(&outcome)["c1"].contains("timed out"), "{:?}", outputs(&outcome));
+        common::until(|| windlass_mcp_check::noted(&ledger).iter().any(|line| line.starts_with("cancelled")))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn progress_is_told_while_a_call_runs() {
+    for era in ERAS {
+        let desk = Desk::new(era, &[]).await;
+        let model = ScriptedModel::new([Reply::call("c1", "steps", json!({})), Reply::text("done")]);
+        let mut stream = desk.agent(&model, Approve::Never).run("go").stream();
+        let mut told = Vec::new();
+        while let Some(event) = stream.next().await {
+            if let EventKind::Progress { progress, .. } = event.kind {
+                told.push(progress["message"].as_str().unwrap_or_default().to_owned());
+            }
+        }
+        assert_eq!(told, ["step 1", "step 2", "step 3"], "{era}");
+    }
+}
+
+#[tokio::test]
+async fn five_hundred_tools_are_listed_once_and_offered_in_order() {
+    for era in ERAS {
+        let desk = Desk::new(era, &["many"]).await;
+        let calls =
+            (0..10).map(|at| Reply::call(&format!("c{at}"), "tool_499", json!({ "text": at.to_string() })));
+        let model = ScriptedModel::new(calls.chain([Reply::text("done")]));
+        desk.agent(&model, Approve::Never).run("go").max_turns(20).await.expect("the run ends well");
+        let requests = model.requests();
+        assert_eq!(requests.len(), 11);
+        assert!(requests.iter().all(|request| request.tools.len() == 500));
+        assert_eq!(
+            (requests[0].tools[0].as_str(), requests[0].tools[499].as_str()),
+            ("tool_000", "tool_499")
+        );
+        assert!(desk.noted("listed").len() <= 10, "five pages, and once more when the subscription stands");
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_changes_is_asked_for_again() {
+    for era in ERAS {
+        let desk = Desk::new(era, &[]).await;
+        let model = ScriptedModel::new([
+            Reply::call("c1", "grow", json!({})),
+            Reply::call("c2", "grown_0", json!({})),
+            Reply::text("done"),
+        ]);
+        let outcome = desk.agent(&model, Approve::Never).run("go").await.expect("the run ends well");
+        assert_eq!(outputs(&outcome)["c2"], "grown_0 is here", "{era}: {:?}", model.requests()[1].tools);
+    }
+}
+
+#[tokio::test]
+async fn a_list_without_an_end_ends() {
+    for era in ERAS {
+        let desk = Desk::new(era, &["circle"]).await;
+        let report = desk.servers.report().await;
+        assert!(
+            report.servers[0].warnings.iter().any(|warning| warning.contains("in a circle")),
+            "{report:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_takes_nobody_with_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = folder.path().join("ledger");
+    let named = |name: &str, faults: &[&str]| {
+        let mut words = vec!["legacy".to_owned(), ledger.display().to_string()];
+        words.extend(faults.iter().map(|&fault| fault.to_owned()));
+        ServerConfig::stdio(name, env!("CARGO_BIN_EXE_scripted"))
+            .args(words)
+            .connect_timeout(Duration::from_millis(1500))
+    };
+    let config = Config::new()
+        .server(named("good", &[]).connect_timeout(Duration::from_secs(30)))
+        .server(named("dead", &["dead"]))
+        .server(named("mute", &["mute"]))
+        .server(ServerConfig::stdio("gone", "/nowhere/at/all"))
+        .server(
+            ServerConfig::http("closed", "http://127.0.0.1:1/mcp").connect_timeout(Duration::from_secs(5)),
+        );
+    let servers = Servers::connect(config.clone()).await;
+    let missing = servers.report().await.missing().join("\n");
+    for word in [
+        "`dead`",
+        "I was never any good",
+        "`mute`",
+        "did not answer",
+        "`gone`",
+        "cannot be started",
+        "`closed`",
+    ] {
+        assert!(missing.contains(word), "{word} in {missing}");
+    }
+    let model = ScriptedModel::new([
+        Reply::call("c1", "echo", json!({ "text": "still here" })),
+        Reply::text("done"),
+        Reply::text("alone"),
+    ]);
+    let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(Approve::Never));
+    let outcome = agent.run("go").await.expect("the run ends well");
+    assert_eq!(outputs(&outcome)["c1"], "still here");
+
+    let strict = Servers::connect_strict(config).await;
+    assert!(strict.is_err(), "all or nothing");
+    servers.close().await;
+    let error = agent.run("go").await;
+    assert!(error.is_ok(), "closed servers have no tools, and the agent goes on without: {error:?}");
+}
+
+#[tokio::test]
+async fn a_question_of_a_server_pauses_the_run() {
+    for era in ERAS {
+        let desk = Desk::new(era, &[]).await;
+        let model = ScriptedModel::new([Reply::call("c1", "ask", json!({})), Reply::text("done")]);
+        let agent = desk.agent(&model, Approve::Never);
+        let outcome = agent.run("go").await.expect("it pauses");
+        let Outcome::Paused(paused) = outcome else { panic!("{era}: {outcome:?}") };
+        let mut paused = Paused::from_text(&paused.to_text()).expect("it is whole");
+        let pending = &paused.pending()[0];
+        let HoldReason::Question(question) = &pending.reason else { panic!("{pending:?}") };
+        assert_eq!(question.text, "Which colour?");
+        assert!(paused.answer("c1", json!({ "colour": 3 })).is_err(), "the server said what fits");
+        paused.answer("c1", json!({ "colour": "blue" })).expect("it fits");
+        let outcome = agent.resume(paused).await.expect("the run ends well");
+        assert_eq!(outputs(&outcome)["c1"], "painted", "{era}");
+        let painted = desk.noted("painted");
+        assert_eq!(painted.len(), 1, "{era}: {painted:?}");
+        assert!(painted[0].contains("blue"), "{painted:?}");
+    }
+}
+
+#[tokio::test]
+async fn names_that_two_servers_share_are_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    let config = Config::new()
+        .server(scripted("legacy", &one, &[]).include(["echo"]))
+        .server(common::scripted_as("second", "modern", &other, &[]).include(["echo"]));
+    let servers = Servers::connect(config).await;
+    let model = ScriptedModel::new([
+        Reply::call("c1", "mcp_second__echo", json!({ "text": "hi" })),
+        Reply::text("done"),
+        Reply::text("prefixed"),
+    ]);
+    let agent = Agent::new("desk").model(model.clone()).tool_source(servers.tools().approve(Approve::Never));
+    let mut stream = agent.run("go").stream();
+    let mut warnings = Vec::new();
+    while let Some(event) = stream.next().await {
+        if let EventKind::Warning { message } = event.kind {
+            warnings.push(message);
+        }
+    }
+    assert_eq!(model.requests()[0].tools, ["mcp_scripted__echo", "mcp_second__echo"]);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(windlass_mcp_check::noted(&one).iter().all(|line| !line.starts_with("called")));
+    assert_eq!(windlass_mcp_check::noted(&other).iter().filter(|line| line.starts_with("called")).count(), 1);
+    let prefixed = servers.tools().naming(Naming::Prefixed);
+    Agent::new("desk").model(model.clone()).tool_source(prefixed).run("go").await.expect("the run ends well");
+    assert_eq!(model.requests()[2].tools, ["mcp_scripted__echo", "mcp_second__echo"]);
+}
+
+#[tokio::test]
+async fn approvals_belong_to_the_server_and_its_tool() {
+    let desk = Desk::new("legacy", &[]).await;
+    let asked = |approve: Approve, trusted: bool| {
+        let desk = &desk;
+        async move {
+            let server = scripted("legacy", &desk.ledger(), &[]);
+            let server = if trusted { server.trusted() } else { server };
+            let servers = Servers::connect(Config::new().server(server)).await;
+            let model = ScriptedModel::new([
+                Reply::call("c1", "echo", json!({ "text": "a" })).and_call("c2", "steps", json!({})),
+                Reply::text("done"),
+            ]);
+            let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(approve));
+            match agent.run("go").await.expect("it ends or pauses") {
+                Outcome::Paused(paused) => {
+                    paused.pending().iter().map(|pending| pending.tool.clone()).collect::<Vec<_>>()
+                }
+                _ => Vec::new(),
+            }
+        }
+    };
+    let key = |name: &str| ToolKey::Mcp { server: "scripted".into(), name: name.into() };
+    assert_eq!(asked(Approve::Never, false).await, []);
+    assert_eq!(asked(Approve::Always, true).await, [key("echo"), key("steps")]);
+    assert_eq!(
+        asked(Approve::Hints, false).await,
+        [key("echo"), key("steps")],
+        "a server's word lifts nothing"
+    );
+    assert_eq!(asked(Approve::Hints, true).await, [], "a trusted one's does: both are harmless, it says");
+    assert_eq!(asked(Approve::all_but(["echo"]), false).await, [key("steps")]);
+    let rule =
+        Approve::when(|_, tool, arguments| async move { &*tool.name == "echo" && arguments["text"] == "a" });
+    assert_eq!(asked(rule, false).await, [key("echo")]);
+    let panics = Approve::when(|_, _, _| async { panic!("a rule that fails asks") });
+    assert_eq!(asked(panics, false).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_filter_that_fails_hides_its_tool() {
+    let desk = Desk::new("legacy", &[]).await;
+    let model = ScriptedModel::new([Reply::text("done")]);
+    let tools = desk.servers.tools().filter(|_, tool| match &*tool.name {
+        "fail" => panic!("not today"),
+        name => name == "echo" || name == "ask",
+    });
+    let tools = tools.filter_when(|ctx: RunContext<()>, tool| async move {
+        assert_eq!(ctx.agent().as_str(), "desk");
+        if &*tool.name == "ask" { Err("no opinion") } else { Ok(true) }
+    });
+    let agent = Agent::new("desk").model(model.clone()).tool_source(tools);
+    agent.run("go").await.expect("the run ends well");
+    assert_eq!(model.requests()[0].tools, ["echo"]);
+}
