@@ -154,7 +154,7 @@ impl Engine {
     }
 
     fn forward(&mut self, tokens: &[TokenId], from: usize) -> Result<Vec<f32>, String> {
-        let run = || -> candle_core::Result<Vec<f32>> {
+        let mut run = || -> candle_core::Result<Vec<f32>> {
             let input = Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?;
             let output = match &mut self.network {
                 Network::Llama(network) => network.forward(&input, from)?,

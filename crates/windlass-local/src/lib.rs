@@ -21,5 +21,9 @@ pub use answer::{BadAnswer, items, shape};
 pub use prompt::{Line, lines};
 pub use weights::{Named, Progress, Weights, WeightsError};
 
+#[cfg(all(doctest, feature = "engine"))]
+#[doc = include_str!("../../../docs/guide/local-models.md")]
+mod guide {}
+
 #[cfg(feature = "engine")]
 pub use model::{LoadError, LocalModel};
