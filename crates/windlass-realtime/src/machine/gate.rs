@@ -12,6 +12,8 @@ pub(crate) struct Wanted {
     after: BTreeSet<ItemId>,
     /// When the first of the reasons came up.
     since: Duration,
+    /// The provider refused the question, so an answer that was not asked for cannot be the one to it.
+    was_refused: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,11 +122,9 @@ impl Gate {
             State::Idle => None,
         };
         // Reasons that came up before it began, and whose items it can see, are met by it, whoever asked.
-        if self
-            .wanted
-            .as_ref()
-            .is_some_and(|wanted| !wanted.after.is_empty() && wanted.after.iter().all(is_known))
-        {
+        if self.wanted.as_ref().is_some_and(|wanted| {
+            !wanted.was_refused && !wanted.after.is_empty() && wanted.after.iter().all(is_known)
+        }) {
             since = since.or(self.wanted.take().map(|wanted| wanted.since));
         }
         self.state = State::Active { response, asked, heard: now, stopping: None };
@@ -145,7 +145,7 @@ impl Gate {
         let is_it = |asked: &CommandId| command.is_none_or(|command| command == asked);
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Asked { command, wanted, .. } if is_it(&command) => {
-                self.put_back(wanted);
+                self.put_back(Wanted { was_refused: true, ..wanted });
                 // The answer that is in the way has not been told of yet, or has just ended.
                 self.not_before = Some(now + ASK_AGAIN);
                 true
@@ -153,7 +153,7 @@ impl Gate {
             State::Active { response, asked: Some((command, wanted)), heard, stopping }
                 if is_it(&command) =>
             {
-                self.put_back(wanted);
+                self.put_back(Wanted { was_refused: true, ..wanted });
                 self.state = State::Active { response, asked: None, heard, stopping };
                 true
             }
@@ -266,6 +266,7 @@ impl Gate {
             Some(waiting) => {
                 waiting.after.extend(wanted.after);
                 waiting.since = waiting.since.min(wanted.since);
+                waiting.was_refused |= wanted.was_refused;
             }
             None => self.wanted = Some(wanted),
         }

@@ -23,6 +23,7 @@ impl Machine {
         let id = self.next_item();
         self.add(LiveItem::message(id.clone(), role, parts), None);
         if role == Role::User {
+            self.follow_ups = 0;
             self.since_answer.push(id.clone());
         }
         if answer == Answer::Wanted {

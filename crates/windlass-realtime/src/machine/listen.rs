@@ -49,6 +49,7 @@ impl Machine {
             }
             ModelEvent::SpeechStopped { .. } => {
                 self.speaking_since = None;
+                self.follow_ups = 0;
                 self.asked_at = Some(self.now);
                 self.emit(LiveEvent::SpeechStopped);
             }

@@ -191,6 +191,8 @@ pub(crate) struct Machine {
     asked_at: Option<Duration>,
     /// What the user said since the last answer.
     since_answer: Vec<ItemId>,
+    /// Answers in a row that were objected to and followed up.
+    follow_ups: u32,
     commands: u64,
     items: u64,
     metrics: SessionMetrics,
@@ -230,6 +232,7 @@ impl Machine {
             speaking_since: None,
             asked_at: None,
             since_answer: Vec::new(),
+            follow_ups: 0,
             commands: 0,
             items: 0,
             metrics: SessionMetrics::default(),
@@ -443,7 +446,3 @@ impl LiveItem {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "machine_tests.rs"]
-mod tests;

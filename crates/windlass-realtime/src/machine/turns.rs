@@ -15,6 +15,9 @@ use crate::id::{CommandId, ItemId, ResponseId};
 use crate::metrics::TurnMetrics;
 use crate::model::{CommandKind, ResponsePlace, ResponseStatus, WordForm};
 
+/// So many answers in a row may be followed up, until the user says something again.
+const MOST_FOLLOW_UPS: u32 = 3;
+
 /// One answer.
 #[derive(Debug)]
 pub(super) struct Turn {
@@ -280,7 +283,9 @@ impl Machine {
             FollowUp::Say(words) => words.clone(),
             FollowUp::Nothing => return,
         };
-        if is_newest {
+        // A model that is objected to again and again is not argued with for ever.
+        if is_newest && self.follow_ups < MOST_FOLLOW_UPS {
+            self.follow_ups += 1;
             let id = self.next_item();
             self.add(LiveItem::message(id.clone(), Role::User, vec![Part::text(words)]), None);
             self.gate.want(self.now, Some(id));

@@ -1,5 +1,6 @@
 //! The calls of answers, carried out by runs: the same planner, guardrails, approvals, journal and receipts as anywhere.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub(super) struct LiveRun {
     /// It waits for a person.
     pub(super) paused: Option<Paused>,
     pub(super) is_running: bool,
+    /// Calls that were told of as held.
+    told: BTreeSet<(CallPath, u32)>,
 }
 
 /// Something came of a run.
@@ -96,8 +99,11 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
         let mut stream = builder.stream();
         let cancel = stream.cancel();
-        self.runs
-            .insert(run.clone(), LiveRun { agent, response, calls, cancel, paused: None, is_running: true });
+        let told = self.runs.remove(&run).map(|before| before.told).unwrap_or_default();
+        self.runs.insert(
+            run.clone(),
+            LiveRun { agent, response, calls, cancel, paused: None, is_running: true, told },
+        );
         let notify = self.notify.clone();
         self.forwarders.spawn(async move {
             while let Some(event) = stream.next().await {
@@ -200,9 +206,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
             return;
         };
         match kind {
-            EventKind::Held(pending) if self.standing_for(&pending).is_none() => {
-                self.emit(LiveEvent::CallHeld { pending });
-            }
+            EventKind::Held(pending) => self.tell_held(run, *pending),
             EventKind::CallStarted { call, tool } => self.emit(LiveEvent::CallStarted { call, tool, agent }),
             EventKind::Progress { call, progress } => self.emit(LiveEvent::CallProgress { call, progress }),
             EventKind::CallSettled { call, how, output } => {
@@ -271,6 +275,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
     fn hold(&mut self, run: &RunId, mut paused: Paused) {
         let mut is_decided = false;
         for pending in paused.pending() {
+            self.tell_held(run, pending.clone());
             if let Some((decision, by)) = self.standing_for(&pending) {
                 if let Some(by) = by {
                     paused.decide_as(by);
@@ -289,6 +294,17 @@ impl<C: Send + Sync + 'static> Actor<C> {
                 tokio::time::sleep(expiry + Duration::from_millis(1)).await;
                 let _ = notify.send(Notice::Expired { run }).await;
             });
+        }
+    }
+
+    /// Tells of a call that waits, once for each question, unless it has been decided for good.
+    fn tell_held(&mut self, run: &RunId, pending: Pending) {
+        if self.standing_for(&pending).is_some() {
+            return;
+        }
+        let question = (pending.path.clone(), pending.attempt);
+        if self.runs.get_mut(run).is_some_and(|live| live.told.insert(question)) {
+            self.emit(LiveEvent::CallHeld { pending: Box::new(pending) });
         }
     }
 
