@@ -1,0 +1,31 @@
+//! File search for agents: the tool that a provider runs on its own stores ([`FileSearch`]), and the same tool on local
+//! files, with no service and no key ([`Index`]).
+//!
+//! An index is one SQLite file. It holds the text of files cut into chunks, lists of where each word occurs, and a
+//! vector for each chunk. A search puts together what the words say (BM25, with feedback from the best answers) and
+//! what the vectors say.
+//!
+//! Nothing is loaded before it is needed: opening reads a page, the first search reads a few bytes for each chunk, and
+//! vectors are read when a search first uses them.
+
+mod chunk;
+mod embed;
+mod error;
+mod extract;
+mod filter;
+mod hosted;
+mod index;
+mod text;
+mod tool;
+
+pub use chunk::{Chunking, Place};
+pub use embed::{EmbedError, Embedder, Purpose, WordTable};
+pub use error::SearchError;
+pub use extract::Kind;
+pub use filter::{Attribute, Attributes, Comparison, Compound, Filter, Membership};
+pub use hosted::FileSearch;
+pub use index::{
+    Add, Document, Found, Hit, Index, IndexOptions, Limits, Problem, Progress, Ranking, Report, Search,
+    Signals, Weights,
+};
+pub use tool::SearchTool;

@@ -1,0 +1,259 @@
+//! Files come in, are found, change and go; what cannot be read is reported and the rest is there.
+
+#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+
+use std::fs;
+use std::path::Path;
+
+use windlass_search::{
+    Chunking, Document, Filter, Index, Kind, Limits, Ranking, SearchError, Signals, Weights,
+};
+
+fn index(folder: &Path) -> Index {
+    Index::open(folder.join("test.index")).expect("opens")
+}
+
+fn names(index: &Index, question: &str) -> Vec<String> {
+    index.search(question).run().expect("searches").hits.into_iter().map(|hit| hit.name).collect()
+}
+
+#[test]
+fn files_of_a_folder_are_found_with_their_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir_all(docs.join("deep/er")).expect("made");
+    fs::write(
+        docs.join("pumps.md"),
+        "# Pumps\n\nIntro.\n\n## Winter\n\nBleed the pump before frost comes.\n",
+    )
+    .expect("written");
+    fs::write(docs.join("page.html"), "<html><head><title>Valves</title><style>p{}</style></head><body><h1>Valves</h1>\n<p>Grease &amp; turn the brass valve.</p></body></html>")
+        .expect("written");
+    fs::write(
+        docs.join("deep/er/engine.rs"),
+        "fn start_engine() {\n    ignite();\n}\n\nfn parseHttpHeader() {}\n",
+    )
+    .expect("written");
+    let index = index(folder.path());
+    let mut told = Vec::new();
+    let report = index
+        .add(&docs)
+        .progress(|progress| told.push((progress.files, progress.of_files)))
+        .run()
+        .expect("runs");
+    assert_eq!((report.added, report.problems.len()), (3, 0), "{report}");
+    assert_eq!(told, [(1, 3), (2, 3), (3, 3)]);
+
+    let found = index.search("frost pump").run().expect("searches");
+    let hit = &found.hits[0];
+    assert_eq!(hit.name, "pumps.md");
+    assert!(hit.text.contains("Bleed the pump"), "{hit:?}");
+    assert!(hit.place.line >= 1 && hit.place.last_line >= hit.place.line, "{:?}", hit.place);
+    assert!(hit.score > 0.5 && hit.score <= 1.0, "{}", hit.score);
+
+    assert_eq!(names(&index, "greasing brass valves")[0], "page.html");
+    assert_eq!(names(&index, "start_engine")[0], "engine.rs");
+    assert_eq!(names(&index, "http header")[0], "engine.rs", "parts of an identifier are words");
+    assert_eq!(names(&index, "parseHttpHeader")[0], "engine.rs");
+    assert_eq!(names(&index, "pmup forst")[0], "pumps.md", "words that are nearly right");
+}
+
+#[test]
+fn only_what_changed_is_read_again_and_what_is_gone_is_taken_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir(&docs).expect("made");
+    for name in ["one", "two", "three"] {
+        fs::write(docs.join(format!("{name}.txt")), format!("the {name} lantern glows")).expect("written");
+    }
+    let index = index(folder.path());
+    assert_eq!(index.add(&docs).run().expect("runs").added, 3);
+    let again = index.refresh().expect("runs");
+    assert_eq!((again.added, again.changed, again.unchanged, again.removed), (0, 0, 3, 0));
+
+    fs::write(docs.join("two.txt"), "a zeppelin came instead").expect("written");
+    fs::remove_file(docs.join("three.txt")).expect("removed");
+    let later = index.refresh().expect("runs");
+    assert_eq!((later.added, later.changed, later.unchanged, later.removed), (0, 1, 1, 1));
+    let words = |question: &str| {
+        let found = index.search(question).signals(Signals::Words).run().expect("searches");
+        found.hits.into_iter().map(|hit| hit.name).collect::<Vec<_>>()
+    };
+    assert_eq!(words("zeppelin"), ["two.txt"]);
+    assert_eq!(words("lantern"), ["one.txt"], "the old text of two and all of three are gone");
+
+    // The same bytes with other attributes are not read again, and filters see the new ones.
+    let told = index.add(&docs).attribute("year", 2024).run().expect("runs");
+    assert_eq!((told.changed, told.unchanged, told.chunks), (0, 2, 0));
+    let found = index.search("lantern").filter(Filter::eq("year", 2024)).run().expect("searches");
+    assert_eq!(found.hits[0].name, "one.txt");
+
+    fs::remove_dir_all(&docs).expect("removed");
+    assert_eq!(index.refresh().expect("runs").removed, 2);
+    assert!(matches!(index.add(folder.path().join("never")).run(), Err(SearchError::Path { .. })));
+}
+
+#[test]
+fn filters_are_looked_at_before_ranking() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = index(folder.path());
+    let documents = (0..300).map(|at| {
+        let text = if at < 290 {
+            "harbour harbour harbour harbour"
+        } else {
+            "a harbour among many other things to see"
+        };
+        let team = if at < 290 { "many" } else { "few" };
+        Document::new(format!("d{at}.txt"), text).attribute("team", team).attribute("at", at)
+    });
+    index.put(documents).expect("put");
+    let few =
+        index.search("harbour").filter(Filter::eq("team", "few")).max_results(50).run().expect("searches");
+    assert_eq!(few.hits.len(), 10, "though 290 others rank higher");
+    let some = Filter::and([Filter::gte("at", 10), Filter::lt("at", 13), Filter::not_in("at", [11])]);
+    let mut names: Vec<String> = index
+        .search("harbour")
+        .filter(some)
+        .run()
+        .expect("searches")
+        .hits
+        .into_iter()
+        .map(|hit| hit.name)
+        .collect();
+    names.sort();
+    assert_eq!(names, ["d10.txt", "d12.txt"]);
+}
+
+#[test]
+fn bad_files_are_reported_and_the_rest_is_indexed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir(&docs).expect("made");
+    fs::write(docs.join("good.txt"), "the quiet heron").expect("written");
+    fs::write(docs.join("latin.txt"), b"caf\xe9 au lait for the heron").expect("written");
+    fs::write(docs.join("binary.txt"), [0u8, 1, 2, 3, 255, 0, 7]).expect("written");
+    fs::write(docs.join("archive.zip"), b"PK\x03\x04\x14\x00\x00\x00\x08\x00rest").expect("written");
+    fs::write(docs.join("empty.md"), "  \n").expect("written");
+    fs::write(docs.join("line.txt"), "heron ".repeat(100_000)).expect("written");
+    fs::write(docs.join("word.txt"), "x".repeat(500_000)).expect("written");
+    let log = fs::File::create(docs.join("huge.log")).expect("made");
+    log.set_len(1 << 30).expect("a gigabyte that takes no room");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&docs, docs.join("loop")).expect("linked");
+    let index = index(folder.path());
+    let report = index.add(&docs).run().expect("runs");
+    assert_eq!(report.added, 4, "{report}");
+    let why = |name: &str| {
+        let found = report.problems.iter().find(|problem| problem.path.ends_with(name));
+        found.map(|problem| problem.why.clone()).unwrap_or_default()
+    };
+    assert!(why("huge.log").contains("1024 MB"), "{report}");
+    assert!(why("binary.txt").contains("not text"), "{report}");
+    assert!(why("archive.zip").contains("not text"), "{report}");
+    assert!(why("empty.md").contains("no text"), "{report}");
+    #[cfg(unix)]
+    assert!(why("loop").contains("link"), "{report}");
+    assert_eq!(names(&index, "cafe heron")[0], "latin.txt");
+    let longest = index.search("heron").run().expect("searches").hits.iter().map(|hit| hit.text.len()).max();
+    assert!(longest.is_some_and(|longest| longest < 4000), "a line of any length is cut: {longest:?}");
+
+    let again = index.refresh().expect("runs");
+    assert_eq!((again.unchanged, again.problems.len()), (4, report.problems.len()), "told again: {again}");
+}
+
+#[test]
+fn limits_cut_what_is_too_long() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits = Limits { text_bytes: 1000, ..Limits::default() };
+    let index = Index::options().limits(limits).open(folder.path().join("x.index")).expect("opens");
+    let text = format!("beginning {} ending", "middle ".repeat(1000));
+    let report = index.put([Document::new("long.txt", text)]).expect("put");
+    assert!(report.problems[0].why.contains("first 1000 bytes"), "{report}");
+    assert_eq!(index.search("ending").signals(Signals::Words).run().expect("searches").hits.len(), 0);
+}
+
+#[test]
+fn options_are_checked_and_obeyed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = index(folder.path());
+    index
+        .put([
+            Document::new("a.txt", "the boiler needs descaling every spring"),
+            Document::new("b.txt", "an unrelated tale of dragons"),
+        ])
+        .expect("put");
+    assert!(index.search("x").max_results(51).run().is_err());
+    assert!(index.search("x").threshold(1.5).run().is_err());
+    let strict = index.search("boiler descaling").threshold(0.8).run().expect("searches");
+    assert_eq!(strict.hits.len(), 1);
+    let nothing = index.search("quantum chromodynamics of gluons").threshold(0.8).run().expect("searches");
+    assert_eq!(nothing.hits.len(), 0, "the best of nothing is not good: {nothing:?}");
+    let words_only = Ranking {
+        ranker: Some("none".into()),
+        hybrid_search: Some(Weights { embedding_weight: 0.0, text_weight: 1.0 }),
+        ..Ranking::default()
+    };
+    let found = index.search("dragons").ranking(words_only).run().expect("searches");
+    assert_eq!(found.hits.len(), 1);
+    let both = index.search("boiler").also("dragons").run().expect("searches");
+    assert_eq!(both.hits.len(), 2);
+    let small = Chunking { max_tokens: 20, overlap_tokens: 0 };
+    assert!(Index::options().chunking(small).open(folder.path().join("y.index")).is_err());
+    assert_eq!(index.search("").run().expect("searches").hits.len(), 0);
+    assert_eq!(index.search("the of and").signals(Signals::Words).run().expect("searches").hits.len(), 2);
+}
+
+#[test]
+fn other_scripts_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = index(folder.path());
+    let texts = [
+        ("de.txt", "Die Müllabfuhr kommt am Freitag in die Straße"),
+        ("ja.txt", "東京タワーは港区にあります"),
+        ("ru.txt", "Кот сидит на окне"),
+        ("ar.txt", "ذهب الوَلَدُ إلى المدرسة"),
+    ];
+    index.put(texts.map(|(name, text)| Document::new(name, text).kind(Kind::Text))).expect("put");
+    for (question, name) in
+        [("mullabfuhr strasse", "de.txt"), ("東京", "ja.txt"), ("кот на окне", "ru.txt"), ("الولد", "ar.txt")]
+    {
+        assert_eq!(names(&index, question)[0], name, "{question}");
+    }
+}
+
+#[test]
+fn files_of_others_are_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("other.db");
+    rusqlite::Connection::open(&path).expect("opens").execute_batch("CREATE TABLE mine (x)").expect("made");
+    let before = fs::read(&path).expect("read");
+    assert!(matches!(Index::open(&path), Err(SearchError::NotAnIndex { .. })));
+    assert_eq!(fs::read(&path).expect("read"), before);
+    fs::write(folder.path().join("text.index"), "not a database at all, but a text that is long enough")
+        .expect("written");
+    assert!(matches!(Index::open(folder.path().join("text.index")), Err(SearchError::Sqlite { .. })));
+
+    let index = index(folder.path());
+    drop(index);
+    struct Other;
+    impl windlass_search::Embedder for Other {
+        fn name(&self) -> &str {
+            "other"
+        }
+        fn dimensions(&self) -> usize {
+            2
+        }
+        fn embed(
+            &self,
+            texts: &[&str],
+            _: windlass_search::Purpose,
+        ) -> Result<Vec<Vec<f32>>, windlass_search::EmbedError> {
+            Ok(texts.iter().map(|text| vec![text.len() as f32, 1.0]).collect())
+        }
+    }
+    let other = Index::options().embedder(Other).open(folder.path().join("test.index"));
+    assert!(matches!(other, Err(SearchError::OtherEmbedder { .. })));
+    let own = Index::options().embedder(Other).open(folder.path().join("own.index")).expect("opens");
+    own.put([Document::new("a.txt", "something")]).expect("put");
+    assert_eq!(own.search("nothing alike").run().expect("searches").hits.len(), 1, "its vectors are used");
+}
