@@ -62,7 +62,6 @@ pub(crate) fn quantise(vector: &[f32]) -> Quantised {
     if length == 0.0 || !length.is_finite() || most == 0.0 {
         return Quantised { scale: 0.0, values: vec![0; vector.len()] };
     }
-    #[expect(clippy::cast_possible_truncation, reason = "it is within 127 by construction")]
     let values = vector.iter().map(|value| (value / most * 127.0).round() as i8).collect();
     Quantised { scale: most / 127.0 / length, values }
 }

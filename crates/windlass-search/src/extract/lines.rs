@@ -16,10 +16,8 @@ pub(super) fn extract(kind: Kind, mut text: String, budget: Budget) -> Extracted
     let mut headings = Headings::default();
     let mut fence: Option<&str> = None;
     let mut after_blank = true;
-    let mut line = 0;
     let mut at = 0;
-    for row in text.split_inclusive('\n') {
-        line += 1;
+    for (line, row) in (1..).zip(text.split_inclusive('\n')) {
         let bare = row.trim();
         let heading = if kind == Kind::Markdown && fence.is_none() { heading(row) } else { None };
         let strength = if heading.is_some() {

@@ -118,10 +118,6 @@ pub(super) fn with_feedback(
         let text: String = db
             .prepare_cached("SELECT text FROM chunks WHERE id = ?1")?
             .query_row([segment.ids[at]], |row| row.get(0))?;
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "lengths of chunks are far below what a float can hold"
-        )]
         let share = ranked.score / whole.max(f32::MIN_POSITIVE) / segment.lengths[at].max(1) as f32;
         analyser.analyse(&text, &mut |term, kind| {
             if kind == Term::Word {

@@ -22,12 +22,13 @@ pub(super) fn fuse(shares: &[Share<'_>]) -> Vec<Ranked> {
     for share in shares {
         let head = &share.list[..share.list.len().min(SPREAD)];
         let (Some(first), Some(last)) = (head.first(), head.last()) else { continue };
-        let spread = first.score - last.score;
+        // A list that ends early is whole: what it has last is still better than what it does not have.
+        let floor = if share.list.len() < SPREAD { 0.0 } else { last.score };
+        let spread = first.score - floor;
         for (at, ranked) in share.list.iter().enumerate() {
-            #[expect(clippy::cast_precision_loss, reason = "a place in a list of a few hundred")]
             let tail = TAIL / (1.0 + at as f32);
             // One result alone, or several that are equal, are the best that this list has.
-            let part = if spread > 0.0 { ((ranked.score - last.score) / spread).max(tail) } else { 1.0 };
+            let part = if spread > 0.0 { ((ranked.score - floor) / spread).max(tail) } else { 1.0 };
             *sums.entry(ranked.slot).or_default() += part * share.weight / whole.max(f32::MIN_POSITIVE);
         }
     }

@@ -41,14 +41,12 @@ pub(super) fn frequency(db: &Connection, snapshot: &Snapshot, term: &str) -> rus
     Ok(sum)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of chunks are far below what a float can hold")]
 pub(super) fn rarity(snapshot: &Snapshot, frequency: u32) -> f32 {
     let (total, frequency) = (snapshot.total as f32, frequency as f32);
     (1.0 + ((total - frequency).max(0.0) + 0.5) / (frequency + 0.5)).ln()
 }
 
 /// The best chunks by their words. Only the lists of the words are read: what has none of them costs nothing.
-#[expect(clippy::cast_precision_loss, reason = "lengths of chunks are far below what a float can hold")]
 pub(super) fn by_words(
     db: &Connection,
     snapshot: &Snapshot,
@@ -93,7 +91,6 @@ pub(super) fn by_words(
 }
 
 /// The best chunks by their vectors. All are looked at, a byte for each number.
-#[expect(clippy::cast_precision_loss, reason = "products of bytes are far below what a float can hold")]
 pub(super) fn by_vector(
     db: &Connection,
     snapshot: &Snapshot,

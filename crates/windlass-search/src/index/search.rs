@@ -297,7 +297,6 @@ impl Look<'_> {
     }
 
     /// The question's vector, moved towards what the best chunks by words have in common.
-    #[expect(clippy::cast_precision_loss, reason = "a handful of chunks")]
     fn towards(&self, vector: &[f32], best: &[Ranked]) -> rusqlite::Result<Quantised> {
         let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
         let mut sum: Vec<f32> = vector.iter().map(|value| value / length).collect();

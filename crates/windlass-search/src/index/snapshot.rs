@@ -136,7 +136,6 @@ impl Snapshot {
         let total: usize = segments.iter().map(|segment| segment.ids.len()).sum();
         let words: u64 =
             segments.iter().flat_map(|segment| &segment.lengths).map(|count| u64::from(*count)).sum();
-        #[expect(clippy::cast_precision_loss, reason = "an average need not be exact")]
         let average = (words as f32 / total.max(1) as f32).max(1.0);
         Ok(Self { generation, segments, dead, starts, total, average, files: OnceLock::new() })
     }
