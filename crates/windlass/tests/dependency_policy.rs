@@ -22,6 +22,7 @@ const LICENCES: &[&str] = &[
     "BSD-3-Clause",
     "ISC",
     "MIT OR Apache-2.0",
+    "0BSD OR MIT OR Apache-2.0",
     "MIT OR Zlib OR Apache-2.0",
     "MIT/Apache-2.0",
     "Unicode-3.0",
