@@ -61,3 +61,8 @@ fn conflict_key(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     format!("file {}", parts.join("/"))
 }
+
+/// The samples of the guide compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/built-in-tools.md")]
+pub struct BuiltInTools;

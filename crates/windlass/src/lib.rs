@@ -68,3 +68,27 @@ pub use tool::{IntoTool, IntoTools, OnFailure, OnTimeout, RunContext, Tool, Tool
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The samples of the guide compile and run.
+#[cfg(doctest)]
+mod guide {
+    macro_rules! pages {
+        ($($name:ident $page:literal)*) => {
+            $(#[doc = include_str!(concat!("../../../docs/guide/", $page))]
+            pub struct $name;)*
+        };
+    }
+    pages! {
+        Tools "tools.md"
+        Running "running.md"
+        Results "results.md"
+        Streaming "streaming.md"
+        Approvals "approvals.md"
+        Guardrails "guardrails.md"
+        Handoffs "handoffs.md"
+        Sessions "sessions.md"
+        Testing "testing.md"
+        Guarantees "guarantees.md"
+        Troubleshooting "troubleshooting.md"
+    }
+}

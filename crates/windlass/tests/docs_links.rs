@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 fn links_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = Vec::new();
-    for folder in ["", "docs", "docs/decisions"] {
+    for folder in ["", "docs", "docs/decisions", "docs/guide"] {
         let entries = std::fs::read_dir(root.join(folder)).expect("the folder is there");
         let paths = entries.map(|entry| entry.expect("can be read").path());
         pages.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
