@@ -168,7 +168,10 @@ impl Endpoint {
         let (provider, url) = (&self.provider, &self.base_url);
         let (kind, text) = match error {
             HttpError::Unreachable(why) => {
-                let hint = format!("is the server running? {} sets the address", self.address_variable);
+                let hint = match self.address_variable {
+                    "" => "is the server running?".to_owned(),
+                    variable => format!("is the server running? {variable} sets the address"),
+                };
                 (
                     ModelErrorKind::Unreachable,
                     format!("{provider} cannot be reached at {url}: {why}; hint: {hint}"),
@@ -242,10 +245,12 @@ impl Endpoint {
         let code = if told.code.is_empty() { String::new() } else { format!(" ({})", told.code) };
         let said = if told.message.is_empty() { String::new() } else { format!(": {}", told.message) };
         let hint = match kind {
-            ModelErrorKind::Unauthorised if self.key.is_none() => {
-                format!("; hint: no key was sent; set {}", self.key_variable)
-            }
-            ModelErrorKind::Unauthorised => format!("; hint: check the key in {}", self.key_variable),
+            ModelErrorKind::Unauthorised => match (self.key.is_some(), self.key_variable) {
+                (false, "") => "; hint: no key was sent; give one with `.key(…)`".to_owned(),
+                (false, variable) => format!("; hint: no key was sent; set {variable}"),
+                (true, "") => "; hint: check the key that was given with `.key(…)`".to_owned(),
+                (true, variable) => format!("; hint: check the key in {variable}"),
+            },
             ModelErrorKind::NoSuchModel => {
                 format!("; hint: is there a model `{model}` at {}?", self.base_url)
             }

@@ -28,6 +28,9 @@ pub mod sse;
 pub mod testing;
 mod wire;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 pub use anthropic::{Anthropic, MessagesModel, PromptCache};
 pub use cassette::{Cassette, CassetteError};
 pub use endpoint::Timeouts;

@@ -129,7 +129,7 @@ impl Providers {
                     .find(|server| server.0 == provider)
                     .ok_or_else(|| self.unknown(provider))?;
                 let address = var(variable).map_or_else(|| usual.to_owned(), |address| whole(&address));
-                let mut server = OpenAi::named(provider, &address).variables("OPENAI_API_KEY", variable);
+                let mut server = OpenAi::named(provider, &address).variables("", variable);
                 if let (Some(key), "vllm") = (var("VLLM_API_KEY"), provider) {
                     server = server.key(ApiKey::new(key)).variables("VLLM_API_KEY", variable);
                 }

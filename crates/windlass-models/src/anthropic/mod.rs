@@ -118,6 +118,11 @@ impl Anthropic {
     }
 }
 
+#[cfg(test)]
+pub(crate) fn reading(request: ModelRequest<'_>) -> read::Reading<'_> {
+    read::Reading { request }
+}
+
 /// What the provider is asked to remember of a prompt, so that reading it again is cheaper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromptCache {

@@ -19,8 +19,8 @@ use crate::wire::{ANNOTATIONS, Text, own_name};
 
 /// How answers to this request are read.
 #[derive(Clone, Copy)]
-pub(super) struct Reading<'a> {
-    pub(super) request: ModelRequest<'a>,
+pub(crate) struct Reading<'a> {
+    pub(crate) request: ModelRequest<'a>,
 }
 
 impl<'a> Protocol for Reading<'a> {
@@ -59,7 +59,7 @@ impl<'a> Protocol for Reading<'a> {
 }
 
 /// An answer on its way.
-pub(super) struct Stream<'a> {
+pub(crate) struct Stream<'a> {
     request: ModelRequest<'a>,
     id: Option<String>,
     model: Option<String>,

@@ -9,6 +9,9 @@ mod responses_write;
 
 use std::sync::Arc;
 
+#[cfg(test)]
+use windlass::model::ModelRequest;
+
 use crate::cassette::Cassette;
 use crate::endpoint::{EndpointConfig, KeyHeader, Timeouts};
 use crate::error::SetupError;
@@ -39,7 +42,7 @@ pub struct OpenAi {
 impl OpenAi {
     /// OpenAI with this key.
     pub fn new(key: impl Into<ApiKey>) -> Self {
-        Self::named("openai", OPENAI).key(key)
+        Self::openai(OPENAI).key(key)
     }
 
     /// A server at this address, with no key. Many want none.
@@ -57,7 +60,7 @@ impl OpenAi {
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
         let var = |name: &str| var(name).filter(|text| !text.trim().is_empty());
         let address = var("OPENAI_BASE_URL");
-        let mut openai = Self::named("openai", address.as_deref().unwrap_or(OPENAI));
+        let mut openai = Self::openai(address.as_deref().unwrap_or(OPENAI));
         match var("OPENAI_API_KEY") {
             Some(key) => openai = openai.key(key),
             None if address.is_none() => {
@@ -77,6 +80,10 @@ impl OpenAi {
         Ok(openai)
     }
 
+    fn openai(base_url: &str) -> Self {
+        Self::named("openai", base_url).variables("OPENAI_API_KEY", "OPENAI_BASE_URL")
+    }
+
     /// A server by the name that errors give it.
     pub(crate) fn named(provider: &str, base_url: &str) -> Self {
         Self {
@@ -85,8 +92,9 @@ impl OpenAi {
                 base_url: base_url.to_owned(),
                 key: None,
                 key_header: KeyHeader::Bearer,
-                key_variable: "OPENAI_API_KEY",
-                address_variable: "OPENAI_BASE_URL",
+                // A server that was given in the program is not in the environment.
+                key_variable: "",
+                address_variable: "",
                 headers: Vec::new(),
                 timeouts: Timeouts::default(),
                 limit: None,
@@ -164,4 +172,14 @@ impl OpenAi {
     pub fn chat(&self, model: &str) -> Result<ChatModel, SetupError> {
         Ok(ChatModel::new(Arc::new(self.config.build()?), model))
     }
+}
+
+#[cfg(test)]
+pub(crate) fn responses_reading(request: ModelRequest<'_>) -> responses_read::Reading<'_> {
+    responses_read::Reading { request }
+}
+
+#[cfg(test)]
+pub(crate) fn chat_reading(request: ModelRequest<'_>) -> chat_read::Reading<'_> {
+    chat_read::Reading { request }
 }

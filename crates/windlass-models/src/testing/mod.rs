@@ -31,6 +31,13 @@ use crate::openai::OpenAi;
 
 pub use reply::{FakeReply, Stop};
 
+/// A reply as the protocol of this path has it.
+#[cfg(test)]
+pub(crate) fn rendered(reply: &FakeReply, path: &str, is_streamed: bool) -> Vec<u8> {
+    let body = serde_json::json!({ "model": "fake-1", "stream": is_streamed });
+    render::render(reply, &Received { path: path.to_owned(), headers: BTreeMap::new(), body }, 1).body
+}
+
 /// The key that the models of a fake provider send.
 pub const FAKE_KEY: &str = "sk-fake-0123456789";
 

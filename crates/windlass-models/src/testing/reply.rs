@@ -97,19 +97,24 @@ impl FakeReply {
         }
     }
 
+    /// An answer that says nothing yet.
+    pub fn nothing() -> Self {
+        Self::new(Content::Said(vec![]))
+    }
+
     /// A message.
     pub fn text(text: &str) -> Self {
-        Self::new(Content::Said(vec![])).and_text(text)
+        Self::nothing().and_text(text)
     }
 
     /// A call, with arguments as JSON text.
     pub fn call(id: &str, name: &str, arguments: &str) -> Self {
-        Self::new(Content::Said(vec![])).and_call(id, name, arguments)
+        Self::nothing().and_call(id, name, arguments)
     }
 
     /// Reasoning. More should follow it.
     pub fn reasoning(id: &str, text: &str) -> Self {
-        Self::new(Content::Said(vec![Said::Reasoning { id: id.to_owned(), text: text.to_owned() }]))
+        Self::nothing().and_reasoning(id, text)
     }
 
     /// The model declines to answer.
@@ -142,6 +147,12 @@ impl FakeReply {
             all.push(said);
         }
         self
+    }
+
+    /// And reasoning.
+    #[must_use]
+    pub fn and_reasoning(self, id: &str, text: &str) -> Self {
+        self.and(Said::Reasoning { id: id.to_owned(), text: text.to_owned() })
     }
 
     /// And a message.

@@ -1,0 +1,34 @@
+//! Two calls at once by Anthropic's Messages API, one of which fails, and a prompt that the provider remembers.
+
+use windlass::prelude::*;
+use windlass_models::PromptCache;
+use windlass_models::testing::{FakeProvider, FakeReply};
+
+/// Current weather for a city.
+#[tool(effect = pure)]
+async fn weather(city: String) -> Result<String, ToolError> {
+    if city == "Atlantis" { Err(ToolError::tell("no such city")) } else { Ok(format!("rain in {city}")) }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let provider = FakeProvider::start([
+        FakeReply::text("I look.").and_call("toolu_1", "weather", r#"{"city":"Oslo"}"#).and_call(
+            "toolu_2",
+            "weather",
+            r#"{"city":"Atlantis"}"#,
+        ),
+        FakeReply::text("Oslo is wet, and Atlantis wetter.").usage(900, 800, 12, 0),
+    ])
+    .await?;
+    let model = provider.anthropic().messages("claude-opus-4-5")?.prompt_cache(PromptCache::On);
+    let agent = Agent::new("guide").instructions("Be brief.").model(model).tools((weather,));
+    let outcome = agent.run("Oslo or Atlantis?").await?;
+    println!("{}", outcome.text());
+
+    let results = provider.requests()[1].body["messages"][2]["content"].clone();
+    assert_eq!(results[0]["content"], "rain in Oslo");
+    assert_eq!(results[1]["is_error"], true, "the provider is told which call failed");
+    assert_eq!(outcome.record().usage().cached_tokens, 800);
+    Ok(())
+}
