@@ -1,0 +1,172 @@
+//! Keys, by the names that providers give them.
+
+use std::fmt;
+
+/// Keys that are pressed together, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chord(Vec<Key>);
+
+/// One key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A key that writes this character.
+    Char(char),
+    /// A key with a name.
+    Named(NamedKey),
+}
+
+impl Chord {
+    /// No keys.
+    pub const NONE: Self = Self(Vec::new());
+
+    /// Keys by their names.
+    pub fn of_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        names.into_iter().map(Key::of_name).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Keys joined by `+`, such as `ctrl+s`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.chars().count() == 1 {
+            return Self::of_names([text]);
+        }
+        Self::of_names(text.split('+').map(|name| if name.is_empty() { "+" } else { name.trim() }))
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &[Key] {
+        &self.0
+    }
+
+    /// Those that change what others mean, and those that do not.
+    pub fn modifiers(&self) -> impl Iterator<Item = NamedKey> + '_ {
+        self.0.iter().filter_map(|key| match key {
+            Key::Named(key) if key.is_modifier() => Some(*key),
+            Key::Named(_) | Key::Char(_) => None,
+        })
+    }
+}
+
+impl fmt::Display for Chord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, key) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str("+")?;
+            }
+            match key {
+                Key::Char(char) => write!(f, "{char}")?,
+                Key::Named(key) => f.write_str(key.name())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+macro_rules! named {
+    ($($(#[$doc:meta])* $variant:ident: $name:literal, $code:literal, $vk:literal, $keysym:literal, [$($alias:literal),*];)*) => {
+        /// A key with a name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs, reason = "the names say what they are")]
+        pub enum NamedKey { $($(#[$doc])* $variant),* }
+
+        impl NamedKey {
+            /// Its name, as the web has it.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// The place on the keyboard, as the web has it.
+            pub(crate) fn code(self) -> &'static str {
+                match self { $(Self::$variant => $code),* }
+            }
+
+            /// The number that Windows gave it, which browsers still use.
+            pub(crate) fn virtual_key(self) -> u32 {
+                match self { $(Self::$variant => $vk),* }
+            }
+
+            /// The number that X11 gave it.
+            #[cfg_attr(not(feature = "x11"), expect(dead_code, reason = "only desktops ask"))]
+            pub(crate) fn keysym(self) -> u32 {
+                match self { $(Self::$variant => $keysym),* }
+            }
+
+            fn of_name(name: &str) -> Option<Self> {
+                match name { $($($alias)|* => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+named! {
+    Control: "Control", "ControlLeft", 17, 0xffe3, ["ctrl", "control", "control_l", "control_r"];
+    Shift: "Shift", "ShiftLeft", 16, 0xffe1, ["shift", "shift_l", "shift_r"];
+    Alt: "Alt", "AltLeft", 18, 0xffe9, ["alt", "option", "alt_l", "alt_r"];
+    Meta: "Meta", "MetaLeft", 91, 0xffeb, ["meta", "cmd", "command", "super", "win", "windows", "super_l", "meta_l"];
+    Enter: "Enter", "Enter", 13, 0xff0d, ["enter", "return", "kp_enter"];
+    Tab: "Tab", "Tab", 9, 0xff09, ["tab"];
+    Escape: "Escape", "Escape", 27, 0xff1b, ["escape", "esc"];
+    Backspace: "Backspace", "Backspace", 8, 0xff08, ["backspace", "back_space"];
+    Delete: "Delete", "Delete", 46, 0xffff, ["delete", "del"];
+    Insert: "Insert", "Insert", 45, 0xff63, ["insert", "ins"];
+    Home: "Home", "Home", 36, 0xff50, ["home"];
+    End: "End", "End", 35, 0xff57, ["end"];
+    PageUp: "PageUp", "PageUp", 33, 0xff55, ["pageup", "page_up", "pgup", "prior"];
+    PageDown: "PageDown", "PageDown", 34, 0xff56, ["pagedown", "page_down", "pgdn", "next"];
+    ArrowLeft: "ArrowLeft", "ArrowLeft", 37, 0xff51, ["arrowleft", "left"];
+    ArrowUp: "ArrowUp", "ArrowUp", 38, 0xff52, ["arrowup", "up"];
+    ArrowRight: "ArrowRight", "ArrowRight", 39, 0xff53, ["arrowright", "right"];
+    ArrowDown: "ArrowDown", "ArrowDown", 40, 0xff54, ["arrowdown", "down"];
+    CapsLock: "CapsLock", "CapsLock", 20, 0xffe5, ["capslock", "caps_lock"];
+    ContextMenu: "ContextMenu", "ContextMenu", 93, 0xff67, ["contextmenu", "menu"];
+    F1: "F1", "F1", 112, 0xffbe, ["f1"];
+    F2: "F2", "F2", 113, 0xffbf, ["f2"];
+    F3: "F3", "F3", 114, 0xffc0, ["f3"];
+    F4: "F4", "F4", 115, 0xffc1, ["f4"];
+    F5: "F5", "F5", 116, 0xffc2, ["f5"];
+    F6: "F6", "F6", 117, 0xffc3, ["f6"];
+    F7: "F7", "F7", 118, 0xffc4, ["f7"];
+    F8: "F8", "F8", 119, 0xffc5, ["f8"];
+    F9: "F9", "F9", 120, 0xffc6, ["f9"];
+    F10: "F10", "F10", 121, 0xffc7, ["f10"];
+    F11: "F11", "F11", 122, 0xffc8, ["f11"];
+    F12: "F12", "F12", 123, 0xffc9, ["f12"];
+}
+
+impl NamedKey {
+    /// Whether it changes what other keys mean.
+    pub fn is_modifier(self) -> bool {
+        matches!(self, Self::Control | Self::Shift | Self::Alt | Self::Meta)
+    }
+}
+
+impl Key {
+    /// A key by the name that a provider gives it: `CTRL`, `Return`, `a`, `/`.
+    pub fn of_name(name: &str) -> Result<Self, String> {
+        let mut chars = name.chars();
+        if let (Some(only), None) = (chars.next(), chars.next()) {
+            return Ok(Self::Char(only));
+        }
+        let lower = name.to_ascii_lowercase();
+        if let Some(named) = NamedKey::of_name(&lower) {
+            return Ok(Self::Named(named));
+        }
+        let char = match lower.as_str() {
+            "space" => ' ',
+            "plus" => '+',
+            "minus" => '-',
+            "equal" => '=',
+            "comma" => ',',
+            "period" => '.',
+            "slash" => '/',
+            "backslash" => '\\',
+            "semicolon" => ';',
+            "apostrophe" => '\'',
+            "grave" => '`',
+            "bracketleft" => '[',
+            "bracketright" => ']',
+            _ => return Err(format!("names the key `{name}`, which is not known")),
+        };
+        Ok(Self::Char(char))
+    }
+}

@@ -1,0 +1,92 @@
+use serde_json::json;
+
+use super::*;
+use crate::key::{Key, NamedKey};
+
+fn point(x: u32, y: u32) -> Point {
+    Point { x, y }
+}
+
+#[test]
+fn openai_and_anthropic_ask_for_the_same_things() {
+    let both = [
+        (
+            json!({ "type": "click", "x": 10, "y": 20, "button": "left" }),
+            json!({ "action": "left_click", "coordinate": [10, 20] }),
+        ),
+        (
+            json!({ "type": "double_click", "x": 10, "y": 20 }),
+            json!({ "action": "double_click", "coordinate": [10, 20] }),
+        ),
+        (
+            json!({ "type": "click", "x": 1, "y": 2, "button": "right", "keys": ["CTRL"] }),
+            json!({ "action": "right_click", "coordinate": [1, 2], "text": "ctrl" }),
+        ),
+        (
+            json!({ "type": "click", "x": 1, "y": 2, "button": "wheel" }),
+            json!({ "action": "middle_click", "coordinate": [1, 2] }),
+        ),
+        (json!({ "type": "move", "x": 3, "y": 4 }), json!({ "action": "mouse_move", "coordinate": [3, 4] })),
+        (
+            json!({ "type": "drag", "path": [{ "x": 1, "y": 2 }, { "x": 3, "y": 4 }] }),
+            json!({ "action": "left_click_drag", "start_coordinate": [1, 2], "coordinate": [3, 4] }),
+        ),
+        (
+            json!({ "type": "scroll", "x": 5, "y": 6, "scroll_x": 0, "scroll_y": 300 }),
+            json!({ "action": "scroll", "coordinate": [5, 6], "scroll_direction": "down", "scroll_amount": 3 }),
+        ),
+        (json!({ "type": "type", "text": "né" }), json!({ "action": "type", "text": "né" })),
+        (json!({ "type": "keypress", "keys": ["CTRL", "s"] }), json!({ "action": "key", "text": "ctrl+s" })),
+        (json!({ "type": "screenshot" }), json!({ "action": "screenshot" })),
+        (json!({ "type": "wait", "ms": 2000 }), json!({ "action": "wait", "duration": 2 })),
+    ];
+    for (openai, anthropic) in both {
+        let read = Action::read(&openai).expect("OpenAI's is read");
+        assert_eq!(Action::read(&anthropic).expect("Anthropic's is read"), read, "{openai} {anthropic}");
+    }
+}
+
+#[test]
+fn what_only_one_provider_has_is_read() {
+    let read = |value| Action::read(&value).expect("it is read");
+    let region = Region { from: point(10, 20), to: point(110, 70) };
+    assert_eq!(read(json!({ "action": "zoom", "region": [10, 20, 110, 70] })), Action::Zoom { region });
+    assert_eq!(read(json!({ "action": "left_mouse_down" })), Action::Press { button: Button::Left });
+    assert_eq!(read(json!({ "action": "cursor_position" })), Action::Cursor);
+    let chord = Chord::parse("Return").expect("a key");
+    assert_eq!(chord.keys(), [Key::Named(NamedKey::Enter)]);
+    assert_eq!(
+        read(json!({ "action": "hold_key", "text": "Return", "duration": 1.5 })),
+        Action::Hold { chord, lasting: Duration::from_millis(1500) }
+    );
+    assert_eq!(Chord::parse("ctrl++").expect("keys").keys().len(), 3, "a plus is a key too");
+}
+
+#[test]
+fn a_call_is_read_in_every_form() {
+    let one = ComputerCall::read(&json!({ "action": "screenshot" })).expect("Anthropic's own form");
+    assert_eq!(one.actions, [Action::Screenshot]);
+    let preview = json!({ "action": { "type": "click", "x": 1, "y": 2 } });
+    assert!(!ComputerCall::read(&preview).expect("OpenAI's preview").looks());
+    let wrapped = json!({
+        "actions": [{ "action": "left_click", "coordinate": [1, 2] }, { "type": "screenshot" }],
+        "pending_safety_checks": [{ "id": "s1", "code": "malicious", "message": "look out" }],
+    });
+    let call = ComputerCall::read(&wrapped).expect("the usual form");
+    assert_eq!((call.actions.len(), call.pending_safety_checks.len()), (2, 1));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let wrong = |value| ComputerCall::read(&value).expect_err("it is wrong");
+    assert_eq!(wrong(json!({})), "`actions` is missing: a list of actions");
+    assert_eq!(
+        wrong(json!({ "actions": [{ "type": "screenshot" }, { "type": "click", "x": 1 }] })),
+        "`actions[1]` needs `y`"
+    );
+    assert!(wrong(json!({ "actions": [{ "type": "click", "x": -1, "y": 2 }] })).contains("from 0"));
+    assert!(wrong(json!({ "actions": [{ "type": "fly" }] })).contains("`fly`"));
+    assert!(wrong(json!({ "actions": [{ "action": "key", "text": "hyper+q" }] })).contains("`hyper`"));
+    assert!(wrong(json!({ "actions": [{ "action": "wait", "duration": 1e9 }] })).contains("at most"));
+    assert!(wrong(json!({ "actions": [] })).contains("empty"));
+}

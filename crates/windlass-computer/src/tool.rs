@@ -1,0 +1,419 @@
+//! The tools: one for the screen, and one for what only a browser has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use windlass::core::{Carried, Content, Effect, OutputContent};
+use windlass::guardrail::{ToolInputGuardrail, ToolVerdict};
+use windlass::model::OfferedKind;
+use windlass::tool::{Part, Reconciled};
+use windlass::{Tool, ToolContext, ToolError};
+
+use crate::action::{Action, Answer, ComputerCall, SafetyCheck};
+use crate::computer::{Computer, ComputerError, Screenshot};
+use crate::perform::{Done, perform};
+use crate::safety::{Acknowledgement, Judged, Proposed, Safety};
+use crate::source::{ComputerProvider, OnPause, Source};
+use crate::station::{Seat, Station};
+
+/// The name of the tool, as providers have it.
+const COMPUTER: &str = "computer";
+/// The name of the tool for what only a browser has.
+const BROWSER: &str = "browser";
+/// How long one action may take, unless the tool says otherwise.
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// A computer, on its way to becoming tools of an agent.
+///
+/// ```no_run
+/// use windlass_computer::{Browser, BrowserOptions, ComputerTool, Judged};
+///
+/// # use windlass::Tool;
+/// let computer = ComputerTool::made_by(Browser::provider(BrowserOptions::default()))
+///     .limit(200)
+///     .judge(|proposed| async move {
+///         if proposed.last_minute > 60 { Judged::Refuse("too fast".into()) } else { Judged::Allow }
+///     });
+/// let (screen, browser): (Tool, Tool) = (computer.tool(), computer.browser_tool());
+/// ```
+#[derive(Clone)]
+pub struct ComputerTool {
+    source: Source,
+    safety: Safety,
+    approve: Option<Arc<dyn Fn(&[Action]) -> bool + Send + Sync>>,
+    on_pause: OnPause,
+    in_doubt: InDoubt,
+    within: Duration,
+    offered: Offered,
+    station: std::sync::OnceLock<Arc<Station>>,
+}
+
+/// What happens to a call that a crash interrupted in the middle of acting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InDoubt {
+    /// A person says what happened.
+    #[default]
+    AskPerson,
+    /// The model is shown the screen as it is now, and told that nobody knows. Nothing is done again.
+    ShowModel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offered {
+    AsComputer,
+    AsFunction,
+}
+
+impl ComputerTool {
+    /// Drives a computer that somebody else looks after. Runs that use it at the same time use the same one.
+    pub fn given(computer: Arc<dyn Computer>) -> Self {
+        Self::new(Source::Given(computer))
+    }
+
+    /// Drives a computer of the run's own: made at its first call, disposed of when the run leaves.
+    pub fn made_by(provider: impl ComputerProvider) -> Self {
+        Self::new(Source::Made(Arc::new(provider)))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            safety: Safety::default(),
+            approve: None,
+            on_pause: OnPause::default(),
+            in_doubt: InDoubt::default(),
+            within: WITHIN,
+            offered: Offered::AsComputer,
+            station: std::sync::OnceLock::new(),
+        }
+    }
+
+    fn edited(mut self, edit: impl FnOnce(&mut Self)) -> Self {
+        self.station = std::sync::OnceLock::new();
+        edit(&mut self);
+        self
+    }
+
+    /// Asked of every action before anything of its call happens. One refusal withholds the whole call. A function
+    /// that panics refuses.
+    #[must_use]
+    pub fn judge<Fut>(self, judge: impl Fn(Proposed) -> Fut + Send + Sync + 'static) -> Self
+    where
+        Fut: Future<Output = Judged> + Send + 'static,
+    {
+        self.edited(|tool| tool.safety.judge_with(judge))
+    }
+
+    /// Asked of every safety check of the provider's. Without this, or where it says so, a person must acknowledge
+    /// it: the call waits for an approval.
+    #[must_use]
+    pub fn acknowledge<Fut>(self, say: impl Fn(SafetyCheck) -> Fut + Send + Sync + 'static) -> Self
+    where
+        Fut: Future<Output = Acknowledgement> + Send + 'static,
+    {
+        self.edited(|tool| tool.safety.acknowledge_with(say))
+    }
+
+    /// A person decides before calls whose actions the rule picks.
+    #[must_use]
+    pub fn approve_if(self, rule: impl Fn(&[Action]) -> bool + Send + Sync + 'static) -> Self {
+        self.edited(|tool| tool.approve = Some(Arc::new(rule)))
+    }
+
+    /// How many actions a run may take; looking does not count. With a store the count outlasts the process.
+    #[must_use]
+    pub fn limit(self, actions: u64) -> Self {
+        self.edited(|tool| tool.safety.limit = Some(actions))
+    }
+
+    /// What becomes of the computer while the run waits for a person.
+    #[must_use]
+    pub fn on_pause(self, on_pause: OnPause) -> Self {
+        self.edited(|tool| tool.on_pause = on_pause)
+    }
+
+    /// What happens to a call that a crash interrupted.
+    #[must_use]
+    pub fn in_doubt(self, in_doubt: InDoubt) -> Self {
+        self.edited(|tool| tool.in_doubt = in_doubt)
+    }
+
+    /// How long one action may take, besides the time that it is meant to last.
+    #[must_use]
+    pub fn within(self, within: Duration) -> Self {
+        self.edited(|tool| tool.within = within)
+    }
+
+    /// Offers the tool as a function, for models whose provider has no computer tool.
+    #[must_use]
+    pub fn as_function(self) -> Self {
+        self.edited(|tool| tool.offered = Offered::AsFunction)
+    }
+
+    /// The tool for the screen.
+    pub fn tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
+        let display = self.source.display();
+        let description = format!(
+            "Uses a screen of {} by {} pixels ({}): actions in order, then a screenshot.",
+            display.width, display.height, display.environment
+        );
+        let tool = self.of::<C, ComputerCall>(COMPUTER, &description).non_strict();
+        match self.offered {
+            Offered::AsComputer => tool.offered_as(OfferedKind::Computer(display)),
+            Offered::AsFunction => tool,
+        }
+    }
+
+    /// The tool for what only a browser has: addresses, history, tabs, dialogs. It is a function to every provider,
+    /// and goes through the same checks.
+    pub fn browser_tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
+        let description = "Goes to an address, goes back or forward, reloads, lists, switches or closes tabs, and \
+                           answers the dialog of a page. A screenshot follows.";
+        self.of::<C, BrowserStep>(BROWSER, description)
+    }
+
+    fn of<C, A>(&self, name: &str, description: &str) -> Tool<C>
+    where
+        C: Send + Sync + 'static,
+        A: Asks + DeserializeOwned + JsonSchema + Send + Sync + 'static,
+    {
+        let station = self.station.get_or_init(|| {
+            Station::new(self.source.clone(), self.safety.clone(), self.on_pause, self.within)
+        });
+        let (bodies, guards, rules, doubts) =
+            (station.clone(), station.clone(), station.clone(), station.clone());
+        let approve = self.approve.clone();
+        let tool = Tool::function(name, description, move |ctx: ToolContext<C>, asked: A| {
+            let station = bodies.clone();
+            async move {
+                let (actions, checks) = asked.asks().map_err(ToolError::tell)?;
+                carry_out(&station, &ctx, &actions, &checks).await
+            }
+        })
+        .effect_by(|asked: &A| match asked.asks() {
+            Ok((actions, _)) if actions.iter().all(Action::looks) => Effect::Pure,
+            Ok(_) | Err(_) => Effect::Once,
+        })
+        // There is one pointer: calls keep the model's order.
+        .conflict(|_: &A| COMPUTER.to_owned())
+        .approve_when(move |_, asked: &A| {
+            let (station, asked) = (rules.clone(), asked.asks());
+            let picks = match (&asked, &approve) {
+                (Ok((actions, _)), Some(rule)) => rule(actions),
+                (Ok(_), None) | (Err(_), _) => false,
+            };
+            async move {
+                let Ok((_, checks)) = asked else { return false };
+                let acknowledged = station.safety.acknowledge(&checks).await;
+                picks || acknowledged == Acknowledgement::AskPerson
+            }
+        })
+        .input_guardrail(ToolInputGuardrail::new("computer safety", move |ctx: ToolContext<C>| {
+            let station = guards.clone();
+            async move {
+                let Ok(asked) = serde_json::from_str::<A>(ctx.arguments()) else {
+                    // They are no arguments of this tool: the model is told so without our help.
+                    return Ok(ToolVerdict::Allow);
+                };
+                let (actions, checks) = match asked.asks() {
+                    Ok(asked) => asked,
+                    Err(why) => return Ok(ToolVerdict::Reject(why)),
+                };
+                let refused = station.refuse(&ctx, &actions, &checks).await?;
+                Ok(refused.map_or(ToolVerdict::Allow, ToolVerdict::Reject))
+            }
+        }));
+        match self.in_doubt {
+            InDoubt::AskPerson => tool,
+            InDoubt::ShowModel => tool.reconcile(move |ctx| {
+                let station = doubts.clone();
+                async move { show(&station, &ctx).await }.boxed()
+            }),
+        }
+    }
+}
+
+/// What a call asks for: its actions, and the provider's checks.
+trait Asks {
+    fn asks(&self) -> Result<(Vec<Action>, Vec<SafetyCheck>), String>;
+}
+
+impl Asks for ComputerCall {
+    fn asks(&self) -> Result<(Vec<Action>, Vec<SafetyCheck>), String> {
+        Ok((self.actions.clone(), self.pending_safety_checks.clone()))
+    }
+}
+
+/// The arguments of the tool for what only a browser has.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BrowserStep {
+    /// What to do.
+    pub op: Op,
+    /// The address, for `navigate`.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// The place of the tab in the list, from 0, for `switch_tab` and `close_tab`.
+    #[serde(default)]
+    pub tab: Option<u32>,
+    /// Yes or no, for `answer_dialog`.
+    #[serde(default)]
+    pub accept: Option<bool>,
+    /// What to enter, for `answer_dialog`.
+    #[serde(default)]
+    pub text: Option<String>,
+}
+
+/// What to do in a browser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say what they are")]
+pub enum Op {
+    Navigate,
+    Back,
+    Forward,
+    Reload,
+    Tabs,
+    SwitchTab,
+    CloseTab,
+    AnswerDialog,
+}
+
+impl Asks for BrowserStep {
+    fn asks(&self) -> Result<(Vec<Action>, Vec<SafetyCheck>), String> {
+        let tab = || Ok::<_, String>(self.tab.ok_or("`tab` is missing")? as usize);
+        let action = match self.op {
+            Op::Navigate => Action::Navigate { url: self.url.clone().ok_or("`url` is missing")? },
+            Op::Back => Action::Back,
+            Op::Forward => Action::Forward,
+            Op::Reload => Action::Reload,
+            Op::Tabs => Action::Tabs,
+            Op::SwitchTab => Action::SwitchTab { tab: tab()? },
+            Op::CloseTab => Action::CloseTab { tab: tab()? },
+            Op::AnswerDialog => Action::AnswerDialog {
+                answer: match self.accept {
+                    Some(true) => Answer::Accept,
+                    Some(false) => Answer::Dismiss,
+                    None => return Err("`accept` is missing".to_owned()),
+                },
+                text: self.text.clone(),
+            },
+        };
+        Ok((vec![action], Vec::new()))
+    }
+}
+
+/// Does the actions in order, then looks.
+async fn carry_out<C: Send + Sync + 'static>(
+    station: &Arc<Station>,
+    ctx: &ToolContext<C>,
+    actions: &[Action],
+    checks: &[SafetyCheck],
+) -> Result<Vec<Part>, ToolError> {
+    let seat = station.sit(ctx).await.map_err(|error| told(&error))?;
+    station.count(ctx, &seat, actions).await?;
+    let (mut seen, mut said) = (None, Vec::new());
+    for (place, action) in actions.iter().enumerate() {
+        seen = match perform(&seat.computer, action, station.within).await {
+            Ok(Done::Acted) => None,
+            Ok(Done::Saw(screenshot)) => Some(screenshot),
+            Ok(Done::Said(text)) => {
+                said.push(text);
+                seen
+            }
+            Err(error) => return Err(failed_at(station, ctx, &seat, place, action, &error).await),
+        };
+    }
+    let screenshot = match seen {
+        Some(screenshot) => screenshot,
+        None => match perform(&seat.computer, &Action::Screenshot, station.within).await {
+            Ok(Done::Saw(screenshot)) => screenshot,
+            Ok(Done::Acted | Done::Said(_)) => return Err(ToolError::hidden("a screenshot shows nothing")),
+            Err(error) => {
+                return Err(failed_at(station, ctx, &seat, actions.len(), &Action::Screenshot, &error).await);
+            }
+        },
+    };
+    seat.saw(&screenshot);
+    said.extend(seat.computer.notes());
+    let mut parts = Vec::new();
+    if !said.is_empty() {
+        parts.push(Part(Content::text(said.join("\n"))));
+    }
+    parts.push(Part(picture(ctx, &screenshot).await?));
+    if !checks.is_empty() {
+        let carried = Carried { kind: "acknowledged_safety_checks".to_owned(), raw: json!(checks) };
+        parts.push(Part(Content::Unknown(carried)));
+    }
+    Ok(parts)
+}
+
+async fn picture<C: Send + Sync + 'static>(
+    ctx: &ToolContext<C>,
+    screenshot: &Screenshot,
+) -> Result<Content, windlass::StoreError> {
+    Ok(Content::Image(ctx.keep_media("image/png", screenshot.base64()).await?))
+}
+
+/// Says how far a call came, with the last picture that there is.
+async fn failed_at<C: Send + Sync + 'static>(
+    station: &Station,
+    ctx: &ToolContext<C>,
+    seat: &Seat,
+    place: usize,
+    action: &Action,
+    error: &ComputerError,
+) -> ToolError {
+    let before = match place {
+        0 => "nothing was done before it".to_owned(),
+        place => format!("the {place} before it were done"),
+    };
+    let mut text =
+        format!("`actions[{place}]` ({}) failed: {error}; {before}, none after it.", action.kind());
+    for note in seat.computer.notes() {
+        text.push('\n');
+        text.push_str(&note);
+    }
+    let last = match error.last() {
+        Some(last) => Some(last.clone()),
+        // Whoever does not answer need not be asked again.
+        None if matches!(error, ComputerError::Hung { .. } | ComputerError::Gone(_)) => seat.last(),
+        None => match perform(&seat.computer, &Action::Screenshot, station.within).await {
+            Ok(Done::Saw(screenshot)) => Some(screenshot),
+            _ => seat.last(),
+        },
+    };
+    let failed = match error {
+        // What is missing here is for whoever installs it.
+        ComputerError::Missing { .. } => ToolError::hidden(text),
+        _ => ToolError::tell(text),
+    };
+    match last {
+        Some(last) => match picture(ctx, &last).await {
+            Ok(picture) => failed.showing(picture),
+            Err(_) => failed,
+        },
+        None => failed,
+    }
+}
+
+fn told(error: &ComputerError) -> ToolError {
+    ToolError::hidden(format!("no computer could be made: {error}"))
+}
+
+/// Of a call that a crash interrupted: nobody knows, but the screen can be looked at.
+async fn show<C: Send + Sync + 'static>(station: &Arc<Station>, ctx: &ToolContext<C>) -> Reconciled {
+    const NOBODY_KNOWS: &str = "The process ended in the middle of this call. It may have been done, in part or \
+                                wholly, or not at all, and is not done again. This is the screen as it is now.";
+    let Ok(seat) = station.sit(ctx).await else { return Reconciled::Unknown };
+    let Ok(Done::Saw(screenshot)) = perform(&seat.computer, &Action::Screenshot, station.within).await else {
+        return Reconciled::Unknown;
+    };
+    let Ok(picture) = picture(ctx, &screenshot).await else { return Reconciled::Unknown };
+    Reconciled::Happened(OutputContent::Parts(vec![Content::text(NOBODY_KNOWS), picture]))
+}
