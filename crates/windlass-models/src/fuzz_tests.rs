@@ -44,10 +44,7 @@ fn read_with(protocol: &impl Protocol, body: &[u8], cuts: Option<&[usize]>) -> R
         let to = to.clamp(from, body.len());
         decoder.feed(&body[from..to]);
         from = to;
-        loop {
-            let Some(event) = decoder.next().map_err(|error| Fault::Unreadable(error.to_string()))? else {
-                break;
-            };
+        while let Some(event) = decoder.next().map_err(|error| Fault::Unreadable(error.to_string()))? {
             if stream.take(event, Some(&mut pieces))? == Progress::Done {
                 return stream.finish();
             }

@@ -42,7 +42,7 @@ pub struct OpenAi {
 impl OpenAi {
     /// OpenAI with this key.
     pub fn new(key: impl Into<ApiKey>) -> Self {
-        Self::openai(OPENAI).key(key)
+        Self::official(OPENAI).key(key)
     }
 
     /// A server at this address, with no key. Many want none.
@@ -60,7 +60,7 @@ impl OpenAi {
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
         let var = |name: &str| var(name).filter(|text| !text.trim().is_empty());
         let address = var("OPENAI_BASE_URL");
-        let mut openai = Self::openai(address.as_deref().unwrap_or(OPENAI));
+        let mut openai = Self::official(address.as_deref().unwrap_or(OPENAI));
         match var("OPENAI_API_KEY") {
             Some(key) => openai = openai.key(key),
             None if address.is_none() => {
@@ -80,7 +80,7 @@ impl OpenAi {
         Ok(openai)
     }
 
-    fn openai(base_url: &str) -> Self {
+    fn official(base_url: &str) -> Self {
         Self::named("openai", base_url).variables("OPENAI_API_KEY", "OPENAI_BASE_URL")
     }
 
