@@ -131,6 +131,12 @@ impl Gate {
         since
     }
 
+    /// The provider says who asked for an answer that is known, or has ended, already.
+    pub(crate) fn confirmed(&mut self, asked_by: &CommandId) {
+        self.says_who_asked = true;
+        self.refused(asked_by);
+    }
+
     /// Something came of an answer.
     pub(crate) fn heard(&mut self, now: Duration, response: &ResponseId) {
         if let State::Active { response: active, heard, .. } = &mut self.state

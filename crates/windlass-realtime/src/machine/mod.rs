@@ -178,6 +178,8 @@ pub(crate) struct Machine {
     changes: VecDeque<Change>,
     turns: BTreeMap<ResponseId, Turn>,
     newest: Option<ResponseId>,
+    /// Answers that have ended, the newest last.
+    over: VecDeque<ResponseId>,
     calls: BTreeMap<CallId, KnownCall>,
     /// Runs that are under way, oldest first, and those that wait for them in line.
     running: BTreeSet<RunId>,
@@ -224,6 +226,7 @@ impl Machine {
             changes: VecDeque::new(),
             turns: BTreeMap::new(),
             newest: None,
+            over: VecDeque::new(),
             calls: BTreeMap::new(),
             running: BTreeSet::new(),
             waiting: VecDeque::new(),

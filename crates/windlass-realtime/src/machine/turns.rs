@@ -18,6 +18,9 @@ use crate::model::{CommandKind, ResponsePlace, ResponseStatus, WordForm};
 /// So many answers in a row may be followed up, until the user says something again.
 const MOST_FOLLOW_UPS: u32 = 3;
 
+/// So many answers that are over are remembered, so that what comes late of them does not begin them again.
+const REMEMBERED: usize = 64;
+
 /// One answer.
 #[derive(Debug)]
 pub(super) struct Turn {
@@ -72,7 +75,14 @@ impl Machine {
         asked_by: Option<&CommandId>,
         place: ResponsePlace,
     ) {
-        if place == ResponsePlace::Beside || self.turns.contains_key(&response) {
+        if place == ResponsePlace::Beside {
+            return;
+        }
+        if self.turns.contains_key(&response) || self.over.contains(&response) {
+            // What came of it came first.
+            if let Some(asked_by) = asked_by {
+                self.gate.confirmed(asked_by);
+            }
             return;
         }
         if let Some(other) = self.gate.active().cloned() {
@@ -110,7 +120,15 @@ impl Machine {
         self.emit(LiveEvent::TurnStarted { response, agent });
     }
 
+    /// Something comes of an answer whose beginning was lost on the way: it has begun all the same.
+    pub(super) fn begun(&mut self, response: &ResponseId) {
+        if !self.turns.contains_key(response) && !self.over.contains(response) {
+            self.response_started(response.clone(), None, ResponsePlace::InConversation);
+        }
+    }
+
     pub(super) fn audio(&mut self, chunk: AudioChunk) {
+        self.begun(&chunk.response);
         self.gate.heard(self.now, &chunk.response);
         let Some(turn) = self.turns.get_mut(&chunk.response).filter(|turn| turn.end.is_none()) else {
             self.metrics.suppressed_output += 1;
@@ -157,6 +175,7 @@ impl Machine {
         delta: &str,
         form: WordForm,
     ) {
+        self.begun(response);
         self.gate.heard(self.now, response);
         let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else { return };
         let place = (item.clone(), content);
@@ -384,6 +403,7 @@ impl Machine {
         usage: Option<Usage>,
         calls: Vec<LiveItem>,
     ) {
+        self.begun(response);
         self.gate.ended(self.now, response);
         let audio = self.playback.length_of(response);
         let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else { return };
@@ -392,6 +412,10 @@ impl Machine {
         turn.metrics.interruption = turn.interrupted_at.map(|at| self.now.saturating_sub(at));
         let is_whole = status == ResponseStatus::Completed && !turn.is_tripped;
         turn.end = Some(End { status, usage, calls });
+        if self.over.len() == REMEMBERED {
+            self.over.pop_front();
+        }
+        self.over.push_back(response.clone());
         let places: Vec<(ItemId, u32)> = turn.words.iter().map(|(place, _)| place.clone()).collect();
         // The last look, so that short answers, and the ends of long ones, are seen too.
         if turn.is_checked && turn.letters > turn.checked && !turn.is_tripped {

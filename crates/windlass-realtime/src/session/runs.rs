@@ -1,6 +1,6 @@
 //! The calls of answers, carried out by runs: the same planner, guardrails, approvals, journal and receipts as anywhere.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +32,25 @@ pub(super) struct LiveRun {
     /// It waits for a person.
     pub(super) paused: Option<Paused>,
     pub(super) is_running: bool,
-    /// Calls that were told of as held.
-    told: BTreeSet<(CallPath, u32)>,
+    /// Calls that wait for a person, or did: each question once.
+    asked: BTreeMap<(CallPath, u32), Question>,
+}
+
+/// A question to a person.
+struct Question {
+    pending: Pending,
+    state: QuestionState,
+}
+
+enum QuestionState {
+    Open,
+    /// Answered while the run was busy with something else; it is told when it pauses again.
+    Early {
+        decision: Decision,
+        reach: Reach,
+        by: Option<String>,
+    },
+    Answered,
 }
 
 /// Something came of a run.
@@ -99,10 +116,10 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
         let mut stream = builder.stream();
         let cancel = stream.cancel();
-        let told = self.runs.remove(&run).map(|before| before.told).unwrap_or_default();
+        let asked = self.runs.remove(&run).map(|before| before.asked).unwrap_or_default();
         self.runs.insert(
             run.clone(),
-            LiveRun { agent, response, calls, cancel, paused: None, is_running: true, told },
+            LiveRun { agent, response, calls, cancel, paused: None, is_running: true, asked },
         );
         let notify = self.notify.clone();
         self.forwarders.spawn(async move {
@@ -271,17 +288,16 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
     }
 
-    /// A run waits for a person, unless what it waits for has been decided for good.
+    /// A run waits for a person, unless what it waits for has been decided for good, or in the meantime.
     fn hold(&mut self, run: &RunId, mut paused: Paused) {
         let mut is_decided = false;
         for pending in paused.pending() {
             self.tell_held(run, pending.clone());
-            if let Some((decision, by)) = self.standing_for(&pending) {
-                if let Some(by) = by {
-                    paused.decide_as(by);
-                }
-                is_decided |= paused.decide(pending.path.clone(), decision, Reach::Call).is_ok();
+            let Some((decision, reach, by)) = self.decided_before(run, &pending) else { continue };
+            if let Some(by) = by {
+                paused.decide_as(by);
             }
+            is_decided |= paused.decide(pending.path.clone(), decision, reach).is_ok();
         }
         let Some(live) = self.runs.get_mut(run) else { return };
         live.is_running = false;
@@ -297,15 +313,37 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
     }
 
+    fn decided_before(
+        &mut self,
+        run: &RunId,
+        pending: &Pending,
+    ) -> Option<(Decision, Reach, Option<String>)> {
+        if let Some((decision, by)) = self.standing_for(pending) {
+            return Some((decision, Reach::Call, by));
+        }
+        let key = (pending.path.clone(), pending.attempt);
+        let question = self.runs.get_mut(run)?.asked.get_mut(&key)?;
+        match std::mem::replace(&mut question.state, QuestionState::Answered) {
+            QuestionState::Early { decision, reach, by } => Some((decision, reach, by)),
+            other => {
+                question.state = other;
+                None
+            }
+        }
+    }
+
     /// Tells of a call that waits, once for each question, unless it has been decided for good.
     fn tell_held(&mut self, run: &RunId, pending: Pending) {
         if self.standing_for(&pending).is_some() {
             return;
         }
-        let question = (pending.path.clone(), pending.attempt);
-        if self.runs.get_mut(run).is_some_and(|live| live.told.insert(question)) {
-            self.emit(LiveEvent::CallHeld { pending: Box::new(pending) });
+        let Some(live) = self.runs.get_mut(run) else { return };
+        let key = (pending.path.clone(), pending.attempt);
+        if live.asked.contains_key(&key) {
+            return;
         }
+        live.asked.insert(key, Question { pending: pending.clone(), state: QuestionState::Open });
+        self.emit(LiveEvent::CallHeld { pending: Box::new(pending) });
     }
 
     fn standing_for(&self, pending: &Pending) -> Option<(Decision, Option<String>)> {
@@ -335,8 +373,9 @@ impl<C: Send + Sync + 'static> Actor<C> {
     }
 
     pub(super) fn pending(&self) -> Vec<Pending> {
-        let paused = self.runs.values().filter_map(|live| live.paused.as_ref());
-        paused.flat_map(Paused::pending).collect()
+        let asked = self.runs.values().flat_map(|live| live.asked.values());
+        let open = asked.filter(|question| matches!(question.state, QuestionState::Open));
+        open.map(|question| question.pending.clone()).collect()
     }
 
     pub(super) fn decide(
@@ -346,27 +385,39 @@ impl<C: Send + Sync + 'static> Actor<C> {
         reach: Reach,
         by: Option<String>,
     ) -> Result<(), DecideError> {
-        let waits = |live: &LiveRun| {
-            live.paused.as_ref().and_then(|paused| {
-                paused.pending().into_iter().find(|pending| {
-                    pending.path == *call || (call.within().is_empty() && pending.call() == call.call())
-                })
-            })
+        let is_it = |pending: &Pending| {
+            pending.path == *call || (call.within().is_empty() && pending.call() == call.call())
         };
-        let found = self.runs.iter().find_map(|(run, live)| Some((run.clone(), waits(live)?)));
-        let Some((run, pending)) = found else { return Err(DecideError::NotPending(call.clone())) };
-        let Some(paused) = self.runs.get_mut(&run).and_then(|live| live.paused.as_mut()) else {
-            return Err(DecideError::NotPending(call.clone()));
+        let is_open =
+            |question: &Question| matches!(question.state, QuestionState::Open) && is_it(&question.pending);
+        let found = self.runs.iter().find_map(|(run, live)| {
+            let (key, question) = live.asked.iter().find(|(_, question)| is_open(question))?;
+            Some((run.clone(), key.clone(), question.pending.clone()))
+        });
+        let none = || DecideError::NotPending(call.clone());
+        let Some((run, key, pending)) = found else { return Err(none()) };
+        let live = self.runs.get_mut(&run).ok_or_else(none)?;
+        let state = match live.paused.as_mut() {
+            Some(paused) => {
+                if let Some(by) = &by {
+                    paused.decide_as(by.clone());
+                }
+                paused.decide(key.0.clone(), decision.clone(), reach)?;
+                QuestionState::Answered
+            }
+            None => QuestionState::Early { decision: decision.clone(), reach, by: by.clone() },
         };
-        if let Some(by) = &by {
-            paused.decide_as(by.clone());
+        if let Some(question) = live.asked.get_mut(&key) {
+            question.state = state;
         }
-        paused.decide(call.clone(), decision.clone(), reach)?;
+        let is_paused = live.paused.is_some();
         if reach == Reach::Always {
             let Pending { agent, tool, .. } = pending;
             self.standing.push(StandingDecision { agent, tool, decision, by });
         }
-        self.go_on(&run);
+        if is_paused {
+            self.go_on(&run);
+        }
         Ok(())
     }
 }

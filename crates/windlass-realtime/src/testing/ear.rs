@@ -12,8 +12,7 @@ pub type Ear = Arc<dyn Fn(&[i16]) -> String + Send + Sync>;
 
 /// A tone of so many milliseconds, at 24,000 samples a second: loud enough to be taken for speech.
 pub fn tone(ms: u64) -> Vec<i16> {
-    let sample = |at: u64| ((at as f64 * 220.0 * std::f64::consts::TAU / 24_000.0).sin() * 8_000.0) as i16;
-    (0..ms * 24).map(sample).collect()
+    (0..ms * 24).map(|at| if at / 55 % 2 == 0 { 8_000 } else { -8_000 }).collect()
 }
 
 /// What became of the listening.

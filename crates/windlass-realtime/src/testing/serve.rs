@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ struct Shared {
     faults: Mutex<Vec<Fault>>,
     refuse_connections: AtomicU64,
     connections: AtomicU64,
+    forgets: AtomicBool,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -93,6 +94,7 @@ impl Loopback {
                 faults: Mutex::default(),
                 refuse_connections: AtomicU64::new(0),
                 connections: AtomicU64::new(0),
+                forgets: AtomicBool::new(false),
                 seen: Mutex::default(),
             }),
         }
@@ -153,15 +155,15 @@ impl Loopback {
         lock(&self.shared.seen).iter().filter(is_it).map(|seen| seen.event.clone()).collect()
     }
 
-    /// Forgets what went over the wire, and remembers nothing from now on: for sessions by the thousand.
-    pub fn forget(&self) {
-        let mut seen = lock(&self.shared.seen);
-        *seen = Vec::new();
-        seen.shrink_to_fit();
-        self.shared.refuse_connections.store(0, Ordering::Relaxed);
+    /// Remembers nothing of what goes over the wire from now on: for sessions by the thousand.
+    pub fn forget_all(&self) {
+        self.shared.forgets.store(true, Ordering::Relaxed);
     }
 
     fn see(&self, connection: u64, from: From, event: &Value, is_answering: bool) {
+        if self.shared.forgets.load(Ordering::Relaxed) {
+            return;
+        }
         let mut seen = lock(&self.shared.seen);
         // Audio is long, and nobody reads it here.
         let is_audio =

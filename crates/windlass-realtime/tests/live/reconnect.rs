@@ -180,7 +180,7 @@ async fn history_is_edited_item_by_item() {
     let items = report.history.to_items();
     assert_eq!(items.len(), 4);
     // What was said can be taken in by a session of runs.
-    let kept = windlass::Session::in_memory("talk");
+    let kept = Session::in_memory("talk");
     let healed = kept.import(items.into_iter().map(Arc::new).collect()).await.expect("is taken");
     assert!(healed.answered.is_empty() && healed.orphaned.is_empty());
 }

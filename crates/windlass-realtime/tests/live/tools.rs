@@ -291,3 +291,34 @@ async fn calls_of_an_answer_that_was_cut_off_do_not_run() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(ran(&runs), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn several_approvals_are_answered_in_any_order_while_others_run() {
+    let (runs, ended) = (Arc::default(), Arc::default());
+    let server =
+        server([Reply::call("a", "slow", "{}").and_call("b", "gated", "{}").and_call("c", "gated", "{}")]);
+    let tools = (
+        slow("slow", Duration::from_secs(20), &ended).approve_always(),
+        counted("gated", &runs).approve_always(),
+    );
+    let (session, mut events) = connected(desk(tools), &server).await;
+    session.say("Go").await.expect("is there");
+    for _ in 0..3 {
+        until(&mut events, |event| matches!(event, LiveEvent::CallHeld { .. })).await;
+    }
+    assert_eq!(session.pending().await.expect("is there").len(), 3);
+    session.approve("a").await.expect("is there").expect("waits");
+    until(&mut events, |event| matches!(event, LiveEvent::CallStarted { .. })).await;
+    // The run is busy with the first, and the others can be decided about all the same, once each.
+    session.reject("c", Some("no".to_owned())).await.expect("is there").expect("waits");
+    assert!(session.approve("c").await.expect("is there").is_err());
+    session.approve("b").await.expect("is there").expect("waits");
+    assert_eq!(session.pending().await.expect("is there"), []);
+    until(&mut events, |event| matches!(event, LiveEvent::TurnEnded { .. })).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((ran(&ended), ran(&runs)), (1, 1));
+    assert_eq!(
+        (output_of(&server, "b"), output_of(&server, "c")),
+        (vec!["run 1".to_owned()], vec!["no".to_owned()])
+    );
+}
