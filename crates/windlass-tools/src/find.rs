@@ -83,13 +83,13 @@ pub(crate) fn search_files<C: Send + Sync + 'static>(workspace: &Workspace) -> T
 }
 
 fn list<C>(workspace: &Workspace, ctx: &ToolContext<C>, arguments: &ListFiles) -> Result<String, Refusal> {
-    let start = workspace.folder_at(arguments.folder.as_deref())?;
+    let start = workspace.enter(arguments.folder.as_deref())?;
     let wanted = arguments.pattern.as_deref().map(pattern).transpose()?;
     let depth = arguments.depth.unwrap_or(usize::MAX).max(1);
-    let base = start.parts().count();
+    let base = start.0.parts().count();
     let mut shown = Shown::new(workspace);
     let mut looked_at = 0;
-    workspace.root().walk(&start, workspace.hidden(), &mut |found| {
+    workspace.walk(&start, &mut |found| {
         looked_at += 1;
         if looked_at > FILES || ctx.is_cancelled() {
             shown.incomplete = true;
@@ -116,11 +116,11 @@ fn search<C>(
         return Err(Refusal::Arguments { what: "`text` is empty: say what to look for".into() });
     }
     let lines = lines_with(arguments)?;
-    let start = workspace.folder_at(arguments.folder.as_deref())?;
+    let start = workspace.enter(arguments.folder.as_deref())?;
     let wanted = arguments.pattern.as_deref().map(pattern).transpose()?;
     let mut shown = Shown::new(workspace);
     let mut looked_at = 0;
-    workspace.root().walk(&start, workspace.hidden(), &mut |found| {
+    workspace.walk(&start, &mut |found| {
         looked_at += 1;
         if looked_at > FILES || ctx.is_cancelled() {
             shown.incomplete = true;

@@ -35,7 +35,7 @@ pub(crate) fn read_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool
 fn read(workspace: &Workspace, arguments: &ReadFile) -> Result<String, Refusal> {
     let place = workspace.file(&arguments.path)?;
     let limits = &workspace.limits;
-    let text = workspace.root().read_text(&place, limits.file_bytes, "read_file")?;
+    let text = workspace.read_text(&place, "read_file")?;
     let version = Version::of(&text);
     let all = text.lines().count();
     if all == 0 {

@@ -1,5 +1,6 @@
 //! A folder in which an agent may work, and the tools for it.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use windlass::Tool;
 
 use crate::edit::{self, Diff};
 use crate::error::{Refusal, WorkspaceError};
-use crate::files::{Place, Root};
+use crate::files::{Found, Place, Root, Walk, text_of};
 use crate::policy::{Approve, Limits};
 use crate::sandbox::Sandbox;
 use crate::{command, find, read};
@@ -145,8 +146,38 @@ impl Workspace {
         &self.root
     }
 
-    pub(crate) fn hidden(&self) -> &Gitignore {
-        &self.hidden
+    /// The text of a file.
+    pub(crate) fn read_text(&self, place: &Place, tool: &'static str) -> Result<String, Refusal> {
+        let file = self.root.open_file(place)?;
+        self.real(place, &file, Kind::File)?;
+        text_of(file, place, self.limits.file_bytes, tool).map(|(text, _)| text)
+    }
+
+    /// A folder to look into, with the place where it really stands, and the workspace where none is named.
+    pub(crate) fn enter(&self, path: Option<&str>) -> Result<(Place, OwnedFd), Refusal> {
+        let place = self.folder_at(path)?;
+        let folder = self.root.open_folder(&place)?;
+        let real = self.real(&place, &folder, Kind::Folder)?;
+        Ok((real, folder))
+    }
+
+    /// Visits all that is in a folder and is not hidden.
+    pub(crate) fn walk(
+        &self,
+        (start, folder): &(Place, OwnedFd),
+        visit: &mut dyn FnMut(&Found<'_>) -> Walk,
+    ) -> Result<(), Refusal> {
+        self.root.walk(start, folder, &self.hidden, visit)
+    }
+
+    /// Where something stands that was opened by this name. A link does not uncover what is hidden.
+    fn real(&self, place: &Place, opened: &OwnedFd, kind: Kind) -> Result<Place, Refusal> {
+        let kept = || Refusal::Kept { path: place.to_string(), why: "leads to what is kept from agents" };
+        match self.root.real_place(opened) {
+            Some(real) => self.shown(real, kind).map_err(|_| kept()),
+            None if self.hidden.is_empty() || cfg!(not(target_os = "linux")) => Ok(place.clone()),
+            None => Err(kept()),
+        }
     }
 
     /// A file to read.

@@ -174,7 +174,28 @@ async fn the_repository_and_hidden_files_are_kept() {
     let folder = tempdir().expect("a folder");
     fs::create_dir_all(folder.path().join(".git/hooks")).expect("made");
     fs::write(folder.path().join(".env"), "KEY=needle\n").expect("written");
-    let workspace = open(folder.path()).hide([".env", "secret/"]).expect("patterns");
+    fs::create_dir(folder.path().join("secret")).expect("made");
+    fs::write(folder.path().join("secret/a.txt"), "needle\n").expect("written");
+    fs::write(folder.path().join("open.txt"), "open\n").expect("written");
+    fs::create_dir(folder.path().join("sub")).expect("made");
+    for name in ["sub/key.pem", "sub/other.txt"] {
+        fs::write(folder.path().join(name), "needle\n").expect("written");
+    }
+    for (target, link) in
+        [(".env", "to_file"), ("secret", "to_folder"), ("open.txt", "to_open"), ("sub", "to_sub")]
+    {
+        symlink(target, folder.path().join(link)).expect("linked");
+    }
+    let workspace = open(folder.path()).hide([".env", "secret/", "/sub/*.pem"]).expect("patterns");
+    for path in ["to_file", "to_folder/a.txt"] {
+        let told = call(&workspace, "read_file", json!({ "path": path })).await;
+        assert!(told.contains("leads to what is kept from agents"), "{told}");
+    }
+    for tool in ["list_files", "search_files"] {
+        let told = call(&workspace, tool, json!({ "folder": "to_folder", "text": "needle" })).await;
+        assert!(!told.contains("a.txt"), "{told}");
+    }
+    assert!(call(&workspace, "read_file", json!({ "path": "to_open" })).await.ends_with("open\n"));
     for path in [".git/hooks/pre-commit", ".GIT/x", "sub/.git/config"] {
         let told = call(&workspace, "write_file", json!({ "path": path, "content": "x" })).await;
         assert!(told.contains("belongs to Git"), "{told}");
@@ -187,5 +208,7 @@ async fn the_repository_and_hidden_files_are_kept() {
         let told = call(&workspace, tool, arguments).await;
         assert!(told.contains("is kept from agents"), "{told}");
     }
-    assert_eq!(call(&workspace, "search_files", json!({ "text": "needle" })).await, "nothing was found\n");
+    for arguments in [json!({ "text": "needle" }), json!({ "text": "needle", "folder": "to_sub" })] {
+        assert_eq!(call(&workspace, "search_files", arguments).await, "sub/other.txt:1: needle\n");
+    }
 }

@@ -24,6 +24,9 @@ pub(super) struct Policy {
     /// Programs that may be run unasked.
     #[serde(default)]
     pub(super) run_unasked: Vec<String>,
+    /// Hosts whose pages may be fetched unasked.
+    #[serde(default)]
+    pub(super) fetch_unasked: Vec<String>,
 }
 
 impl Policy {

@@ -66,6 +66,8 @@ fn all(file: &AgentFile) -> Result<Vec<(String, Tool)>, Problem> {
 fn working_in(file: &AgentFile) -> Result<Vec<Tool>, Problem> {
     let mut tools = workspace(file)?.tools();
     tools.push(windlass_tools::ask_person());
+    let unasked = file.spec.policy.fetch_unasked.iter().cloned();
+    tools.push(windlass_tools::Web::new().approve(windlass_tools::Approve::outside_of(unasked)).tool());
     Ok(tools)
 }
 

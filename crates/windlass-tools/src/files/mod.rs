@@ -9,10 +9,10 @@ mod place;
 mod replace;
 mod walk;
 
-pub(crate) use open::Root;
+pub(crate) use open::{Root, text_of};
 pub(crate) use place::Place;
 pub(crate) use replace::{Evidence, Expected, Replacement};
-pub(crate) use walk::Walk;
+pub(crate) use walk::{Found, Walk};
 
 use windlass::core::Digest;
 

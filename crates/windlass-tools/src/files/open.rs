@@ -34,16 +34,29 @@ impl Root {
         &self.path
     }
 
-    /// The whole text of a file. Links inside the workspace are followed.
-    pub(crate) fn read_text(&self, place: &Place, limit: u64, tool: &'static str) -> Result<String, Refusal> {
-        let file = self.open_beneath(place, OFlags::RDONLY | SAFE)?;
-        let text = text_of(file, place, limit, tool)?;
-        Ok(text.0)
+    /// A file to read. Links inside the workspace are followed.
+    pub(crate) fn open_file(&self, place: &Place) -> Result<OwnedFd, Refusal> {
+        self.open_beneath(place, OFlags::RDONLY | SAFE)
     }
 
     /// A folder. Links inside the workspace are followed.
     pub(crate) fn open_folder(&self, place: &Place) -> Result<OwnedFd, Refusal> {
         self.open_beneath(place, OFlags::RDONLY | OFlags::DIRECTORY | SAFE)
+    }
+
+    /// Where something that was opened really stands, without the links on the way to it; nothing where that
+    /// cannot be said.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn real_place(&self, opened: &OwnedFd) -> Option<Place> {
+        use std::os::fd::AsRawFd;
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).ok()?;
+        Place::read(path.to_str()?, &self.path).ok()
+    }
+
+    /// No link was followed, so it stands where it was named.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn real_place(&self, _: &OwnedFd) -> Option<Place> {
+        None
     }
 
     /// The folder that a file stands in, and the file's name there. No link is followed, so what is changed is
@@ -141,7 +154,7 @@ fn is_link(folder: BorrowedFd<'_>, name: &str) -> bool {
 }
 
 /// The text of an open file, and its mode. Whatever is not a plain file is refused before it is read.
-pub(super) fn text_of(
+pub(crate) fn text_of(
     file: OwnedFd,
     place: &Place,
     limit: u64,

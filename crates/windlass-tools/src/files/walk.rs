@@ -44,14 +44,14 @@ pub(crate) enum Walk {
 }
 
 impl Root {
-    /// Visits what is in a folder and in the folders in it. `hidden` is left out as if it were not there.
+    /// Visits what is in an open folder and in the folders in it. `hidden` is left out as if it were not there.
     pub(crate) fn walk(
         &self,
         start: &Place,
+        folder: &OwnedFd,
         hidden: &Gitignore,
         visit: &mut dyn FnMut(&Found<'_>) -> Walk,
     ) -> Result<(), Refusal> {
-        let folder = self.open_folder(start)?;
         let mut rules = vec![hidden.clone()];
         // What stands above the start has its say too.
         let mut above = Place::root();
