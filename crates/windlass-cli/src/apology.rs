@@ -26,3 +26,7 @@ pub(crate) fn instead_of_a_panic(
         Ok(Exit::Defect)
     })
 }
+
+#[cfg(test)]
+#[path = "apology_tests.rs"]
+mod tests;

@@ -79,6 +79,7 @@ mod guide {
         };
     }
     pages! {
+        Quickstart "quickstart.md"
         Tools "tools.md"
         Running "running.md"
         Results "results.md"

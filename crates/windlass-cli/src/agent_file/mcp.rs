@@ -37,6 +37,13 @@ pub(super) struct McpServer {
     exclude: Vec<String>,
 }
 
+#[cfg(test)]
+impl McpServer {
+    pub(super) fn allowed(&self) -> &[String] {
+        &self.allow
+    }
+}
+
 /// What the servers of an agent have.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {

@@ -25,6 +25,8 @@ use crate::project::AGENT_FILE;
 /// How long a run stays owned after its process is gone. A command is watched by a person who may want to go on
 /// soon, so it is shorter than the library's own.
 const LEASE: Duration = Duration::from_secs(5);
+/// The variable that names a model for agents that name none.
+const MODEL_VARIABLE: &str = "WINDLASS_MODEL";
 /// How many turns a run may take, unless the agent says otherwise.
 const TURNS: u32 = 30;
 
@@ -174,9 +176,11 @@ impl AgentFile {
 
     /// Its model, or the one that is named in its place.
     pub(crate) fn find_model(&self, named: Option<&str>) -> Result<SharedModel, Problem> {
-        let named = named.or(self.model()).ok_or_else(|| {
-            Problem::new(format!("agent `{}` names no model", self.name()))
-                .hint("write `model = \"provider:name\"` in its file, or give --model provider:name")
+        let from_environment = std::env::var(MODEL_VARIABLE).ok().filter(|model| !model.is_empty());
+        let named = named.or(self.model()).or(from_environment.as_deref()).ok_or_else(|| {
+            Problem::new(format!("agent `{}` names no model", self.name())).hint(
+                "write `model = \"provider:name\"` in its file, give --model provider:name, or set WINDLASS_MODEL",
+            )
         })?;
         model::find(named, &self.folder)
     }
@@ -217,3 +221,7 @@ impl AgentFile {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "agent_file_tests.rs"]
+mod tests;

@@ -85,6 +85,13 @@ impl Script {
     }
 }
 
+#[cfg(test)]
+impl Script {
+    pub(super) fn len(&self) -> usize {
+        self.answers.len()
+    }
+}
+
 impl Model for Script {
     async fn answer<'a>(
         &'a self,

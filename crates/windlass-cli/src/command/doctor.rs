@@ -11,7 +11,8 @@ use crate::project::Project;
 use crate::term::{Form, Paint, Term, pad};
 
 /// Variables that models and stores look at. Their values are nobody's business.
-const VARIABLES: [(&str, &str); 5] = [
+const VARIABLES: [(&str, &str); 6] = [
+    ("WINDLASS_MODEL", "the model of agents that name none"),
     ("OPENAI_API_KEY", "models called openai:…"),
     ("OPENAI_BASE_URL", "another server that speaks as OpenAI does"),
     ("ANTHROPIC_API_KEY", "models called anthropic:…"),

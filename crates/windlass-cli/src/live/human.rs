@@ -11,6 +11,9 @@ use crate::term::{Lines, Paint, Term, clip, fields, one_line, time};
 
 const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
+/// How much room a note has at least, in columns.
+const SHORTEST_NOTE: usize = 7;
+
 /// A run on the screen.
 pub(super) struct Human {
     term: Term,
@@ -230,7 +233,8 @@ impl Human {
         let tool = clip(tool, width.saturating_sub(indent.len() + 5));
         let fixed = indent.len() + 4 + tool.chars().count() + 2;
         let note = clip(note, width.saturating_sub(fixed));
-        let room = width.saturating_sub(fixed + note.chars().count() + 2);
+        // A line does not jump because a time has one more digit.
+        let room = width.saturating_sub(fixed + note.chars().count().max(SHORTEST_NOTE) + 2);
         let given = fields(arguments);
         let given = if room < 8 { String::new() } else { clip(&given, room) };
         let gap = if given.is_empty() { "" } else { "  " };
