@@ -31,7 +31,7 @@ mod wire;
 #[cfg(test)]
 mod fuzz_tests;
 
-pub use anthropic::{Anthropic, MessagesModel, PromptCache};
+pub use anthropic::{Anthropic, ComputerVersion, MessagesModel, PromptCache};
 pub use cassette::{Cassette, CassetteError};
 pub use endpoint::Timeouts;
 pub use error::SetupError;

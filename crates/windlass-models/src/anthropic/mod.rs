@@ -5,7 +5,7 @@ mod write;
 
 use std::sync::Arc;
 
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest};
+use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest, OfferedKind, OfferedTool};
 
 use crate::Streaming;
 use crate::cassette::Cassette;
@@ -27,6 +27,25 @@ const LONGEST_ANSWER: u64 = 8192;
 #[derive(Clone, Debug)]
 pub struct Anthropic {
     config: EndpointConfig,
+    computer: Option<ComputerVersion>,
+}
+
+/// Which of Anthropic's computer tools a model is offered. Newer models want the newer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputerVersion {
+    /// `computer_20250124`.
+    V20250124,
+    /// `computer_20251124`, which can look closely at a part of the screen.
+    V20251124,
+}
+
+impl ComputerVersion {
+    fn beta(self) -> &'static str {
+        match self {
+            Self::V20250124 => "computer-use-2025-01-24",
+            Self::V20251124 => "computer-use-2025-11-24",
+        }
+    }
 }
 
 impl Anthropic {
@@ -49,7 +68,7 @@ impl Anthropic {
             limit: None,
             cassette: None,
         };
-        Self { config }
+        Self { config, computer: None }
     }
 
     /// Anthropic as the environment says: `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`.
@@ -86,6 +105,19 @@ impl Anthropic {
         self
     }
 
+    /// Offers screens by Anthropic's own computer tool, which is in beta: the header that asks for it is added to
+    /// those that there are.
+    #[must_use]
+    pub fn computer(mut self, version: ComputerVersion) -> Self {
+        self.computer = Some(version);
+        const BETA: &str = "anthropic-beta";
+        match self.config.headers.iter_mut().find(|(name, _)| name.eq_ignore_ascii_case(BETA)) {
+            Some((_, value)) => *value = format!("{value},{}", version.beta()),
+            None => self.config.headers.push((BETA.to_owned(), version.beta().to_owned())),
+        }
+        self
+    }
+
     /// How long it may take.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
@@ -114,6 +146,7 @@ impl Anthropic {
             model: model.to_owned(),
             streaming: Streaming::default(),
             cache: PromptCache::default(),
+            computer: self.computer,
         })
     }
 }
@@ -140,6 +173,7 @@ pub struct MessagesModel {
     model: String,
     streaming: Streaming,
     cache: PromptCache,
+    computer: Option<ComputerVersion>,
 }
 
 impl MessagesModel {
@@ -165,9 +199,20 @@ impl Model for MessagesModel {
         deltas: &'a Deltas,
     ) -> Result<Answer, ModelError> {
         let is_streamed = self.streaming.is_on(deltas);
-        let (model, cache) = (self.model.as_str(), self.cache);
-        let body = crate::written(&write::Body { request, model, is_streamed, cache })?;
+        let (model, cache, computer) = (self.model.as_str(), self.cache, self.computer);
+        let body = crate::written(&write::Body { request, model, is_streamed, cache, computer })?;
         let question = Question { path: "/v1/messages", model, body, replay: Replay::Safe, is_streamed };
         ask(&self.endpoint, &read::Reading { request }, question, deltas).await
+    }
+
+    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+        match &tool.kind {
+            OfferedKind::Function => Ok(()),
+            OfferedKind::Computer(_) if self.computer.is_some() => Ok(()),
+            OfferedKind::Computer(_) => {
+                Err("which computer tool it has is not said: see `Anthropic::computer`".to_owned())
+            }
+            OfferedKind::Hosted(_) => Err("its provider does not run such a tool".to_owned()),
+        }
     }
 }

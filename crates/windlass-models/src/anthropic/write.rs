@@ -3,9 +3,9 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use windlass::core::{Call, Content, Item, Media, OutputContent, OutputStatus, Role};
-use windlass::model::{ModelRequest, OfferedTool, ToolChoice};
+use windlass::model::{ModelRequest, OfferedKind, OfferedTool, ToolChoice};
 
-use super::{LONGEST_ANSWER, PromptCache};
+use super::{ComputerVersion, LONGEST_ANSWER, PromptCache};
 use crate::wire::{Fields, wire_name, with_annotations};
 
 /// What kinds of this provider's own items begin with.
@@ -17,6 +17,7 @@ pub(super) struct Body<'a> {
     pub(super) model: &'a str,
     pub(super) is_streamed: bool,
     pub(super) cache: PromptCache,
+    pub(super) computer: Option<ComputerVersion>,
 }
 
 impl Serialize for Body<'_> {
@@ -30,7 +31,7 @@ impl Serialize for Body<'_> {
             fields.put("system", &system)?;
         }
         fields.put("messages", &messages)?;
-        let tools: Vec<Value> = self.request.tools.iter().chain(self.request.handoffs).map(tool).collect();
+        let tools: Vec<Value> = self.tools();
         if !tools.is_empty() {
             fields.put("tools", &tools)?;
             fields.put_some("tool_choice", self.tool_choice())?;
@@ -56,6 +57,31 @@ impl Serialize for Body<'_> {
 }
 
 impl Body<'_> {
+    fn tools(&self) -> Vec<Value> {
+        let tools = self.request.tools.iter().chain(self.request.handoffs);
+        tools
+            .map(|offered| match (&offered.kind, self.computer) {
+                (OfferedKind::Computer(display), Some(version)) => {
+                    let mut value = json!({
+                        "name": offered.name,
+                        "display_width_px": display.width,
+                        "display_height_px": display.height,
+                    });
+                    value["type"] = match version {
+                        ComputerVersion::V20250124 => "computer_20250124",
+                        ComputerVersion::V20251124 => "computer_20251124",
+                    }
+                    .into();
+                    if version == ComputerVersion::V20251124 {
+                        value["enable_zoom"] = true.into();
+                    }
+                    value
+                }
+                _ => tool(offered),
+            })
+            .collect()
+    }
+
     fn tool_choice(&self) -> Option<Value> {
         let settings = self.request.settings;
         let mut choice = match &settings.tool_choice {

@@ -62,7 +62,24 @@ impl<'a> Body<'a> {
             Held::Nothing | Held::Conversation { has_begun: false, .. } => self.request.input,
             Held::Response(_) | Held::Conversation { .. } => unseen(self.request.input),
         };
-        items.iter().filter_map(|item| self.item(item)).collect()
+        items.iter().flat_map(|item| [self.item(item), self.said_beside(item)]).flatten().collect()
+    }
+
+    /// The output of a computer is a picture and nothing else: what is said beside it, such as that the call was
+    /// refused, follows as a message.
+    fn said_beside(&self, item: &'a Item) -> Option<Input<'a>> {
+        let Item::Output(output) = item else { return None };
+        let is_computer = self.kinds.get(&output.call) == Some(&CallKind::Computer);
+        let text = output.content.text();
+        (is_computer && !text.is_empty()).then(|| {
+            let text = format!("[Of computer call {}] {text}", output.call);
+            Input::Own(In::Message {
+                role: "user",
+                content: Parts::Text(text.into()),
+                id: None,
+                status: None,
+            })
+        })
     }
 
     fn item(&self, item: &'a Item) -> Option<Input<'a>> {
