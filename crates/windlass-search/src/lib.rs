@@ -15,6 +15,8 @@ mod extract;
 mod filter;
 mod hosted;
 mod index;
+#[cfg(feature = "rest")]
+pub mod rest;
 mod text;
 mod tool;
 
@@ -25,7 +27,7 @@ pub use extract::Kind;
 pub use filter::{Attribute, Attributes, Comparison, Compound, Filter, Membership};
 pub use hosted::FileSearch;
 pub use index::{
-    Add, Document, Found, Hit, Index, IndexOptions, Limits, Problem, Progress, Ranking, Report, Search,
-    Signals, Weights,
+    Add, Document, FileInfo, FileStatus, Found, Hit, Index, IndexOptions, Limits, NewStore, Problem,
+    Progress, Ranking, Report, Search, Signals, StoreInfo, Upload, Weights,
 };
 pub use tool::SearchTool;

@@ -207,8 +207,31 @@ impl<'a> Body<'a> {
                 "environment": display.environment,
             }),
             OfferedKind::Computer(_) => json!({ "type": "computer" }),
-            OfferedKind::Hosted(definition) => (**definition).clone(),
+            OfferedKind::Hosted(definition) => {
+                let mut definition = (**definition).clone();
+                if let Some(fields) = definition.as_object_mut() {
+                    fields.remove("include");
+                }
+                definition
+            }
         }
+    }
+
+    /// What the answer is to hold beyond the usual. A hosted tool says it in its definition, and it is a field of the
+    /// request.
+    fn include(&self) -> Vec<&str> {
+        let hosted = self.request.tools.iter().filter_map(|tool| match &tool.kind {
+            OfferedKind::Hosted(definition) => definition.get("include")?.as_array(),
+            OfferedKind::Function | OfferedKind::Computer(_) => None,
+        });
+        let mut include: Vec<&str> = hosted.flatten().filter_map(Value::as_str).collect();
+        if self.request.settings.extra.get("store") == Some(&Value::Bool(false)) {
+            // What the provider does not keep it must be shown again, and only it can read it.
+            include.push("reasoning.encrypted_content");
+        }
+        include.sort_unstable();
+        include.dedup();
+        include
     }
 
     fn tool_choice(&self) -> Option<Value> {
@@ -269,9 +292,9 @@ impl Serialize for Body<'_> {
             Held::Response(id) => fields.put("previous_response_id", id)?,
             Held::Conversation { id, .. } => fields.put("conversation", id)?,
         }
-        if settings.extra.get("store") == Some(&Value::Bool(false)) {
-            // What the provider does not keep it must be shown again, and only it can read it.
-            fields.put("include", &["reasoning.encrypted_content"])?;
+        let include = self.include();
+        if !include.is_empty() {
+            fields.put("include", &include)?;
         }
         if self.is_streamed {
             fields.put("stream", &true)?;

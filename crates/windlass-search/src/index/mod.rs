@@ -11,6 +11,7 @@ mod report;
 mod schema;
 mod search;
 mod snapshot;
+mod stores;
 mod walk;
 mod write;
 
@@ -18,6 +19,8 @@ pub use add::{Add, Document};
 pub use options::{IndexOptions, Limits};
 pub use report::{Problem, Progress, Report};
 pub use search::{Found, Hit, Ranking, Search, Signals, Weights};
+pub(crate) use stores::check;
+pub use stores::{FileInfo, FileStatus, NewStore, StoreInfo, Upload};
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -93,6 +96,12 @@ impl Index {
             let count: i64 = db.query_row("SELECT count(*) FROM chunks", [], |row| row.get(0))?;
             Ok(u64::try_from(count).unwrap_or(0))
         })
+    }
+
+    /// How large a file may be.
+    #[cfg(feature = "rest")]
+    pub(crate) fn file_limit(&self) -> u64 {
+        self.inner.limits.file_bytes
     }
 
     /// How many bytes it holds in memory for searches, about. 0 before the first.
@@ -182,7 +191,7 @@ impl fmt::Debug for Index {
 }
 
 /// Seconds since 1970.
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))

@@ -217,12 +217,7 @@ impl Search<'_> {
     }
 
     fn allowed(&self, db: &Connection, snapshot: &Snapshot) -> rusqlite::Result<Allowed> {
-        let stores: i64 = db
-            .prepare_cached(
-                "SELECT count(DISTINCT store) + (SELECT count(*) FROM stores) FROM files WHERE store <> ?1",
-            )?
-            .query_row([&*self.index.store], |row| row.get(0))?;
-        if stores == 0 && self.filter.is_none() {
+        if self.filter.is_none() && snapshot.stores.iter().all(|store| **store == *self.index.store) {
             return Ok(None);
         }
         let passes =

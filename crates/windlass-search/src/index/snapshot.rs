@@ -38,6 +38,8 @@ pub(super) struct Snapshot {
     pub(super) starts: Vec<usize>,
     pub(super) total: usize,
     pub(super) average: f32,
+    /// Which stores have files.
+    pub(super) stores: BTreeSet<String>,
     files: OnceLock<BTreeMap<u32, FileFacts>>,
 }
 
@@ -137,7 +139,11 @@ impl Snapshot {
         let words: u64 =
             segments.iter().flat_map(|segment| &segment.lengths).map(|count| u64::from(*count)).sum();
         let average = (words as f32 / total.max(1) as f32).max(1.0);
-        Ok(Self { generation, segments, dead, starts, total, average, files: OnceLock::new() })
+        let stores = db
+            .prepare_cached("SELECT DISTINCT store FROM files")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        Ok(Self { generation, segments, dead, starts, total, average, stores, files: OnceLock::new() })
     }
 
     /// What filters look at, read when there is a filter.

@@ -1,0 +1,125 @@
+//! The REST surface of vector stores: by hand, and with the official Python client.
+
+#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use windlass_search::Index;
+use windlass_search::rest::{Request, respond, serve};
+
+fn ask(index: &Index, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let request = Request {
+        method: method.into(),
+        path: path.into(),
+        body: body.to_string().into_bytes(),
+        content_type: "application/json".into(),
+        ..Request::default()
+    };
+    let response = respond(index, &request);
+    (response.status, serde_json::from_slice(&response.body).expect("is JSON"))
+}
+
+fn upload(index: &Index, name: &str, text: &str) -> String {
+    let body = format!(
+        "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n--x\r\nContent-Disposition: \
+         form-data; name=\"file\"; filename=\"{name}\"\r\nContent-Type: text/plain\r\n\r\n{text}\r\n--x--\r\n"
+    );
+    let request = Request {
+        method: "POST".into(),
+        path: "/v1/files".into(),
+        content_type: "multipart/form-data; boundary=x".into(),
+        body: body.into_bytes(),
+        ..Request::default()
+    };
+    let response = respond(index, &request);
+    let value: Value = serde_json::from_slice(&response.body).expect("is JSON");
+    assert_eq!(response.status, 200, "{value}");
+    value["id"].as_str().expect("an id").to_owned()
+}
+
+#[test]
+fn stores_are_searched_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = Index::open(folder.path().join("rest.index")).expect("opens");
+    let file = upload(&index, "../../etc/herons.txt", "the quiet heron\r\nwaits");
+    let (_, one) = ask(&index, "POST", "/v1/vector_stores", &json!({ "name": "one", "file_ids": [file] }));
+    let (_, two) = ask(&index, "POST", "/v1/vector_stores", &json!({ "name": "two" }));
+    assert_eq!(one["file_counts"]["completed"], 1, "{one}");
+    let search = |store: &Value| {
+        let path = format!("/v1/vector_stores/{}/search", store["id"].as_str().expect("an id"));
+        ask(&index, "POST", &path, &json!({ "query": "heron" })).1
+    };
+    assert_eq!(search(&one)["data"][0]["filename"], "herons.txt", "a name is not a path");
+    assert_eq!(search(&one)["data"][0]["content"][0]["text"], "the quiet heron\r\nwaits");
+    assert_eq!(search(&two)["data"], json!([]));
+    assert_eq!(
+        index.search("heron").run().expect("searches").hits.len(),
+        0,
+        "nor is it in the store of local files"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = Index::open(folder.path().join("rest.index")).expect("opens");
+    for (method, path, body, status, words) in [
+        ("GET", "/v1/vector_stores/vs_none", json!({}), 404, "there is no vector store `vs_none`"),
+        ("POST", "/v1/files", json!({}), 400, "form"),
+        ("POST", "/v1/vector_stores/vs_default/search", json!({ "query": [] }), 400, "empty"),
+        ("POST", "/v1/vector_stores/vs_default/search", json!({ "question": "x" }), 400, "query"),
+        ("POST", "/v1/vector_stores/vs_default/files", json!({ "file_id": "file-none" }), 404, "file-none"),
+        ("POST", "/v1/vector_stores/vs_default/file_batches", json!({}), 400, "1 to 2000"),
+        ("GET", "/v2/elsewhere", json!({}), 404, "there is no"),
+    ] {
+        let (came, value) = ask(&index, method, path, &body);
+        assert_eq!(came, status, "{path}: {value}");
+        assert!(
+            value["error"]["message"].as_str().is_some_and(|text| text.contains(words)),
+            "{path}: {value}"
+        );
+    }
+    let file = upload(&index, "a.txt", "text");
+    let many: serde_json::Map<String, Value> = (0..17).map(|at| (format!("k{at}"), json!(1))).collect();
+    let body = json!({ "file_id": file, "attributes": many });
+    let (status, value) = ask(&index, "POST", "/v1/vector_stores/vs_default/files", &body);
+    assert_eq!(status, 400, "{value}");
+}
+
+/// A Python with the official client, or why there is none.
+fn python() -> Result<String, String> {
+    let wanted = std::env::var("WINDLASS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    match Command::new(&wanted).args(["-c", "import openai; print(openai.__version__)"]).output() {
+        Ok(output) if output.status.success() => Ok(wanted),
+        Ok(_) => Err(format!("`{wanted}` has no package `openai`")),
+        Err(error) => Err(format!("`{wanted}` does not run: {error}")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_client_works_with_it() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => {
+            println!(
+                "not shown: the contract with the official Python client, because {why}; set WINDLASS_PYTHON"
+            );
+            return;
+        }
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = Index::open(folder.path().join("rest.index")).expect("opens");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(serve(listener, index));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/contract.py");
+    let output = tokio::task::spawn_blocking(move || {
+        Command::new(python).args([script, &format!("http://{address}/v1")]).output().expect("runs")
+    });
+    let output = output.await.expect("ends");
+    server.abort();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("the contract holds"), "{said}");
+}
