@@ -1,50 +1,43 @@
-//! How well an index finds what people judged to be relevant, for collections in BEIR's layout (`corpus.jsonl`,
-//! `queries.jsonl`, `qrels/test.tsv`). Give one or more folders:
-//!
-//! ```sh
-//! cargo run --release -p windlass-search --example retrieval_quality -- path/to/cranfield
-//! ```
+//! Measures an index on a collection that people have judged.
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use windlass_search::{Document, Index, Kind, Signals};
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let folders: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
-    if folders.is_empty() {
-        println!("usage: retrieval_quality FOLDER...");
-        return Ok(());
-    }
-    println!("{:<18} {:>15} {:>15} {:>15}", "nDCG@10 / R@100", "BM25", "vectors", "fused");
-    for folder in folders {
-        let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let collection = Collection::read(&folder)?;
-        let kept = tempfile::tempdir()?;
-        let index = Index::open(kept.path().join("quality.index"))?;
-        index.put(collection.documents)?;
-        let mut columns = Vec::new();
-        for signals in [Signals::Words, Signals::Vectors, Signals::All] {
-            let (mut gain, mut recall) = (0.0, 0.0);
-            for (question, judged) in &collection.questions {
-                // Judgements are about documents; a long one is several chunks.
-                let mut seen = Vec::new();
-                for hit in index.search(question.as_str()).signals(signals).best(200)? {
-                    if !seen.contains(&hit.path) {
-                        seen.push(hit.path);
-                    }
+/// How well something finds, from 0 to 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    /// nDCG@10: how good the first ten are, in their order.
+    pub(crate) gain: f64,
+    /// Recall@100: how much of what is relevant is among the first hundred.
+    pub(crate) recall: f64,
+}
+
+/// Words alone, vectors alone, and both, on a collection in BEIR's layout.
+pub(crate) fn measure(folder: &Path) -> Result<[Measured; 3], Box<dyn Error>> {
+    let collection = Collection::read(folder)?;
+    let kept = tempfile::tempdir()?;
+    let index = Index::open(kept.path().join("quality.index"))?;
+    index.put(collection.documents)?;
+    let mut columns = [Measured { gain: 0.0, recall: 0.0 }; 3];
+    let count = collection.questions.len().max(1) as f64;
+    for (column, signals) in columns.iter_mut().zip([Signals::Words, Signals::Vectors, Signals::All]) {
+        for (question, judged) in &collection.questions {
+            // Judgements are about documents; a long one is several chunks.
+            let mut seen = Vec::new();
+            for hit in index.search(question.as_str()).signals(signals).best(200)? {
+                if !seen.contains(&hit.path) {
+                    seen.push(hit.path);
                 }
-                gain += gain_at_10(&seen, judged);
-                recall += recall_at_100(&seen, judged);
             }
-            let count = collection.questions.len().max(1) as f64;
-            columns.push(format!("{:.3} / {:.3}", gain / count, recall / count));
+            column.gain += gain_at_10(&seen, judged) / count;
+            column.recall += recall_at_100(&seen, judged) / count;
         }
-        println!("{:<18} {:>15} {:>15} {:>15}", name, columns[0], columns[1], columns[2]);
     }
-    Ok(())
+    Ok(columns)
 }
 
 /// What people said of each document.
