@@ -17,23 +17,35 @@ use proc_macro::TokenStream;
 
 /// Makes a tool of a function.
 ///
-/// ```ignore
+/// ```
 /// use windlass::prelude::*;
+/// # use schemars::JsonSchema;
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Serialize, Deserialize, JsonSchema)] enum Unit { Celsius, Fahrenheit }
+/// # #[derive(Serialize)] struct Weather { degrees: i8 }
+/// # struct Desk;
+/// # impl Desk { async fn pay(&self, _: &str, cents: u64) -> Result<String, std::io::Error> { Ok(cents.to_string()) } }
 ///
 /// /// Current weather for a city.
-/// #[tool]
+/// #[tool(effect = pure)]
 /// async fn weather(
 ///     /// The city, in English.
 ///     city: String,
 ///     unit: Option<Unit>,
 ///     #[default = 3] days: u8,
-/// ) -> Result<Weather, WeatherError> { todo!() }
+/// ) -> Result<Weather, String> {
+///     if city.is_empty() { Err("which city?".into()) } else { Ok(Weather { degrees: 7 }) }
+/// }
 ///
 /// /// Give a guest their money back.
 /// #[tool(effect = once, timeout = "30s", approve = |args| args.cents > 10_000)]
-/// async fn refund(ctx: &ToolContext<Desk>, order: String, cents: u64) -> Result<Receipt, DeskError> { todo!() }
+/// async fn refund(ctx: &ToolContext<Desk>, order: String, cents: u64) -> Result<String, ToolError> {
+///     Ok(ctx.pay(&order, cents).await?)
+/// }
 ///
+/// # let model = ScriptedModel::new([]);
 /// let agent = Agent::new("desk").model(model).tools((weather, refund));
+/// # drop(agent);
 /// ```
 ///
 /// In its place stands a function that makes the tool, which `.tools(…)` takes. The function itself is there as
@@ -87,14 +99,18 @@ use proc_macro::TokenStream;
 ///
 /// A rule can be a function too, once its argument has a name:
 ///
-/// ```ignore
+/// ```
+/// # use windlass::prelude::*;
 /// fn is_large(args: &RefundArgs) -> bool {
 ///     args.cents > 10_000
 /// }
 ///
 /// /// Give a guest their money back.
 /// #[tool(args = RefundArgs, approve = is_large)]
-/// async fn refund(order: String, cents: u64) -> Receipt { todo!() }
+/// async fn refund(order: String, cents: u64) -> String {
+///     format!("{cents} cents for {order}")
+/// }
+/// # let _: Tool = refund();
 /// ```
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
@@ -103,23 +119,35 @@ pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Makes tools of methods that share a value.
 ///
-/// ```ignore
-/// struct Desk { orders: Database }
+/// ```
+/// use windlass::prelude::*;
+///
+/// struct Desk {
+///     tables: Vec<u8>,
+/// }
 ///
 /// #[toolbox]
 /// impl Desk {
-///     /// What a guest ordered.
+///     /// How many people a table has room for.
 ///     #[tool(effect = pure)]
-///     async fn order(&self, id: String) -> Result<Order, DeskError> { todo!() }
+///     async fn room(&self, table: usize) -> Option<u8> {
+///         self.table(table)
+///     }
 ///
-///     /// How many tables are free.
-///     #[tool]
-///     fn free_tables(&self) -> usize { todo!() }
+///     /// How many tables there are.
+///     #[tool(effect = pure)]
+///     fn tables(&self) -> usize {
+///         self.tables.len()
+///     }
 ///
-///     fn table(&self, number: u8) -> &Table { todo!() }
+///     fn table(&self, number: usize) -> Option<u8> {
+///         self.tables.get(number).copied()
+///     }
 /// }
 ///
-/// let agent = Agent::new("desk").model(model).tools(Desk::open());
+/// # let model = ScriptedModel::new([]);
+/// let agent = Agent::<()>::new("desk").model(model).tools(Desk { tables: vec![2, 4] });
+/// # drop(agent);
 /// ```
 ///
 /// Methods with `#[tool]` become tools; all methods stay what they are. The marked ones take `&self`, then
@@ -137,21 +165,25 @@ pub fn toolbox(options: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Makes a tool of a closure, with what it captures.
 ///
-/// ```ignore
-/// let rates = Rates::today().await?;
-/// let convert = tool_fn! {
+/// ```
+/// use windlass::prelude::*;
+///
+/// let rate = 11.5;
+/// let convert: Tool = tool_fn! {
 ///     /// Converts an amount of euros.
 ///     name = "convert",
 ///     effect = pure,
 ///     async |
 ///         /// In cents.
 ///         amount: u64,
-///         currency: Option<Currency>,
+///         places: Option<usize>,
 ///     | {
-///         rates.convert(amount, currency).await
+///         format!("{:.*} kroner", places.unwrap_or(2), amount as f64 * rate / 100.0)
 ///     }
 /// };
-/// let agent = Agent::new("desk").model(model).tools((weather, convert));
+/// # let model = ScriptedModel::new([]);
+/// let agent = Agent::new("desk").model(model).tools((convert,));
+/// # drop(agent);
 /// ```
 ///
 /// First come doc comments, then the options of [`macro@tool`], of which `name` must be there, and the closure
