@@ -162,6 +162,37 @@ fn a_run_whose_process_was_killed_asks_what_happened_and_goes_on() {
 }
 
 #[test]
+fn a_decision_from_elsewhere_ends_the_question() {
+    let project = Project::new("tools = [\"files\"]", NOTES);
+    let mut screen = Screen::start(project.folder(), 40, 80, &["run", ".", "Remember.", "--run-id", "one"]);
+    screen.wait_for("Allow it?");
+    assert_eq!(project.windlass(&["approve", "one", "--by", "bo"]).code, Some(0));
+    let (status, shown) = screen.end();
+    assert!(status.success(), "{shown}");
+    assert!(shown.contains("bo decided about it meanwhile, elsewhere"), "{shown}");
+    assert!(project.file("notes.txt").exists());
+}
+
+#[test]
+fn a_process_that_is_told_to_end_leaves_the_run_for_another() {
+    let project = Project::new(GATED_AGENT, GATED);
+    let mut screen = Screen::start(project.folder(), 40, 80, &["run", ".", "Go.", "--run-id", "left"]);
+    screen.wait_for("run_command");
+    let process = screen.process().to_string();
+    let told = std::process::Command::new("kill").args(["-TERM", &process]).status().expect("there is kill");
+    assert!(told.success());
+    let (status, shown) = screen.end();
+    assert_eq!(status.code(), Some(4), "{shown}");
+    assert!(shown.contains("`windlass resume left` goes on with it"), "{shown}");
+    let ran = project.windlass(&["resume", "left"]);
+    assert_eq!(ran.code, Some(3), "what had started is in doubt: {}", ran.noted);
+    let ran = project.windlass(&["settle", "left", "--happened", "done by hand"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.noted);
+    let ran = project.windlass(&["resume", "left", "--yes"]);
+    assert_eq!((ran.code, ran.said.as_str()), (Some(0), "That is all.\n"), "{}", ran.noted);
+}
+
+#[test]
 fn a_narrow_terminal_is_not_overrun() {
     let project = Project::new("tools = [\"files\"]", NOTES);
     let mut screen =

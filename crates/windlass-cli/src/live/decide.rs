@@ -1,7 +1,10 @@
 //! Asking a person about a call, where the run shows it.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use windlass::core::{HoldReason, Pending, Question};
+use windlass::store::{Posted, Store};
 use windlass::{DecideError, Paused};
 
 use super::{Answers, Driving};
@@ -10,6 +13,8 @@ use crate::term::{Form, Paint, Style, Term, Typed, clip, fields, one_line, pad};
 
 /// How long one argument may be in a question, in lines.
 const LONGEST_ARGUMENT: usize = 20;
+/// How often a question looks whether it was answered elsewhere.
+const LOOK: Duration = Duration::from_millis(300);
 /// How much of a change is shown, in lines.
 const LONGEST_CHANGE: usize = 60;
 
@@ -25,6 +30,15 @@ pub(super) enum Decided {
 enum Said {
     Something,
     Later,
+}
+
+/// What came of a question.
+enum Heard {
+    Line(String),
+    /// The person left.
+    Nothing,
+    /// Somebody else decided; whoever drives the run takes that.
+    Elsewhere,
 }
 
 impl Driving {
@@ -73,9 +87,10 @@ impl Driving {
                     &[("y", "es"), ("n", "o"), ("a", "lways in this run"), ("e", "dit"), ("l", "ater"),]
                 )
             );
-            let answer = match self.asker.decision(&self.term, &prompt, &mut self.signals).await {
-                Typed::Line(answer) => answer,
-                Typed::End | Typed::Interrupt => return Ok(self.leave()),
+            let answer = match self.asked(paused, pending, &prompt).await? {
+                Heard::Line(answer) => answer,
+                Heard::Nothing => return Ok(self.leave()),
+                Heard::Elsewhere => return Ok(Said::Something),
             };
             let path = pending.path.clone();
             match answer.trim().to_lowercase().as_str() {
@@ -122,9 +137,10 @@ impl Driving {
                     &[("h", "appened"), ("r", "un it, it did not happen"), ("u", "nknown"), ("l", "ater"),]
                 )
             );
-            let answer = match self.asker.decision(&self.term, &prompt, &mut self.signals).await {
-                Typed::Line(answer) => answer,
-                Typed::End | Typed::Interrupt => return Ok(self.leave()),
+            let answer = match self.asked(paused, pending, &prompt).await? {
+                Heard::Line(answer) => answer,
+                Heard::Nothing => return Ok(self.leave()),
+                Heard::Elsewhere => return Ok(Said::Something),
             };
             let path = pending.path.clone();
             match answer.trim().to_lowercase().as_str() {
@@ -158,11 +174,12 @@ impl Driving {
             self.term.note(self.term.paint().of(Paint::Faint, &clip(&shape, self.term.width() * 4)));
         }
         loop {
-            let typed = self
-                .asker
-                .decision(&self.term, "  Your answer (Enter for later) › ", &mut self.signals)
-                .await;
-            let Typed::Line(answer) = typed else { return Ok(self.leave()) };
+            let prompt = "  Your answer (Enter for later) › ";
+            let answer = match self.asked(paused, pending, prompt).await? {
+                Heard::Line(answer) => answer,
+                Heard::Nothing => return Ok(self.leave()),
+                Heard::Elsewhere => return Ok(Said::Something),
+            };
             if answer.trim().is_empty() {
                 return Ok(Said::Later);
             }
@@ -175,6 +192,37 @@ impl Driving {
                 Ok(()) => return Ok(Said::Something),
                 Err(error) => self.term.note(format!("  {error}")),
             }
+        }
+    }
+
+    /// Asks, and listens whether somebody else decides meanwhile: whoever is first has decided.
+    async fn asked(&mut self, paused: &Paused, pending: &Pending, prompt: &str) -> Result<Heard, Problem> {
+        let (store, run) = (self.store.clone(), paused.record().run_id().clone());
+        let is_same = |posted: &Posted| posted.path == pending.path && posted.attempt == pending.attempt;
+        let mut looks = tokio::time::interval(LOOK);
+        let heard = {
+            let typed = self.asker.decision(&self.term, prompt, &mut self.signals);
+            tokio::pin!(typed);
+            loop {
+                tokio::select! {
+                    typed = &mut typed => break Some(typed),
+                    _ = looks.tick() => {}
+                }
+                if store.posted(&run).await?.iter().any(is_same) {
+                    break None;
+                }
+            }
+        };
+        let posted = store.posted(&run).await?.into_iter().find(is_same);
+        match (posted, heard) {
+            (Some(posted), _) => {
+                let by = posted.decided.by.unwrap_or_else(|| "somebody".to_owned());
+                let said = format!("\n  ! {} decided about it meanwhile, elsewhere", one_line(&by));
+                self.term.note(self.term.paint().of(Paint::Note, &said));
+                Ok(Heard::Elsewhere)
+            }
+            (None, Some(Typed::Line(line))) => Ok(Heard::Line(line)),
+            (None, Some(Typed::End | Typed::Interrupt) | None) => Ok(Heard::Nothing),
         }
     }
 

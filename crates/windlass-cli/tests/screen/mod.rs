@@ -72,6 +72,11 @@ impl Screen {
         self.keys.write_all(keys.as_bytes()).expect("it takes keys");
     }
 
+    /// The process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it, as nothing can be prepared for.
     pub(crate) fn kill(mut self) -> String {
         self.child.kill().expect("it is there");
