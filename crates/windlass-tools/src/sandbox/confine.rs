@@ -94,6 +94,9 @@ pub(super) fn this_thread(order: &Order, own: &[&std::path::Path]) -> Result<Con
             .add_rules(path_beneath_rules([order.root.as_path()], all))?
             .add_rules(path_beneath_rules(writable, all))?
             .restrict_self()?;
+        // Newer kernels also keep commands from sockets that stand among files, such as those of daemons. It is a
+        // layer of its own, so that older ones do not count as restricting less than they can.
+        Ruleset::default().handle_access(AccessFs::ResolveUnix)?.create()?.restrict_self()?;
         Ok::<_, landlock::RulesetError>(match status.ruleset {
             RulesetStatus::FullyEnforced => Confinement::Full,
             RulesetStatus::PartiallyEnforced => Confinement::Partial,

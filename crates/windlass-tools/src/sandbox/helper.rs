@@ -94,7 +94,7 @@ fn start(order: &Order, own: &Path) -> Result<(Child, Confinement), String> {
                         .into(),
                 );
             }
-            let child = command.spawn().map_err(|error| not_started(&order.program, &error))?;
+            let child = command.spawn().map_err(|error| not_started(order, &error))?;
             Ok((child, confined))
         });
         restricted.join().unwrap_or_else(|_| Err("the helper failed".into()))
@@ -109,11 +109,23 @@ fn enter(order: &Order) -> Result<(), String> {
     rustix::process::fchdir(folder).map_err(|error| format!("`{place}` cannot be entered: {error}"))
 }
 
-fn not_started(program: &str, error: &std::io::Error) -> String {
+fn not_started(order: &Order, error: &std::io::Error) -> String {
+    let program = &order.program;
     match error.kind() {
-        std::io::ErrorKind::NotFound => format!("there is no program `{program}`"),
+        // Also where a folder of `PATH` cannot be read: the system then speaks of rights.
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied if !is_there(order) => {
+            format!("there is no program `{program}`")
+        }
         kind => format!("`{program}` cannot be started: {kind}"),
     }
+}
+
+fn is_there(order: &Order) -> bool {
+    if order.program.contains('/') {
+        return Path::new(&order.program).exists();
+    }
+    let path = order.environment.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
+    std::env::split_paths(path).any(|folder| folder.join(&order.program).exists())
 }
 
 fn limit(uses: &Uses) {

@@ -5,11 +5,15 @@
 //! restrictions upon the command, watches over it, and ends all of its descendants when the command ends, when
 //! its time is over, and when the program that asked for it is gone, however that came about.
 //!
-//! What is restricted, on Linux with Landlock: files (the workspace and a folder of its own can be written; the
-//! system's programs and libraries can be read; nothing else), TCP connections, signals to processes outside.
-//! Also on Linux: the rights of the superuser, but for those over files. Everywhere: the environment (an allow-list), processor time, memory, sizes and numbers of files, numbers of
-//! processes (not for the superuser), time, output. What is not: UDP, what the command does to the workspace,
-//! and, without Landlock, files. [`support`] says what this machine can do.
+//! | | what is restricted |
+//! | --- | --- |
+//! | Linux with Landlock | files: the workspace and a folder of its own can be written, the system's programs and libraries read, nothing else; TCP connections; signals to processes outside; on newer kernels, sockets that stand among files |
+//! | Linux | the rights of the superuser, but for those over files |
+//! | everywhere | the environment, which is an allow-list; processor time, memory, sizes and numbers of files; numbers of processes, but not the superuser's; time; output |
+//!
+//! What is not: UDP; on older kernels, sockets of daemons among files; what a command does inside the workspace,
+//! so a store of runs that stands there can be changed by it; and, without Landlock, files. [`support`] says what
+//! this machine can do.
 
 mod confine;
 mod helper;
