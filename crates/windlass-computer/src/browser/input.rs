@@ -1,10 +1,12 @@
 //! The pointer and the keys of a page.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::page::Pages;
+use super::pipe::Pending;
 use crate::action::{Button, Point};
 use crate::computer::ComputerError;
 use crate::key::{Chord, Key, NamedKey};
@@ -83,18 +85,28 @@ impl Pages {
         self.settle().await;
         let at = at.unwrap_or_else(|| self.cursor());
         let modifiers = modifiers(chord);
-        self.mouse("mouseMoved", at, json!({ "modifiers": modifiers })).await?;
+        // Events arrive in the order in which they are sent, so none has to wait for the one before it.
+        let mut held = self.held()?;
+        let (session, mut sent) = (held.session.clone(), VecDeque::new());
+        let event = |params| vec![("Input.dispatchMouseEvent", params)];
+        let moved = mouse("mouseMoved", at, json!({ "modifiers": modifiers }));
+        self.send_all(&session, event(moved), &mut sent).await?;
         for count in 1..=times.max(1) {
-            let more = json!({
-                "button": name(button), "buttons": mask(button), "clickCount": count, "modifiers": modifiers,
-            });
-            let mut held = self.held()?;
-            let up =
-                json!({ "button": name(button), "buttons": 0, "clickCount": count, "modifiers": modifiers });
-            held.undo.push(("Input.dispatchMouseEvent", mouse("mouseReleased", at, up)));
-            self.mouse("mousePressed", at, more).await?;
-            held.release().await?;
+            let more = |buttons: u32| {
+                json!({
+                    "button": name(button), "buttons": buttons, "clickCount": count, "modifiers": modifiers,
+                })
+            };
+            let up = mouse("mouseReleased", at, more(0));
+            held.undo.push(("Input.dispatchMouseEvent", up.clone()));
+            self.send_all(&session, event(mouse("mousePressed", at, more(mask(button)))), &mut sent).await?;
+            self.send_all(&session, event(up), &mut sent).await?;
+            held.undo.pop();
         }
+        for pending in sent {
+            self.answer(&session, pending).await?;
+        }
+        self.with(|state| state.cursor = at);
         self.acted();
         Ok(())
     }
@@ -193,7 +205,7 @@ impl Pages {
     pub(super) async fn type_text(&self, text: &str) -> Result<(), ComputerError> {
         self.settle().await;
         let session = self.session()?;
-        let mut sent = std::collections::VecDeque::new();
+        let mut sent = VecDeque::new();
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
             // Keys that a keyboard has are pressed, so that pages that listen for keys hear them. All else is put in.
@@ -223,7 +235,7 @@ impl Pages {
         &self,
         session: &str,
         commands: Vec<(&'static str, Value)>,
-        sent: &mut std::collections::VecDeque<super::pipe::Pending>,
+        sent: &mut VecDeque<Pending>,
     ) -> Result<(), ComputerError> {
         for (method, params) in commands {
             if sent.len() >= AT_ONCE
