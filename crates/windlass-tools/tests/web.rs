@@ -3,6 +3,8 @@
 #![cfg(feature = "fetch")]
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -130,4 +132,51 @@ async fn a_person_is_asked_about_hosts_that_are_not_named() {
     let agent = Agent::new("reader").model(model).tools((web.tool(),));
     assert!(agent.run("Go.").await.expect("it pauses").paused().is_some());
     assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+/// Fetches a page in a process that trusts other certificates: see below.
+#[tokio::test]
+async fn a_program_that_fetches_a_page() {
+    let Ok(url) = std::env::var("WINDLASS_TEST_URL") else { return };
+    let web = Web::new().approve(Approve::Never).allow_near("localhost");
+    println!("told: {}", fetch(&web, &url).await);
+}
+
+#[test]
+fn a_server_is_trusted_by_its_certificate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let words = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost \
+                 -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE";
+    let openssl = |words: &str| {
+        let mut command = Command::new("openssl");
+        command.args(words.split_whitespace()).current_dir(folder.path()).stderr(Stdio::null());
+        command
+    };
+    if !openssl(words).status().is_ok_and(|status| status.success()) {
+        eprintln!("NOT SHOWN: openssl is not here, so there is no server to trust or not");
+        return;
+    }
+    let serve = "s_server -accept 127.0.0.1:0 -cert cert.pem -key key.pem -www";
+    let mut server = openssl(serve).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let lines = BufReader::new(server.stdout.take().expect("is piped")).lines();
+    let address = lines.map_while(Result::ok).find_map(|line| Some(line.strip_prefix("ACCEPT ")?.to_owned()));
+    let port = address.and_then(|address| Some(address.rsplit_once(':')?.1.to_owned())).expect("it tells");
+    let fetched = |certificates: &str| {
+        let output = Command::new(std::env::current_exe().expect("a test"))
+            .args(["--exact", "a_program_that_fetches_a_page", "--nocapture"])
+            .env("WINDLASS_TEST_URL", format!("https://localhost:{port}/"))
+            .env("SSL_CERT_FILE", folder.path().join(certificates))
+            .output()
+            .expect("runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let trusted = fetched("cert.pem");
+    // Another certificate for the same name, which this server does not have the key to.
+    let other = openssl(&words.replace("cert.pem", "other.pem").replace("key.pem", "other-key.pem")).status();
+    assert!(other.is_ok_and(|status| status.success()));
+    let stranger = fetched("other.pem");
+    server.kill().expect("can be ended");
+    server.wait().expect("ends");
+    assert!(trusted.contains("status 200, text/html"), "{trusted}");
+    assert!(stranger.contains("is not safe to talk to"), "{stranger}");
 }
