@@ -176,6 +176,15 @@ async fn the_environment_is_an_allow_list() {
 }
 
 #[tokio::test]
+async fn a_command_has_no_terminal() {
+    let (_world, workspace) = world();
+    // The seventh field is the terminal that a process belongs to: none is 0.
+    let told =
+        shell(&workspace, "cut -d ' ' -f 7 /proc/self/stat; (: < /dev/tty) 2>/dev/null || echo none").await;
+    assert_eq!(told["stdout"], "0\nnone\n", "{told}");
+}
+
+#[tokio::test]
 async fn limits_of_the_system_hold() {
     let (_world, workspace) = world();
     let uses = Uses { file_size: 4096, open_files: 20, memory: 64 << 20, ..Uses::default() };

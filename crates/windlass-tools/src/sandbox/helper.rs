@@ -18,6 +18,8 @@ use crate::files::{Place, Root};
 
 /// Serves one order. Gives the code that the process ends with.
 pub(super) fn main() -> i32 {
+    // A session of its own: a command has no terminal to ask at or to type into, and Ctrl-C is the program's affair.
+    rustix::process::setsid().ok();
     let Some(line) = std::io::stdin().as_fd().try_clone_to_owned().ok().map(UnixStream::from) else {
         return 1;
     };

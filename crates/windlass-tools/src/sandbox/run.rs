@@ -44,7 +44,6 @@ pub(crate) async fn run(
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
         .spawn()
         .map_err(|error| failed(&error))?;
     let (Some(stdout), Some(stderr)) = (helper.stdout.take(), helper.stderr.take()) else {
