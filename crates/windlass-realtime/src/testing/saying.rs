@@ -114,7 +114,12 @@ pub(super) fn merge(value: &mut Value, over: &Value) {
     match (value, over) {
         (Value::Object(known), Value::Object(over)) => {
             for (key, new) in over {
-                merge(known.entry(key.as_str()).or_insert(Value::Null), new);
+                let known = known.entry(key.as_str()).or_insert(Value::Null);
+                // These are one of several kinds, and the fields of one mean nothing to another.
+                match key.as_str() {
+                    "format" | "turn_detection" => *known = new.clone(),
+                    _ => merge(known, new),
+                }
             }
         }
         (value, new) => *value = new.clone(),
