@@ -1,4 +1,10 @@
-//! Live sessions.
+//! Live sessions with speech and text models: a conversation that can be interrupted, with the tools, approvals,
+//! guardrails and journals of every other run, and an end that is always clean.
+//!
+//! [`Realtime`] sets a session up, [`LiveSession`] is one, [`LiveEvents`] watches it. A live model is a
+//! [`model::RealtimeModel`]; [`openai::OpenAi`] is one, and [`testing::Loopback`] is a server for it that needs no network.
+//!
+//! The guide has a page on it: `docs/guide/realtime.md`.
 
 pub mod audio;
 mod event;
@@ -24,3 +30,8 @@ pub use metrics::{SessionMetrics, TurnMetrics};
 pub use session::{
     CloseReport, Ended, EnterError, LiveEvents, LiveSession, OnGuardrailFailure, Realtime, Reconnect,
 };
+
+/// The samples of the guide compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/realtime.md")]
+pub struct Guide;

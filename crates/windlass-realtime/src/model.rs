@@ -5,6 +5,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 use windlass::Usage;
 use windlass::core::CallId;
+use windlass::model::{OfferedKind, OfferedTool};
 
 use crate::history::LiveItem;
 use crate::id::{CommandId, ItemId, ResponseId};
@@ -15,6 +16,14 @@ pub trait RealtimeModel: Send + Sync + 'static {
     /// Connects. Nothing of a connection that failed is left behind. The configuration is the first that will be
     /// sent, for providers that want parts of it in the address.
     fn connect<'a>(&'a self, first: &'a Configuration) -> BoxFuture<'a, Result<Connection, ConnectError>>;
+
+    /// Whether it can be offered a tool. Functions it can, and nothing else unless it says so.
+    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+        match tool.kind {
+            OfferedKind::Function => Ok(()),
+            _ => Err("a live model is offered functions only".to_owned()),
+        }
+    }
 }
 
 /// A connection to a live model. Dropping it ends it without a word.

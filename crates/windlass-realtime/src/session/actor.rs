@@ -16,7 +16,9 @@ use windlass::core::RunId;
 use windlass::guardrail::{OutputGuardrail, Verdict};
 use windlass::hook::Hook;
 
-use super::builder::{CONNECTED, EnterError, OnGuardrailFailure, Reconnect, configuration, opened};
+use super::builder::{
+    CONNECTED, EnterError, OnGuardrailFailure, Reconnect, configuration, opened, supported,
+};
 use super::close::CloseReport;
 use super::handle::Shared;
 use super::outbox::Outbox;
@@ -450,7 +452,11 @@ impl<C: Send + Sync + 'static> Actor<C> {
     fn resolved(&mut self, done: Result<Resolution<C>, tokio::task::JoinError>) {
         let Ok(Resolution { name, cause, reply, result }) = done else { return };
         let now = self.now();
-        match result {
+        let is_supported = |resolved: Resolved<C>| match supported(&*self.setting.model, &resolved) {
+            Ok(()) => Ok(resolved),
+            Err(error) => Err(error.to_string()),
+        };
+        match result.and_then(is_supported) {
             Ok(resolved) => {
                 let agent = AgentKey { number: self.next_agent, name };
                 self.next_agent += 1;

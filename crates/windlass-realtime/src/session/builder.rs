@@ -269,6 +269,7 @@ impl<C: Send + Sync + 'static> Realtime<C> {
         let resolving = first.resolve_with(&self.session, self.context.clone(), &self.plan.known);
         let resolved =
             tokio::time::timeout(patience, resolving).await.map_err(|_| EnterError::Slow(patience))??;
+        supported(&*self.model, &resolved)?;
         let configuration = Arc::new(configuration(&resolved, &self.settings));
         let is_checked = resolved.is_checked() || !self.plan.guardrails.is_empty();
         let connecting = tokio::time::timeout(patience, self.model.connect(&configuration)).await;
@@ -348,6 +349,21 @@ fn has_output(history: &History, call: &windlass::core::CallId) -> bool {
         .items()
         .iter()
         .any(|item| matches!(&item.kind, LiveItemKind::Output { call: of, .. } if of == call))
+}
+
+/// Whether the model can be offered the agent's tools.
+pub(super) fn supported<C: Send + Sync + 'static>(
+    model: &dyn RealtimeModel,
+    resolved: &Resolved<C>,
+) -> Result<(), ConfigError> {
+    for tool in resolved.tools() {
+        model.supports(tool).map_err(|why| ConfigError::NotSupported {
+            agent: resolved.agent().name().clone(),
+            tool: tool.name.to_string(),
+            why,
+        })?;
+    }
+    Ok(())
 }
 
 /// What the model is told of an agent.
