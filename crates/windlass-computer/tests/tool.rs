@@ -481,3 +481,19 @@ async fn or_the_model_is_shown_the_screen_and_told_that_nobody_knows() {
     assert!(output(&outcome, "c1").text().contains("is not done again"));
     assert_eq!(pictures(&model.requests()[1].input), 1);
 }
+
+#[tokio::test]
+async fn the_limit_outlasts_the_process() {
+    let paper = Paper::default();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    // Another process has another tool, which knows nothing but what the store does.
+    let tool = || ComputerTool::given(Arc::new(paper.clone())).limit(3);
+    let (first, _) = agent(&tool(), [call("c1", json!([click(1, 1), click(2, 2)])), checked("c2")]);
+    let mut paused =
+        first.run("go").store(store.clone()).await.expect("the run pauses").paused().expect("it waits");
+    paused.approve("c2").expect("a person approves");
+    let (second, _) = agent(&tool(), [call("c3", json!([click(3, 3)])), Reply::text("done")]);
+    let outcome = second.resume(paused).store(store).await.expect("the run ends");
+    assert_eq!(paper.lines().len(), 3);
+    assert!(output(&outcome, "c3").text().contains("may take 3 actions and has taken 3"));
+}

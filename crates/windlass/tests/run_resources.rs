@@ -233,3 +233,25 @@ async fn a_run_that_pauses_or_is_dropped_is_told_too() {
     }
     assert_eq!(told.seen(), both(Leaving::Over));
 }
+
+#[tokio::test]
+async fn an_agent_inside_a_call_closes_what_it_opened_when_it_ends() {
+    let told = Told::default();
+    let inner = ScriptedModel::new([Reply::call("i1", "open", json!({})), Reply::text("inside is done")]);
+    let inner = Agent::new("inner").model(inner).tools(told.tool());
+    let seen = told.clone();
+    let look = Tool::dynamic("look", "Looks.", any(), move |_: ToolContext, _: Value| {
+        let count = seen.seen().len();
+        async move { Ok::<_, ToolError>(count.to_string()) }
+    });
+    let model = ScriptedModel::new([
+        Reply::call("c1", "ask_inner", json!({ "input": "go" })),
+        Reply::call("c2", "look", json!({})),
+        Reply::text("done"),
+    ]);
+    let agent = Agent::new("outer").model(model.clone()).tools((inner.as_tool("ask_inner", "Asks."), look));
+    agent.run("go").await.expect("the run ends");
+    let lines = model.requests()[2].input_text().join("\n");
+    assert!(lines.contains("output c2 2"), "closed before the outer run went on: {lines}");
+    assert_eq!(told.seen(), both(Leaving::Over));
+}

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -115,17 +116,22 @@ impl Pages {
         let answer = pending.answer(within);
         tokio::pin!(answer);
         loop {
-            let interrupted = tokio::select! {
+            // It may have happened before anybody waited. What was answered all the same counts.
+            if let Some(interrupted) = self.interrupted(session) {
+                if let Some(answer) = (&mut answer).now_or_never() {
+                    return self.made_of(session, answer);
+                }
+                return match interrupted {
+                    Interrupted::Dialog | Interrupted::Closed => Ok(Value::Null),
+                    Interrupted::Crashed => {
+                        Err(ComputerError::Crashed { last: self.with(|state| state.last.clone()) })
+                    }
+                };
+            }
+            tokio::select! {
                 biased;
                 answer = &mut answer => return self.made_of(session, answer),
-                _ = changed.changed() => self.interrupted(session),
-            };
-            match interrupted {
-                Some(Interrupted::Dialog | Interrupted::Closed) => return Ok(Value::Null),
-                Some(Interrupted::Crashed) => {
-                    return Err(ComputerError::Crashed { last: self.with(|state| state.last.clone()) });
-                }
-                None => {}
+                _ = changed.changed() => {}
             }
         }
     }

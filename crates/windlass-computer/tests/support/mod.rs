@@ -121,7 +121,7 @@ pub(crate) fn action(value: serde_json::Value) -> Action {
 
 /// Waits, for a while, for something to become so.
 pub(crate) async fn soon(mut is_so: impl AsyncFnMut() -> bool) -> bool {
-    for _ in 0..200 {
+    for _ in 0..800 {
         if is_so().await {
             return true;
         }
