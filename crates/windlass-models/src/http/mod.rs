@@ -84,7 +84,10 @@ impl HttpClient {
     ) -> Result<(Response<()>, LiveBody<'_>), HttpError> {
         let until = Instant::now() + limit;
         let mut request = self.request(path, headers, body)?;
-        if let Some(mut sender) = self.kept(replay) {
+        // One that has just been read to its end may need a moment; one that was closed says so.
+        if let Some(mut sender) = self.kept(replay)
+            && let Ok(Ok(())) = timeout_at(until, sender.ready()).await
+        {
             match timeout_at(until, sender.try_send_request(request)).await {
                 Err(_) => return Err(HttpError::TimedOut(limit)),
                 Ok(Ok(response)) => return Ok(self.answered(sender, response)),
@@ -127,7 +130,7 @@ impl HttpClient {
         idle.retain(|kept| now.duration_since(kept.since) < KEPT_FOR && !kept.sender.is_closed());
         let freshest = idle.last()?;
         let is_fresh = replay == Replay::Safe || now.duration_since(freshest.since) < FRESH;
-        if is_fresh && freshest.sender.is_ready() { idle.pop().map(|kept| kept.sender) } else { None }
+        if is_fresh { idle.pop().map(|kept| kept.sender) } else { None }
     }
 
     fn keep(&self, sender: SendRequest<Whole>) {

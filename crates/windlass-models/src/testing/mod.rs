@@ -53,6 +53,7 @@ pub struct FakeProvider {
 struct Script {
     replies: VecDeque<FakeReply>,
     requests: Vec<Received>,
+    connections: usize,
 }
 
 /// A request that a fake provider was sent.
@@ -71,7 +72,7 @@ impl FakeProvider {
     pub async fn start(replies: impl IntoIterator<Item = FakeReply>) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let script = Script { replies: replies.into_iter().collect(), requests: Vec::new() };
+        let script = Script { replies: replies.into_iter().collect(), ..Script::default() };
         let script = Arc::new(Mutex::new(script));
         let server = tokio::spawn(serve::accept(listener, script.clone()));
         Ok(Self { address, script, server })
@@ -105,6 +106,11 @@ impl FakeProvider {
     /// What it was asked so far.
     pub fn requests(&self) -> Vec<Received> {
         self.locked(|script| script.requests.clone())
+    }
+
+    /// How many connections were opened to it.
+    pub fn connections(&self) -> usize {
+        self.locked(|script| script.connections)
     }
 
     /// How many answers are left.

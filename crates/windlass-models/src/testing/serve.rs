@@ -22,6 +22,7 @@ pub(super) async fn accept(listener: TcpListener, script: Arc<Mutex<Script>>) {
     // Connections end with their server.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
+        script.lock().unwrap_or_else(PoisonError::into_inner).connections += 1;
         connections.spawn(serve(stream, script.clone()));
         while connections.try_join_next().is_some() {}
     }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use windlass::model::{ModelErrorKind, RetryAdvice};
 use windlass_models::Streaming;
-use windlass_models::testing::{FakeReply, Stop};
+use windlass_models::testing::{FakeProvider, FakeReply, Stop};
 
-use crate::support::{ALL, BOTH, once, once_impatiently};
+use crate::support::{ALL, Asked, BOTH, once, once_impatiently};
 
 fn reply() -> FakeReply {
     FakeReply::text("Good morning to you.").and_call("c1", "weather", r#"{"city":"Oslo"}"#)
@@ -151,5 +151,25 @@ async fn rubbish_is_an_error() {
         .await
         .expect_err("not text");
         assert_eq!(error.kind(), ModelErrorKind::Unreadable, "{adapter:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_and_one_that_was_closed_is_not_missed() {
+    for adapter in ALL {
+        for streaming in BOTH {
+            let provider = FakeProvider::start((0..5).map(|_| reply())).await.expect("a provider");
+            let model = adapter.model(&provider, streaming);
+            for _ in 0..5 {
+                Asked::text("x").ask(&model).await.expect("an answer");
+            }
+            assert_eq!(provider.connections(), 1, "{adapter:?}, {streaming:?}");
+
+            provider.push(reply().resets_at(10));
+            provider.push(reply());
+            Asked::text("x").ask(&model).await.expect_err("it breaks");
+            Asked::text("x").ask(&model).await.expect("another connection");
+            assert_eq!(provider.connections(), 2, "{adapter:?}, {streaming:?}");
+        }
     }
 }
