@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, OptionFuture};
 use serde_json::Value;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use windlass_core::{AgentName, CallId, How, OutputContent, Pending, Produced, ToolKey};
 
@@ -81,6 +84,9 @@ pub enum EventKind {
         message: String,
     },
 }
+
+/// An event on its way, where its watcher is slow.
+pub(crate) type Emitting<'a> = OptionFuture<BoxFuture<'a, ()>>;
 
 /// Where events go, if anybody watches.
 #[derive(Clone, Debug)]
@@ -175,13 +181,25 @@ impl Emitter {
         self.watcher.as_ref().is_some_and(|watcher| !watcher.events.is_closed())
     }
 
-    /// Waits for a slow watcher; a watcher that has gone costs nothing.
-    pub(crate) async fn emit(&self, kind: EventKind) {
-        if let Some(watcher) = &self.watcher
-            && watcher.events.send(self.event(kind)).await.is_ok()
-        {
-            watcher.sent.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Waits for a slow watcher; a watcher that has gone costs nothing, and one that keeps up little.
+    pub(crate) fn emit(&self, kind: EventKind) -> Emitting<'_> {
+        let Some(watcher) = &self.watcher else { return None.into() };
+        let waiting = match watcher.events.try_send(self.event(kind)) {
+            Ok(()) => {
+                watcher.sent.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            Err(TrySendError::Closed(_)) => None,
+            Err(TrySendError::Full(event)) => Some(
+                async move {
+                    if watcher.events.send(event).await.is_ok() {
+                        watcher.sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                .boxed(),
+            ),
+        };
+        waiting.into()
     }
 
     /// For the body of a call.

@@ -1,6 +1,9 @@
 //! Running a body: as a task of its own, within its time, with its panics caught and its end waited for.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -22,7 +25,7 @@ type BodyResult = Result<OutputContent, ToolError>;
 pub(super) enum Ended {
     Given(Given),
     /// It needs a person's answer.
-    Asks(Question),
+    Asks(Box<Question>),
 }
 
 /// How a body ended.
@@ -36,94 +39,120 @@ enum BodyEnd {
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Runs the body of a call, as often as its tool's retries allow.
-    pub(super) async fn run_body<'a>(
+    pub(super) async fn run_body(
         &self,
-        runnable: Runnable,
-        mut work: CallWork<'a, C>,
-    ) -> Result<(CallWork<'a, C>, Ended), Halt> {
+        runnable: &Runnable,
+        work: &mut CallWork<'_, C>,
+    ) -> Result<Ended, Halt> {
         let mut attempt = runnable.attempt();
         let mut prepared = work.ready.prepared.take();
+        let work = &*work;
         loop {
-            let tool = work.ready.tool.clone();
-            let ToolBody::Function(body) = &tool.body else {
-                return Ok((work, Ended::Given(Given::cancelled())));
-            };
+            let tool = &work.ready.tool;
+            let ToolBody::Function(body) = &tool.body else { return Ok(Ended::Given(Given::cancelled())) };
             let start = match prepared.take() {
                 Some(prepared) => Ok(prepared),
                 None => body.prepare(&work.ready.arguments).map_err(ToolError::tell),
             };
             let end = match start {
-                Ok(prepared) => self.run_once(prepared, &work).await,
+                Ok(prepared) => self.run_once(prepared, work).await,
                 Err(error) => BodyEnd::Done(Err(error)),
             };
             let given = match end {
                 BodyEnd::Done(Ok(output)) => Given::new(How::Succeeded, output),
                 BodyEnd::Done(Err(error)) => {
-                    let error = match error.asked() {
-                        Ok(Question { text, schema }) => {
-                            let text = told(&text, &tool, &work.ready.arguments);
-                            return Ok((work, Ended::Asks(Question { text, schema })));
-                        }
-                        Err(error) => error,
-                    };
-                    let error = error.map(|text| told(text, &tool, &work.ready.arguments));
-                    let wait = tool.retry.and_then(|retry| retry.wait_after(attempt));
-                    match wait {
-                        Some(wait) => {
-                            if unless_stopped(&work.turn.stop, tokio::time::sleep(wait)).await.is_some() {
-                                attempt += 1;
-                                self.record(runnable.again(attempt)).await?;
-                                continue;
-                            }
-                            Given::cancelled()
-                        }
+                    match self.failed_body(error, attempt, runnable, work).boxed().await? {
+                        Some(ended) => return Ok(ended),
                         None => {
-                            self.emitter
-                                .emit(EventKind::Warning {
-                                    message: format!("call `{}` failed: {error}", work.ctx.path()),
-                                })
-                                .await;
-                            given_for_error(&tool, &work.ctx, &error)
+                            attempt += 1;
+                            continue;
                         }
                     }
                 }
-                BodyEnd::TimedOut => given_for_timeout(&tool, &work.ctx, How::TimedOut),
-                BodyEnd::LeftRunning => given_for_timeout(&tool, &work.ctx, How::LeftRunning),
+                BodyEnd::TimedOut => given_for_timeout(tool, &work.ctx, How::TimedOut),
+                BodyEnd::LeftRunning => given_for_timeout(tool, &work.ctx, How::LeftRunning),
                 BodyEnd::Cancelled => Given::cancelled(),
             };
-            return Ok((work, Ended::Given(given)));
+            return Ok(Ended::Given(given));
         }
     }
 
+    /// What the error of a body means; none where another attempt is due, which is recorded then.
+    async fn failed_body(
+        &self,
+        error: ToolError,
+        attempt: u32,
+        runnable: &Runnable,
+        work: &CallWork<'_, C>,
+    ) -> Result<Option<Ended>, Halt> {
+        let tool = &work.ready.tool;
+        let error = match error.asked() {
+            Ok(Question { text, schema }) => {
+                let text = told(&text, tool, &work.ready.arguments);
+                return Ok(Some(Ended::Asks(Box::new(Question { text, schema }))));
+            }
+            Err(error) => error,
+        };
+        let error = error.map(|text| told(text, tool, &work.ready.arguments));
+        let Some(wait) = tool.retry.and_then(|retry| retry.wait_after(attempt)) else {
+            let message = format!("call `{}` failed: {error}", work.ctx.path());
+            self.emitter.emit(EventKind::Warning { message }).await;
+            return Ok(Some(Ended::Given(given_for_error(tool, &work.ctx, &error))));
+        };
+        if unless_stopped(&work.turn.stop, tokio::time::sleep(wait)).await.is_none() {
+            return Ok(Some(Ended::Given(Given::cancelled())));
+        }
+        self.record(runnable.again(attempt + 1)).await?;
+        Ok(None)
+    }
+
+    /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
     async fn run_once(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> BodyEnd {
+        let (mut task, stopping) = self.start(prepared, work);
+        let mut over = work.ready.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+        let ended = {
+            let mut ended = pin!(unless_stopped(&work.turn.stop, &mut task.0));
+            poll_fn(|cx| {
+                if let Poll::Ready(ended) = ended.as_mut().poll(cx) {
+                    return Poll::Ready(Some(ended));
+                }
+                match &mut over {
+                    Some(over) => over.as_mut().poll(cx).map(|()| None),
+                    None => Poll::Pending,
+                }
+            })
+            .await
+        };
+        let stopped = match ended {
+            Some(Some(ended)) => return BodyEnd::Done(flat(ended)),
+            Some(None) => Stopped::ByRun,
+            None => Stopped::ByDeadline,
+        };
+        self.stop_task(task, stopping, stopped, work).boxed().await
+    }
+
+    /// Starts a body as a task of its own.
+    fn start(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> (AbortOnDrop, Stopping) {
         match prepared.start(work.ctx.clone()) {
             Start::Async(body) => {
                 let body = self.shared.config.call_layers.iter().rev().fold(body, |inner, layer| {
                     let (layer, ctx) = (layer.clone(), work.ctx.clone());
                     async move { layer(ctx, NextCall(inner)).await }.boxed()
                 });
-                self.run_task(tokio::spawn(body), Stopping::ByDropping, work).await
+                (AbortOnDrop(tokio::spawn(body)), Stopping::ByDropping)
             }
-            Start::Blocking(body) => {
-                self.run_task(tokio::task::spawn_blocking(body), Stopping::ByAsking, work).await
-            }
+            Start::Blocking(body) => (AbortOnDrop(tokio::task::spawn_blocking(body)), Stopping::ByAsking),
         }
     }
 
-    /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
-    async fn run_task(
+    /// Stops a body that is past its time, or whose turn has stopped. What has ended is never lost.
+    async fn stop_task(
         &self,
-        task: JoinHandle<BodyResult>,
+        mut task: AbortOnDrop,
         stopping: Stopping,
+        stopped: Stopped,
         work: &CallWork<'_, C>,
     ) -> BodyEnd {
-        let mut task = AbortOnDrop(task);
-        let stopped = tokio::select! {
-            biased;
-            ended = &mut task.0 => return BodyEnd::Done(flat(ended)),
-            () = work.turn.stop.cancelled() => Stopped::ByRun,
-            () = deadline(work.ready.tool.timeout) => Stopped::ByDeadline,
-        };
         work.ctx.stop();
         // A run that is handed over lets its bodies finish, if they can in time.
         let cancel = &self.shared.cancel;

@@ -1,12 +1,14 @@
 //! One call, from its plan to its output. The order of this file is the order of a call.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::task::Poll;
 
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    BodyKind, CallId, CallPath, CallSettled, Doubt, Entry, Failure, GateStep, Held, HoldReason, How,
+    BodyKind, CallId, CallPath, CallSettled, Doubt, Effect, Entry, Failure, GateStep, Held, HoldReason, How,
     InvalidStep, OutputContent, Reply, Runnable, Step, Timestamp, ToolKey, text,
 };
 
@@ -68,21 +70,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Works on one call.
     pub(super) async fn call(&self, step: Step, ready: Option<Ready<C>>, turn: &TurnWork<C>) -> CallEnd {
         let ended = match (step, ready) {
-            (Step::Settle(step), _) => self.settle(None, step.settled).await.map(|()| CallEnd::Settled),
-            (Step::Gate(step), Some(ready)) => self.gate(step, ready, turn).await,
+            // The state of what most calls never come to is on the side: there may be many calls at once.
+            (Step::Settle(step), _) => {
+                self.settle(None, step.settled).boxed().await.map(|()| CallEnd::Settled)
+            }
+            (Step::Gate(step), Some(ready)) => self.gate(step, ready, turn).boxed().await,
             (Step::Run(runnable), Some(ready)) => {
                 let replies = match runnable.attempt() {
                     1 => Vec::new(),
                     _ => self.locked(|run| run.replies(runnable.call()).to_vec()),
                 };
-                let work = self.begin_with(runnable.call(), ready, replies, turn);
-                self.run_call(runnable, work).await
+                let mut work = self.begin_with(runnable.call(), ready, replies, turn);
+                self.run_call(&runnable, &mut work).await
             }
-            (Step::Invalid(step), Some(ready)) => self.invalid(step, ready, turn).await,
-            (Step::Doubt(doubt), Some(ready)) => self.doubt(doubt, ready, turn).await,
+            (Step::Invalid(step), Some(ready)) => self.invalid(step, ready, turn).boxed().await,
+            (Step::Doubt(doubt), Some(ready)) => self.doubt(doubt, ready, turn).boxed().await,
             (Step::Invalid(step), None) => {
                 let settled = CallSettled::new(step.call, How::Invalid, failed(Some(&step.problems)));
-                self.settle(None, settled).await.map(|()| CallEnd::Settled)
+                self.settle(None, settled).boxed().await.map(|()| CallEnd::Settled)
             }
             (step @ (Step::Gate(_) | Step::Run(_) | Step::Doubt(_)), None) => {
                 Err(self.broken(&windlass_core::Illegal::NoSuchCall(step.call().clone())))
@@ -125,7 +130,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Finds out whether a person must decide, and holds the call or runs it.
     async fn gate(&self, step: GateStep, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
-        let work = self.begin(step.call(), ready, turn);
+        let mut work = self.begin(step.call(), ready, turn);
         if let Some(given) = self.receipt(&work) {
             return self.settle_given(&work, given, Started::No).await;
         }
@@ -141,12 +146,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return self.settle_given(&work, Given::cancelled(), Started::No).await;
         };
         if let (false, Some(runnable)) = (asks, step.free()) {
-            return self.run_call(runnable, work).await;
+            return self.run_call(&runnable, &mut work).await;
         }
         if self.shared.config.early_guardrails
             && let Some(given) = self.guard_input(&work).await
         {
-            return self.settle_given(&work, given, Started::No).await;
+            return self.settle_given(&work, *given, Started::No).await;
         }
         let expires = self.shared.config.approval_expiry.map(|expiry| {
             Timestamp(
@@ -175,62 +180,74 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Guards the call, makes its start durable, and runs its body.
-    async fn run_call(&self, runnable: Runnable, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+    async fn run_call(&self, runnable: &Runnable, work: &mut CallWork<'_, C>) -> Result<CallEnd, Halt> {
         if runnable.body() == BodyKind::Agent && self.locked(|run| run.is_running(&work.call)) {
-            return self.resume_agent(work).await;
+            return self.resume_agent(work).boxed().await;
         }
         let _permit = match &work.ready.tool.permits {
             Some(permits) => match permits.clone().try_acquire_owned() {
                 Ok(permit) => Some(permit),
-                Err(_) => match waited_for(&work.turn.stop, permits.clone().acquire_owned()).await {
+                Err(_) => match waited_for(&work.turn.stop, permits.clone().acquire_owned()).boxed().await {
                     Some(permit) => permit.ok(),
-                    None => return self.settle_given(&work, Given::cancelled(), Started::No).await,
+                    None => return self.settle_given(work, Given::cancelled(), Started::No).await,
                 },
             },
             None => None,
         };
-        let right = match self.claim(&work).await? {
-            Ok(right) => right,
-            Err(given) => return self.settle_given(&work, given, Started::No).await,
+        let right = if work.ready.tool.effect == Effect::Idempotent {
+            match self.claim(work).boxed().await? {
+                Ok(right) => right.map(Box::new),
+                Err(given) => return self.settle_given(work, given, Started::No).await,
+            }
+        } else {
+            None
         };
-        if let Some(given) = self.guard_input(&work).await {
-            return self.settle_given(&work, given, Started::No).await;
+        if let Some(given) = self.guard_input(work).await {
+            return self.settle_given(work, *given, Started::No).await;
         }
-        self.record(runnable.started()).await?;
+        self.recorded(self.move_by(runnable.started())?).await?;
         // A call that goes on with an answer was told to have started when it asked.
         if work.ctx.replies().is_empty()
-            && let Err(given) = self.tell_start(&work).await
+            && let Err(given) = self.tell_start(work).await
         {
-            return self.settle_given(&work, *given, Started::Yes).await;
+            return self.settle_given(work, *given, Started::Yes).await;
         }
         match runnable.body() {
-            BodyKind::Agent => self.start_agent(work).await,
+            BodyKind::Agent => self.start_agent(work).boxed().await,
             BodyKind::Function => {
-                let (work, given) = match self.run_body(runnable, work).await? {
-                    (work, Ended::Given(given)) => (work, given),
-                    (work, Ended::Asks(question)) => {
+                let given = match self.run_body(runnable, work).await? {
+                    Ended::Given(given) => given,
+                    Ended::Asks(question) => {
                         if let Some(right) = right {
-                            self.land(right, None).await?;
+                            self.land(*right, None).boxed().await?;
                         }
                         let cancel = &self.shared.cancel;
                         let is_kept = cancel.hands_over() || cancel.keeps_approvals();
                         if work.turn.stop.is_cancelled() && !is_kept {
-                            return self.settle_given(&work, Given::cancelled(), Started::Yes).await;
+                            return self.settle_given(work, Given::cancelled(), Started::Yes).await;
                         }
-                        return self.hold(Held::for_answer(work.call, question)).await;
+                        return self.hold(Held::for_answer(work.call.clone(), *question)).boxed().await;
                     }
                 };
-                let end = self.finish_call(&work, given).await?;
+                let end = self.finish_call(work, given).await?;
                 if let Some(right) = right {
-                    self.land(right, work.ready.tool.receipts.expire_after).await?;
+                    self.land(*right, work.ready.tool.receipts.expire_after).boxed().await?;
                 }
                 Ok(end)
             }
         }
     }
 
-    /// Runs the input guardrails in order. The first that does not allow says what becomes of the call.
-    async fn guard_input(&self, work: &CallWork<'_, C>) -> Option<Given> {
+    /// Runs the input guardrails, where there are any. The first that does not allow says what becomes of the call.
+    async fn guard_input(&self, work: &CallWork<'_, C>) -> Option<Box<Given>> {
+        if work.ready.tool.input_guardrails.is_empty() {
+            return None;
+        }
+        self.guarded_input(work).boxed().await.map(Box::new)
+    }
+
+    /// Runs the input guardrails in order.
+    async fn guarded_input(&self, work: &CallWork<'_, C>) -> Option<Given> {
         for guardrail in &work.ready.tool.input_guardrails {
             let Some(verdict) = unless_stopped(&work.turn.stop, guardrail.check(work.ctx.clone())).await
             else {
@@ -259,10 +276,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     async fn tell_start(&self, work: &CallWork<'_, C>) -> Result<(), Box<Given>> {
-        let tool = work.ready.tool.key().clone();
-        self.emitter.emit(EventKind::CallStarted { call: work.call.clone(), tool }).await;
+        if self.emitter.is_watched() {
+            let tool = work.ready.tool.key().clone();
+            self.emitter.emit(EventKind::CallStarted { call: work.call.clone(), tool }).await;
+        }
         let told = self.tell(&work.turn.agent, || Moment::CallStarted { ctx: work.ctx.clone() });
-        match unless_stopped(&work.turn.stop, told).await {
+        let Some(told) = told else { return Ok(()) };
+        match unless_stopped(&work.turn.stop, told).boxed().await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
                 let message = readable(format!("hook `call_started` failed: {error}"));
@@ -279,8 +299,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
             How::Cancelled => given,
             _ if given.failure.is_some() => given,
             _ => {
-                let given = self.guard_output(work, given).await;
-                self.within_budget(work, given).await?
+                let mut given = given;
+                if !work.ready.tool.output_guardrails.is_empty() {
+                    given = self.guard_output(work, given).boxed().await;
+                }
+                if is_over_budget(work, &given) {
+                    given = self.within_budget(work, given).boxed().await?;
+                }
+                given
             }
         };
         self.settle_given(work, given, Started::Yes).await
@@ -374,10 +400,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
         told: Option<(&CallWork<'_, C>, Then)>,
         settled: CallSettled,
     ) -> Result<(), Halt> {
+        let told = told.filter(|(work, _)| self.has_hooks(&work.turn.agent));
         let needs_telling = self.emitter.is_watched() || told.is_some();
         let copy = needs_telling.then(|| settled.clone());
-        self.record(Entry::CallSettled(settled)).await?;
-        let Some(CallSettled { call, how, output, .. }) = copy else { return Ok(()) };
+        self.recorded(self.move_by(Entry::CallSettled(settled))?).await?;
+        if let Some(copy) = copy {
+            self.tell_settled(told, copy).boxed().await;
+        }
+        Ok(())
+    }
+
+    async fn tell_settled(&self, told: Option<(&CallWork<'_, C>, Then)>, settled: CallSettled) {
+        let CallSettled { call, how, output, .. } = settled;
         if self.emitter.is_watched() {
             let (how, output) = (how.clone(), output.clone());
             self.emitter.emit(EventKind::CallSettled { call, how, output }).await;
@@ -385,6 +419,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some((work, then)) = told {
             let ctx = work.ctx.clone();
             let told = self.tell(&work.turn.agent, || Moment::CallEnded { ctx, how, output, then });
+            let Some(told) = told else { return };
             let stopped = async {
                 work.turn.stop.cancelled().await;
                 tokio::time::sleep(self.shared.config.drain).await;
@@ -398,14 +433,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.emitter.emit(EventKind::Warning { message }).await;
             }
         }
-        Ok(())
     }
 
     /// Tells the model what is wrong with its arguments. Guards and hooks see the call; no body does.
     async fn invalid(&self, step: InvalidStep, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
         let work = self.begin(&step.call, ready, turn);
         if let Some(given) = self.guard_input(&work).await {
-            return self.settle_given(&work, given, Started::No).await;
+            return self.settle_given(&work, *given, Started::No).await;
         }
         if let Err(given) = self.tell_start(&work).await {
             return self.settle_given(&work, *given, Started::Yes).await;
@@ -430,7 +464,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Asks the tool what became of a call that an earlier driver started; if it cannot say, a person must.
     async fn doubt(&self, doubt: Doubt, ready: Ready<C>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
-        let work = self.begin(&doubt.call, ready, turn);
+        let mut work = self.begin(&doubt.call, ready, turn);
         let known = match &work.ready.tool.reconcile {
             Some(reconcile) => {
                 let asked = AssertUnwindSafe(async { reconcile(work.ctx.clone()).await }).catch_unwind();
@@ -442,7 +476,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Reconciled::Happened(output) => {
                 self.settle_given(&work, Given::new(How::Reconciled, output), Started::No).await
             }
-            Reconciled::DidNotHappen => self.run_call(doubt.did_not_happen(), work).await,
+            Reconciled::DidNotHappen => self.run_call(&doubt.did_not_happen(), &mut work).await,
             Reconciled::Unknown => {
                 self.hold(Held { call: work.call, reason: HoldReason::InDoubt, expires: None }).await
             }
@@ -540,9 +574,24 @@ pub(super) async fn waited_for<F: Future>(stop: &CancellationToken, future: F) -
 
 /// The future's result, or none where the turn is stopped first. What has finished is not lost to a stop.
 pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
-    tokio::select! {
-        biased;
-        output = future => Some(output),
-        () = stop.cancelled() => None,
-    }
+    let mut future = pin!(future);
+    // Most futures are there at once, and need nobody who listens for a stop.
+    let mut stopped = pin!(None);
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        if stopped.is_none() {
+            stopped.set(Some(stop.cancelled()));
+        }
+        match stopped.as_mut().as_pin_mut() {
+            Some(stopped) => stopped.poll(cx).map(|()| None),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+fn is_over_budget<C>(work: &CallWork<'_, C>, given: &Given) -> bool {
+    matches!(&given.output, OutputContent::Text(text) if text.len() > work.ready.tool.output_budget)
 }

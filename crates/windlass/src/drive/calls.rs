@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{CallId, CallSettled, Entry, Failure, How, SettleStep, Step, text};
@@ -155,7 +155,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let work = self.again_unread(&call, &turn.tools).map(|ready| self.begin(&call, ready, &turn));
             let settled = CallSettled::new(call, How::Cancelled, text::CANCELLED);
             match work {
-                Some(work) if has_agent => drop(self.resume_agent(work).await?),
+                Some(work) if has_agent => drop(self.resume_agent(&work).boxed().await?),
                 // It was told to have started when it asked, by this driver or by an earlier one.
                 Some(work) if has_asked => self.settle(Some((&work, Then::Ends)), settled).await?,
                 Some(_) | None => self.settle(None, settled).await?,

@@ -10,7 +10,9 @@ use super::lock;
 use crate::clock::Clock;
 use crate::error::{RunError, StoreError, StoreErrorKind};
 use crate::run::{Cancel, RunRecord, add_usage, usage_of};
-use crate::store::{Durability, Heartbeat, Lease, LeaseClaim, Posted, RunStatus, Store, owner_name};
+use crate::store::{
+    Durability, Heartbeat, Lease, LeaseClaim, Posted, RunStatus, Store, StoreResult, owner_name,
+};
 
 pub(super) struct Journal {
     owned: Option<Owned>,
@@ -18,6 +20,9 @@ pub(super) struct Journal {
     sequence: Arc<AtomicU64>,
     written: Mutex<Written>,
 }
+
+/// A record on its way to a store.
+pub(super) type Writing<'a> = StoreResult<'a, ()>;
 
 /// A place in a store that this driver owns.
 struct Owned {
@@ -160,27 +165,34 @@ impl Journal {
     /// Writes an entry. It has its place, and is on its way to the store, before the first await: so records
     /// stand in the order of the calls.
     pub(super) async fn append(&self, path: &[CallId], entry: Entry) -> Result<(), StoreError> {
-        let durability = durability(&entry);
-        let writing = {
-            let mut written = lock(&self.written);
-            if written.is_broken {
-                return Err(StoreError::new("an earlier record could not be written"));
-            }
-            let seq = written.records.len() as u64;
-            add_usage(&mut written.usage, &entry);
-            let record = Record { seq, at: self.clock.now(), path: path.to_vec(), entry };
-            self.sequence.store(seq, Ordering::Relaxed);
-            let writing = self.owned.as_ref().map(|owned| {
-                let line = written.chain.add(&record);
-                owned.store.append(&owned.lease, seq, vec![line], durability)
-            });
-            written.records.push(record);
-            writing
-        };
-        let result = match writing {
-            Some(writing) => writing.await,
+        match self.place(path, entry)? {
+            Some(writing) => self.written(writing).await,
             None => Ok(()),
-        };
+        }
+    }
+
+    /// Gives an entry its place, and what is to be waited for where a store keeps it.
+    pub(super) fn place(&self, path: &[CallId], entry: Entry) -> Result<Option<Writing<'_>>, StoreError> {
+        let durability = durability(&entry);
+        let mut written = lock(&self.written);
+        if written.is_broken {
+            return Err(StoreError::new("an earlier record could not be written"));
+        }
+        let seq = written.records.len() as u64;
+        add_usage(&mut written.usage, &entry);
+        let record = Record { seq, at: self.clock.now(), path: path.to_vec(), entry };
+        self.sequence.store(seq, Ordering::Relaxed);
+        let writing = self.owned.as_ref().map(|owned| {
+            let line = written.chain.add(&record);
+            owned.store.append(&owned.lease, seq, vec![line], durability)
+        });
+        written.records.push(record);
+        Ok(writing)
+    }
+
+    /// Waits until the store has what was placed.
+    pub(super) async fn written(&self, writing: Writing<'_>) -> Result<(), StoreError> {
+        let result = writing.await;
         if result.is_err() {
             lock(&self.written).is_broken = true;
         }

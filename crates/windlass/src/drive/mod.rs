@@ -24,6 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next,
@@ -44,7 +46,7 @@ use crate::store::{Posted, RunStatus};
 use crate::tool::RunContext;
 
 use self::guard::Overlap;
-use self::journal::{Journal, Terms};
+use self::journal::{Journal, Terms, Writing};
 use self::prepare::Ready;
 use self::secret::Secrets;
 
@@ -125,14 +127,37 @@ impl From<StoreError> for Halt {
 }
 
 /// Runs an agent from its origin to an outcome.
-pub(crate) async fn run<C: Send + Sync + 'static>(
+pub(crate) fn run<C: Send + Sync + 'static>(
+    agent: Agent<C>,
+    origin: Origin,
+    app: Arc<C>,
+    config: RunConfig<C>,
+    cancel: Cancel,
+    watched: Option<Watched>,
+) -> BoxFuture<'static, Result<Outcome, RunError>> {
+    // What it takes to begin is not held on to while the run goes on.
+    let beginning = begin(agent, origin, app, config, cancel, watched).boxed();
+    async move {
+        let (mut driver, is_fresh) = beginning.await?;
+        let driven = driver.drive_from(is_fresh).await;
+        driver.at_end.run(leaving(&driven)).boxed().await;
+        let stop = driven?;
+        let status = driver.status(&stop);
+        driver.shared.journal.leave(status).await?;
+        driver.outcome(stop)
+    }
+    .boxed()
+}
+
+/// The driver of a run, and whether the run is a new one.
+async fn begin<C: Send + Sync + 'static>(
     agent: Agent<C>,
     origin: Origin,
     app: Arc<C>,
     mut config: RunConfig<C>,
     cancel: Cancel,
     watched: Option<Watched>,
-) -> Result<Outcome, RunError> {
+) -> Result<(Box<Driver<C>>, bool), RunError> {
     let graph = Arc::new(Graph::new(&agent, &config.agents)?);
     graph.check_models(config.model.as_ref())?;
     let session = config.session.clone();
@@ -179,7 +204,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
     let emitter = Emitter::new(watched, journal.sequence());
     let saved = run.settled_len();
     let shown = run.produced_in_open_turn().iter().filter_map(output_of).collect();
-    let mut driver = Driver {
+    let driver = Driver {
         stop: cancel.now.clone(),
         shared: Arc::new(Shared {
             app,
@@ -208,12 +233,7 @@ pub(crate) async fn run<C: Send + Sync + 'static>(
         shown,
         at_end: AtEnd::default(),
     };
-    let driven = driver.drive_from(is_fresh).await;
-    driver.at_end.run(leaving(&driven)).await;
-    let stop = driven?;
-    let status = driver.status(&stop);
-    driver.shared.journal.leave(status).await?;
-    driver.outcome(stop)
+    Ok((Box::new(driver), is_fresh))
 }
 
 /// How a driver leaves its run.
@@ -240,8 +260,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         if !is_fresh {
             // What was decided in time counts, though nobody was there to take it in time.
-            self.take_posted().await?;
-            self.expire().await?;
+            self.take_posted().boxed().await?;
+            self.expire().boxed().await?;
         }
         self.drive().await
     }
@@ -255,7 +275,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     self.save_turn().await?;
                     return Ok(Stop::Left);
                 }
-                self.cancelled().await?;
+                self.cancelled().boxed().await?;
                 continue;
             }
             let moved = match next.clone() {
@@ -264,13 +284,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
                 Next::Model { .. } if self.is_given() => self.take_given().await,
                 Next::Model { turn, .. } => self.ask_model(turn).await,
-                Next::Exhausted { max_turns } => {
-                    self.fail_or_handle(Failure::TurnsExhausted { max_turns }).await
-                }
                 Next::Calls(steps) => self.work(steps).await,
-                Next::HandOff { call, from, to, arguments } => self.hand_off(call, from, to, arguments).await,
-                Next::Judge { agent } => self.judge(&agent).await,
-                Next::Finish(candidate) => self.finish(candidate).await,
+                // What happens once in a run, or never, has its state on the side: a run in flight holds room for
+                // the largest of these futures.
+                Next::Exhausted { max_turns } => {
+                    self.fail_or_handle(Failure::TurnsExhausted { max_turns }).boxed().await
+                }
+                Next::HandOff { call, from, to, arguments } => {
+                    self.hand_off(call, from, to, arguments).boxed().await
+                }
+                Next::Judge { agent } => self.judge(&agent).boxed().await,
+                Next::Finish(candidate) => self.finish(candidate).boxed().await,
                 Next::Fail(failure) => Err(Halt::Failure(failure)),
                 Next::Pause(_) => {
                     self.show_outputs().await;
@@ -279,7 +303,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     if self.stop.is_cancelled() && !self.pauses_instead(&next) {
                         continue;
                     }
-                    if self.take_posted().await? {
+                    if self.take_posted().boxed().await? {
                         continue;
                     }
                     return Ok(Stop::Paused);
@@ -294,10 +318,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 {
                     return Ok(Stop::Left);
                 }
-                Err(Halt::Failure(failure)) => self.end_as(Entry::Failed(Failed { failure })).await?,
+                Err(Halt::Failure(failure)) => self.end_as(Entry::Failed(Failed { failure })).boxed().await?,
                 // What is open now says whether the run is cancelled, pauses instead, or is left.
                 Err(Halt::Cancelled) if self.stop.is_cancelled() => {}
-                Err(Halt::Cancelled) => self.cancelled().await?,
+                Err(Halt::Cancelled) => self.cancelled().boxed().await?,
                 Err(Halt::Error(error)) => return Err(error),
             }
         }
@@ -381,11 +405,22 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Moves the machine and writes the journal.
     async fn record(&self, entry: Entry) -> Result<(), Halt> {
+        self.recorded(self.move_by(entry)?).await
+    }
+
+    /// Moves the machine and gives the entry its place in the journal. [`Driver::recorded`] waits for the store.
+    fn move_by(&self, entry: Entry) -> Result<Option<Writing<'_>>, Halt> {
         let applied = self.locked(|run| run.apply(&entry)).map_err(|why| self.broken(&why))?;
         if let Some((digest, output)) = applied.receipt {
             self.shared.ledger.keep(digest, output, self.shared.journal.now());
         }
-        self.shared.journal.append(&self.path, self.shared.secrets.entry(&self.path, entry)).await?;
+        Ok(self.shared.journal.place(&self.path, self.shared.secrets.entry(&self.path, entry))?)
+    }
+
+    async fn recorded(&self, writing: Option<Writing<'_>>) -> Result<(), Halt> {
+        if let Some(writing) = writing {
+            self.shared.journal.written(writing).await?;
+        }
         Ok(())
     }
 
@@ -421,7 +456,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    fn outcome(self, stop: Stop) -> Result<Outcome, RunError> {
+    fn outcome(self: Box<Self>, stop: Stop) -> Result<Outcome, RunError> {
         let run = self.run.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (records, usage) = self.shared.journal.take();
         let end = run.end().cloned();
@@ -451,14 +486,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.graph.agent(name).cloned()
     }
 
-    /// Tells the run's hooks and the agent's, side by side; waits for both.
-    async fn tell(&self, agent: &Agent<C>, moment: impl FnOnce() -> Moment<C>) -> Result<(), HookError> {
-        if self.hooks.is_empty() && agent.inner.hooks.is_empty() {
-            return Ok(());
+    /// Tells the run's hooks and the agent's, side by side, and waits for all. None where there are none.
+    fn tell<'a>(
+        &'a self,
+        agent: &'a Agent<C>,
+        moment: impl FnOnce() -> Moment<C>,
+    ) -> Option<BoxFuture<'a, Result<(), HookError>>> {
+        if !self.has_hooks(agent) {
+            return None;
         }
         let moment = moment();
-        let told = self.hooks.iter().chain(&agent.inner.hooks).map(|hook| hook.tell(moment.clone()));
-        futures_util::future::join_all(told).await.into_iter().collect()
+        let told = self.hooks.iter().chain(&agent.inner.hooks).map(move |hook| hook.tell(moment.clone()));
+        let told = futures_util::future::join_all(told);
+        Some(async move { told.await.into_iter().collect() }.boxed())
+    }
+
+    fn has_hooks(&self, agent: &Agent<C>) -> bool {
+        !self.hooks.is_empty() || !agent.inner.hooks.is_empty()
     }
 
     /// As [`Driver::tell`], for moments whose failure is the run's.
@@ -469,6 +513,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             name = moment.name();
             moment
         });
+        let Some(told) = told else { return Ok(()) };
         self.unless_stopped(told).await?.map_err(|error| {
             Halt::Failure(Failure::Hook { hook: name.to_owned(), message: readable(error.to_string()) })
         })

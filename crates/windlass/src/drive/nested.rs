@@ -20,16 +20,16 @@ use crate::tool::{ToolBody, ToolError};
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Begins the run of an agent inside a call.
-    pub(super) async fn start_agent(&self, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+    pub(super) async fn start_agent(&self, work: &CallWork<'_, C>) -> Result<CallEnd, Halt> {
         let tool = work.ready.tool.clone();
         let ToolBody::Agent(nested) = &tool.body else {
-            return self.finish_call(&work, Given::cancelled()).await;
+            return self.finish_call(work, Given::cancelled()).await;
         };
         let input = match nested.input(&work.ready.arguments) {
             Ok(input) => input,
             Err(problem) => {
                 let given = given_for_error(&tool, &work.ctx, &ToolError::tell(problem));
-                return self.finish_call(&work, given).await;
+                return self.finish_call(work, given).await;
             }
         };
         let path = CallPath::new(&self.path, work.call.clone());
@@ -44,15 +44,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
             origin: None,
         };
         let run = Run::start(started.clone());
-        self.shared.journal.append(&self.path_of(&work), Entry::Started(started)).await?;
+        self.shared.journal.append(&self.path_of(work), Entry::Started(started)).await?;
         self.drive_agent(run, nested, work).await
     }
 
     /// Goes on with the run of an agent inside a call.
-    pub(super) async fn resume_agent(&self, work: CallWork<'_, C>) -> Result<CallEnd, Halt> {
+    pub(super) async fn resume_agent(&self, work: &CallWork<'_, C>) -> Result<CallEnd, Halt> {
         let tool = work.ready.tool.clone();
         let ToolBody::Agent(nested) = &tool.body else {
-            return self.finish_call(&work, Given::cancelled()).await;
+            return self.finish_call(work, Given::cancelled()).await;
         };
         match self.locked(|run| run.take_child(&work.call)) {
             Some(run) => self.drive_agent(run, nested, work).await,
@@ -80,9 +80,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         &self,
         run: Run,
         nested: &AgentTool<C>,
-        work: CallWork<'_, C>,
+        work: &CallWork<'_, C>,
     ) -> Result<CallEnd, Halt> {
-        let path = self.path_of(&work);
+        let path = self.path_of(work);
         let agent = self.nested_agent(nested)?;
         let stop = work.turn.stop.child_token();
         let mut driver = Self {
@@ -122,7 +122,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             // The agent is this call's body, and a body's panic is its call's failure.
             Err(panic) => {
                 let message = format!("agent `{}` panicked: {}", agent.name(), panic_text(&*panic));
-                return self.agent_failed(&work, message).await;
+                return self.agent_failed(work, message).await;
             }
         };
         let run = driver.run.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -137,20 +137,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             (Stop::Over, Some(End::Finished(output))) => {
                 let output = if output.is_empty() { last_words(&run) } else { output };
-                self.finish_call(&work, Given::new(How::Succeeded, output)).await
+                self.finish_call(work, Given::new(How::Succeeded, output)).await
             }
             (Stop::Over, Some(End::Failed(failure))) => {
-                self.agent_failed(&work, format!("agent `{}` failed: {failure}", agent.name())).await
+                self.agent_failed(work, format!("agent `{}` failed: {failure}", agent.name())).await
             }
             (Stop::Over, Some(End::Cancelled)) if is_late => {
                 let given = given_for_timeout(&work.ready.tool, &work.ctx, How::TimedOut);
-                self.finish_call(&work, given).await
+                self.finish_call(work, given).await
             }
             (Stop::Over, Some(End::Cancelled)) if self.shared.cancel.hands_over() => {
                 self.locked(|outer| outer.park_child(&work.call, run));
                 Ok(CallEnd::Left)
             }
-            (Stop::Over, Some(End::Cancelled)) => self.finish_call(&work, Given::cancelled()).await,
+            (Stop::Over, Some(End::Cancelled)) => self.finish_call(work, Given::cancelled()).await,
         }
     }
 

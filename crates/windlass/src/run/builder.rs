@@ -257,7 +257,7 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     /// The one path: whoever awaits a run and whoever streams it drive the same thing.
     fn drive(self, watched: Option<Watched>) -> BoxFuture<'static, Result<Outcome, RunError>> {
         let Self { agent, origin, context, config, cancel } = self;
-        drive::run(agent, origin, context, config, cancel, watched).boxed()
+        drive::run(agent, origin, context, config, cancel, watched)
     }
 }
 
