@@ -139,11 +139,11 @@ fn write_value(value: &Value, out: &mut String) {
     }
 }
 
-fn utf16_order(a: &str, b: &str) -> Ordering {
+pub(crate) fn utf16_order(a: &str, b: &str) -> Ordering {
     if a.is_ascii() && b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
 }
 
-fn write_number(number: &serde_json::Number, out: &mut String) {
+pub(crate) fn write_number(number: &serde_json::Number, out: &mut String) {
     use fmt::Write;
     let written = if let Some(whole) = number.as_i64() {
         write!(out, "{whole}")
@@ -172,7 +172,7 @@ fn write_double(value: f64, out: &mut String) -> fmt::Result {
     }
 }
 
-fn write_text(text: &str, out: &mut String) {
+pub(crate) fn write_text(text: &str, out: &mut String) {
     use fmt::Write;
     out.push('"');
     let mut plain = 0;

@@ -27,6 +27,7 @@
 //! that was rejected, or that waits for a decision, cannot start; and every call in the history of a settled
 //! turn has exactly one output.
 
+mod calls;
 mod canonical;
 mod decision;
 mod entry;
@@ -34,6 +35,7 @@ mod failure;
 mod id;
 mod item;
 mod plan;
+mod rewrite;
 mod run;
 mod saved;
 pub mod schema;
@@ -41,6 +43,7 @@ pub mod time;
 mod tool;
 mod usage;
 
+pub use calls::CallMap;
 pub use canonical::{Digest, canonical};
 pub use decision::{Decision, HoldReason, Pending, Question, Reach, Reply, Standing, StandingVerdict};
 pub use entry::{
@@ -54,6 +57,7 @@ pub use item::{
     Reasoning, Role,
 };
 pub use plan::{BodyKind, FoundTool, Lookup, Misbehaviour, Plan, Planned, Work, call_digest, plan};
+pub use rewrite::canonical_text;
 pub use run::{
     Applied, Candidate, CandidateSource, Doubt, End, GateStep, Illegal, InvalidStep, Next, Part, Produced,
     Replay, ReplayError, Run, Runnable, SettleStep, Step, TurnResult, text,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::canonical::{Digest, canonical};
+use crate::calls::CallMap;
+use crate::canonical::Digest;
 use crate::id::{AgentName, CallId};
 use crate::item::{Call, Item};
+use crate::rewrite::canonical_text;
 use crate::tool::{Effect, Gate, ToolKey};
 
 /// What the driver found under a call's name, in the tools resolved for this turn.
@@ -48,7 +50,7 @@ pub struct FoundTool {
     /// Where the tool is idempotent: under which digest its result is kept.
     pub receipt: Option<Digest>,
     /// The arguments in canonical form, or what is wrong with them.
-    pub arguments: Result<String, String>,
+    pub arguments: Result<Arc<str>, String>,
 }
 
 /// What runs when a tool is called.
@@ -165,11 +167,11 @@ pub struct Plan {
 pub fn plan(
     items: Vec<Arc<Item>>,
     agent: &AgentName,
-    seen: &BTreeMap<CallId, Digest>,
+    seen: &CallMap<Digest>,
     mut lookup: impl FnMut(&Call) -> Lookup,
 ) -> Result<Plan, Misbehaviour> {
     let mut plan = Plan { items: Vec::with_capacity(items.len()), ..Plan::default() };
-    let mut fresh: BTreeMap<CallId, Digest> = BTreeMap::new();
+    let mut fresh: CallMap<Digest> = CallMap::default();
     let mut last_of_conflict: BTreeMap<String, CallId> = BTreeMap::new();
     let mut has_handoff = false;
     // An id that stands for two calls makes the answer unreadable, so that is looked for to the end.
@@ -243,14 +245,11 @@ pub fn plan(
 
 /// What a decision is bound to: the tool's identity and the canonical arguments.
 pub fn call_digest(key: &ToolKey, arguments: &str) -> Digest {
-    Digest::of_parts(&[&key.to_string(), arguments])
+    Digest::of_parts(&[&key.text(), arguments])
 }
 
 fn loosely_canonical(arguments: &str) -> String {
-    match serde_json::from_str(arguments) {
-        Ok(value) => canonical(&value),
-        Err(_) => arguments.to_owned(),
-    }
+    canonical_text(arguments).unwrap_or_else(|_| arguments.to_owned())
 }
 
 fn list(names: &[String]) -> String {

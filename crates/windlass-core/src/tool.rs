@@ -1,5 +1,6 @@
 //! What the machine knows of a tool: its identity, its effect, its gate.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -51,6 +52,14 @@ impl ToolKey {
             Some(namespace) => {
                 Self::Namespaced { namespace: namespace.into(), name: call.name.as_str().into() }
             }
+        }
+    }
+
+    /// Its text form.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Bare(name) => Cow::Borrowed(name),
+            Self::Namespaced { .. } | Self::Deferred(_) | Self::Mcp { .. } => Cow::Owned(self.to_string()),
         }
     }
 

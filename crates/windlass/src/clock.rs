@@ -1,6 +1,6 @@
 //! The time of day, as the runtime's clock moves it: a simulated clock is followed too.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use windlass_core::Timestamp;
@@ -8,12 +8,14 @@ use windlass_core::Timestamp;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     began: Instant,
-    wall: SystemTime,
+    /// Since the beginning of time, when it was started.
+    wall: Duration,
 }
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Self { began: Instant::now(), wall: SystemTime::now() }
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { began: Instant::now(), wall }
     }
 
     /// When it was started.
@@ -22,7 +24,7 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        let now = (self.wall + self.began.elapsed()).duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+        let now = self.wall.saturating_add(self.began.elapsed());
+        Timestamp(now.as_secs().saturating_mul(1000).saturating_add(u64::from(now.subsec_millis())))
     }
 }

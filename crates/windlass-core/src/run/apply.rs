@@ -1,10 +1,10 @@
 //! How entries move the machine, and which it refuses.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::slot::{Slot, SlotState, Turn};
 use super::{Candidate, CandidateSource, End, Part, Phase, Produced, Run, text};
+use crate::calls::CallMap;
 use crate::canonical::Digest;
 use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Entry, HandedOff, How, Started};
 use crate::failure::Failure;
@@ -174,13 +174,11 @@ impl Run {
 
     fn answered(&mut self, answered: &Answered) -> Result<(), Illegal> {
         self.must_be_ready("answered")?;
-        let calls: Vec<&Arc<Item>> =
-            answered.items.iter().filter(|item| matches!(***item, Item::Call(_))).collect();
-        let fits = calls.len() == answered.calls.len()
-            && calls
-                .iter()
-                .zip(&answered.calls)
-                .all(|(item, planned)| matches!(&***item, Item::Call(call) if call.id == planned.call));
+        let ids = answered.items.iter().filter_map(|item| match &**item {
+            Item::Call(call) => Some(&call.id),
+            _ => None,
+        });
+        let fits = ids.eq(answered.calls.iter().map(|planned| &planned.call));
         let out_of_place = |why| Err(Illegal::OutOfPlace { entry: "answered", why });
         if !fits {
             return out_of_place("its plan is not of its calls");
@@ -215,7 +213,8 @@ impl Run {
         }
         self.used_tools.insert(answered.agent.clone());
         self.count_repeats(answered);
-        let slots = answered.calls.iter().cloned().zip(calls.into_iter().cloned());
+        let calls = answered.items.iter().filter(|item| matches!(***item, Item::Call(_)));
+        let slots = answered.calls.iter().cloned().zip(calls.cloned());
         let mut turn = Turn::new(answered.agent.clone(), answered.after.clone(), slots);
         for slot in &mut turn.slots {
             let standing = self.standing.get(&(answered.agent.clone(), slot.planned.key.clone()));
@@ -230,15 +229,16 @@ impl Run {
 
     /// What keeps every call of a plan from having one output in the end, if anything does.
     fn misplanned(&self, calls: &[Planned]) -> Option<&'static str> {
-        let mut before = BTreeSet::new();
+        let mut before = CallMap::default();
         let mut handoffs = 0;
         for planned in calls {
             if planned.after.as_ref().is_some_and(|after| !before.contains(after)) {
                 return Some("a call is to follow one that does not come before it");
             }
-            if self.seen.contains_key(&planned.call) || !before.insert(&planned.call) {
+            if self.seen.contains(&planned.call) || before.contains(&planned.call) {
                 return Some("a call id stands for two calls");
             }
+            before.insert(planned.call.clone(), ());
             handoffs += u32::from(matches!(planned.work, Work::Handoff { .. }));
         }
         (handoffs > 1).then_some("control can pass to one agent only")
@@ -246,11 +246,12 @@ impl Run {
 
     fn count_repeats(&mut self, answered: &Answered) {
         let same = self.repeats.last.len() == answered.calls.len()
-            && self.repeats.last.iter().zip(&answered.calls).all(|(last, now)| last.1 == now.digest);
+            && self.repeats.last.iter().zip(&answered.calls).all(|(last, now)| *last == now.digest);
         if same {
             self.repeats.times += 1;
         } else {
-            self.repeats.last = answered.calls.iter().map(|call| (call.key.clone(), call.digest)).collect();
+            self.repeats.last.clear();
+            self.repeats.last.extend(answered.calls.iter().map(|call| call.digest));
             self.repeats.times = 1;
         }
     }

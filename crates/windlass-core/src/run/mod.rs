@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::calls::CallMap;
 use crate::canonical::Digest;
 use crate::decision::{Pending, Reply, Standing, StandingVerdict};
 use crate::entry::Started;
@@ -40,7 +41,7 @@ pub struct Run {
     /// How long the history and what was produced were before the last answer.
     before_answer: (usize, usize),
     added_input: Vec<Arc<Item>>,
-    seen: BTreeMap<CallId, Digest>,
+    seen: CallMap<Digest>,
     standing: BTreeMap<(AgentName, ToolKey), StandingVerdict>,
     used_tools: BTreeSet<AgentName>,
     usage: Usage,
@@ -149,7 +150,7 @@ pub struct TurnResult {
 /// How often the model has made exactly the same calls in a row.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Repeats {
-    last: Vec<(ToolKey, Digest)>,
+    last: Vec<Digest>,
     times: u32,
 }
 
@@ -170,7 +171,7 @@ impl Run {
             history,
             produced: Vec::new(),
             added_input: Vec::new(),
-            seen: BTreeMap::new(),
+            seen: CallMap::default(),
             standing: BTreeMap::new(),
             used_tools: BTreeSet::new(),
             usage: Usage::default(),
@@ -283,7 +284,7 @@ impl Run {
     }
 
     /// Calls that earlier answers made, with what they asked for.
-    pub fn seen(&self) -> &BTreeMap<CallId, Digest> {
+    pub fn seen(&self) -> &CallMap<Digest> {
         &self.seen
     }
 

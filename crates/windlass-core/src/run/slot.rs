@@ -1,9 +1,10 @@
 //! A turn's slots: one for each call, from the plan to its output.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::{Applied, Illegal, Part, Produced, Run, TurnResult};
+use crate::calls::CallMap;
 use crate::decision::{Decision, HoldReason, Pending, Reach, Reply};
 use crate::entry::{AfterTools, How, Started};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
@@ -16,8 +17,51 @@ pub(super) struct Turn {
     pub(super) agent: AgentName,
     pub(super) slots: Vec<Slot>,
     pub(super) after: AfterTools,
-    index: BTreeMap<CallId, usize>,
+    places: Places,
     unsettled: usize,
+}
+
+/// Where calls are among the slots. It holds nothing that the slots do not say, so all are alike.
+#[derive(Debug, Default)]
+struct Places {
+    /// Where one was found last: drivers mostly come to them in order.
+    last: AtomicUsize,
+    /// All of them, once they are come to out of order.
+    all: OnceLock<CallMap<usize>>,
+}
+
+impl Clone for Places {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Places {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Places {
+    fn of(&self, call: &CallId, slots: &[Slot]) -> Option<usize> {
+        let is_at = |at: usize| slots.get(at).is_some_and(|slot| slot.planned.call == *call);
+        let last = self.last.load(Ordering::Relaxed);
+        let near = [last, last + 1, 0].into_iter().find(|at| is_at(*at));
+        let found = near.or_else(|| {
+            let all = self.all.get_or_init(|| {
+                let mut all = CallMap::default();
+                for (at, slot) in slots.iter().enumerate() {
+                    all.insert(slot.planned.call.clone(), at);
+                }
+                all
+            });
+            all.get(call).copied()
+        });
+        if let Some(found) = found {
+            self.last.store(found, Ordering::Relaxed);
+        }
+        found
+    }
 }
 
 /// One call of the turn.
@@ -70,18 +114,18 @@ impl Turn {
                 replies: Vec::new(),
             })
             .collect();
-        let index = slots.iter().enumerate().map(|(at, slot)| (slot.planned.call.clone(), at)).collect();
         let unsettled =
             slots.iter().filter(|slot| !matches!(slot.planned.work, Work::Handoff { .. })).count();
-        Self { agent, slots, after, index, unsettled }
+        Self { agent, slots, after, places: Places::default(), unsettled }
     }
 
     pub(super) fn slot(&self, call: &CallId) -> Option<&Slot> {
-        self.slots.get(*self.index.get(call)?)
+        self.slots.get(self.places.of(call, &self.slots)?)
     }
 
     pub(super) fn slot_mut(&mut self, call: &CallId) -> Option<&mut Slot> {
-        self.slots.get_mut(*self.index.get(call)?)
+        let at = self.places.of(call, &self.slots)?;
+        self.slots.get_mut(at)
     }
 
     /// Settles a call. Says whether it was the last one, the handoff aside.
@@ -143,8 +187,8 @@ impl Turn {
     pub(super) fn following(&self) -> Vec<Following> {
         let mut all: Vec<Following> = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
-            let before = slot.planned.after.as_ref().and_then(|call| self.index.get(call));
-            let following = match before.map(|at| (&self.slots[*at], all.get(*at))) {
+            let before = slot.planned.after.as_ref().and_then(|call| self.places.of(call, &self.slots));
+            let following = match before.map(|at| (&self.slots[at], all.get(at))) {
                 None => Following::Free,
                 Some((before, _)) if before.is_settled() => Following::Free,
                 Some((before, _)) if before.waits() => Following::Blocked,

@@ -64,10 +64,10 @@ fn answered(agent: &str, items: Vec<Arc<Item>>) -> Answered {
             gate: crate::Gate::Open,
             conflict: None,
             receipt: None,
-            arguments: Ok(call.arguments.clone()),
+            arguments: Ok(call.arguments.as_str().into()),
         })
     };
-    let seen = std::collections::BTreeMap::new();
+    let seen = crate::CallMap::default();
     let Plan { items, calls, repeated } =
         plan(items, &agent.into(), &seen, lookup).expect("it can be planned");
     let (agent, usage) = (agent.into(), Usage::default());

@@ -86,7 +86,7 @@ impl Journal {
     }
 
     fn decide(&mut self, call: &str, decision: Decision, reach: Reach, by: Option<&str>) {
-        let digest = self.run.seen()[call];
+        let digest = *self.run.seen().get(&call.into()).expect("the call was made");
         let by = by.map(str::to_owned);
         self.add(Entry::Decided(Decided { call: call.into(), digest, decision, reach, by }));
     }
@@ -127,8 +127,8 @@ fn look_up(call: &Call) -> Lookup {
         "transfer_to_desk" => return Lookup::Handoff { to: "desk".into() },
         name => return Lookup::Missing { text: format!("Tool '{name}' not found.") },
     };
-    let arguments = match serde_json::from_str(&call.arguments) {
-        Ok(value) => Ok(canonical(&value)),
+    let arguments: Result<Arc<str>, String> = match serde_json::from_str(&call.arguments) {
+        Ok(value) => Ok(canonical(&value).into()),
         Err(error) => Err(format!("not JSON: {error}")),
     };
     let digest = arguments.as_ref().ok().map(|arguments| call_digest(&key, arguments));

@@ -256,14 +256,24 @@ impl<C: Send + Sync + 'static> Agent<C> {
         RunBuilder::stored(self.clone(), run.into(), store, context.into())
     }
 
+    /// The tools for a turn, where nothing depends on the run and they were worked out before.
+    pub(crate) fn known_toolset(&self) -> Option<Result<Arc<Toolset<C>>, ConfigError>> {
+        let known = self.inner.fixed_toolset.get().filter(|_| self.inner.sources.is_empty())?;
+        self.is_fixed().then(|| known.clone())
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.inner.tools.iter().all(|tool| tool.enabled.fixed().is_some())
+            && self.inner.handoffs.iter().all(|handoff| handoff.is_fixed())
+    }
+
     /// The tools for a turn. Where nothing depends on the run they are worked out once.
     pub(crate) async fn toolset(
         &self,
         ctx: &RunContext<C>,
         graph: &Graph<C>,
     ) -> Result<Arc<Toolset<C>>, ConfigError> {
-        let is_fixed = self.inner.tools.iter().all(|tool| tool.enabled.fixed().is_some())
-            && self.inner.handoffs.iter().all(|handoff| handoff.is_fixed());
+        let is_fixed = self.is_fixed();
         let own = match self.inner.fixed_toolset.get() {
             Some(known) if is_fixed => known.clone()?,
             _ => {

@@ -12,6 +12,8 @@ use crate::tool::{RunContext, SourcedTools, Tool, hosted_server};
 
 pub(crate) struct Toolset<C> {
     tools: BTreeMap<ToolKey, Arc<Tool<C>>>,
+    /// Those of them that are known by a name alone, which is what most calls say.
+    bare: BTreeMap<Arc<str>, Arc<Tool<C>>>,
     /// Tools that the model calls by a name that is not their identity.
     aliases: BTreeMap<Arc<str>, ToolKey>,
     handoffs: BTreeMap<Arc<str>, Handoff<C>>,
@@ -57,6 +59,7 @@ impl<C: Send + Sync + 'static> Toolset<C> {
     ) -> Result<Self, ConfigError> {
         let mut set = Self {
             tools: BTreeMap::new(),
+            bare: BTreeMap::new(),
             aliases: BTreeMap::new(),
             handoffs: BTreeMap::new(),
             taken: BTreeSet::new(),
@@ -86,6 +89,7 @@ impl<C: Send + Sync + 'static> Toolset<C> {
     pub(super) fn with(&self, agent: &Agent<C>, given: &[SourcedTools<C>]) -> Result<Self, ConfigError> {
         let mut set = Self {
             tools: self.tools.clone(),
+            bare: self.bare.clone(),
             aliases: self.aliases.clone(),
             handoffs: self.handoffs.clone(),
             taken: self.taken.clone(),
@@ -119,13 +123,19 @@ impl<C: Send + Sync + 'static> Toolset<C> {
             ToolKey::Mcp { .. } if is_called => {
                 self.aliases.insert(offer.name.clone(), tool.key().clone());
             }
-            ToolKey::Mcp { .. } | ToolKey::Bare(_) | ToolKey::Namespaced { .. } | ToolKey::Deferred(_) => {}
+            ToolKey::Bare(name) => {
+                self.bare.insert(name.clone(), tool.clone());
+            }
+            ToolKey::Mcp { .. } | ToolKey::Namespaced { .. } | ToolKey::Deferred(_) => {}
         }
         self.offered.push(offer);
         Ok(())
     }
 
     pub(crate) fn find(&self, call: &Call) -> Found<'_, C> {
+        if let (None, Some(tool)) = (&call.namespace, self.bare.get(call.name.as_str())) {
+            return Found::Tool(tool.clone());
+        }
         let key = ToolKey::of_call(call);
         let alias = match &key {
             ToolKey::Bare(name) => self.aliases.get(name),

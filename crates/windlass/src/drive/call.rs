@@ -107,9 +107,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         replies: Vec<Reply>,
         turn: &'a TurnWork<C>,
     ) -> CallWork<'a, C> {
-        let run = self.context(turn.agent.name());
         let facts = CallFacts {
-            path: CallPath::new(&self.path, call.clone()),
             tool: ready.tool.key().clone(),
             arguments: ready.arguments.clone(),
             raw_arguments: ready.raw.clone(),
@@ -117,14 +115,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             replies,
             output: ready.tool.output_visibility,
         };
-        let ctx = ToolContext::new(
-            run,
-            facts,
-            turn.stop.child_token(),
-            self.emitter.for_body(),
-            self.shared.artefacts.clone(),
-            self.at_end.list(),
-        );
+        let ctx = ToolContext::new(turn.around.clone(), call.clone(), facts);
         CallWork { call: call.clone(), ready, ctx, turn }
     }
 

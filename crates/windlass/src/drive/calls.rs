@@ -1,18 +1,19 @@
 //! The calls of a turn, side by side: so many at once, in the model's order, each independent of the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use futures_util::{FutureExt, StreamExt};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio_util::sync::CancellationToken;
-use windlass_core::{CallId, CallSettled, Entry, Failure, How, SettleStep, Step, text};
+use windlass_core::{CallId, CallMap, CallSettled, Entry, Failure, How, SettleStep, Step, text};
 
 use super::call::CallEnd;
 use super::prepare::{Again, Ready};
 use super::{Driver, Halt};
 use crate::agent::{Agent, Toolset};
 use crate::hook::Then;
+use crate::tool::Around;
 
 /// What is to be done with a call, and what it found.
 type Queued<C> = (Step, Option<Ready<C>>);
@@ -23,6 +24,65 @@ pub(super) struct TurnWork<C> {
     pub(super) tools: Arc<Toolset<C>>,
     /// Stops the calls of this turn: the run was cancelled, or one of them ends it.
     pub(super) stop: CancellationToken,
+    /// What the contexts of the calls share.
+    pub(super) around: Arc<Around<C>>,
+}
+
+/// The calls that have not begun, by their place in the model's order.
+struct Queue<C> {
+    calls: Vec<Option<Queued<C>>>,
+    /// Up to where those that follow nobody were taken.
+    taken: usize,
+    /// Calls that follow another, by the place of that one.
+    behind: BTreeMap<usize, usize>,
+    /// All calls that follow another.
+    waiting: BTreeSet<usize>,
+    /// Those whose turn has come because what they followed has settled.
+    released: BTreeSet<usize>,
+}
+
+impl<C> Queue<C> {
+    fn new(queued: Vec<Queued<C>>) -> Self {
+        let (mut behind, mut waiting) = (BTreeMap::new(), BTreeSet::new());
+        if queued.iter().any(|(step, _)| step.after().is_some()) {
+            let mut places = CallMap::default();
+            for (place, (step, _)) in queued.iter().enumerate() {
+                if let Some(before) = step.after() {
+                    behind.extend(places.get(before).map(|before| (*before, place)));
+                    waiting.insert(place);
+                }
+                places.insert(step.call().clone(), place);
+            }
+        }
+        let calls = queued.into_iter().map(Some).collect();
+        Self { calls, taken: 0, behind, waiting, released: BTreeSet::new() }
+    }
+
+    /// The first in the model's order that may begin.
+    fn pop(&mut self) -> Option<(usize, Queued<C>)> {
+        while self.waiting.contains(&self.taken) {
+            self.taken += 1;
+        }
+        let place = match self.released.first() {
+            Some(released) if *released < self.taken || self.taken >= self.calls.len() => *released,
+            _ => self.taken,
+        };
+        if !self.released.remove(&place) {
+            self.taken += 1;
+        }
+        Some((place, self.calls.get_mut(place)?.take()?))
+    }
+
+    /// Lets the call begin that follows this one.
+    fn release(&mut self, place: usize) {
+        self.released.extend(self.behind.remove(&place));
+    }
+}
+
+/// Takes a call's tool and arguments out. Calls mostly come in the order in which they were read.
+fn take<C>(fresh: &mut VecDeque<(CallId, Ready<C>)>, call: &CallId) -> Option<Ready<C>> {
+    let place = fresh.iter().position(|(one, _)| one == call)?;
+    fresh.remove(place).map(|(_, ready)| ready)
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -48,9 +108,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let agent = self.agent(&name)?;
         let tools = match self.tools.take() {
             Some(tools) => tools,
-            None => self.unless_stopped(agent.toolset(&self.context(&name), &self.graph)).await??,
+            None => self.unless_stopped(agent.toolset(&self.context(&name), &self.graph)).boxed().await??,
         };
-        Ok(TurnWork { agent, tools, stop: self.stop.child_token() })
+        let stop = self.stop.child_token();
+        let around = Arc::new(Around {
+            run: self.context(&name),
+            within: self.path.clone(),
+            stop: stop.clone(),
+            emitter: self.emitter.for_body(),
+            artefacts: self.shared.artefacts.clone(),
+            at_end: self.at_end.list(),
+        });
+        Ok(TurnWork { agent, tools, stop, around })
     }
 
     /// Every call with its tool. Whatever is missing is found out here, before any of them runs.
@@ -60,11 +129,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &Toolset<C>,
     ) -> Result<Vec<Queued<C>>, Halt> {
-        let mut fresh: BTreeMap<CallId, Ready<C>> = std::mem::take(&mut self.ready);
+        let mut fresh = std::mem::take(&mut self.ready);
         let mut queue = Vec::with_capacity(steps.len());
         for step in steps {
             let edited = step.edited();
-            let ready = match (&step, fresh.remove(step.call())) {
+            let ready = match (&step, take(&mut fresh, step.call())) {
                 (Step::Settle(_), _) => None,
                 (_, Some(ready)) if edited.is_none() => Some(ready),
                 (Step::Invalid(_), None) => self.again_unread(step.call(), tools),
@@ -86,29 +155,22 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// of several, the first in the model's order, whichever came first.
     async fn run_queue(&self, queue: Vec<Queued<C>>, turn: &TurnWork<C>) -> Result<Option<Failure>, Halt> {
         let limit = self.shared.config.concurrency.unwrap_or(usize::MAX);
-        let (mut ready, mut behind) = (BTreeMap::new(), BTreeMap::new());
-        for (place, queued) in queue.into_iter().enumerate() {
-            match queued.0.after().cloned() {
-                Some(before) => drop(behind.insert(before, (place, queued))),
-                None => drop(ready.insert(place, queued)),
-            }
-        }
+        let mut queue = Queue::new(queue);
         let mut running = FuturesUnordered::new();
         let mut failure: Option<(usize, Failure)> = None;
         let mut broken = None;
         loop {
             while running.len() < limit && !turn.stop.is_cancelled() {
-                let Some((place, (step, found))) = ready.pop_first() else { break };
-                let call = step.call().clone();
-                running.push(async move { (place, call, self.call(step, found, turn).await) });
+                let Some((place, (step, found))) = queue.pop() else { break };
+                running.push(async move { (place, self.call(step, found, turn).await) });
             }
-            let Some((place, call, end)) = running.next().await else { break };
+            let Some((place, end)) = running.next().await else { break };
             match end {
-                CallEnd::Settled => ready.extend(behind.remove(&call)),
+                CallEnd::Settled => queue.release(place),
                 // What follows a call that waits for a person waits with it.
                 CallEnd::Held | CallEnd::Left => {}
                 CallEnd::Fatal(fatal) => {
-                    ready.extend(behind.remove(&call));
+                    queue.release(place);
                     if failure.as_ref().is_none_or(|(first, _)| place < *first) {
                         failure = Some((place, fatal));
                     }
@@ -123,9 +185,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(halt) = broken {
             return Err(halt);
         }
-        while let Some((_, (step, _))) = ready.pop_first() {
-            self.settle_unstarted(step.call()).await?;
-            ready.extend(behind.remove(step.call()));
+        while let Some((place, (step, _))) = queue.pop() {
+            self.settle_unstarted(step.call()).boxed().await?;
+            queue.release(place);
         }
         Ok(failure.map(|(_, failure)| failure))
     }

@@ -20,7 +20,7 @@ mod prepare;
 mod receipt;
 mod secret;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -86,7 +86,7 @@ struct Driver<C> {
     greeted: Option<AgentName>,
     tools: Option<Arc<Toolset<C>>>,
     /// Calls of the last answer, with their arguments read.
-    ready: BTreeMap<CallId, Ready<C>>,
+    ready: VecDeque<(CallId, Ready<C>)>,
     overlap: Mutex<Overlap>,
     guarded: bool,
     model_error: Option<ModelError>,
@@ -226,7 +226,7 @@ async fn begin<C: Send + Sync + 'static>(
         saved,
         greeted: None,
         tools,
-        ready: BTreeMap::new(),
+        ready: VecDeque::new(),
         overlap: Mutex::default(),
         guarded: false,
         model_error: None,
@@ -278,7 +278,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.cancelled().boxed().await?;
                 continue;
             }
-            let moved = match next.clone() {
+            let pauses_instead = self.pauses_instead(&next);
+            let moved = match next {
                 Next::Model { .. } | Next::Exhausted { .. } if self.stops_after_turn() => {
                     Err(Halt::Cancelled)
                 }
@@ -300,7 +301,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     self.show_outputs().await;
                     self.emitter.settled().await;
                     // A watcher may cancel on what it was just shown.
-                    if self.stop.is_cancelled() && !self.pauses_instead(&next) {
+                    if self.stop.is_cancelled() && !pauses_instead {
                         continue;
                     }
                     if self.take_posted().boxed().await? {

@@ -1,10 +1,11 @@
 //! One turn's question to the model: who asks, with which tools, and what is made of the answer.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use windlass_core::{
     AfterTools, AnswerRefused, Answered, Entry, Failure, Item, Misbehaviour, ModelFailed, Part, Plan,
     Produced, Usage, plan,
@@ -36,17 +37,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let agent = self.agent(&name)?;
         self.guard_and_greet(&agent).await?;
         let ctx = self.context(&name);
-        let tools = self.unless_stopped(agent.toolset(&ctx, &self.graph)).await??;
+        let tools = match agent.known_toolset() {
+            Some(tools) => tools?,
+            None => self.unless_stopped(agent.toolset(&ctx, &self.graph)).boxed().await??,
+        };
         if !self.tools.as_ref().is_some_and(|known| Arc::ptr_eq(known, &tools)) {
             for message in tools.warnings.iter().cloned() {
                 self.emitter.emit(EventKind::Warning { message }).await;
             }
         }
         let question = self.question(&agent).await?;
-        self.tell_or_fail(&agent, || Moment::ModelAsked { ctx: ctx.clone(), turn }).await?;
+        if self.has_hooks(&agent) {
+            let ctx = ctx.clone();
+            self.tell_or_fail(&agent, || Moment::ModelAsked { ctx, turn }).boxed().await?;
+        }
         let answer = self.answer(&agent, turn, &question, &tools).await?;
         let usage = answer.usage.unwrap_or_else(Usage::unknown);
-        let items: Arc<[Arc<Item>]> = answer.items.as_slice().into();
+        let items = answer.items.clone();
         let planned = self.take_answer(answer.items, &agent, &tools).await;
         match planned {
             Ok(Plan { items, calls, repeated }) => {
@@ -78,7 +85,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             // It was paid for, whatever came in between.
             Err(halt @ (Halt::Failure(_) | Halt::Cancelled)) => {
-                let refused = AnswerRefused { agent: name, items: items.to_vec(), usage };
+                let refused = AnswerRefused { agent: name, items, usage };
                 self.record(Entry::AnswerRefused(refused)).await?;
                 Err(halt)
             }
@@ -93,15 +100,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &Arc<Toolset<C>>,
     ) -> Result<Plan, Halt> {
-        let moment =
-            Moment::ModelAnswered { ctx: self.context(agent.name()), items: items.as_slice().into() };
+        let told: Option<Arc<[_]>> = self.has_hooks(agent).then(|| items.as_slice().into());
         let planned = self.plan(items, agent, tools).await?;
         let is_readable = planned.as_ref().err().is_none_or(Misbehaviour::answer_was_readable);
         if let (Ok(plan), true) = (&planned, self.emitter.is_watched()) {
-            self.show_answer(agent, plan).await;
+            self.show_answer(agent, plan).boxed().await;
         }
-        if is_readable {
-            self.tell_or_fail(agent, || moment).await?;
+        if let (true, Some(items)) = (is_readable, told) {
+            let ctx = self.context(agent.name());
+            self.tell_or_fail(agent, || Moment::ModelAnswered { ctx, items }).boxed().await?;
         }
         planned.map_err(|misbehaviour| Halt::Failure(Failure::Misbehaviour(misbehaviour)))
     }
@@ -110,12 +117,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let is_first = self.run().turn() == 0 && !self.guarded;
         if is_first {
             self.guarded = true;
-            self.guard_first(agent).await?;
+            self.guard_first(agent).boxed().await?;
         }
         if self.greeted.as_ref() != Some(agent.name()) {
             self.greeted = Some(agent.name().clone());
             let ctx = self.context(agent.name());
-            self.tell_or_fail(agent, || Moment::AgentStarted { ctx }).await?;
+            self.tell_or_fail(agent, || Moment::AgentStarted { ctx }).boxed().await?;
         }
         if is_first {
             self.guard_beside(agent)?;
@@ -253,12 +260,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         tools: &Arc<Toolset<C>>,
     ) -> Result<Result<Plan, Misbehaviour>, Halt> {
         let mut lookups = self.look_up(&items, agent, tools).await?;
-        let mut ready = BTreeMap::new();
+        let mut ready = VecDeque::with_capacity(lookups.len());
         let run = self.run();
         let planned = plan(items, agent.name(), run.seen(), |call| {
             let (lookup, found) = lookups.pop_front().unwrap_or_else(|| super::prepare::nothing(call));
             if let Some(found) = found {
-                ready.entry(call.id.clone()).or_insert(found);
+                ready.push_back((call.id.clone(), found));
             }
             lookup
         });

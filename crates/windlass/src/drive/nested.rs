@@ -1,6 +1,6 @@
 //! An agent inside a call: a driver of its own, on the same journal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
@@ -98,7 +98,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             saved: 0,
             greeted: None,
             tools: None,
-            ready: BTreeMap::new(),
+            ready: VecDeque::new(),
             overlap: Mutex::default(),
             guarded: false,
             model_error: None,

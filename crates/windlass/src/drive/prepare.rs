@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use serde_json::Value;
 use windlass_core::{
     BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, Next, Run, Step,
-    call_digest, schema,
+    call_digest,
 };
 
 use super::call::shortened;
@@ -17,14 +18,14 @@ use super::{Driver, Halt};
 use crate::agent::{Agent, Found, Graph, Target, Toolset};
 use crate::error::ConfigError;
 use crate::run::MissingTool;
-use crate::tool::{Prepared, Tool, ToolBody, freeze};
+use crate::tool::{Prepared, RawArguments, Tool, ToolBody, checked_value, freeze};
 
 /// A call with its tool and its arguments.
 pub(super) struct Ready<C> {
     pub(super) tool: Arc<Tool<C>>,
     /// Canonical, or as the model wrote them where they are not JSON.
     pub(super) arguments: Arc<str>,
-    pub(super) raw: Arc<str>,
+    pub(super) raw: RawArguments,
     /// The body with its arguments; absent for agents, and for arguments that cannot be used.
     pub(super) prepared: Option<Box<dyn Prepared<C>>>,
     /// The arguments of an agent.
@@ -74,19 +75,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &Toolset<C>,
     ) -> Result<VecDeque<(Lookup, Option<Ready<C>>)>, Halt> {
-        let mut lookups = VecDeque::new();
+        let mut lookups = VecDeque::with_capacity(items.len());
         let ctx = self.context(agent.name());
         for item in items {
             let Item::Call(call) = &**item else { continue };
             let found = match tools.find(call) {
                 // It may have been switched off while the model thought.
-                Found::Tool(tool) if !self.unless_stopped(tool.enabled.ask(&ctx)).await? => Found::Nothing,
+                Found::Tool(tool)
+                    if tool.enabled.fixed() != Some(true)
+                        && !self.unless_stopped(tool.enabled.ask(&ctx)).boxed().await? =>
+                {
+                    Found::Nothing
+                }
                 found => found,
             };
             lookups.push_back(match found {
                 Found::Tool(tool) => {
                     self.mark_secrets(&tool, call);
-                    let (found, ready) = read(&tool, &call.arguments);
+                    let (found, ready) = read(&tool, &call.arguments, RawArguments::Of(item.clone()));
                     (Lookup::Tool(found), Some(ready))
                 }
                 Found::Handoff(handoff) => (Lookup::Handoff { to: handoff.agent().clone() }, None),
@@ -186,7 +192,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// As [`Driver::again`], for arguments that are known not to be usable.
     pub(super) fn again_unread(&self, call: &CallId, tools: &Toolset<C>) -> Option<Ready<C>> {
-        self.locked(|run| Some(read(&tools.tool(run.tool_of(call)?)?, run.arguments(call)?).1))
+        self.locked(|run| {
+            let raw = run.arguments(call)?;
+            Some(read(&tools.tool(run.tool_of(call)?)?, raw, RawArguments::Text(raw.into())).1)
+        })
     }
 }
 
@@ -238,7 +247,7 @@ fn read_again<C: Send + Sync + 'static>(
     path: CallPath,
 ) -> Result<Ready<C>, ConfigError> {
     let raw = run.arguments(call).unwrap_or_default();
-    let (found, mut ready) = read(tool, edited.unwrap_or(raw));
+    let (found, mut ready) = read(tool, edited.unwrap_or(raw), RawArguments::Text(raw.into()));
     let name = || tool.key().to_string();
     let arguments = found.arguments.map_err(|problems| ConfigError::ArgumentsGone {
         tool: name(),
@@ -246,8 +255,7 @@ fn read_again<C: Send + Sync + 'static>(
         problems,
     })?;
     if edited.is_some() {
-        ready.raw = raw.into();
-        ready.edited = Some(arguments.into());
+        ready.edited = Some(arguments);
     } else if run.seen().get(call) != Some(&call_digest(tool.key(), &arguments)) {
         return Err(ConfigError::ArgumentsChanged { tool: name(), call: path });
     }
@@ -255,19 +263,22 @@ fn read_again<C: Send + Sync + 'static>(
 }
 
 /// Reads a call's arguments as its tool takes them.
-fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (FoundTool, Ready<C>) {
-    let frozen = freeze(raw);
+fn read<C: Send + Sync + 'static>(
+    tool: &Arc<Tool<C>>,
+    written: &str,
+    raw: RawArguments,
+) -> (FoundTool, Ready<C>) {
+    let frozen = freeze(written);
     let text: Arc<str> = match &frozen {
-        Ok(frozen) => frozen.text.as_str().into(),
-        Err(_) => raw.into(),
+        Ok(frozen) => frozen.as_str().into(),
+        Err(_) => written.into(),
     };
     let mut value = None;
     let prepared = frozen.and_then(|frozen| match &tool.body {
-        ToolBody::Function(body) => body.prepare(&frozen.text).map(Some),
+        ToolBody::Function(body) => body.prepare(&frozen).map(Some),
         ToolBody::Agent(_) => {
-            let problems = schema::check(tool.schema(), &frozen.value);
-            value = Some(frozen.value);
-            if problems.is_empty() { Ok(None) } else { Err(schema::describe(&problems)) }
+            value = Some(checked_value(&frozen, tool.schema())?);
+            Ok(None)
         }
     });
     let conflict = match (&tool.conflict, &prepared) {
@@ -283,7 +294,11 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (FoundTool,
     let (arguments, prepared) = match prepared {
         // What a decision is bound to is written down, so it is of what may be.
         Ok(prepared) => {
-            (Ok(secret::without(&text, &tool.secret_arguments).unwrap_or_else(|| text.to_string())), prepared)
+            let open = match tool.secret_arguments.as_slice() {
+                [] => None,
+                fields => secret::without(&text, fields).map(Into::into),
+            };
+            (Ok(open.unwrap_or_else(|| text.clone())), prepared)
         }
         // What is wrong with arguments quotes them, which secrets must not be.
         Err(_) if !tool.secret_arguments.is_empty() => (Err(NOT_SHOWN.to_owned()), None),
@@ -301,6 +316,6 @@ fn read<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str) -> (FoundTool,
         receipt: arguments.is_ok().then(|| tool.receipt(&text)).flatten(),
         arguments,
     };
-    let ready = Ready { tool: tool.clone(), arguments: text, raw: raw.into(), prepared, value, edited: None };
+    let ready = Ready { tool: tool.clone(), arguments: text, raw, prepared, value, edited: None };
     (found, ready)
 }

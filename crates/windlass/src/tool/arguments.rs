@@ -4,47 +4,43 @@ use std::panic::AssertUnwindSafe;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::{canonical, schema};
+use windlass_core::{canonical_text, schema};
 
 use super::{Tool, ToolBody};
 
 /// The longest arguments that are read, in bytes.
 const LONGEST: usize = 4 * 1024 * 1024;
 
-/// Arguments in canonical form, and as a value.
-#[derive(Debug)]
-pub(crate) struct Frozen {
-    pub(crate) text: String,
-    pub(crate) value: Value,
-}
-
 impl<C: Send + Sync + 'static> Tool<C> {
     /// Whether a call could run with these arguments. If not: what the model would be told is wrong with them.
     pub fn check(&self, arguments: &str) -> Result<(), String> {
         let frozen = freeze(arguments)?;
         match &self.body {
-            ToolBody::Function(body) => body.prepare(&frozen.text).map(drop),
-            ToolBody::Agent(_) => {
-                let problems = schema::check(self.schema(), &frozen.value);
-                if problems.is_empty() { Ok(()) } else { Err(schema::describe(&problems)) }
-            }
+            ToolBody::Function(body) => body.prepare(&frozen).map(drop),
+            ToolBody::Agent(_) => checked_value(&frozen, self.schema()).map(drop),
         }
     }
 }
 
+/// Frozen arguments as a value, which has no type but its schema.
+pub(crate) fn checked_value(frozen: &str, shape: &Value) -> Result<Value, String> {
+    let value = read(frozen, shape)?;
+    let problems = schema::check(shape, &value);
+    if problems.is_empty() { Ok(value) } else { Err(schema::describe(&problems)) }
+}
+
 /// Freezes what the model wrote. The body never sees anything else, so what was shown, decided, recorded and
 /// run is the same. Some providers write nothing at all for a call without arguments.
-pub(crate) fn freeze(raw: &str) -> Result<Frozen, String> {
+pub(crate) fn freeze(raw: &str) -> Result<String, String> {
     if raw.len() > LONGEST {
         return Err(format!("`arguments` must be at most {LONGEST} bytes long, is {} bytes long", raw.len()));
     }
     let written = if raw.trim().is_empty() { "{}" } else { raw };
-    let value: Value =
-        serde_json::from_str(written).map_err(|error| format!("`arguments` must be JSON: {error}"))?;
-    if !value.is_object() {
-        return Err(format!("`arguments` must be a JSON object, is {}", kind(&value)));
+    let frozen = canonical_text(written).map_err(|error| format!("`arguments` must be JSON: {error}"))?;
+    match kind(&frozen) {
+        None => Ok(frozen),
+        Some(kind) => Err(format!("`arguments` must be a JSON object, is {kind}")),
     }
-    Ok(Frozen { text: canonical(&value), value })
 }
 
 /// Reads canonical arguments as `A`, or lists everything that is wrong with them, by path.
@@ -83,13 +79,14 @@ fn without_place(error: &serde_json::Error) -> String {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+/// What canonical text is, where it is not an object.
+fn kind(text: &str) -> Option<&'static str> {
+    match text.as_bytes().first() {
+        Some(b'{') => None,
+        Some(b'n') => Some("null"),
+        Some(b't' | b'f') => Some("a boolean"),
+        Some(b'"') => Some("a string"),
+        Some(b'[') => Some("a list"),
+        Some(_) | None => Some("a number"),
     }
 }

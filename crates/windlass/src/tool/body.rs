@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::{OutputContent, schema};
+use windlass_core::OutputContent;
 
 use super::{ToolContext, ToolError, arguments, content_of};
 
@@ -147,7 +147,7 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function { schema, read: checked, run: Arc::new(Asynchronous(run)) })
+    Arc::new(Function { schema, read: arguments::checked_value, run: Arc::new(Asynchronous(run)) })
 }
 
 pub(crate) fn dynamic_blocking<C, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
@@ -157,12 +157,5 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function { schema, read: checked, run: Arc::new(Blocking(run)) })
-}
-
-/// Without a type to read the arguments into, the schema alone says what is right.
-fn checked(text: &str, shape: &Value) -> Result<Value, String> {
-    let value = arguments::read(text, shape)?;
-    let found = schema::check(shape, &value);
-    if found.is_empty() { Ok(value) } else { Err(schema::describe(&found)) }
+    Arc::new(Function { schema, read: arguments::checked_value, run: Arc::new(Blocking(run)) })
 }

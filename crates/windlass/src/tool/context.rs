@@ -2,12 +2,12 @@
 
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use windlass_core::{AgentName, CallPath, Digest, Media, Question, Reply, RunId, ToolKey};
+use windlass_core::{AgentName, CallId, CallPath, Digest, Item, Media, Question, Reply, RunId, ToolKey};
 
 use crate::artefact::Artefacts;
 use crate::drive::Visibility;
@@ -63,109 +63,117 @@ pub struct ToolContext<C = ()> {
 }
 
 struct Inner<C> {
-    run: RunContext<C>,
-    path: CallPath,
-    tool: ToolKey,
-    arguments: Arc<str>,
-    raw_arguments: Arc<str>,
-    receipt: Option<Digest>,
-    cancel: CancellationToken,
-    emitter: BodyEmitter,
-    artefacts: Arc<Artefacts>,
-    replies: Vec<Reply>,
-    output: Visibility,
-    at_end: EndList,
+    around: Arc<Around<C>>,
+    call: CallId,
+    path: OnceLock<CallPath>,
+    facts: CallFacts,
+    /// Stops this call alone. There is none before somebody asks for it.
+    stop: OnceLock<CancellationToken>,
+}
+
+/// What the contexts of a turn's calls share.
+pub(crate) struct Around<C> {
+    pub(crate) run: RunContext<C>,
+    /// The calls that lead to the agent that makes these.
+    pub(crate) within: Arc<[CallId]>,
+    /// Stops all of them.
+    pub(crate) stop: CancellationToken,
+    pub(crate) emitter: BodyEmitter,
+    pub(crate) artefacts: Arc<Artefacts>,
+    pub(crate) at_end: EndList,
 }
 
 /// What a call's context is made of.
 pub(crate) struct CallFacts {
-    pub(crate) path: CallPath,
     pub(crate) tool: ToolKey,
     pub(crate) arguments: Arc<str>,
-    pub(crate) raw_arguments: Arc<str>,
+    pub(crate) raw_arguments: RawArguments,
     pub(crate) receipt: Option<Digest>,
     pub(crate) replies: Vec<Reply>,
     pub(crate) output: Visibility,
 }
 
-impl<C> ToolContext<C> {
-    pub(crate) fn new(
-        run: RunContext<C>,
-        facts: CallFacts,
-        cancel: CancellationToken,
-        emitter: BodyEmitter,
-        artefacts: Arc<Artefacts>,
-        at_end: EndList,
-    ) -> Self {
-        let CallFacts { path, tool, arguments, raw_arguments, receipt, replies, output } = facts;
-        Self {
-            inner: Arc::new(Inner {
-                run,
-                path,
-                tool,
-                arguments,
-                raw_arguments,
-                receipt,
-                cancel,
-                emitter,
-                artefacts,
-                replies,
-                output,
-                at_end,
-            }),
+/// Arguments as the model wrote them.
+#[derive(Clone)]
+pub(crate) enum RawArguments {
+    /// In the item that it wrote.
+    Of(Arc<Item>),
+    Text(Arc<str>),
+}
+
+impl RawArguments {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Of(item) => match &**item {
+                Item::Call(call) => &call.arguments,
+                _ => "",
+            },
         }
+    }
+}
+
+impl<C> ToolContext<C> {
+    pub(crate) fn new(around: Arc<Around<C>>, call: CallId, facts: CallFacts) -> Self {
+        let (path, stop) = (OnceLock::new(), OnceLock::new());
+        Self { inner: Arc::new(Inner { around, call, path, facts, stop }) }
     }
 
     /// The run around the call.
     pub fn run(&self) -> &RunContext<C> {
-        &self.inner.run
+        &self.inner.around.run
     }
 
     /// The application's own context.
     pub fn app(&self) -> &Arc<C> {
-        self.inner.run.app()
+        self.inner.around.run.app()
     }
 
     /// The agent that made the call.
     pub fn agent(&self) -> &AgentName {
-        self.inner.run.agent()
+        self.inner.around.run.agent()
     }
 
     /// The call and the calls that lead to it.
     pub fn path(&self) -> &CallPath {
-        &self.inner.path
+        self.inner.path.get_or_init(|| CallPath::new(&self.inner.around.within, self.inner.call.clone()))
     }
 
     /// The call's id.
     pub fn call_id(&self) -> &str {
-        self.inner.path.call().as_str()
+        self.inner.call.as_str()
     }
 
     /// The tool's identity.
     pub fn tool(&self) -> &ToolKey {
-        &self.inner.tool
+        &self.inner.facts.tool
     }
 
     /// The arguments that the call runs with, in canonical form.
     pub fn arguments(&self) -> &str {
-        &self.inner.arguments
+        &self.inner.facts.arguments
     }
 
     /// The arguments as the model wrote them.
     pub fn raw_arguments(&self) -> &str {
-        &self.inner.raw_arguments
+        self.inner.facts.raw_arguments.as_str()
     }
 
     /// A key to hand to whatever the tool calls, so that a repeat is known as one. It is the same in every
     /// attempt, after a crash and on another machine. For an idempotent tool it is the same for every call
     /// with the same arguments; otherwise it belongs to this call alone.
     pub fn idempotency_key(&self) -> String {
-        let digest = match &self.inner.receipt {
+        let digest = match &self.inner.facts.receipt {
             Some(receipt) => *receipt,
             None => {
-                let tool = self.inner.tool.to_string();
-                let path = self.inner.path.to_string();
-                Digest::of_parts(&[self.inner.run.run.as_str(), &path, &tool, &self.inner.arguments])
+                let tool = self.inner.facts.tool.to_string();
+                let path = self.path().to_string();
+                Digest::of_parts(&[
+                    self.inner.around.run.run.as_str(),
+                    &path,
+                    &tool,
+                    &self.inner.facts.arguments,
+                ])
             }
         };
         format!("wl-{}", &digest.to_string()[..32])
@@ -173,7 +181,7 @@ impl<C> ToolContext<C> {
 
     /// What the body asked in earlier attempts, with the answers, in order.
     pub fn replies(&self) -> &[Reply] {
-        &self.inner.replies
+        &self.inner.facts.replies
     }
 
     /// The answer to a question, where it was asked and answered. A body that needs to know something looks here
@@ -192,37 +200,38 @@ impl<C> ToolContext<C> {
     /// }
     /// ```
     pub fn reply(&self, question: &Question) -> Option<&Value> {
-        self.inner.replies.iter().find(|reply| reply.question == *question).map(|reply| &reply.answer)
+        self.inner.facts.replies.iter().find(|reply| reply.question == *question).map(|reply| &reply.answer)
     }
 
     /// Resolves when the call should stop: the run is cancelled, or a deadline has passed. Bodies that hold
     /// something open can wait for it; all others are simply dropped.
     pub async fn cancelled(&self) {
-        self.inner.cancel.cancelled().await;
+        self.own_stop().cancelled().await;
     }
 
     /// Whether the call should stop. For blocking bodies, which cannot be dropped.
     pub fn is_cancelled(&self) -> bool {
-        self.inner.cancel.is_cancelled()
+        self.inner.stop.get().is_some_and(CancellationToken::is_cancelled)
+            || self.inner.around.stop.is_cancelled()
     }
 
     /// The whole output of an earlier call of this run, where the model was shown only a part of it.
     pub async fn artefact(&self, call: &str) -> Result<Option<Arc<str>>, StoreError> {
-        self.inner.artefacts.read(call).await
+        self.inner.around.artefacts.read(call).await
     }
 
     /// Keeps a text with the run, under a name of the tool's own. Where the run has no store it lasts as long as
     /// the run is driven.
     pub async fn keep_artefact(&self, name: &str, text: &str) -> Result<(), StoreError> {
-        self.inner.artefacts.keep(name, text).await
+        self.inner.around.artefacts.keep(name, text).await
     }
 
     /// Keeps the bytes of a picture or a file with the run, once, and gives what stands for them in an output.
     /// The journal then names them and does not hold them; the model is shown them. Without a store, and for a
     /// secret output, they travel with the output instead.
     pub async fn keep_media(&self, media_type: &str, base64: &str) -> Result<Media, StoreError> {
-        match self.inner.output {
-            Visibility::Open => self.inner.artefacts.keep_media(media_type, base64).await,
+        match self.inner.facts.output {
+            Visibility::Open => self.inner.around.artefacts.keep_media(media_type, base64).await,
             Visibility::Secret => Ok(Media {
                 data: Some(base64.to_owned()),
                 media_type: Some(media_type.to_owned()),
@@ -237,20 +246,24 @@ impl<C> ToolContext<C> {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.inner.at_end.add(Box::new(move |leaving| act(leaving).boxed()));
+        self.inner.around.at_end.add(Box::new(move |leaving| act(leaving).boxed()));
     }
 
     /// Asks the body to stop.
     pub(crate) fn stop(&self) {
-        self.inner.cancel.cancel();
+        self.own_stop().cancel();
+    }
+
+    fn own_stop(&self) -> &CancellationToken {
+        self.inner.stop.get_or_init(|| self.inner.around.stop.child_token())
     }
 
     /// Tells whoever watches the run how far the call has come.
     pub fn progress(&self, progress: impl Into<Value>) {
-        self.inner.emitter.try_emit(EventKind::Progress {
-            call: self.inner.path.call().clone(),
-            progress: progress.into(),
-        });
+        self.inner
+            .around
+            .emitter
+            .try_emit(EventKind::Progress { call: self.inner.call.clone(), progress: progress.into() });
     }
 }
 
@@ -264,6 +277,6 @@ impl<C> Deref for ToolContext<C> {
     type Target = C;
 
     fn deref(&self) -> &C {
-        self.inner.run.app()
+        self.inner.around.run.app()
     }
 }

@@ -20,9 +20,9 @@ pub use set::{IntoTool, IntoTools};
 pub use source::{SourceRequest, SourcedTools, ToolSource};
 
 pub(crate) use approval::Approval;
-pub(crate) use arguments::freeze;
+pub(crate) use arguments::{checked_value, freeze};
 pub(crate) use body::{Body, Prepared, Start};
-pub(crate) use context::CallFacts;
+pub(crate) use context::{Around, CallFacts, RawArguments};
 pub(crate) use hosted::hosted_server;
 pub(crate) use options::Enabled;
 pub(crate) use output::content_of;
@@ -508,7 +508,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     pub(crate) fn receipt(&self, arguments: &str) -> Option<Digest> {
         // The schema is part of it, so that two tools that merely share a name do not share results.
         (self.effect == Effect::Idempotent && self.receipts.scope != Scope::Call)
-            .then(|| Digest::of_parts(&[&self.key.to_string(), &canonical(&self.schema), arguments]))
+            .then(|| Digest::of_parts(&[&self.key.text(), &canonical(&self.schema), arguments]))
     }
 }
 
