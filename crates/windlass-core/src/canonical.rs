@@ -140,7 +140,13 @@ fn write_value(value: &Value, out: &mut String) {
 }
 
 pub(crate) fn utf16_order(a: &str, b: &str) -> Ordering {
-    if a.is_ascii() && b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
+    // The order of bytes is that of characters. That of UTF-16 units differs only where characters that are written
+    // with surrogates (first byte 0xf0 and above) meet the last ones that are not (0xee and 0xef).
+    match a.bytes().zip(b.bytes()).find(|(a, b)| a != b) {
+        None => a.len().cmp(&b.len()),
+        Some((a, b)) if a < 0xee || b < 0xee => a.cmp(&b),
+        Some(_) => a.encode_utf16().cmp(b.encode_utf16()),
+    }
 }
 
 pub(crate) fn write_number(number: &serde_json::Number, out: &mut String) {

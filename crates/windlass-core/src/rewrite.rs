@@ -9,7 +9,7 @@ use crate::canonical::{canonical, utf16_order, write_number, write_text};
 
 /// Rewrites JSON text in canonical form.
 pub fn canonical_text(text: &str) -> Result<String, serde_json::Error> {
-    let mut rewriter = Rewriter { text, at: 0, out: Vec::with_capacity(text.len()), ..Rewriter::default() };
+    let mut rewriter = Rewriter { text, out: Vec::with_capacity(text.len() + 8), ..Rewriter::default() };
     match rewriter.whole().and_then(|()| String::from_utf8(rewriter.out).ok()) {
         Some(rewritten) => Ok(rewritten),
         None => serde_json::from_str::<Value>(text).map(|value| canonical(&value)),
@@ -24,6 +24,19 @@ const PLAIN_DIGITS: usize = 18;
 
 /// Decimals of up to so many digits read as a double and print as they were.
 const EXACT_DIGITS: usize = 15;
+
+/// The bytes that stand for more than themselves in a string, or may not be in one.
+const ENDS_PLAIN: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        ends[byte] = true;
+        byte += 1;
+    }
+    ends[b'"' as usize] = true;
+    ends[b'\\' as usize] = true;
+    ends
+};
 
 #[derive(Default)]
 struct Rewriter<'a> {
@@ -196,7 +209,7 @@ impl<'a> Rewriter<'a> {
         (self.peek()? == b'"').then(|| self.at += 1)?;
         loop {
             let rest = &self.text.as_bytes()[self.at..];
-            self.at += rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+            self.at += rest.iter().position(|byte| ENDS_PLAIN[usize::from(*byte)])?;
             match self.peek()? {
                 b'"' => break,
                 b'\\' => {
@@ -215,7 +228,7 @@ impl<'a> Rewriter<'a> {
     fn number(&mut self) -> Option<()> {
         let rest = &self.text.as_bytes()[self.at..];
         let is_part = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-        let end = rest.iter().position(|byte| !is_part(byte)).unwrap_or(rest.len());
+        let end = rest.iter().take_while(|byte| is_part(byte)).count();
         let token = self.text.get(self.at..self.at + end)?;
         self.at += end;
         match plain_number(token.as_bytes()) {

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     BodyKind, CallId, CallPath, CallSettled, Doubt, Effect, Entry, Failure, GateStep, Held, HoldReason, How,
@@ -32,16 +33,16 @@ pub(super) enum CallEnd {
     /// It is left as it is, for another driver.
     Left,
     /// It has its output, and the run fails.
-    Fatal(Failure),
+    Fatal(Box<Failure>),
     /// The run cannot go on here.
-    Broken(Halt),
+    Broken(Box<Halt>),
 }
 
 /// What a call gave, on its way to becoming its output.
 pub(super) struct Given {
     pub(super) how: How,
     pub(super) output: OutputContent,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<Box<Failure>>,
 }
 
 impl Given {
@@ -50,7 +51,7 @@ impl Given {
     }
 
     fn fatal(how: How, output: impl Into<OutputContent>, failure: Failure) -> Self {
-        Self { how, output: output.into(), failure: Some(failure) }
+        Self { how, output: output.into(), failure: Some(Box::new(failure)) }
     }
 
     pub(super) fn cancelled() -> Self {
@@ -67,33 +68,44 @@ pub(super) struct CallWork<'a, C> {
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Works on one call.
-    pub(super) async fn call(&self, step: Step, ready: Option<Ready<C>>, turn: &TurnWork<C>) -> CallEnd {
+    /// Works on the call at a place in the model's order.
+    ///
+    /// There may be many calls at once, so what most of them never come to has its state on the side.
+    pub(super) fn call<'a>(
+        &'a self,
+        place: usize,
+        step: Step,
+        ready: Option<Ready<C>>,
+        turn: &'a TurnWork<C>,
+    ) -> impl Future<Output = (usize, CallEnd)> + Send + 'a {
         let ended = match (step, ready) {
-            // The state of what most calls never come to is on the side: there may be many calls at once.
-            (Step::Settle(step), _) => {
-                self.settle(None, step.settled).boxed().await.map(|()| CallEnd::Settled)
-            }
-            (Step::Gate(step), Some(ready)) => self.gate(step, ready, turn).boxed().await,
             (Step::Run(runnable), Some(ready)) => {
                 let replies = match runnable.attempt() {
                     1 => Vec::new(),
                     _ => self.locked(|run| run.replies(runnable.call()).to_vec()),
                 };
                 let mut work = self.begin_with(runnable.call(), ready, replies, turn);
-                self.run_call(&runnable, &mut work).await
+                Either::Left(async move { self.run_call(&runnable, &mut work).await })
             }
-            (Step::Invalid(step), Some(ready)) => self.invalid(step, ready, turn).boxed().await,
-            (Step::Doubt(doubt), Some(ready)) => self.doubt(doubt, ready, turn).boxed().await,
+            (step, ready) => Either::Right(self.rarely(step, ready, turn).boxed()),
+        };
+        ended.map(move |ended| (place, ended.unwrap_or_else(|halt| CallEnd::Broken(Box::new(halt)))))
+    }
+
+    async fn rarely(&self, step: Step, ready: Option<Ready<C>>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
+        match (step, ready) {
+            (Step::Settle(step), _) => self.settle(None, step.settled).await.map(|()| CallEnd::Settled),
+            (Step::Gate(step), Some(ready)) => self.gate(step, ready, turn).await,
+            (Step::Invalid(step), Some(ready)) => self.invalid(step, ready, turn).await,
+            (Step::Doubt(doubt), Some(ready)) => self.doubt(doubt, ready, turn).await,
             (Step::Invalid(step), None) => {
                 let settled = CallSettled::new(step.call, How::Invalid, failed(Some(&step.problems)));
-                self.settle(None, settled).boxed().await.map(|()| CallEnd::Settled)
+                self.settle(None, settled).await.map(|()| CallEnd::Settled)
             }
-            (step @ (Step::Gate(_) | Step::Run(_) | Step::Doubt(_)), None) => {
+            (step @ (Step::Gate(_) | Step::Run(_) | Step::Doubt(_)), _) => {
                 Err(self.broken(&windlass_core::Illegal::NoSuchCall(step.call().clone())))
             }
-        };
-        ended.unwrap_or_else(CallEnd::Broken)
+        }
     }
 
     pub(super) fn begin<'a>(&self, call: &CallId, ready: Ready<C>, turn: &'a TurnWork<C>) -> CallWork<'a, C> {
@@ -357,15 +369,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(given)
     }
 
-    async fn settle_given(
-        &self,
-        work: &CallWork<'_, C>,
+    /// Makes what a call gave its output.
+    fn settle_given<'a>(
+        &'a self,
+        work: &'a CallWork<'a, C>,
         given: Given,
         started: Started,
-    ) -> Result<CallEnd, Halt> {
-        if given.how == How::Cancelled && self.shared.cancel.hands_over() {
-            return Ok(CallEnd::Left);
-        }
+    ) -> impl Future<Output = Result<CallEnd, Halt>> + Send {
+        let is_left = given.how == How::Cancelled && self.shared.cancel.hands_over();
         let ends_run = given.failure.is_some();
         let ends = ends_run || given.how == How::Cancelled || work.turn.stop.is_cancelled();
         let then = if ends { Then::Ends } else { Then::GoesOn };
@@ -374,31 +385,38 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Started::No => None,
         };
         let Given { how, output, failure } = given;
-        let output = match &work.ready.edited {
-            Some(edited) if how != How::Cancelled => told_of_edit(edited, output),
-            Some(_) | None => output,
-        };
-        self.settle(told, CallSettled { call: work.call.clone(), how, output, ends_run }).await?;
-        Ok(match failure {
-            Some(failure) => CallEnd::Fatal(failure),
-            None => CallEnd::Settled,
-        })
+        let settling = (!is_left).then(|| {
+            let output = match &work.ready.edited {
+                Some(edited) if how != How::Cancelled => told_of_edit(edited, output),
+                Some(_) | None => output,
+            };
+            self.settle(told, CallSettled { call: work.call.clone(), how, output, ends_run })
+        });
+        async move {
+            let Some(settling) = settling else { return Ok(CallEnd::Left) };
+            settling.await?;
+            Ok(failure.map_or(CallEnd::Settled, CallEnd::Fatal))
+        }
     }
 
     /// Records a call's output, then tells watchers, then hooks: what they do cannot change it.
-    pub(super) async fn settle(
-        &self,
-        told: Option<(&CallWork<'_, C>, Then)>,
+    pub(super) fn settle<'a>(
+        &'a self,
+        told: Option<(&'a CallWork<'a, C>, Then)>,
         settled: CallSettled,
-    ) -> Result<(), Halt> {
+    ) -> impl Future<Output = Result<(), Halt>> + Send {
         let told = told.filter(|(work, _)| self.has_hooks(&work.turn.agent));
         let needs_telling = self.emitter.is_watched() || told.is_some();
         let copy = needs_telling.then(|| settled.clone());
-        self.recorded(self.move_by(Entry::CallSettled(settled))?).await?;
-        if let Some(copy) = copy {
-            self.tell_settled(told, copy).boxed().await;
+        let writing = self.move_by(Entry::CallSettled(settled));
+        let telling = copy.map(|copy| self.tell_settled(told, copy).boxed());
+        async move {
+            self.recorded(writing?).await?;
+            if let Some(telling) = telling {
+                telling.await;
+            }
+            Ok(())
         }
-        Ok(())
     }
 
     async fn tell_settled(&self, told: Option<(&CallWork<'_, C>, Then)>, settled: CallSettled) {

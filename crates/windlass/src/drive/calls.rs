@@ -162,7 +162,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         loop {
             while running.len() < limit && !turn.stop.is_cancelled() {
                 let Some((place, (step, found))) = queue.pop() else { break };
-                running.push(async move { (place, self.call(step, found, turn).await) });
+                running.push(self.call(place, step, found, turn));
             }
             let Some((place, end)) = running.next().await else { break };
             match end {
@@ -172,12 +172,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 CallEnd::Fatal(fatal) => {
                     queue.release(place);
                     if failure.as_ref().is_none_or(|(first, _)| place < *first) {
-                        failure = Some((place, fatal));
+                        failure = Some((place, *fatal));
                     }
                     turn.stop.cancel();
                 }
                 CallEnd::Broken(halt) => {
-                    broken.get_or_insert(halt);
+                    broken.get_or_insert(*halt);
                     turn.stop.cancel();
                 }
             }

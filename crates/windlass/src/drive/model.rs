@@ -51,7 +51,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let ctx = ctx.clone();
             self.tell_or_fail(&agent, || Moment::ModelAsked { ctx, turn }).boxed().await?;
         }
-        let answer = self.answer(&agent, turn, &question, &tools).await?;
+        let answer = self.answer(&agent, turn, &question, &tools).boxed().await?;
         let usage = answer.usage.unwrap_or_else(Usage::unknown);
         let items = answer.items.clone();
         let planned = self.take_answer(answer.items, &agent, &tools).await;
