@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod case;
+pub mod compare;
 pub mod durable;
 pub mod measure;
 
@@ -10,9 +11,9 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::core::{Item, Usage};
+use windlass::core::{Chain, Entry, InputAdded, Item, Record, Run, Started, Timestamp, Usage};
 use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest};
-use windlass::{Agent, Effect, Outcome, Paused, Tool, ToolContext, ToolError};
+use windlass::{Agent, Effect, EventKind, Outcome, Paused, Tool, ToolContext, ToolError};
 
 use crate::measure::Gate;
 
@@ -132,6 +133,51 @@ pub async fn turns(turns: usize) -> Result<usize, String> {
 pub async fn calls(calls: usize) -> Result<usize, String> {
     finish(&agent(Script { turns: 1, calls, ..Script::default() })).await?;
     Ok(calls)
+}
+
+/// So many entries: each moves a run, and is written as a line of its journal.
+pub fn entries(entries: usize) -> Result<usize, String> {
+    let mut run = Run::start(Started {
+        run: "bench".into(),
+        agent: "bench".into(),
+        history: Vec::new(),
+        input: vec![Arc::new(Item::user("go"))],
+        max_turns: None,
+        session: None,
+        origin: None,
+    });
+    let mut chain = Chain::default();
+    let item = Arc::new(Item::user("a few words more"));
+    for seq in 0..entries as u64 {
+        let entry = Entry::InputAdded(InputAdded { items: vec![item.clone()] });
+        run.apply(&entry).map_err(|error| error.to_string())?;
+        std::hint::black_box(chain.add(&Record { seq, at: Timestamp(seq), path: Vec::new(), entry }));
+    }
+    Ok(run.history().len() - 1)
+}
+
+/// One answer that comes in so many pieces, watched.
+pub async fn events(pieces: usize) -> Result<usize, String> {
+    let mut stream = Agent::new("bench").model(Talking(pieces)).run("go").stream();
+    let mut seen = 0;
+    while let Some(event) = stream.next().await {
+        seen += usize::from(matches!(event.kind, EventKind::TextDelta { .. }));
+    }
+    finished(stream.outcome().await.map_err(|error| error.to_string())?)?;
+    Ok(seen)
+}
+
+/// A model that says its answer piece by piece.
+struct Talking(usize);
+
+impl Model for Talking {
+    async fn answer<'a>(&'a self, _: ModelRequest<'a>, deltas: &'a Deltas) -> Result<Answer, ModelError> {
+        for _ in 0..self.0 {
+            deltas.text("word ").await;
+        }
+        let items = vec![Arc::new(Item::assistant("done"))];
+        Ok(Answer { items, usage: Some(Usage::tokens(10, 5)), ..Answer::default() })
+    }
 }
 
 /// A run that pauses after so many turns, is written as text, read back, approved and finished.

@@ -3,24 +3,29 @@
 //! `windlass-bench '{"id":"x","w":"W1","T":100,"warmup":1,"reps":3}'` measures one case, in the form that the
 //! runners of the peers have, and prints a line of JSON for every repetition.
 //!
+//! `windlass-bench compare --peers DIR` measures Windlass and its peers side by side, interleaved, and writes the table
+//! in `docs/benchmarks.md` and the chart beside it.
+//!
 //! The others do a measured amount of work and nothing else, so that instruction counts mean something:
 //! `windlass-bench turns N` is one run of N turns with one call each; `calls N` is one turn with N calls; `resume N`
-//! pauses after N turns, writes the run as text, reads it and goes on; `arguments N` reads an order N times.
+//! pauses after N turns, writes the run as text, reads it and goes on; `entries N` applies and writes N entries; `events N` watches an answer in N pieces;
+//! `arguments N` reads an order N times.
 //! `durable N` makes N calls whose starts and settlements are on the disk before anything else happens, one after
 //! another and many at once, and says how many entries a second that is; `open N` says how long it takes to open a
 //! stored run of N entries.
 
 use std::process::ExitCode;
 
-use windlass_bench::{arguments, calls, case, durable, resume, turns};
+use windlass_bench::{arguments, calls, case, compare, durable, entries, events, resume, turns};
 
-const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | turns|calls|resume|arguments|durable|open N";
+const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open N";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         [case] if case.starts_with('{') => case::run(case),
+        ["compare", options @ ..] => compare::run(options),
         [work, size] => counted(work, size),
         _ => Err(USAGE.to_owned()),
     };
@@ -41,6 +46,8 @@ fn counted(work: &str, size: &str) -> Result<(), String> {
             "turns" => turns(size).await,
             "calls" => calls(size).await,
             "resume" => resume(size).await,
+            "entries" => entries(size),
+            "events" => events(size).await,
             "arguments" => arguments::read(size),
             "durable" => durable::calls(size).await,
             "open" => durable::open(size).await,

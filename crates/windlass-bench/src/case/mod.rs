@@ -4,6 +4,7 @@
 //! `PERF_BASE_URL` where the server of the HTTP cases is, `PERF_ROOT` where the fixtures are.
 
 mod approval;
+mod http;
 mod order;
 mod runs;
 
@@ -38,6 +39,12 @@ struct Case {
     calls: usize,
     sleep_ms: u64,
     items: usize,
+    api: String,
+    stream: bool,
+    runs: usize,
+    concurrency: usize,
+    deltas: usize,
+    warm_runs: usize,
     n: usize,
     warm_n: usize,
 }
@@ -94,10 +101,7 @@ async fn measure(case: Case) -> Result<(), String> {
         Workload::W3 => runs::at_once(&case, &report).await,
         Workload::W3M => runs::in_flight(&case, &report).await,
         Workload::W4 => approval::cycle(&case, &report).await,
-        Workload::W5 => {
-            report.row(json!({"skip": "this runner has no client"}));
-            Ok(())
-        }
+        Workload::W5 => http::runs(&case, &report).await,
         Workload::W6 => start().await,
         Workload::W7 => order::read(&case, &report),
     };

@@ -192,7 +192,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Ok(permit) => Some(permit),
                 Err(_) => match waited_for(&work.turn.stop, permits.clone().acquire_owned()).boxed().await {
                     Some(permit) => permit.ok(),
-                    None => return self.settle_given(work, Given::cancelled(), Started::No).await,
+                    None => return self.settle_given(work, Given::cancelled(), Started::No).boxed().await,
                 },
             },
             None => None,
@@ -200,20 +200,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let right = if work.ready.tool.effect == Effect::Idempotent {
             match self.claim(work).boxed().await? {
                 Ok(right) => right.map(Box::new),
-                Err(given) => return self.settle_given(work, given, Started::No).await,
+                Err(given) => return self.settle_given(work, given, Started::No).boxed().await,
             }
         } else {
             None
         };
         if let Some(given) = self.guard_input(work).await {
-            return self.settle_given(work, *given, Started::No).await;
+            return self.settle_given(work, *given, Started::No).boxed().await;
         }
         self.recorded(self.move_by(runnable.started())?).await?;
         // A call that goes on with an answer was told to have started when it asked.
         if work.ctx.replies().is_empty()
             && let Err(given) = self.tell_start(work).await
         {
-            return self.settle_given(work, *given, Started::Yes).await;
+            return self.settle_given(work, *given, Started::Yes).boxed().await;
         }
         match runnable.body() {
             BodyKind::Agent => self.start_agent(work).boxed().await,
@@ -227,7 +227,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         let cancel = &self.shared.cancel;
                         let is_kept = cancel.hands_over() || cancel.keeps_approvals();
                         if work.turn.stop.is_cancelled() && !is_kept {
-                            return self.settle_given(work, Given::cancelled(), Started::Yes).await;
+                            return self.settle_given(work, Given::cancelled(), Started::Yes).boxed().await;
                         }
                         return self.hold(Held::for_answer(work.call.clone(), *question)).boxed().await;
                     }
@@ -392,10 +392,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
             };
             self.settle(told, CallSettled { call: work.call.clone(), how, output, ends_run })
         });
-        async move {
-            let Some(settling) = settling else { return Ok(CallEnd::Left) };
-            settling.await?;
-            Ok(failure.map_or(CallEnd::Settled, CallEnd::Fatal))
+        match settling {
+            None => Either::Left(std::future::ready(Ok(CallEnd::Left))),
+            Some(settling) => {
+                let end = failure.map_or(CallEnd::Settled, CallEnd::Fatal);
+                Either::Right(settling.map(move |settled| settled.map(|()| end)))
+            }
         }
     }
 

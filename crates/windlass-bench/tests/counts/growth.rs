@@ -1,28 +1,7 @@
 //! The cost of a call does not grow with the run, shown by instruction counts: a busy machine changes seconds,
 //! not these.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-/// Instructions that the program takes for a case, by callgrind.
-fn instructions(case: &str, size: u32) -> f64 {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let out = folder.join(format!("callgrind.{case}.{size}"));
-    let run = Command::new("valgrind")
-        .args(["--tool=callgrind", &format!("--callgrind-out-file={}", out.display())])
-        .args([env!("CARGO_BIN_EXE_windlass-bench"), case, &size.to_string()])
-        .output()
-        .expect(
-            "valgrind counts the instructions of this test: install it (Debian: `apt-get install valgrind`)",
-        );
-    assert!(run.status.success(), "{case} {size}: {}", String::from_utf8_lossy(&run.stderr));
-    let profile = std::fs::read_to_string(&out).expect("callgrind writes its profile");
-    let total = profile
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
-    total.and_then(|total| total.trim().parse().ok()).expect("the profile has a total")
-}
+use crate::instructions;
 
 /// What a call costs among the first hundred, and among ten thousand; start-up taken off.
 fn per_call(case: &str, small: u32, large: u32) -> (f64, f64) {
