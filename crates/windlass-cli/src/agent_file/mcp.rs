@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+#[cfg(not(feature = "mcp"))]
 use windlass::Agent;
 
 use super::AgentFile;
+#[cfg(not(feature = "mcp"))]
 use crate::problem::Problem;
 
 /// One server: a program, or an address.

@@ -22,7 +22,7 @@ use crate::problem::{Exit, Problem};
 use crate::term::{Asker, Paint, Term, Typed};
 
 const RUN: &str = "invoices";
-const QUESTION: &str = "Pay the invoices harbour.txt, pilot.txt and ropeworks.txt.";
+const QUESTION: &str = "Pay the invoices in inbox/.";
 /// The payment in the middle of which the process is killed.
 const LARGE: &str = "R-1931";
 /// How often the bank's book is looked at.
@@ -113,9 +113,9 @@ impl Stage<'_> {
     async fn show_crash(&self, process: u32) -> Result<(), Problem> {
         self.heading("2", "The process is killed in the middle of the payment");
         let paint = self.term.paint_out();
-        let by = if self.demo.by_hand { "you killed it" } else { "killed by this demo" };
+        let by = if self.demo.by_hand { "you killed it" } else { "killed" };
         self.say(&format!(
-            "  {} process {process} is gone: {by}, with kill -9, which no program can catch",
+            "  {} process {process} is gone: {by} with kill -9, which no program can catch",
             paint.of(Paint::Bad, "✗")
         ));
         let proof = Proof::read(&self.folder, RUN, LARGE).await?;
@@ -184,7 +184,6 @@ impl Stage<'_> {
         for (command, what) in [
             (format!("-C {folder} show {RUN} --journal"), "every record"),
             (format!("-C {folder} verify {RUN}"), "who decided what"),
-            (format!("-C {folder} fork {RUN} --at 13 --reject pay-3 -r"), "had you said no"),
             ("demo --by-hand".to_owned(), "kill it yourself"),
         ] {
             self.say(&format!("  {name} {command}  {}", paint.of(Paint::Faint, &format!("# {what}"))));

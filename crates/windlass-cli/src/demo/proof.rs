@@ -88,7 +88,7 @@ impl Proof {
         }
         Ok(vec![
             "three invoices, three payments: each exactly once".to_owned(),
-            "the payment that was cut short was started once, and settled by asking the bank".to_owned(),
+            "the one that was cut short was started once, and settled by asking the bank".to_owned(),
             format!(
                 "the journal is whole: {} records, each chained to the one before",
                 self.verified.records.len()
