@@ -1,7 +1,5 @@
 //! How well an index finds: on a public test collection where it is at hand, and on small checks everywhere.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
-
 use std::path::PathBuf;
 
 use windlass_search::{Document, Index, Kind};
