@@ -31,3 +31,8 @@ pub use index::{
     Progress, Ranking, Report, Search, Signals, StoreInfo, Upload, Weights,
 };
 pub use tool::SearchTool;
+
+/// The samples of the guide compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/file-search.md")]
+mod guide {}

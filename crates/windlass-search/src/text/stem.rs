@@ -73,7 +73,7 @@ impl Stemmer {
                 bytes[at] = b'Y';
             }
         }
-        let r1 = ["gener", "commun", "arsen"]
+        let r1 = ["gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter"]
             .iter()
             .find(|start| word.starts_with(**start))
             .map_or_else(|| region(&bytes, 0), |start| start.len());
@@ -157,7 +157,10 @@ impl Stemmer {
             && a == b
             && matches!(b, b'b' | b'd' | b'f' | b'g' | b'm' | b'n' | b'p' | b'r' | b't')
         {
-            self.word.pop();
+            // Not where nothing but a vowel stands before: `add`, `egg`, `off`.
+            if !matches!(*self.word.as_slice(), [b'a' | b'e' | b'o', _, _]) {
+                self.word.pop();
+            }
         } else if self.is_short() {
             self.word.push(b'e');
         }
@@ -173,7 +176,7 @@ impl Stemmer {
     }
 
     fn long_suffixes(&mut self) {
-        const RULES: [(&str, &str); 22] = [
+        const RULES: [(&str, &str); 23] = [
             ("ization", "ize"),
             ("ational", "ate"),
             ("fulness", "ful"),
@@ -183,6 +186,7 @@ impl Stemmer {
             ("biliti", "ble"),
             ("lessli", "less"),
             ("entli", "ent"),
+            ("ogist", "og"),
             ("ation", "ate"),
             ("alism", "al"),
             ("aliti", "al"),
