@@ -114,9 +114,13 @@ fn what_was_typed_before_the_question_does_not_answer_it() {
 
 #[test]
 fn ctrl_c_stops_the_run_and_says_what_became_of_it() {
-    let project = Project::new(GATED_AGENT, GATED);
+    let project = Project::new(GATED_AGENT, &GATED.replace("while", "touch began; while"));
     let mut screen = Screen::start(project.folder(), 40, 80, &["run", ".", "Go.", "--run-id", "stopped"]);
     screen.wait_for("run_command");
+    // Before the command has begun there is nothing that could be in doubt.
+    while !project.file("began").exists() {
+        std::thread::yield_now();
+    }
     screen.press("\x03");
     let (status, shown) = screen.end();
     assert_eq!(status.code(), Some(4), "{shown}");
