@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::client::Era;
 use crate::vars::Variables;
 
 /// How long a server has to come up.
@@ -151,6 +152,7 @@ pub struct ServerConfig {
     pub(crate) name: Arc<str>,
     pub(crate) transport: Transport,
     pub(crate) trust: Trust,
+    pub(crate) era: Option<Era>,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) include: Option<BTreeSet<String>>,
@@ -223,6 +225,7 @@ impl ServerConfig {
             name,
             transport,
             trust: Trust::Untrusted,
+            era: None,
             connect_timeout: CONNECT_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
             include: None,
@@ -290,6 +293,14 @@ impl ServerConfig {
     #[must_use]
     pub fn trusted(mut self) -> Self {
         self.trust = Trust::Trusted;
+        self
+    }
+
+    /// Which life of the protocol the server leads, where that is known. Without this it is found out, which a server
+    /// that answers to what it does not know may mislead.
+    #[must_use]
+    pub fn era(mut self, era: Era) -> Self {
+        self.era = Some(era);
         self
     }
 

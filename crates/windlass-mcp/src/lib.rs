@@ -27,7 +27,7 @@ mod servers;
 mod tools;
 mod vars;
 
-pub use client::{Auth, ConnectError, Era, Hints, ToolInfo};
+pub use client::{Auth, ConnectError, Era, Hints, OAuth, ToolInfo};
 pub use config::{Config, ConfigFileError, Disabled, ServerConfig, Trust};
 pub use names::Naming;
 pub use policy::{Approve, Rule};

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
+use serde_json::Value;
+use windlass::core::Question;
 use windlass::tool::{Receipts, Schemas, Scope, SourceRequest, SourcedTools, ToolSource};
-use windlass::{RunContext, Tool};
+use windlass::{RunContext, Tool, ToolContext};
 
-use crate::client::{Connection, Listing, ToolInfo, call};
+use crate::client::{Answers, Caller, Connection, Listing, ToolInfo, call};
 use crate::names::{self, Naming};
 use crate::policy::{Approve, Filter, effect, passes};
 use crate::schema;
@@ -26,6 +28,7 @@ pub struct McpTools<C = ()> {
     approve: Approve<C>,
     approve_for: BTreeMap<String, Approve<C>>,
     filters: Vec<Filter<C>>,
+    answers: Option<Answers<C>>,
     known: Mutex<VecDeque<Known<C>>>,
 }
 
@@ -50,6 +53,7 @@ impl<C> McpTools<C> {
             approve: Approve::Hints,
             approve_for: BTreeMap::new(),
             filters: Vec::new(),
+            answers: None,
             known: Mutex::default(),
         }
     }
@@ -97,6 +101,20 @@ impl<C: Send + Sync + 'static> McpTools<C> {
             let answer = filter(ctx.clone(), tool.clone());
             async move { answer.await.map_err(|error| error.to_string()) }.boxed()
         }))
+    }
+
+    /// Answers questions of servers at once, while their call is open. Without this, and where the function has no
+    /// answer, the run waits for a person.
+    #[must_use]
+    pub fn answer_questions<Fut>(
+        mut self,
+        answer: impl Fn(ToolContext<C>, Question) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = Option<Value>> + Send + 'static,
+    {
+        self.answers = Some(Arc::new(move |ctx, question| answer(ctx, question).boxed()));
+        self
     }
 
     fn filter_boxed(mut self, filter: Filter<C>) -> Self {
@@ -188,10 +206,13 @@ impl<C: Send + Sync + 'static> McpTools<C> {
         let schemas =
             Schemas { offered: info.input_schema.clone(), checked: schema::checkable(&info.input_schema) };
         let body = {
-            let (connection, info) = (connection.clone(), info.clone());
+            let shared = (connection.clone(), info.clone(), self.answers.clone());
             move |ctx, arguments| {
-                let (connection, info) = (connection.clone(), info.clone());
-                async move { call(&connection, &info, effect, &ctx, arguments).await }
+                let (connection, info, answers) = shared.clone();
+                async move {
+                    let caller = Caller { ctx: &ctx, answers: answers.as_ref() };
+                    call(&connection, &info, effect, &caller, arguments).await
+                }
             }
         };
         let tool = Tool::dynamic_with(name, &info.description, schemas, body)

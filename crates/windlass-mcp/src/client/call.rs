@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam, ClientRequest,
     ElicitResult, ElicitationAction, MetaObject, ProgressToken, RequestId, RequestMetaObject, ServerResult,
@@ -19,33 +20,68 @@ use super::connection::{Connection, Live};
 use super::content::{self, Given};
 use super::flight::{Flights, Word};
 use super::list::ToolInfo;
+use super::oauth;
 use super::question::{Round, accepted, question};
 
 /// How often a server may ask for more before it has to answer.
 const MOST_ROUNDS: usize = 10;
 
+/// How often a server may want to see more before it takes one call.
+const MOST_CHALLENGES: usize = 2;
+
 /// Under which key a server is told what makes this call the same call again.
 const IDEMPOTENCY_KEY: &str = "dev.windlass/idempotencyKey";
+
+/// Answers questions of servers at once, or leaves them to a person.
+pub(crate) type Answers<C> =
+    Arc<dyn Fn(ToolContext<C>, Question) -> BoxFuture<'static, Option<Value>> + Send + Sync>;
+
+/// Who makes a call, and who answers for them.
+pub(crate) struct Caller<'a, C> {
+    pub(crate) ctx: &'a ToolContext<C>,
+    pub(crate) answers: Option<&'a Answers<C>>,
+}
+
+impl<C> Caller<'_, C> {
+    /// The answer to a question, where there is one now.
+    pub(super) async fn answer(&self, question: &Question) -> Option<Value> {
+        if let Some(answer) = self.ctx.reply(question) {
+            return Some(answer.clone());
+        }
+        (self.answers?)(self.ctx.clone(), question.clone()).await
+    }
+}
 
 /// Calls a tool.
 pub(crate) async fn call<C>(
     connection: &Connection,
     tool: &ToolInfo,
     effect: Effect,
-    ctx: &ToolContext<C>,
+    caller: &Caller<'_, C>,
     arguments: Value,
 ) -> Result<Given, ToolError> {
     let arguments = match arguments {
         Value::Object(arguments) => arguments,
         _ => Map::new(),
     };
-    match attempt(connection, tool, ctx, arguments.clone()).await {
+    let mut attempted = attempt(connection, tool, caller, arguments.clone()).await;
+    for _ in 0..MOST_CHALLENGES {
+        let Err(Lost::Challenged(challenge)) = &attempted else { break };
+        if let Err(error) = connection.answer_challenge(challenge).await {
+            return Err(Lost::Unsent(error.to_string()).told(tool));
+        }
+        attempted = attempt(connection, tool, caller, arguments.clone()).await;
+    }
+    match attempted {
         Err(Lost::Unsent(_)) => {}
         Err(Lost::Sent(_)) if effect == Effect::Pure => {}
         other => return other.map_err(|lost| lost.told(tool))?.and_then(content::given),
     }
     // Nothing has come of it, so once more, on a connection of its own.
-    attempt(connection, tool, ctx, arguments).await.map_err(|lost| lost.told(tool))?.and_then(content::given)
+    attempt(connection, tool, caller, arguments)
+        .await
+        .map_err(|lost| lost.told(tool))?
+        .and_then(content::given)
 }
 
 /// A call to which there will be no answer.
@@ -54,13 +90,15 @@ enum Lost {
     Unsent(String),
     /// It may have.
     Sent(String),
+    /// The server wants to see more before it takes it.
+    Challenged(String),
 }
 
 impl Lost {
     fn told(self, tool: &ToolInfo) -> ToolError {
         let ToolInfo { server, name, .. } = tool;
         match self {
-            Self::Unsent(why) => {
+            Self::Unsent(why) | Self::Challenged(why) => {
                 tracing::warn!(%server, %name, %why, "an MCP server cannot be reached");
                 ToolError::tell(format!(
                     "The MCP server `{server}` cannot be reached. The call was not made."
@@ -80,25 +118,25 @@ impl Lost {
 async fn attempt<C>(
     connection: &Connection,
     tool: &ToolInfo,
-    ctx: &ToolContext<C>,
+    caller: &Caller<'_, C>,
     arguments: Map<String, Value>,
 ) -> Result<Result<CallToolResult, ToolError>, Lost> {
     let live = connection.live().await.map_err(|error| Lost::Unsent(error.to_string()))?;
     let mut params = CallToolRequestParams::new(tool.name.to_string()).with_arguments(arguments);
     // Where a person was asked before, the server goes on where it was, and does not begin again.
-    if let Some(round) = Round::before(ctx)
-        && let Err(error) = round.answer(ctx, &mut params)
+    if let Some(round) = Round::before(caller.ctx)
+        && let Err(error) = round.answer(caller, &mut params).await
     {
         return Ok(Err(error));
     }
     for _ in 0..MOST_ROUNDS {
-        let required = match once(connection, &live, tool, ctx, params.clone()).await? {
+        let required = match once(connection, &live, tool, caller, params.clone()).await? {
             Ok(ServerResult::CallToolResult(result)) => return Ok(Ok(result)),
             Ok(ServerResult::InputRequiredResult(required)) => required,
             Ok(_) => return Ok(Err(unreadable(tool))),
             Err(error) => return Ok(Err(error)),
         };
-        if let Err(error) = Round::of(required).answer(ctx, &mut params) {
+        if let Err(error) = Round::of(required).answer(caller, &mut params).await {
             return Ok(Err(error));
         }
     }
@@ -120,11 +158,11 @@ async fn once<C>(
     connection: &Connection,
     live: &Live,
     tool: &ToolInfo,
-    ctx: &ToolContext<C>,
+    caller: &Caller<'_, C>,
     mut params: CallToolRequestParams,
 ) -> Result<Result<ServerResult, ToolError>, Lost> {
     let mut meta = MetaObject::new();
-    meta.insert(IDEMPOTENCY_KEY.to_owned(), ctx.idempotency_key().into());
+    meta.insert(IDEMPOTENCY_KEY.to_owned(), caller.ctx.idempotency_key().into());
     params.meta = Some(RequestMetaObject::from(meta));
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
     let sent = live.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
@@ -136,7 +174,7 @@ async fn once<C>(
         token: handle.progress_token.clone(),
         request: Some(handle.id.clone()),
     };
-    let answer = listen(ctx, handle.await_response(), words).await;
+    let answer = listen(caller, handle.await_response(), words).await;
     flight.request = None;
     match answer {
         Err(question) => Ok(Err(ToolError::ask(question))),
@@ -149,14 +187,17 @@ async fn once<C>(
             tracing::warn!(server = %tool.server, tool = %tool.name, %error, "an answer cannot be read");
             Ok(Err(unreadable(tool)))
         }
-        Ok(Err(error)) => Err(Lost::Sent(connection.explain(live, &error))),
+        Ok(Err(error)) => Err(match oauth::challenge(&error) {
+            Some(challenge) => Lost::Challenged(challenge),
+            None => Lost::Sent(connection.explain(live, &error)),
+        }),
     }
 }
 
 /// Waits for the answer, and passes on what comes before it. Where the server had a question that nobody has answered
 /// yet, it was told so, and the question is what came of it.
 async fn listen<C>(
-    ctx: &ToolContext<C>,
+    caller: &Caller<'_, C>,
     answer: impl Future<Output = Result<ServerResult, ServiceError>>,
     mut words: mpsc::Receiver<Word>,
 ) -> Result<Result<ServerResult, ServiceError>, Question> {
@@ -174,7 +215,7 @@ async fn listen<C>(
             }
         };
         match word {
-            Word::Progress(progress) => ctx.progress(json!({
+            Word::Progress(progress) => caller.ctx.progress(json!({
                 "progress": progress.progress,
                 "total": progress.total,
                 "message": progress.message,
@@ -183,8 +224,8 @@ async fn listen<C>(
                 let question = question(&params);
                 // An earlier kind of server waits for the answer while the call is open. A person may take days, so
                 // it is told that there is none for now; with the answer the call is made anew, and answered at once.
-                let result = match ctx.reply(&question) {
-                    Some(answer) => accepted(answer),
+                let result = match caller.answer(&question).await {
+                    Some(answer) => accepted(&answer),
                     None => {
                         asked.get_or_insert(question);
                         ElicitResult::new(ElicitationAction::Cancel)

@@ -8,6 +8,7 @@ use rmcp::model::{ProtocolVersion, SubscriptionFilter};
 use rmcp::service::{
     ClientCacheConfig, ClientLifecycleMode, ClientServiceExt, Peer, RoleClient, RunningService, ServiceError,
 };
+use rmcp::transport::auth::AuthClient;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -16,8 +17,8 @@ use super::child::{self, Child, Tail};
 use super::flight::Flights;
 use super::handler::Handler;
 use super::list::{self, Listing};
-use super::{Era, http};
-use crate::config::{ServerConfig, Transport};
+use super::{Auth, Era, http, oauth};
+use crate::config::{HttpConfig, ServerConfig, Transport};
 
 /// How long to wait before a server that could not be reached is tried again. Twice as long each time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -79,6 +80,8 @@ struct State {
     live: Option<Arc<Live>>,
     listed: Option<Listed>,
     failed: Option<Failed>,
+    /// What lets us in, where the address asks for it.
+    let_in: Option<AuthClient<reqwest::Client>>,
     is_closed: bool,
 }
 
@@ -142,7 +145,7 @@ impl Connection {
         {
             return Err(failed.error.clone());
         }
-        match self.connect().await {
+        match self.connect(&mut state.let_in).await {
             Ok(live) => {
                 state.failed = None;
                 Ok(state.live.insert(Arc::new(live)).clone())
@@ -157,12 +160,14 @@ impl Connection {
         }
     }
 
-    async fn connect(&self) -> Result<Live, ConnectError> {
+    async fn connect(&self, let_in: &mut Option<AuthClient<reqwest::Client>>) -> Result<Live, ConnectError> {
         let handler = Handler::default();
         let (flights, changes) = (handler.flights.clone(), handler.changes.clone());
-        let mode = ClientLifecycleMode::Auto {
-            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-            legacy_version: None,
+        let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
+        let mode = match self.config.era {
+            None => ClientLifecycleMode::Auto { preferred_versions, legacy_version: None },
+            Some(Era::Modern) => ClientLifecycleMode::Discover { preferred_versions },
+            Some(Era::Legacy) => ClientLifecycleMode::Initialize,
         };
         let after = self.config.connect_timeout;
         let handshake = |why: String, said: String| ConnectError::Handshake { why, said };
@@ -182,12 +187,38 @@ impl Connection {
                 }
             }
             Transport::Http(http) => {
-                let transport = http::transport(http).map_err(|why| handshake(why, String::new()))?;
-                let service = tokio::time::timeout(after, handler.serve_with_lifecycle(transport, mode))
-                    .await
-                    .map_err(|_| ConnectError::TooSlow { after, said: String::new() })?
-                    .map_err(|error| handshake(in_full(&error), String::new()))?;
-                (service, None)
+                let wrong = |why: String| handshake(why, String::new());
+                let late = |_| ConnectError::TooSlow { after, said: String::new() };
+                let serve = |let_in: Option<AuthClient<reqwest::Client>>| {
+                    let (handler, mode) = (handler.clone(), mode.clone());
+                    async move {
+                        let served = match let_in {
+                            Some(client) => {
+                                handler
+                                    .serve_with_lifecycle(http::transport(http, client).map_err(wrong)?, mode)
+                                    .await
+                            }
+                            None => {
+                                let client = http::client().map_err(wrong)?;
+                                handler
+                                    .serve_with_lifecycle(http::transport(http, client).map_err(wrong)?, mode)
+                                    .await
+                            }
+                        };
+                        Ok::<_, ConnectError>(served)
+                    }
+                };
+                let mut served = tokio::time::timeout(after, serve(let_in.clone())).await.map_err(late)??;
+                if let (Err(error), Some(Auth::OAuth(oauth))) = (&served, &http.auth)
+                    && let Some(challenge) = error.auth_challenge()
+                {
+                    // A person may have to say yes, which takes as long as it takes: that is the visit's to bound.
+                    let before = let_in.take();
+                    *let_in =
+                        Some(oauth.authorise(&http.url, challenge, before.as_ref()).await.map_err(wrong)?);
+                    served = tokio::time::timeout(after, serve(let_in.clone())).await.map_err(late)??;
+                }
+                (served.map_err(|error| wrong(in_full(&error)))?, None)
             }
         };
         let peer = service.peer().clone();
@@ -229,11 +260,17 @@ impl Connection {
         {
             return Ok(listed.listing.clone());
         }
+        let late = |_| "it did not list its tools in time".to_owned();
         let asking = list::list(&live.peer, &self.config.name);
-        let (mut new, lasting) = tokio::time::timeout(self.config.connect_timeout, asking)
-            .await
-            .map_err(|_| "it did not list its tools in time".to_owned())?
-            .map_err(|error| format!("it did not list its tools: {}", self.explain(&live, &error)))?;
+        let mut listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
+        let mut live = live;
+        if let Some(challenge) = listed.as_ref().err().and_then(oauth::challenge) {
+            live = self.let_in_again(&mut state, &challenge).await.map_err(|error| error.to_string())?;
+            let asking = list::list(&live.peer, &self.config.name);
+            listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
+        }
+        let (mut new, lasting) =
+            listed.map_err(|error| format!("it did not list its tools: {}", self.explain(&live, &error)))?;
         new.tools.retain(|tool| self.config.takes(&tool.name));
         let until = match (live.era, live.tells) {
             (_, true) | (Era::Legacy, false) => None,
@@ -245,6 +282,28 @@ impl Connection {
         };
         state.listed = Some(Listed { listing: listing.clone(), generation: live.generation, changes, until });
         Ok(listing)
+    }
+
+    /// Answers a server that wants to see more before it takes a request, and connects anew.
+    pub(super) async fn answer_challenge(&self, challenge: &str) -> Result<Arc<Live>, ConnectError> {
+        self.let_in_again(&mut *self.state.lock().await, challenge).await
+    }
+
+    async fn let_in_again(&self, state: &mut State, challenge: &str) -> Result<Arc<Live>, ConnectError> {
+        let failed = |why| ConnectError::Handshake { why, said: String::new() };
+        match &self.config.transport {
+            Transport::Http(HttpConfig { url, auth: Some(Auth::OAuth(oauth)), .. }) => {
+                let before = state.let_in.take();
+                state.let_in = Some(oauth.authorise(url, challenge, before.as_ref()).await.map_err(failed)?);
+            }
+            Transport::Http(_) | Transport::Stdio(_) => {
+                return Err(failed("it asks to be let in; hint: `.auth(…)` on the server".to_owned()));
+            }
+        }
+        if let Some(live) = state.live.take() {
+            live.close().await;
+        }
+        self.live_in(state).await
     }
 
     pub(super) fn explain(&self, live: &Live, error: &ServiceError) -> String {

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpClientTransportConfig};
 
+use super::OAuth;
 use crate::config::HttpConfig;
 
 /// How many redirects are followed. Only to the same place, and only those that keep what was sent.
@@ -17,6 +18,8 @@ const REDIRECTS: usize = 5;
 pub enum Auth {
     /// A token that is sent along.
     Bearer(String),
+    /// OAuth, when the address asks for it.
+    OAuth(OAuth),
 }
 
 impl Auth {
@@ -26,9 +29,11 @@ impl Auth {
     }
 }
 
-pub(super) fn transport(
+/// Speaks through `client` to the address, with its headers.
+pub(super) fn transport<S: StreamableHttpClient + Send + 'static>(
     config: &HttpConfig,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+    client: S,
+) -> Result<StreamableHttpClientTransport<S>, String> {
     let mut headers = HashMap::new();
     for (name, value) in &config.headers {
         let known =
@@ -43,9 +48,9 @@ pub(super) fn transport(
     settings.allow_stateless = true;
     match &config.auth {
         Some(Auth::Bearer(token)) => settings.auth_header = Some(token.clone()),
-        None => {}
+        Some(Auth::OAuth(_)) | None => {}
     }
-    Ok(StreamableHttpClientTransport::with_client(client()?, settings))
+    Ok(StreamableHttpClientTransport::with_client(client, settings))
 }
 
 /// Connections are not kept for the next request: one whose last answer was not read to its end is slow to be used

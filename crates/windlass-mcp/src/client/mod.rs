@@ -8,13 +8,15 @@ mod flight;
 mod handler;
 mod http;
 mod list;
+mod oauth;
 mod question;
 
 pub use connection::ConnectError;
 pub use http::Auth;
 pub use list::{Hints, ToolInfo};
+pub use oauth::OAuth;
 
-pub(crate) use call::call;
+pub(crate) use call::{Answers, Caller, call};
 pub(crate) use connection::Connection;
 pub(crate) use list::Listing;
 

@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use windlass::core::Question;
 use windlass::{ToolContext, ToolError};
 
+use super::call::Caller;
+
 /// Where in a question's schema the server's own part is.
 const PLACE: &str = "x-mcp";
 
@@ -37,9 +39,9 @@ impl Round {
     }
 
     /// Puts the answers into the next request; or asks the first question that has none.
-    pub(super) fn answer<C>(
+    pub(super) async fn answer<C>(
         self,
-        ctx: &ToolContext<C>,
+        caller: &Caller<'_, C>,
         params: &mut CallToolRequestParams,
     ) -> Result<(), ToolError> {
         let mut responses = BTreeMap::new();
@@ -50,8 +52,8 @@ impl Round {
             let mut question = question(&request.params);
             let schema = question.schema.get_or_insert_with(|| json!({}));
             schema[PLACE] = json!({ "request": name, "round": self });
-            let Some(answer) = ctx.reply(&question) else { return Err(ToolError::ask(question)) };
-            responses.insert(name.clone(), serde_json::to_value(accepted(answer)).unwrap_or_default());
+            let Some(answer) = caller.answer(&question).await else { return Err(ToolError::ask(question)) };
+            responses.insert(name.clone(), serde_json::to_value(accepted(&answer)).unwrap_or_default());
         }
         params.input_responses = (!responses.is_empty()).then_some(responses);
         params.request_state = self.state;
