@@ -19,6 +19,7 @@ const LICENCES: &[&str] = &[
     "Apache-2.0 OR ISC OR MIT",
     "Apache-2.0 OR MIT",
     "Apache-2.0 WITH LLVM-exception OR Apache-2.0 OR MIT",
+    "BSD-2-Clause OR Apache-2.0 OR MIT",
     "BSD-3-Clause",
     "ISC",
     "MIT OR Apache-2.0",
@@ -43,6 +44,16 @@ const BANNED: &[(&str, &str)] = &[
 
 /// Crates that are there in several versions, and why nothing can be done about it today.
 const DUPLICATES: &[(&str, &str)] = &[
+    ("base64", "oauth2, behind rmcp, is at 0.22"),
+    ("block-buffer", "sha2 0.10, behind oauth2, brings it"),
+    ("cpufeatures", "sha2 0.10, behind oauth2, brings it"),
+    ("crypto-common", "sha2 0.10, behind oauth2, brings it"),
+    ("digest", "sha2 0.10, behind oauth2, brings it"),
+    ("rand", "oauth2, behind rmcp, is at 0.8"),
+    ("rand_core", "rand 0.8, behind oauth2, brings it"),
+    ("sha2", "oauth2, behind rmcp, is at 0.10"),
+    ("thiserror", "oauth2, behind rmcp, is at 1"),
+    ("thiserror-impl", "thiserror 1, behind oauth2, brings it"),
     ("getrandom", "ring, behind rustls, is at 0.2"),
     ("miniz_oxide", "png asks for 0.8, and flate2 below it for 0.9"),
     ("syn", "our macros are at 3; many derives are at 2"),

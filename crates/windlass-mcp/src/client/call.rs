@@ -8,7 +8,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam, ClientRequest,
-    ElicitResult, ElicitationAction, MetaObject, ProgressToken, RequestId, RequestMetaObject, ServerResult,
+    ElicitResult, ElicitationAction, MetaObject, ProgressNotificationParam, ProgressToken, RequestId,
+    RequestMetaObject, ServerResult,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
 use serde_json::{Map, Value, json};
@@ -28,6 +29,9 @@ const MOST_ROUNDS: usize = 10;
 
 /// How often a server may want to see more before it takes one call.
 const MOST_CHALLENGES: usize = 2;
+
+/// How often what came last is looked for once the answer is there.
+const LAST_WORDS: usize = 4;
 
 /// Under which key a server is told what makes this call the same call again.
 const IDEMPOTENCY_KEY: &str = "dev.windlass/idempotencyKey";
@@ -208,6 +212,13 @@ async fn listen<C>(
             biased;
             Some(word) = words.recv() => word,
             answer = &mut answer => {
+                // What was sent before the answer may be handed over a moment after it.
+                for _ in 0..LAST_WORDS {
+                    tokio::task::yield_now().await;
+                    while let Ok(Word::Progress(progress)) = words.try_recv() {
+                        tell(caller, progress);
+                    }
+                }
                 return match asked {
                     Some(question) => Err(question),
                     None => Ok(answer),
@@ -215,11 +226,7 @@ async fn listen<C>(
             }
         };
         match word {
-            Word::Progress(progress) => caller.ctx.progress(json!({
-                "progress": progress.progress,
-                "total": progress.total,
-                "message": progress.message,
-            })),
+            Word::Progress(progress) => tell(caller, progress),
             Word::Question(params, reply) => {
                 let question = question(&params);
                 // An earlier kind of server waits for the answer while the call is open. A person may take days, so
@@ -235,6 +242,11 @@ async fn listen<C>(
             }
         }
     }
+}
+
+fn tell<C>(caller: &Caller<'_, C>, progress: ProgressNotificationParam) {
+    let ProgressNotificationParam { progress, total, message, .. } = progress;
+    caller.ctx.progress(json!({ "progress": progress, "total": total, "message": message }));
 }
 
 /// A call under way. Where it is dropped before its answer, the server is told to stop.

@@ -32,24 +32,13 @@ pub(super) fn given(result: CallToolResult) -> Result<Given, ToolError> {
     let mut parts: Vec<Part> = result.content.into_iter().take(MOST_PARTS).map(part).collect();
     if let Some(structured) = result.structured_content {
         // Servers should say the same in words. Where they do, once is enough.
-        let is_said = parts.iter().any(|part| match part {
-            Part::Text(Text(text)) => {
-                serde_json::from_str::<Value>(text).is_ok_and(|said| said == structured)
-            }
-            Part::Image(_) | Part::File(_) => false,
-        });
-        if !is_said {
+        let words: String = parts.iter().filter_map(Part::text).collect();
+        if !is_said(&structured, &words) {
             parts.push(Part::Text(Text(structured.to_string())));
         }
     }
     if failed {
-        let words: Vec<&str> = parts
-            .iter()
-            .filter_map(|part| match part {
-                Part::Text(Text(text)) => Some(text.as_str()),
-                Part::Image(_) | Part::File(_) => None,
-            })
-            .collect();
+        let words: Vec<&str> = parts.iter().filter_map(Part::text).collect();
         let words = words.join("\n");
         return Err(ToolError::tell(if words.is_empty() { "the tool failed".to_owned() } else { words }));
     }
@@ -58,6 +47,26 @@ pub(super) fn given(result: CallToolResult) -> Result<Given, ToolError> {
         [Part::Text(Text(text))] => Given::Text(std::mem::take(text)),
         _ => Given::Parts(parts),
     })
+}
+
+impl Part {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(Text(text)) => Some(text),
+            Self::Image(_) | Self::File(_) => None,
+        }
+    }
+}
+
+/// Whether words say all that a value holds.
+fn is_said(value: &Value, words: &str) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(_) | Value::Number(_) => words.contains(&value.to_string()),
+        Value::String(text) => words.contains(text.as_str()),
+        Value::Array(items) => !words.is_empty() && items.iter().all(|item| is_said(item, words)),
+        Value::Object(fields) => !words.is_empty() && fields.values().all(|field| is_said(field, words)),
+    }
 }
 
 fn part(block: ContentBlock) -> Part {
