@@ -34,3 +34,8 @@ pub use policy::{Approve, Rule};
 pub use serve::{McpServer, ServeError};
 pub use servers::{Report, ServerReport, ServerState, Servers, ServersError};
 pub use tools::McpTools;
+
+/// The samples of the guide compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/mcp.md")]
+pub struct Guide;
