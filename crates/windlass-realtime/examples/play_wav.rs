@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use windlass::agent::Agent;
+use windlass::prelude::*;
 use windlass_realtime::audio::{AudioFormat, Wav, resample};
 use windlass_realtime::openai::OpenAi;
 use windlass_realtime::settings::{LiveSettings, SilenceDetection, TurnDetection};
@@ -15,6 +15,12 @@ use windlass_realtime::testing::{Loopback, Reply, tone};
 use windlass_realtime::{LiveEvent, LiveItemKind, Realtime};
 
 type Failure = Box<dyn std::error::Error>;
+
+/// The state of an order.
+#[tool(effect = pure)]
+async fn order(number: u32) -> String {
+    format!("order {number} is on its way")
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
@@ -33,19 +39,22 @@ async fn main() -> Result<(), Failure> {
 
     let turns = TurnDetection::Silence(SilenceDetection::default());
     let settings = LiveSettings { turns, ..LiveSettings::default() };
-    let session = Realtime::new(Agent::new("guide"), model).settings(settings).connect().await?;
+    let agent = Agent::new("guide").instructions("Answer briefly.").tools((order,));
+    let session = Realtime::new(agent, model).settings(settings).connect().await?;
     let mut events = session.events();
     let microphone = {
         let session = session.clone();
-        let mut samples = resample(&question.samples, question.rate, 24_000);
-        // A microphone goes on when nobody speaks, and that is how the end of the question is heard.
-        samples.extend(vec![0; 24_000]);
+        let samples = resample(&question.samples, question.rate, 24_000);
         tokio::spawn(async move {
-            for piece in samples.chunks(480) {
-                if session.hear(AudioFormat::Pcm24k.encode(piece)).is_err() {
+            // A microphone goes on when nobody speaks, and that is how the end of the question is heard.
+            let silence = std::iter::repeat_n(vec![0; 480], 50 * 60);
+            let pieces = samples.chunks(480).map(<[i16]>::to_vec).chain(silence);
+            let mut ticks = tokio::time::interval(Duration::from_millis(20));
+            for piece in pieces {
+                ticks.tick().await;
+                if session.hear(AudioFormat::Pcm24k.encode(&piece)).is_err() {
                     return;
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
     };
@@ -53,13 +62,20 @@ async fn main() -> Result<(), Failure> {
     while let Some(event) = events.next().await {
         match event {
             LiveEvent::Audio(chunk) => heard.extend(AudioFormat::Pcm24k.decode(&chunk.bytes)),
-            LiveEvent::TurnEnded { .. } => break,
+            LiveEvent::TurnEnded { metrics, .. } => {
+                println!("first speech after {:?}", metrics.to_first_audio);
+                if !heard.is_empty() {
+                    break;
+                }
+            }
+            LiveEvent::CallSettled { call, output, .. } => println!("call {call}: {}", output.text()),
+            LiveEvent::Error(error) => println!("error: {error}"),
             LiveEvent::Closed(reason) => return Err(format!("the session ended: {reason:?}").into()),
             _ => {}
         }
     }
-    microphone.await?;
     let report = session.close().await;
+    microphone.await?;
     for item in report.history.items() {
         if let LiveItemKind::Message { role, .. } = &item.kind {
             println!("{role:?}: {}", item.text());
