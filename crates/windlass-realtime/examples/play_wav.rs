@@ -70,6 +70,7 @@ async fn main() -> Result<(), Failure> {
             }
             LiveEvent::CallSettled { call, output, .. } => println!("call {call}: {}", output.text()),
             LiveEvent::Error(error) => println!("error: {error}"),
+            LiveEvent::Disconnected { reason, .. } => println!("disconnected: {reason}"),
             LiveEvent::Closed(reason) => return Err(format!("the session ended: {reason:?}").into()),
             _ => {}
         }
