@@ -19,7 +19,7 @@ pub trait Dial: Send + Sync + 'static {
     fn dial<'a>(&'a self, address: &'a Uri) -> BoxFuture<'a, Result<Box<dyn ReadWrite>, ConnectError>>;
 }
 
-/// TCP, and TLS over it for `wss` addresses where the feature `tls` is on.
+/// TCP. There is no TLS here yet: `wss` addresses are refused, and need a dialer of the application's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tcp;
 
@@ -52,5 +52,5 @@ impl Dial for Tcp {
 }
 
 async fn secret(_: &str, _: TcpStream) -> Result<Box<dyn ReadWrite>, ConnectError> {
-    Err(ConnectError::fatal("wss:// needs the feature `tls` of windlass-realtime"))
+    Err(ConnectError::fatal("wss:// needs a dialer that speaks TLS; hint: `OpenAi::dial` takes one"))
 }
