@@ -19,7 +19,7 @@ pub trait Dial: Send + Sync + 'static {
     fn dial<'a>(&'a self, address: &'a Uri) -> BoxFuture<'a, Result<Box<dyn ReadWrite>, ConnectError>>;
 }
 
-/// TCP. There is no TLS here yet: `wss` addresses are refused, and need a dialer of the application's.
+/// TCP, with TLS over it for `wss` addresses (feature `tls`, on by default).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tcp;
 
@@ -51,6 +51,19 @@ impl Dial for Tcp {
     }
 }
 
+#[cfg(feature = "tls")]
+async fn secret(host: &str, stream: TcpStream) -> Result<Box<dyn ReadWrite>, ConnectError> {
+    match windlass_tls::over(stream, host).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        // A certificate does not come to be trusted by asking again.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            Err(ConnectError::fatal(format!("`{host}` is not trusted: {error}")))
+        }
+        Err(error) => Err(ConnectError::new(format!("there is no safe connection to `{host}`: {error}"))),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
 async fn secret(_: &str, _: TcpStream) -> Result<Box<dyn ReadWrite>, ConnectError> {
-    Err(ConnectError::fatal("wss:// needs a dialer that speaks TLS; hint: `OpenAi::dial` takes one"))
+    Err(ConnectError::fatal("wss:// needs the feature `tls` of windlass-realtime, which is switched off"))
 }

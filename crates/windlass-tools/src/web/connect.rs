@@ -30,7 +30,7 @@ pub(super) async fn get(url: &Url, addresses: &[SocketAddr], most: usize) -> Res
     match url.scheme {
         Scheme::Http => ask(TokioIo::new(stream), url, most).await,
         Scheme::Https => {
-            let stream = tls::over(stream, url.host())
+            let stream = windlass_tls::over(stream, url.host())
                 .await
                 .map_err(|error| format!("is not safe to talk to: {error}"))?;
             ask(TokioIo::new(stream), url, most).await
@@ -78,41 +78,5 @@ struct Ends<T>(tokio::task::JoinHandle<T>);
 impl<T> Drop for Ends<T> {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-mod tls {
-    use std::io;
-    use std::sync::{Arc, OnceLock};
-
-    use tokio::net::TcpStream;
-    use tokio_rustls::TlsConnector;
-    use tokio_rustls::client::TlsStream;
-    use tokio_rustls::rustls::crypto::ring;
-    use tokio_rustls::rustls::pki_types::ServerName;
-    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-
-    pub(super) async fn over(stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        TlsConnector::from(trusted()?).connect(name, stream).await
-    }
-
-    /// Whom this machine trusts, read once.
-    fn trusted() -> io::Result<Arc<ClientConfig>> {
-        static TRUSTED: OnceLock<Arc<ClientConfig>> = OnceLock::new();
-        if let Some(config) = TRUSTED.get() {
-            return Ok(config.clone());
-        }
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            return Err(io::Error::other("this machine has no certificates to check servers with"));
-        }
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(TRUSTED.get_or_init(|| Arc::new(config)).clone())
     }
 }
