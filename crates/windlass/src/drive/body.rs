@@ -10,8 +10,9 @@ use futures_util::FutureExt;
 use tokio::task::{JoinError, JoinHandle};
 use windlass_core::{CallEndedLate, Entry, How, OutputContent, Question, Runnable};
 
-use super::call::{CallWork, Given, given_for_error, given_for_timeout, unless_stopped};
+use super::call::{CallWork, unless_stopped};
 use super::secret::{self, SECRET, Visibility};
+use super::told::{Given, given_for_error, given_for_timeout};
 use super::{Driver, Halt, lock};
 use crate::error::readable;
 use crate::event::EventKind;

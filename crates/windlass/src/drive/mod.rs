@@ -19,6 +19,7 @@ mod nested;
 mod prepare;
 mod receipt;
 mod secret;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;

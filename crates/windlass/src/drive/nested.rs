@@ -9,7 +9,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::{CallPath, End, Entry, How, Run, RunId, Started};
 
 use super::body::deadline;
-use super::call::{CallEnd, CallWork, Given, given_for_error, given_for_timeout};
+use super::call::{CallEnd, CallWork};
+use super::told::{Given, given_for_error, given_for_timeout};
 use super::{Driver, Halt, Stop, leaving};
 use crate::agent::{Agent, AgentTool, Graph, Target};
 use crate::error::{RunError, readable};

@@ -12,8 +12,8 @@ use windlass_core::{
     call_digest,
 };
 
-use super::call::shortened;
 use super::secret::{self, Marked, Visibility};
+use super::told::shortened;
 use super::{Driver, Halt};
 use crate::agent::{Agent, Found, Graph, Target, Toolset};
 use crate::error::ConfigError;
