@@ -19,7 +19,7 @@ INSERT INTO meta VALUES ('generation', 0), ('next_chunk', 1), ('chunks', 0);
 CREATE TABLE stores (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, description TEXT, created INTEGER NOT NULL, active INTEGER NOT NULL,
     metadata TEXT NOT NULL, expires_days INTEGER
-) WITHOUT ROWID;
+);
 INSERT INTO stores VALUES ('vs_default', 'default', NULL, unixepoch(), unixepoch(), '{}', NULL);
 CREATE TABLE roots (store TEXT NOT NULL, path TEXT NOT NULL, attributes TEXT NOT NULL, PRIMARY KEY (store, path))
     WITHOUT ROWID;

@@ -115,7 +115,7 @@ impl Index {
     /// All stores, the newest first.
     pub fn stores(&self) -> Result<Vec<StoreInfo>, SearchError> {
         self.inner.read(|db| {
-            db.prepare_cached(&format!("{STORES} ORDER BY created DESC, id DESC"))?
+            db.prepare_cached(&format!("{STORES} ORDER BY created DESC, stores.rowid DESC"))?
                 .query_map([], read_store)?
                 .collect()
         })
