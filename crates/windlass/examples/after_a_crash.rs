@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let moving = Arc::new(Notify::new());
 
     // Who drives a run owns it, by a lease that it keeps renewing. It is half a minute, unless one says otherwise.
-    let lease = Duration::from_millis(20);
+    let lease = Duration::from_millis(500);
     let agent = bank([Reply::call("c1", "transfer", json!({ "cents": 5_000 }))]);
     let run =
         agent.run_with("Send Bo 50 euros.", moving.clone()).run_id("run-1").store(store.clone()).lease(lease);

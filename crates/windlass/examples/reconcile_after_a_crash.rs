@@ -53,7 +53,7 @@ fn clerk(model: &ScriptedModel) -> Agent<Bank> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (store, bank) = (Arc::new(MemoryStore::default()), Arc::new(Bank::default()));
-    let lease = Duration::from_millis(20);
+    let lease = Duration::from_millis(500);
 
     let model = ScriptedModel::new([Reply::call("c1", "transfer", json!({ "cents": 5_000 }))]);
     let run = clerk(&model).run_with("Send Bo 50 euros.", bank.clone()).run_id("run-1").store(store.clone());

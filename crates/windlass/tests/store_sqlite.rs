@@ -325,7 +325,7 @@ async fn a_decision_about_one_doubt_does_not_settle_the_next() {
     let did = Arc::new(Mutex::new(Vec::new()));
     let stuck =
         |replies: Vec<Reply>| Agent::new("bank").model(ScriptedModel::new(replies)).tools((transfer,));
-    let lease = Duration::from_millis(30);
+    let lease = Duration::from_millis(500);
     // The process dies in the body, again and again.
     let dies = async |started: usize, driver: windlass::RunBuilder<Mutex<Vec<String>>>| {
         let process = tokio::spawn(driver.lease(lease).into_future());
