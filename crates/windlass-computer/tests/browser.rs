@@ -171,7 +171,13 @@ async fn only_listed_sites_are_visited_by_whatever_way() {
             "const f = document.createElement('iframe'); f.src = '{elsewhere}'; document.body.append(f); 1"
         ),
     ] {
-        browser.navigate(&pages.url("play.html")).await.expect("it is listed");
+        // A visit that was refused may still be ending, and then takes the page along.
+        let is_there = soon(async || {
+            browser.navigate(&pages.url("play.html")).await.expect("it is listed");
+            let there = browser.evaluate("document.getElementById('tab') !== null").await;
+            there.is_ok_and(|there| there == true)
+        });
+        assert!(is_there.await, "the page opens");
         browser.notes();
         browser.evaluate(&script).await.expect("the script runs");
         click(&browser, 620, 175).await;
