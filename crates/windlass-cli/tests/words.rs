@@ -127,15 +127,16 @@ fn a_fork_goes_another_way_and_the_first_run_stays() {
 }
 
 #[test]
-fn a_fork_does_not_begin_inside_a_call() {
+fn a_fork_inside_a_call_finds_out_how_it_ended() {
     let project = project();
     project.windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes"]);
     let held = project.windlass(&["show", "one", "--json"]);
     let steps = held.objects()[0]["steps"].as_array().expect("there are steps").clone();
     let started = steps.iter().find(|step| step["entry"]["type"] == "call_started").expect("it ran");
-    let ran = project.windlass(&["fork", "one", "--at", &started["seq"].to_string()]);
-    assert_eq!(ran.code, Some(2), "{}", ran.noted);
-    assert!(ran.noted.contains("it is not known how w1 ended"), "{}", ran.noted);
+    let at = started["seq"].to_string();
+    let ran = project.windlass(&["fork", "one", "--at", &at, "--id", "two", "--resume"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.noted);
+    assert!(ran.noted.contains("had happened already, not done again"), "{}", ran.noted);
 }
 
 #[test]

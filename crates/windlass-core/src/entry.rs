@@ -1,5 +1,6 @@
 //! Journal entries: everything that happened to a run, in order. The run's state is what they add up to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,10 @@ pub struct Origin {
     pub run: RunId,
     /// The record of it at which the fork was made.
     pub seq: u64,
+    /// The calls whose bodies had started there and had not ended, and the run by whose name the world knows each:
+    /// a fork goes on with them under the keys that they had.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub under_way: BTreeMap<CallId, RunId>,
 }
 
 /// The model answered.

@@ -1,41 +1,35 @@
 //! `windlass fork`, `diff`, `export` and `verify`: what can be done with a journal. All of it is replay.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use windlass::core::time::{Change, Verified, diff, fork, verify, verify_text};
-use windlass::core::{
-    CallPath, Chain, Decision, Digest, Entry, How, OutputContent, Reach, Record, RunId, to_text,
-};
-use windlass::store::{Durability, LeaseClaim, RunStatus, Store, StoredRun, paused};
+use windlass::core::time::{Change, Verified, diff, verify, verify_text};
+use windlass::core::{CallPath, Decision, Digest, How, OutputContent, Reach, RunId, to_text};
+use windlass::store::{Store, fork, paused};
 
-use super::resume::{go_on, now};
+use super::resume::go_on;
 use crate::args::{Args, DiffArgs, DriveArgs, ExportArgs, ForkArgs, ForkChange, VerifyArgs};
 use crate::live::{AGENT_NOTE, person};
 use crate::problem::{Exit, Problem};
 use crate::project::{Project, new_run_id, pick};
 use crate::term::{Form, Paint, Term, clip};
 
-/// How long the command owns a fork that it writes.
-const WRITING: std::time::Duration = std::time::Duration::from_secs(30);
-
 pub(crate) async fn fork_run(args: &Args, asked: &ForkArgs, term: &Term) -> Result<Exit, Problem> {
     let store = Project::find(args)?.open()?;
     let stored = pick(&*store, Some(&asked.run), |_| true).await?;
-    let records = paused(&*store, &stored.run).await?.record().journal().to_vec();
-    let at = asked.at.unwrap_or(records.len().saturating_sub(1) as u64);
-    nothing_under_way(&records, at)?;
+    let at = asked.at.unwrap_or(stored.records.saturating_sub(1));
     let id = asked.id.as_deref().map_or_else(new_run_id, RunId::from);
-    let forked = fork(&records, at, id.clone(), change(&asked.change)?).map_err(|error| {
-        Problem::new(error.to_string())
-            .hint(format!("`windlass show {} --journal` numbers the records", stored.run))
-    })?;
-    write(&*store, &id, &stored, &forked).await?;
+    let forked =
+        fork(&*store, &stored.run, at, id.clone(), change(&asked.change)?).await.map_err(|error| {
+            let hint = format!("`windlass show {} --journal` numbers the records", stored.run);
+            Problem::new(error.to_string()).hint(hint)
+        })?;
+    if let Some(agent) = store.artefact(&stored.run, AGENT_NOTE).await? {
+        store.keep_artefact(&id, AGENT_NOTE, &agent).await?;
+    }
     match term.form() {
         Form::Json => {
-            let value =
-                json!({ "type": "fork", "run": id, "of": stored.run, "at": at, "records": forked.len() });
+            let value = json!({ "type": "fork", "run": id, "of": stored.run, "at": at, "records": forked.record().journal().len() });
             term.say_json(&value);
         }
         Form::Human => term.say(format!("run {id} is a fork of {} at record {at}", stored.run)),
@@ -51,45 +45,6 @@ pub(crate) async fn fork_run(args: &Args, asked: &ForkArgs, term: &Term) -> Resu
         ));
     }
     Ok(Exit::Done)
-}
-
-/// A call that had started and not ended there would be made again by the fork, under another key than that which
-/// the world knows it by. So a fork begins where nothing is under way.
-fn nothing_under_way(records: &[Record], at: u64) -> Result<(), Problem> {
-    let mut under_way: BTreeSet<CallPath> = BTreeSet::new();
-    let mut there = Vec::new();
-    for record in records {
-        match &record.entry {
-            Entry::CallStarted(started) => {
-                under_way.insert(CallPath::new(&record.path, started.call.clone()));
-            }
-            Entry::CallSettled(settled) => {
-                under_way.remove(&CallPath::new(&record.path, settled.call.clone()));
-            }
-            Entry::HandedOff(handed) => {
-                under_way.remove(&CallPath::new(&record.path, handed.call.clone()));
-            }
-            _ => {}
-        }
-        if record.seq == at {
-            there = under_way.iter().map(ToString::to_string).collect();
-        }
-        if record.seq >= at && under_way.is_empty() {
-            let (seq, calls) = (record.seq, there.join(", "));
-            return if there.is_empty() {
-                Ok(())
-            } else {
-                Err(Problem::usage(format!("at record {at} it is not known how {calls} ended"))
-                    .hint(format!("--at {seq} is the next record at which nothing is under way")))
-            };
-        }
-    }
-    // The machine says what is wrong with a record that is not there.
-    if there.is_empty() {
-        return Ok(());
-    }
-    Err(Problem::usage(format!("at record {at} it is not known how {} ended", there.join(", ")))
-        .hint("choose an earlier record: `windlass show --journal` numbers them"))
 }
 
 fn change(asked: &ForkChange) -> Result<Change, Problem> {
@@ -113,19 +68,6 @@ fn change(asked: &ForkChange) -> Result<Change, Problem> {
         }
         ForkChange { approve: None, reject: None, output: None } => Change::None,
     })
-}
-
-async fn write(store: &dyn Store, id: &RunId, of: &StoredRun, records: &[Record]) -> Result<(), Problem> {
-    let owner = format!("{}-fork-{id}", std::process::id());
-    let lease = store.create(id, &of.agent, LeaseClaim::lasting(&owner, now(), WRITING)).await?;
-    let mut chain = Chain::default();
-    let lines = records.iter().map(|record| chain.add(record)).collect();
-    store.append(&lease, 0, lines, Durability::Now).await?;
-    if let Some(agent) = store.artefact(&of.run, AGENT_NOTE).await? {
-        store.keep_artefact(id, AGENT_NOTE, &agent).await?;
-    }
-    store.mark(&lease, RunStatus::Running, now()).await?;
-    Ok(store.release(&lease).await?)
 }
 
 pub(crate) async fn diff_runs(args: &Args, asked: &DiffArgs, term: &Term) -> Result<Exit, Problem> {

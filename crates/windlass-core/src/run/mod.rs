@@ -33,6 +33,8 @@ pub struct Run {
     id: RunId,
     session: Option<SessionId>,
     max_turns: Option<u32>,
+    /// Calls that began in the run that this one is a fork of, and whose keys that run's name is in.
+    inherited: BTreeMap<CallId, RunId>,
     agent: AgentName,
     turn: u32,
     input: Vec<Arc<Item>>,
@@ -164,6 +166,7 @@ impl Run {
             id: started.run,
             session: started.session,
             max_turns: started.max_turns,
+            inherited: started.origin.map(|origin| origin.under_way).unwrap_or_default(),
             agent: started.agent,
             turn: 0,
             input,
@@ -403,6 +406,12 @@ impl Run {
                     .collect()
             })
             .unwrap_or_default()
+    }
+
+    /// The calls that began in another run, which this one is a fork of, and that run. The world knows such a call
+    /// by the other run's name: the keys that the call is made with go on being made of it.
+    pub fn inherited(&self) -> &BTreeMap<CallId, RunId> {
+        &self.inherited
     }
 
     /// Whether the body of an open call has asked something.

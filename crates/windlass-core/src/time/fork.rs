@@ -1,5 +1,7 @@
 //! Forks: a run up to one of its records, under another id, and then something else.
 
+use std::collections::BTreeMap;
+
 use super::{TimeError, index_of, nested};
 use crate::decision::{Decision, Reach};
 use crate::entry::{Answered, CallSettled, Decided, Entry, How, Origin, Record};
@@ -69,7 +71,8 @@ impl From<ReplayError> for ForkError {
 /// The journal of a fork: the records up to `at` under the id `new_run`, and then the change.
 ///
 /// What had started by then and has no output yet is as it would be after a crash: a call that must not happen
-/// twice is in doubt, and does not run again because somebody made a fork. A fork belongs to no session.
+/// twice is in doubt, and does not run again because somebody made a fork; whatever does run again has the key that
+/// it had. Calls that had not started are the fork's own, and have keys of their own. A fork belongs to no session.
 pub fn fork(records: &[Record], at: u64, new_run: RunId, change: Change) -> Result<Vec<Record>, ForkError> {
     let place = index_of(records, at)?;
     let last = &records[place];
@@ -78,13 +81,14 @@ pub fn fork(records: &[Record], at: u64, new_run: RunId, change: Change) -> Resu
     if *run.id() == new_run {
         return Err(ForkError::SameRun(new_run));
     }
-    let mut forked = renamed(kept, run.id(), &new_run, at);
-    if let Some((path, entry)) = change.entry(&run, last) {
-        let seq = kept.len() as u64;
-        run.apply_at(&path, &entry).map_err(|why| ForkError::DoesNotFit { seq: seq - 1, why })?;
-        // There is no clock here: the change has the time of what it stands in for.
-        forked.push(Record { seq, at: last.at, path, entry });
+    let seq = kept.len() as u64;
+    let changed = change.entry(&run, last);
+    if let Some((path, entry)) = &changed {
+        run.apply_at(path, entry).map_err(|why| ForkError::DoesNotFit { seq: seq - 1, why })?;
     }
+    let mut forked = renamed(kept, &run, &new_run, at);
+    // There is no clock here: the change has the time of what it stands in for.
+    forked.extend(changed.map(|(path, entry)| Record { seq, at: last.at, path, entry }));
     Ok(forked)
 }
 
@@ -120,17 +124,31 @@ impl Change {
 }
 
 /// The records with the new id in place of the old, in the run itself and in the agents nested in it.
-fn renamed(records: &[Record], old: &RunId, new: &RunId, at: u64) -> Vec<Record> {
+fn renamed(records: &[Record], old: &Run, new: &RunId, at: u64) -> Vec<Record> {
     let mut records = records.to_vec();
     for record in &mut records {
         let Entry::Started(started) = &mut record.entry else { continue };
+        // An agent that has ended since has nothing under way.
+        let under_way = nested(old, &record.path).map(under_way).unwrap_or_default();
         if record.path.is_empty() {
-            started.origin = Some(Origin { run: old.clone(), seq: at });
+            started.origin = Some(Origin { run: old.id().clone(), seq: at, under_way });
             started.session = None;
+        } else if !under_way.is_empty() {
+            started.origin = Some(Origin { run: started.run.clone(), seq: at, under_way });
         }
-        if let Some(rest) = started.run.as_str().strip_prefix(old.as_str()) {
+        if let Some(rest) = started.run.as_str().strip_prefix(old.id().as_str()) {
             started.run = RunId::new(format!("{new}{rest}"));
         }
     }
     records
+}
+
+/// The calls of a run, nested agents' left out, whose bodies were started and have not ended, and by the name of
+/// which run the world knows them.
+fn under_way(run: &Run) -> BTreeMap<CallId, RunId> {
+    let known_by = |call: CallId| {
+        let name = run.inherited().get(&call).unwrap_or_else(|| run.id()).clone();
+        (call, name)
+    };
+    run.begun().into_iter().map(known_by).collect()
 }

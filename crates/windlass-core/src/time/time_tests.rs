@@ -1,11 +1,12 @@
 //! Time, over the golden files: they are what journals look like.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
 use crate::{
-    Answered, Chain, Decision, Digest, FoundTool, How, Line, Lookup, Plan, Reach, Reasoning, RunId,
-    SavedError, Step, ToolKey, Usage, from_text, plan, to_text,
+    Answered, CallSettled, CallStarted, Chain, Decision, Digest, FoundTool, How, Line, Lookup, Plan, Reach,
+    Reasoning, RunId, SavedError, Step, ToolKey, Usage, from_text, plan, to_text,
 };
 
 const GOLDEN: [(&str, &str); 10] = [
@@ -165,7 +166,10 @@ fn a_fork_goes_on_from_any_record() {
             assert_eq!(run.next(), before.next(), "{name} at {}", record.seq);
             assert_eq!(run.history(), before.history());
             assert_eq!(run.id(), &RunId::from("fork"));
-            assert_eq!(origin(&fork), Some(&Origin { run: before.id().clone(), seq: record.seq }));
+            let origin = origin(&fork).expect("a fork says where it comes from");
+            assert_eq!((&origin.run, origin.seq), (before.id(), record.seq));
+            assert!(origin.under_way.keys().eq(before.begun().iter().collect::<BTreeSet<_>>()), "{name}");
+            assert!(origin.under_way.values().all(|run| run == before.id()), "{name}");
             assert_eq!(run.session(), None, "a session has one story");
             let again = from_text(&to_text(&fork)).expect("a fork can be saved");
             assert_eq!(again, fork);
@@ -291,7 +295,37 @@ fn a_fork_has_an_id_of_its_own_and_a_beginning() {
     ));
     assert!(matches!(fork_of(&[], 0, Change::None), Err(ForkError::Time(TimeError::NoSuchRecord { .. }))));
     let twice = fork(&fork_of(&records, 5, Change::None).expect("it fits"), 3, "fork-2".into(), Change::None);
-    assert_eq!(origin(&twice.expect("a fork can be forked")), Some(&Origin { run: "fork".into(), seq: 3 }));
+    let twice = twice.expect("a fork can be forked");
+    let origin = origin(&twice).expect("it says where it comes from");
+    assert_eq!((&origin.run, origin.seq), (&"fork".into(), 3));
+}
+
+#[test]
+fn calls_under_way_stay_known_by_the_name_of_the_run_that_began_them() {
+    let approve =
+        Change::Decide { call: "c1/p1".into(), decision: Decision::Approve, reach: Reach::Call, by: None };
+    let mut records = fork(&golden("nested"), 5, "first".into(), approve).expect("it waits");
+    let add = |records: &mut Vec<Record>, entry| {
+        let (seq, at) = (records.len() as u64, records[0].at);
+        records.push(Record { seq, at, path: vec!["c1".into()], entry });
+    };
+    add(&mut records, Entry::CallStarted(CallStarted { call: "p1".into(), attempt: 1 }));
+    let begun = records.len() as u64 - 1;
+
+    let fork_1 = fork(&records, begun, "second".into(), Change::None).expect("any record will do");
+    let fork_2 = fork(&fork_1, begun, "third".into(), Change::None).expect("a fork can be forked");
+    for (name, records) in [("second", &fork_1), ("third", &fork_2)] {
+        let run = replayed(records);
+        let child = run.child(&"c1".into()).expect("the agent is inside");
+        assert_eq!(child.id().as_str(), format!("{name}/c1"));
+        assert_eq!(child.inherited()["p1"], "first/c1", "{name}");
+        assert_eq!(run.inherited()["c1"], "run-nested", "{name}");
+    }
+
+    add(&mut records, Entry::CallSettled(CallSettled::new("p1".into(), How::Succeeded, "paid")));
+    let later = fork(&records, begun + 1, "fourth".into(), Change::None).expect("any record will do");
+    let child = replayed(&later).child(&"c1".into()).map(|child| child.inherited().len());
+    assert_eq!(child, Some(0), "what has ended is not gone on with");
 }
 
 #[test]

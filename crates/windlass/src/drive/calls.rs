@@ -118,6 +118,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             emitter: self.emitter.for_body(),
             artefacts: self.shared.artefacts.clone(),
             at_end: self.at_end.list(),
+            inherited: self.run().inherited().clone(),
         });
         Ok(TurnWork { agent, tools, stop, around })
     }

@@ -4,12 +4,14 @@
 //! writer whose lease was taken over is refused, so that a process that slept through its own funeral changes
 //! nothing. Times come in from the caller: a store has no clock of its own.
 
+mod fork;
 mod lease;
 mod memory;
 mod open;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+pub use fork::{StoredForkError, fork};
 pub use memory::MemoryStore;
 pub use open::{OpenError, PostError, decide, paused};
 #[cfg(feature = "sqlite")]

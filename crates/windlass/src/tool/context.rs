@@ -1,5 +1,6 @@
 //! What a tool, a rule, a guardrail or a hook is told of where it runs.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -81,6 +82,8 @@ pub(crate) struct Around<C> {
     pub(crate) emitter: BodyEmitter,
     pub(crate) artefacts: Arc<Artefacts>,
     pub(crate) at_end: EndList,
+    /// Calls that began in another run, which this one is a fork of.
+    pub(crate) inherited: BTreeMap<CallId, RunId>,
 }
 
 /// What a call's context is made of.
@@ -160,7 +163,7 @@ impl<C> ToolContext<C> {
     }
 
     /// A key to hand to whatever the tool calls, so that a repeat is known as one. It is the same in every
-    /// attempt, after a crash and on another machine. For an idempotent tool it is the same for every call
+    /// attempt, after a crash, on another machine, and in a fork that goes on with the call. For an idempotent tool it is the same for every call
     /// with the same arguments; otherwise it belongs to this call alone.
     pub fn idempotency_key(&self) -> String {
         let digest = match &self.inner.facts.receipt {
@@ -168,12 +171,9 @@ impl<C> ToolContext<C> {
             None => {
                 let tool = self.inner.facts.tool.to_string();
                 let path = self.path().to_string();
-                Digest::of_parts(&[
-                    self.inner.around.run.run.as_str(),
-                    &path,
-                    &tool,
-                    &self.inner.facts.arguments,
-                ])
+                let around = &self.inner.around;
+                let run = around.inherited.get(&self.inner.call).unwrap_or(&around.run.run);
+                Digest::of_parts(&[run.as_str(), &path, &tool, &self.inner.facts.arguments])
             }
         };
         format!("wl-{}", &digest.to_string()[..32])
