@@ -1,10 +1,13 @@
 //! The calls of a turn, side by side: so many at once, in the model's order, each independent of the others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use tokio::task::unconstrained;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{CallId, CallMap, CallSettled, Entry, Failure, How, SettleStep, Step, text};
 
@@ -14,6 +17,10 @@ use super::{Driver, Halt};
 use crate::agent::{Agent, Toolset};
 use crate::hook::Then;
 use crate::tool::Around;
+
+/// After how many calls that begin or end the driver lets others go first. So quick bodies end while few of their
+/// siblings are open, and a turn of many calls does not keep a thread to itself.
+const STRIDE: usize = 64;
 
 /// What is to be done with a call, and what it found.
 type Queued<C> = (Step, Option<Ready<C>>);
@@ -161,26 +168,45 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut failure: Option<(usize, Failure)> = None;
         let mut broken = None;
         loop {
-            while running.len() < limit && !turn.stop.is_cancelled() {
+            let mut begun = 0;
+            while begun < STRIDE && running.len() < limit && !turn.stop.is_cancelled() {
                 let Some((place, (step, found))) = queue.pop() else { break };
                 running.push(self.call(place, step, found, turn));
+                begun += 1;
             }
-            let Some((place, end)) = running.next().await else { break };
-            match end {
-                CallEnd::Settled => queue.release(place),
-                // What follows a call that waits for a person waits with it.
-                CallEnd::Held | CallEnd::Left => {}
-                CallEnd::Fatal(fatal) => {
-                    queue.release(place);
-                    if failure.as_ref().is_none_or(|(first, _)| place < *first) {
-                        failure = Some((place, *fatal));
+            let mut ended = 0;
+            while ended < STRIDE {
+                // The runtime's own budget would have those calls asked in vain that are beyond it; a stride is ours.
+                let waits = begun < STRIDE && ended == 0;
+                let next = unconstrained(poll_fn(|cx| match running.poll_next_unpin(cx) {
+                    Poll::Pending if waits => Poll::Pending,
+                    Poll::Pending => Poll::Ready(None),
+                    ready => ready,
+                }));
+                let Some((place, end)) = next.await else { break };
+                ended += 1;
+                match end {
+                    CallEnd::Settled => queue.release(place),
+                    // What follows a call that waits for a person waits with it.
+                    CallEnd::Held | CallEnd::Left => {}
+                    CallEnd::Fatal(fatal) => {
+                        queue.release(place);
+                        if failure.as_ref().is_none_or(|(first, _)| place < *first) {
+                            failure = Some((place, *fatal));
+                        }
+                        turn.stop.cancel();
                     }
-                    turn.stop.cancel();
+                    CallEnd::Broken(halt) => {
+                        broken.get_or_insert(*halt);
+                        turn.stop.cancel();
+                    }
                 }
-                CallEnd::Broken(halt) => {
-                    broken.get_or_insert(*halt);
-                    turn.stop.cancel();
-                }
+            }
+            if begun == 0 && ended == 0 {
+                break;
+            }
+            if begun == STRIDE || ended == STRIDE {
+                tokio::task::yield_now().await;
             }
         }
         if let Some(halt) = broken {
