@@ -31,7 +31,9 @@ pub use client::{Auth, ConnectError, Era, Hints, OAuth, ToolInfo};
 pub use config::{Config, ConfigFileError, Disabled, ServerConfig, Trust};
 pub use names::Naming;
 pub use policy::{Approve, Rule};
-pub use serve::{McpServer, ServeError};
+pub use serve::{
+    Argument, Contents, McpServer, Message, Prompt, Resource, ServeError, Tasks, named_question,
+};
 pub use servers::{Report, ServerReport, ServerState, Servers, ServersError};
 pub use tools::McpTools;
 

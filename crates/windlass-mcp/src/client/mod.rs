@@ -19,6 +19,7 @@ pub use oauth::OAuth;
 pub(crate) use call::{Answers, Caller, call};
 pub(crate) use connection::Connection;
 pub(crate) use list::Listing;
+pub(crate) use question::PLACE;
 
 /// Which of the two lives of the protocol a server leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use windlass::{ToolContext, ToolError};
 use super::call::Caller;
 
 /// Where in a question's schema the server's own part is.
-const PLACE: &str = "x-mcp";
+pub(crate) const PLACE: &str = "x-mcp";
 
 /// All that a server wants to know at once, and its own word for where it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,15 +1,69 @@
 //! What waits for a person, as a question of the protocol, and the person's answer as a decision.
 
+use std::collections::BTreeMap;
+
 use rmcp::model::{
-    ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, EnumSchema,
-    PrimitiveSchemaDefinition, StringSchema,
+    ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, EnumSchema,
+    InputRequest, PrimitiveSchemaDefinition, StringSchema,
 };
-use serde_json::Value;
-use windlass::core::HoldReason;
+use serde_json::{Value, json};
+use windlass::core::{HoldReason, Question};
 use windlass::{DecideError, Paused, Pending};
+
+use crate::client::PLACE;
 
 /// How much of a call's arguments a person is shown.
 const LONGEST: usize = 4 * 1024;
+
+/// Says by which name clients of the later protocol know a question; without this, by the call's place in its run.
+pub fn named_question(name: &str, mut question: Question) -> Question {
+    let schema = question.schema.get_or_insert_with(|| json!({}));
+    if let Value::Object(keys) = schema {
+        keys.insert(PLACE.to_owned(), json!({ "request": name }));
+    }
+    question
+}
+
+/// All that waits for a person, by the names that answers come back under. A name stands for one question for good.
+pub(super) fn questions(paused: &Paused) -> BTreeMap<String, InputRequest> {
+    let pending = paused.pending();
+    let asked = pending
+        .iter()
+        .map(|waiting| (name(waiting), InputRequest::Elicitation(ElicitRequest::new(question(waiting)))));
+    asked.collect()
+}
+
+/// Decides about all that a client came back with an answer for. What it has none for goes on waiting.
+pub(super) fn answered(paused: &mut Paused, responses: &BTreeMap<String, Value>) {
+    for pending in paused.pending() {
+        let response = responses.get(&name(&pending)).cloned();
+        let answer = response.and_then(|response| serde_json::from_value::<ElicitResult>(response).ok());
+        if let Some(answer) = answer {
+            note(decide(paused, &pending, &answer));
+        }
+    }
+}
+
+/// An answer that does not fit leaves the call waiting, and it is asked again.
+pub(super) fn note(decided: Result<(), DecideError>) {
+    if let Err(error) = decided {
+        tracing::debug!(%error, "an answer was not taken");
+    }
+}
+
+fn name(pending: &Pending) -> String {
+    let Pending { path, attempt, reason, .. } = pending;
+    match reason {
+        HoldReason::Question(Question { schema: Some(schema), .. }) if path.within().is_empty() => {
+            match schema.pointer(&format!("/{PLACE}/request")).and_then(Value::as_str) {
+                Some(name) => name.to_owned(),
+                None => format!("{path}#{attempt}"),
+            }
+        }
+        HoldReason::Question(_) => format!("{path}#{attempt}"),
+        _ => path.to_string(),
+    }
+}
 
 /// What a person is asked about a call that waits.
 pub(super) fn question(pending: &Pending) -> ElicitRequestParams {
@@ -22,7 +76,10 @@ pub(super) fn question(pending: &Pending) -> ElicitRequestParams {
             let arguments = &pending.arguments[..pending.arguments.floor_char_boundary(LONGEST)];
             (format!("May `{}` run with {arguments}?", pending.tool), decision())
         }
-        _ => (format!("What became of `{}` is not known. May it run?", pending.tool), decision()),
+        _ => {
+            let tool = &pending.tool;
+            (format!("Whether `{tool}` had its effect is not known. May it run again?"), decision())
+        }
     };
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
 }
@@ -54,6 +111,7 @@ pub(super) fn decide(
             }
         }
         HoldReason::Approval | HoldReason::Question(_) => paused.reject(path),
+        _ if accepted && said("decision") == Some("approve") => paused.it_did_not_happen(path),
         _ => paused.nobody_knows(path),
     }
 }

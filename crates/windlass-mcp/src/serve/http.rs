@@ -19,7 +19,8 @@ const MOST_CONNECTIONS: usize = 256;
 
 impl<C: Send + Sync + 'static> McpServer<C> {
     /// Serves clients by streamable HTTP until `stop`, on every path of the listener's address. Only requests that were
-    /// meant for this machine are taken: whoever serves others puts a proxy that knows its clients in front.
+    /// meant for this machine are taken, and of pages in a browser only those that were served at the same address:
+    /// whoever serves others puts a proxy that knows its clients in front.
     pub async fn serve_http(
         self,
         listener: TcpListener,
@@ -28,11 +29,15 @@ impl<C: Send + Sync + 'static> McpServer<C> {
         let served = Arc::new(self.served());
         let stopping = CancellationToken::new();
         let _stopped = stopping.clone().drop_guard();
+        let port = listener.local_addr()?.port();
         let config = StreamableHttpServerConfig::default()
             .with_cancellation_token(stopping.clone())
+            .with_allowed_origins(
+                ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{port}")),
+            )
             .enforce_origin_validation();
         let service = StreamableHttpService::new(
-            move || Ok(Handler(served.clone())),
+            move || Ok(Handler::new(served.clone())),
             Arc::new(LocalSessionManager::default()),
             config,
         );

@@ -2,9 +2,20 @@
 //! call of an agent's own, and what waits for a person is asked through the client.
 
 mod ask;
+mod call;
+mod content;
 mod handler;
 mod http;
 mod model;
+mod prompt;
+mod resource;
+mod task;
+mod tell;
+
+pub use ask::named_question;
+pub use prompt::{Argument, Message, Prompt};
+pub use resource::{Contents, Resource};
+pub use task::Tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,10 +23,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::ServiceExt;
 use windlass::agent::ToolUse;
-use windlass::core::ToolKey;
+use windlass::core::{RunId, ToolKey};
 use windlass::{Agent, IntoTool, IntoTools, Paused, Store};
 
 use self::handler::Handler;
+use self::task::Jobs;
 
 /// How many calls may wait for a person between two requests of a client. The oldest is given up for another.
 const MOST_HELD: usize = 256;
@@ -43,6 +55,10 @@ pub struct McpServer<C = ()> {
     agent: Agent<C>,
     context: Arc<C>,
     store: Option<Arc<dyn Store>>,
+    resources: Vec<Resource>,
+    prompts: Vec<Prompt>,
+    tasks: Tasks,
+    tasks_for: BTreeMap<String, Tasks>,
 }
 
 /// Why serving ended.
@@ -78,6 +94,10 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             instructions: None,
             context: context.into(),
             store: None,
+            resources: Vec::new(),
+            prompts: Vec::new(),
+            tasks: Tasks::default(),
+            tasks_for: BTreeMap::new(),
         }
     }
 
@@ -116,7 +136,36 @@ impl<C: Send + Sync + 'static> McpServer<C> {
         self.tool(agent.as_tool(name, description))
     }
 
-    /// Where the journals of calls are kept.
+    /// Adds something that clients may read.
+    #[must_use]
+    pub fn resource(mut self, resource: Resource) -> Self {
+        self.resources.push(resource);
+        self
+    }
+
+    /// Adds a prompt that clients may ask for.
+    #[must_use]
+    pub fn prompt(mut self, prompt: Prompt) -> Self {
+        self.prompts.push(prompt);
+        self
+    }
+
+    /// When calls are answered with tasks that clients come back for. Without this: when they take long.
+    #[must_use]
+    pub fn tasks(mut self, tasks: Tasks) -> Self {
+        self.tasks = tasks;
+        self
+    }
+
+    /// The same for one tool, by the name that clients call it by.
+    #[must_use]
+    pub fn tasks_for(mut self, tool: &str, tasks: Tasks) -> Self {
+        self.tasks_for.insert(tool.to_owned(), tasks);
+        self
+    }
+
+    /// Where the journals of calls are kept. With a store, tasks and questions outlive this process, outputs that were
+    /// too long to be told can be read whole, and decisions may also be made through it.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
@@ -134,7 +183,7 @@ impl<C: Send + Sync + 'static> McpServer<C> {
         R: tokio::io::AsyncRead + Send + Unpin + 'static,
         W: tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        let served = Handler(Arc::new(self.served())).serve(transport).await;
+        let served = Handler::new(Arc::new(self.served())).serve(transport).await;
         let running = served.map_err(|error| ServeError::Handshake(error.to_string()))?;
         running.waiting().await.map_err(|error| ServeError::Ended(error.to_string()))?;
         Ok(())
@@ -151,7 +200,12 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             agent: self.agent,
             context: self.context,
             store: self.store,
+            resources: self.resources,
+            prompts: self.prompts,
+            tasks: self.tasks,
+            tasks_for: self.tasks_for,
             held: Mutex::default(),
+            jobs: Jobs::default(),
         }
     }
 }
@@ -174,14 +228,29 @@ struct Served<C> {
     agent: Agent<C>,
     context: Arc<C>,
     store: Option<Arc<dyn Store>>,
+    resources: Vec<Resource>,
+    prompts: Vec<Prompt>,
+    tasks: Tasks,
+    tasks_for: BTreeMap<String, Tasks>,
+    jobs: Jobs,
     /// Calls that wait for a client to come back with an answer, by the word that it was given.
     held: Mutex<VecDeque<(String, Paused)>>,
 }
 
-impl<C> Served<C> {
-    /// Keeps a call until the client comes back. The word is not to be guessed, and stands for one call once.
+impl<C: Send + Sync + 'static> Served<C> {
+    fn tasks_of(&self, tool: &str) -> Tasks {
+        self.tasks_for.get(tool).copied().unwrap_or(self.tasks)
+    }
+
+    /// Whether there is anything that a client may offer a person.
+    fn suggests(&self) -> bool {
+        self.resources.iter().any(|resource| !resource.suggestions.is_empty())
+            || self.prompts.iter().any(Prompt::suggests)
+    }
+
+    /// Keeps a call until the client comes back. The word is not to be guessed, and stands for one question once.
     fn hold(&self, paused: Paused) -> String {
-        let word = uuid::Uuid::new_v4().to_string();
+        let word = word_for(&paused);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.len() == MOST_HELD {
             held.pop_front();
@@ -190,11 +259,25 @@ impl<C> Served<C> {
         word
     }
 
-    fn take(&self, word: &str) -> Option<Paused> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = held.iter().position(|(other, _)| other == word)?;
-        held.remove(at).map(|(_, paused)| paused)
+    /// The call that waits under a word: held here, or in the store where another process held it.
+    async fn take(&self, word: &str) -> Option<Paused> {
+        {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = held.iter().position(|(other, _)| other == word);
+            if let Some(at) = at {
+                return held.remove(at).map(|(_, paused)| paused);
+            }
+        }
+        let (run, _) = word.rsplit_once('.')?;
+        let stored = windlass::store::paused(&**self.store.as_ref()?, &RunId::new(run)).await.ok()?;
+        let is_ours = stored.record().last_agent() == self.agent.name();
+        (is_ours && word_for(&stored) == word && !stored.pending().is_empty()).then_some(stored)
     }
+}
+
+/// A run's id is not to be guessed, and how far it has come tells its questions apart.
+fn word_for(paused: &Paused) -> String {
+    format!("{}.{}", paused.record().run_id(), paused.record().journal().len())
 }
 
 impl<C> fmt::Debug for McpServer<C> {
