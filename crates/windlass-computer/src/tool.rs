@@ -201,16 +201,12 @@ impl ComputerTool {
         })
         // There is one pointer: calls keep the model's order.
         .conflict(|_: &A| COMPUTER.to_owned())
-        .approve_when(move |_, asked: &A| {
+        // What a provider warns of is asked each time: a decision for good was made before anybody saw the warning.
+        .approve_each_when(move |_, asked: &A| {
             let (station, asked) = (rules.clone(), asked.asks());
-            let picks = match (&asked, &approve) {
-                (Ok((actions, _)), Some(rule)) => rule(actions),
-                (Ok(_), None) | (Err(_), _) => false,
-            };
             async move {
                 let Ok((_, checks)) = asked else { return false };
-                let acknowledged = station.safety.acknowledge(&checks).await;
-                picks || acknowledged == Acknowledgement::AskPerson
+                station.safety.acknowledge(&checks).await == Acknowledgement::AskPerson
             }
         })
         .input_guardrail(ToolInputGuardrail::new("computer safety", move |ctx: ToolContext<C>| {
@@ -228,6 +224,12 @@ impl ComputerTool {
                 Ok(refused.map_or(ToolVerdict::Allow, ToolVerdict::Reject))
             }
         }));
+        let tool = match approve {
+            None => tool,
+            Some(rule) => {
+                tool.approve_if(move |asked: &A| asked.asks().is_ok_and(|(actions, _)| rule(&actions)))
+            }
+        };
         match self.in_doubt {
             InDoubt::AskPerson => tool,
             InDoubt::ShowModel => tool.reconcile(move |ctx| {

@@ -1,186 +1,19 @@
-//! The tool in runs: what is asked before anything happens, whose computer it is, and what is kept.
+//! The tool in runs: what is asked before anything happens, and what is kept.
 
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
-mod support;
+#[path = "support/paper.rs"]
+mod paper;
 
-use std::future::IntoFuture;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use serde_json::{Value, json};
-use windlass::core::{Content, Effect, Entry, Item, OutputContent, RunId, Work};
-use windlass::model::{Display, Reply, ScriptedModel};
+use paper::{PIXEL, Paper, agent, call, checked, click, output, pictures};
+use serde_json::json;
+use windlass::core::{Content, Effect, Entry, OutputContent, Work};
+use windlass::model::Reply;
 use windlass::store::{MemoryStore, Store};
-use windlass::{Agent, Outcome, Tool};
-use windlass_computer::{
-    Acknowledgement, Action, Button, Chord, Computer, ComputerError, ComputerProvider, ComputerTool, Doing,
-    Film, InDoubt, Judged, OnPause, Point, Region, Screenshot, recent_screenshots,
-};
-
-/// A PNG of one pixel.
-const PIXEL: &str =
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
-
-/// A computer that writes down what it is asked.
-#[derive(Clone, Default)]
-struct Paper {
-    lines: Arc<Mutex<Vec<String>>>,
-    pictures: Arc<AtomicUsize>,
-    hangs: bool,
-}
-
-impl Paper {
-    fn write(&self, line: String) -> Doing<'static, ()> {
-        self.lines.lock().expect("no panic").push(line);
-        std::future::ready(Ok(())).boxed()
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.lines.lock().expect("no panic").clone()
-    }
-}
-
-impl Computer for Paper {
-    fn display(&self) -> Display {
-        Display { width: 100, height: 50, environment: "linux".to_owned() }
-    }
-
-    fn screenshot(&self) -> Doing<'_, Screenshot> {
-        let number = self.pictures.fetch_add(1, Ordering::Relaxed);
-        // Pictures that differ, so that none is taken for another.
-        std::future::ready(Ok(Screenshot::of_base64(format!("{PIXEL}{number:04}")))).boxed()
-    }
-
-    fn zoom(&self, _: Region) -> Doing<'_, Screenshot> {
-        self.screenshot()
-    }
-
-    fn cursor(&self) -> Doing<'_, Point> {
-        std::future::ready(Ok(Point { x: 1, y: 2 })).boxed()
-    }
-
-    fn move_to<'a>(&'a self, to: Point, _: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("move {to}"))
-    }
-
-    fn click<'a>(&'a self, at: Option<Point>, _: Button, times: u32, _: &'a Chord) -> Doing<'a, ()> {
-        let at = at.unwrap_or_default();
-        if self.hangs {
-            self.lines.lock().expect("no panic").push(format!("click {at} {times}"));
-            return std::future::pending().boxed();
-        }
-        self.write(format!("click {at} {times}"))
-    }
-
-    fn press(&self, _: Button) -> Doing<'_, ()> {
-        self.write("press".to_owned())
-    }
-
-    fn release(&self, _: Button) -> Doing<'_, ()> {
-        self.write("release".to_owned())
-    }
-
-    fn drag<'a>(&'a self, path: &'a [Point], _: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("drag {}", path.len()))
-    }
-
-    fn scroll<'a>(&'a self, _: Option<Point>, right: i32, down: i32, _: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("scroll {right} {down}"))
-    }
-
-    fn type_text<'a>(&'a self, text: &'a str) -> Doing<'a, ()> {
-        if text == "fail" {
-            return std::future::ready(Err(ComputerError::Failed("the keyboard is stuck".to_owned())))
-                .boxed();
-        }
-        self.write(format!("type {text}"))
-    }
-
-    fn keys<'a>(&'a self, chord: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("keys {chord}"))
-    }
-
-    fn hold<'a>(&'a self, chord: &'a Chord, _: Duration) -> Doing<'a, ()> {
-        self.write(format!("hold {chord}"))
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec!["a note".to_owned()]
-    }
-}
-
-/// Makes sheets of paper, and counts them.
-#[derive(Clone, Default)]
-struct Stack {
-    paper: Paper,
-    made: Arc<AtomicUsize>,
-    disposed: Arc<AtomicUsize>,
-}
-
-impl Stack {
-    fn counts(&self) -> (usize, usize) {
-        (self.made.load(Ordering::SeqCst), self.disposed.load(Ordering::SeqCst))
-    }
-}
-
-impl ComputerProvider for Stack {
-    fn display(&self) -> Display {
-        self.paper.display()
-    }
-
-    fn create<'a>(&'a self, _: &'a RunId) -> BoxFuture<'a, Result<Arc<dyn Computer>, ComputerError>> {
-        self.made.fetch_add(1, Ordering::SeqCst);
-        let computer: Arc<dyn Computer> = Arc::new(self.paper.clone());
-        std::future::ready(Ok(computer)).boxed()
-    }
-
-    fn dispose(&self, _: Arc<dyn Computer>) -> BoxFuture<'_, ()> {
-        self.disposed.fetch_add(1, Ordering::SeqCst);
-        std::future::ready(()).boxed()
-    }
-}
-
-fn click(x: u32, y: u32) -> Value {
-    json!({ "type": "click", "x": x, "y": y, "button": "left" })
-}
-
-fn call(id: &str, actions: Value) -> Reply {
-    Reply::call(id, "computer", json!({ "actions": actions }))
-}
-
-fn checked(id: &str) -> Reply {
-    let checks = json!([{ "id": "sc1", "code": "malicious_instructions", "message": "look out" }]);
-    Reply::call(id, "computer", json!({ "actions": [click(1, 2)], "pending_safety_checks": checks }))
-}
-
-fn agent(tool: &ComputerTool, replies: impl IntoIterator<Item = Reply>) -> (Agent, ScriptedModel) {
-    let model = ScriptedModel::new(replies);
-    let tool: Tool = tool.tool();
-    (Agent::new("clerk").model(model.clone()).tools(tool), model)
-}
-
-fn output(outcome: &Outcome, call: &str) -> OutputContent {
-    let found = outcome.record().items().into_iter().find_map(|produced| match &*produced.item {
-        Item::Output(output) if output.call.as_str() == call => Some(output.content.clone()),
-        _ => None,
-    });
-    found.expect("the call has an output")
-}
-
-fn pictures(items: &[Arc<Item>]) -> usize {
-    let parts = items.iter().filter_map(|item| match &**item {
-        Item::Output(output) => match &output.content {
-            OutputContent::Parts(parts) => Some(parts),
-            OutputContent::Text(_) => None,
-        },
-        _ => None,
-    });
-    parts.flatten().filter(|part| matches!(part, Content::Image(_))).count()
-}
+use windlass_computer::{Acknowledgement, Action, ComputerTool, Film, Judged, recent_screenshots};
 
 #[tokio::test]
 async fn actions_happen_in_order_and_a_picture_follows() {
@@ -328,6 +161,26 @@ async fn safety_checks_need_the_application_or_a_person() {
 }
 
 #[tokio::test]
+async fn a_decision_for_good_does_not_cover_the_safety_checks_of_later_calls() {
+    let paper = Paper::default();
+    let tool = ComputerTool::given(Arc::new(paper.clone())).approve_if(|_| true);
+    let plain = |id: &str| call(id, json!([click(1, 1)]));
+    let (agent, _) =
+        agent(&tool, [plain("c1"), plain("c2"), checked("c3"), checked("c4"), Reply::text("done")]);
+    let mut paused = agent.run("go").await.expect("the run pauses").paused().expect("it waits");
+    paused.approve_always("c1").expect("a person approves for good");
+    let mut paused = agent.resume(paused).await.expect("the run pauses").paused().expect("it waits");
+    assert_eq!(paper.lines().len(), 2, "what has no warning is covered");
+    assert_eq!(paused.pending()[0].call().as_str(), "c3");
+    paused.approve_always("c3").expect("what else the tool asks about may still be approved for good");
+    let mut paused = agent.resume(paused).await.expect("the run pauses").paused().expect("it waits");
+    assert_eq!(paper.lines().len(), 3, "the next warning is asked about again");
+    paused.reject("c4").expect("a person rejects");
+    agent.resume(paused).await.expect("the run ends");
+    assert_eq!(paper.lines().len(), 3);
+}
+
+#[tokio::test]
 async fn a_person_decides_where_the_rule_says_so() {
     let paper = Paper::default();
     let tool = ComputerTool::given(Arc::new(paper.clone()))
@@ -368,62 +221,6 @@ async fn an_action_that_does_not_end_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_run_disposes_of_the_computer_that_it_made() {
-    let stack = Stack::default();
-    let tool = ComputerTool::made_by(stack.clone());
-    let (ends, _) =
-        agent(&tool, [call("c1", json!([click(1, 1)])), call("c2", json!([click(2, 2)])), Reply::text("ok")]);
-    ends.run("go").await.expect("the run ends");
-    assert_eq!(stack.counts(), (1, 1), "one for the whole run");
-    let (fails, _) = agent(&tool, [call("c1", json!([click(1, 1)]))]);
-    fails.run("go").await.expect_err("the script is over");
-    assert_eq!(stack.counts(), (2, 2));
-    let (idle, _) = agent(&tool, [Reply::text("ok")]);
-    idle.run("go").await.expect("the run ends");
-    assert_eq!(stack.counts(), (2, 2), "a run that does not use it makes none");
-
-    // Two runs at once have two.
-    let (first, _) = agent(&tool, [call("c1", json!([click(1, 1)])), Reply::text("ok")]);
-    let (second, _) = agent(&tool, [call("c1", json!([click(1, 1)])), Reply::text("ok")]);
-    let (first, second) = tokio::join!(first.run("go").into_future(), second.run("go").into_future());
-    assert!(first.is_ok() && second.is_ok());
-    assert_eq!(stack.counts(), (4, 4));
-
-    // One that is cancelled in the middle of an action.
-    let hanging = Stack { paper: Paper { hangs: true, ..Paper::default() }, ..Stack::default() };
-    let (hangs, _) = agent(&ComputerTool::made_by(hanging.clone()), [call("c1", json!([click(1, 1)]))]);
-    let run = hangs.run("go");
-    let cancel = run.cancel_handle();
-    let (outcome, ()) = tokio::join!(run.into_future(), async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        cancel.now();
-    });
-    let Outcome::Cancelled(cancelled) = outcome.expect("the run settles") else { panic!("cancelled") };
-    assert_eq!(cancelled.settlement.in_doubt.len(), 1, "the click may have happened");
-    assert_eq!(hanging.counts(), (1, 1));
-}
-
-#[tokio::test]
-async fn a_paused_run_keeps_its_computer_or_gets_a_new_one() {
-    for (on_pause, while_paused, at_end) in [
-        (OnPause::Dispose, (1, 1), (2, 2)),
-        (OnPause::KeepFor(Duration::from_secs(60)), (1, 0), (1, 1)),
-        (OnPause::KeepFor(Duration::ZERO), (1, 1), (2, 2)),
-    ] {
-        let stack = Stack::default();
-        let tool = ComputerTool::made_by(stack.clone()).on_pause(on_pause);
-        let (agent, _) = agent(&tool, [call("c1", json!([click(1, 1)])), checked("c2"), Reply::text("ok")]);
-        let mut paused = agent.run("go").await.expect("the run pauses").paused().expect("it waits");
-        support::soon(async || stack.counts() == while_paused).await;
-        assert_eq!(stack.counts(), while_paused, "{on_pause:?}");
-        paused.approve("c2").expect("a person approves");
-        agent.resume(paused).await.expect("the run ends");
-        assert_eq!(stack.counts(), at_end, "{on_pause:?}");
-        assert_eq!(stack.paper.lines().len(), 2);
-    }
-}
-
-#[tokio::test]
 async fn pictures_are_kept_once_and_the_model_sees_the_newest() {
     let tool = ComputerTool::given(Arc::new(Paper::default()));
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
@@ -440,60 +237,4 @@ async fn pictures_are_kept_once_and_the_model_sees_the_newest() {
     let page = film.to_html("A <film>");
     assert_eq!(page.matches("<img").count(), 4);
     assert!(page.contains("A &lt;film&gt;") && page.contains("screenshot"));
-}
-
-/// The process ended after the start of a call was written: that is what its journal says.
-async fn crashed_in_the_middle(tool: &ComputerTool, paper: &Paper) -> (Agent, ScriptedModel, Arc<dyn Store>) {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let (agent, model) = agent(tool, [call("c1", json!([click(7, 7)])), Reply::text("done")]);
-    let run = agent.run("go").store(store.clone()).run_id("crash").drain(Duration::from_millis(20));
-    let handle = run.cancel_handle();
-    // Handing over leaves a call that does not end as started, as a crash would.
-    let (outcome, ()) = tokio::join!(run.into_future(), async {
-        support::soon(async || !paper.lines().is_empty()).await;
-        handle.hand_over();
-    });
-    assert!(matches!(outcome, Ok(Outcome::HandedOver(_))), "{outcome:?}");
-    (agent, model, store)
-}
-
-#[tokio::test]
-async fn a_click_that_was_interrupted_is_never_clicked_again_blindly() {
-    let paper = Paper { hangs: true, ..Paper::default() };
-    let tool = ComputerTool::given(Arc::new(paper.clone()));
-    let (agent, _, store) = crashed_in_the_middle(&tool, &paper).await;
-    let recovered = agent.recover("crash", store).await.expect("it is recovered");
-    let mut paused = recovered.paused().expect("a person must say");
-    assert_eq!(paper.lines().len(), 1, "nobody clicked again");
-    paused.it_happened("c1", "it was clicked").expect("a person says so");
-    assert_eq!(agent.resume(paused).await.expect("the run ends").text(), "done");
-    assert_eq!(paper.lines().len(), 1);
-}
-
-#[tokio::test]
-async fn or_the_model_is_shown_the_screen_and_told_that_nobody_knows() {
-    let paper = Paper { hangs: true, ..Paper::default() };
-    let tool = ComputerTool::given(Arc::new(paper.clone())).in_doubt(InDoubt::ShowModel);
-    let (agent, model, store) = crashed_in_the_middle(&tool, &paper).await;
-    let outcome = agent.recover("crash", store).await.expect("the run ends");
-    assert_eq!(outcome.text(), "done");
-    assert_eq!(paper.lines().len(), 1, "nobody clicked again");
-    assert!(output(&outcome, "c1").text().contains("is not done again"));
-    assert_eq!(pictures(&model.requests()[1].input), 1);
-}
-
-#[tokio::test]
-async fn the_limit_outlasts_the_process() {
-    let paper = Paper::default();
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    // Another process has another tool, which knows nothing but what the store does.
-    let tool = || ComputerTool::given(Arc::new(paper.clone())).limit(3);
-    let (first, _) = agent(&tool(), [call("c1", json!([click(1, 1), click(2, 2)])), checked("c2")]);
-    let mut paused =
-        first.run("go").store(store.clone()).await.expect("the run pauses").paused().expect("it waits");
-    paused.approve("c2").expect("a person approves");
-    let (second, _) = agent(&tool(), [call("c3", json!([click(3, 3)])), Reply::text("done")]);
-    let outcome = second.resume(paused).store(store).await.expect("the run ends");
-    assert_eq!(paper.lines().len(), 3);
-    assert!(output(&outcome, "c3").text().contains("may take 3 actions and has taken 3"));
 }

@@ -48,7 +48,8 @@ pub enum Reach {
     /// This call alone.
     #[default]
     Call,
-    /// Every call of this tool by this agent, in this run.
+    /// Every call of this tool by this agent, in this run. An approval leaves out those that are to be decided
+    /// about each time.
     Always,
 }
 
@@ -118,6 +119,8 @@ pub struct Pending {
     pub digest: Digest,
     /// When the wait ends by itself, with a rejection.
     pub expires: Option<Timestamp>,
+    /// How far an approval of it may reach: not beyond the call where a person is to decide about each.
+    pub reach: Reach,
 }
 
 impl Pending {

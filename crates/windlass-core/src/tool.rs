@@ -107,4 +107,8 @@ pub enum Gate {
     Ask,
     /// Always.
     Closed,
+    /// As `Ask`, each time: an approval for good does not answer in the rule's place.
+    AskEach,
+    /// Always, and about this call alone: an approval for good does not cover it.
+    Each,
 }

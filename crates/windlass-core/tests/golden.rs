@@ -183,7 +183,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("work", &["body", "invalid", "missing", "handoff", "ignored"]),
     ("body", &["function", "agent"]),
     ("effect", &["pure", "idempotent", "once"]),
-    ("gate", &["open", "ask", "closed"]),
+    ("gate", &["open", "ask", "closed", "ask_each", "each"]),
     // What is left out stands for `run_again` and `ok`.
     ("after", &["stop_on_first", "stop_at", "ask"]),
     ("status", &["failed"]),

@@ -80,6 +80,7 @@ use proc_macro::TokenStream;
 /// | `namespace = "…"` | puts the tool into a namespace |
 /// | `effect = once`, `idempotent`, `pure` | what running it does to the world |
 /// | `approve = always` | a person decides before every call |
+/// | `approve = each` | the same, and an approval for good is refused: each call is asked about |
 /// | `approve = \|args\| …` | a person decides before calls for which this is true |
 /// | `approve = \|ctx, args\| …` | the same, with the call's context |
 /// | `enabled = …` | whether the tool is there: a value, or `\|ctx\| …`, asked for every turn |

@@ -34,6 +34,7 @@ pub(crate) struct Options {
 enum Rule {
     Effect(TokenStream),
     ApproveAlways,
+    ApproveEach,
     ApproveIf(Expr),
     ApproveWhen(ExprClosure),
     Enabled(Expr),
@@ -201,14 +202,15 @@ impl Rule {
         let expr: Expr = input.parse()?;
         Ok(match expr {
             Expr::Path(path) if path.path.is_ident("always") => Self::ApproveAlways,
+            Expr::Path(path) if path.path.is_ident("each") => Self::ApproveEach,
             Expr::Closure(rule) if rule.inputs.len() == 2 => Self::ApproveWhen(rule),
             Expr::Closure(rule) => {
                 Self::ApproveIf(Expr::Closure(with_inputs(rule, 1, "|args| …` or `|ctx, args| …")?))
             }
             Expr::Path(path) => Self::ApproveIf(Expr::Path(path)),
             other => {
-                let message = "say when a person decides: `always`, `|args| …`, `|ctx, args| …` or the name of a \
-                               function of the arguments";
+                let message = "say when a person decides: `always`, `each`, `|args| …`, `|ctx, args| …` or the name \
+                               of a function of the arguments";
                 return Err(syn::Error::new(other.span(), message));
             }
         })
@@ -239,6 +241,7 @@ impl Rule {
         match self {
             Self::Effect(effect) => quote!(.effect(#effect)),
             Self::ApproveAlways => quote!(.approve_always()),
+            Self::ApproveEach => quote!(.approve_each()),
             Self::ApproveIf(rule) => {
                 let rule = moving_expr(rule);
                 quote_spanned!(rule.span()=> .approve_if::<#args>(#rule))

@@ -271,7 +271,7 @@ impl Frame {
                 agent: answered.agent.clone(),
                 attempts: 0,
                 waits: None,
-                said: standing.filter(|_| is_gated(planned)),
+                said: standing.filter(|said| is_covered_by(planned, *said)),
                 edited: false,
                 nested: false,
                 settled: false,
@@ -324,7 +324,7 @@ impl Frame {
                     && seen.planned.key == covered.1
                     && seen.attempts == 0
                     && seen.said.is_none()
-                    && is_gated(&seen.planned)
+                    && is_covered_by(&seen.planned, said)
                 {
                     seen.said = Some(said);
                     seen.waits = None;
@@ -351,10 +351,10 @@ impl Frame {
             (Some(Said::No), _) => {
                 return Err(Broken::new(format!("call `{call}` was rejected and started")));
             }
-            (None, Gate::Closed) => {
+            (None, Gate::Closed | Gate::Each) => {
                 return Err(Broken::new(format!("call `{call}` started without a decision")));
             }
-            (Some(Said::Yes), _) | (None, Gate::Open | Gate::Ask) => {}
+            (Some(Said::Yes), _) | (None, Gate::Open | Gate::Ask | Gate::AskEach) => {}
         }
         seen.attempts += 1;
         let before = seen.planned.after.clone();
@@ -417,5 +417,14 @@ impl Seen {
 }
 
 fn is_gated(planned: &Planned) -> bool {
-    matches!(planned.work, Work::Body { gate: Gate::Ask | Gate::Closed, .. })
+    matches!(planned.work, Work::Body { gate: Gate::Ask | Gate::Closed | Gate::AskEach | Gate::Each, .. })
+}
+
+/// Whether what was said for good is said of this call too. An approval is not where each is to be decided about.
+fn is_covered_by(planned: &Planned, said: Said) -> bool {
+    let Work::Body { gate, .. } = planned.work else { return false };
+    match (gate, said) {
+        (Gate::Open, _) | (Gate::AskEach | Gate::Each, Said::Yes) => false,
+        (Gate::Ask | Gate::Closed, _) | (Gate::AskEach | Gate::Each, Said::No) => true,
+    }
 }

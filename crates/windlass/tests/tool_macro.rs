@@ -277,6 +277,10 @@ fn refund_by_rule(cents: u64) -> u64 {
 #[tool(approve = always)]
 fn ask_first() {}
 
+/// Asks each time.
+#[tool(approve = each)]
+fn ask_each_time() {}
+
 /// Asks about large ones.
 #[tool(approve = |args| args.cents > 100, conflict = |args| args.cents.to_string())]
 fn ask_about_large(cents: u64) -> u64 {
@@ -290,6 +294,8 @@ async fn rules_see_the_arguments_and_the_context() {
     assert_eq!(held(refund_by_rule, Desk { limit: 7 }, json!({ "cents": 7 })).await, 0);
     assert_eq!(held(refund_by_rule, Desk { limit: 7 }, json!({ "cents": 8 })).await, 1);
     assert_eq!(held(ask_first, (), json!({})).await, 1);
+    assert_eq!(held(ask_each_time, (), json!({})).await, 1);
+    assert_eq!(IntoTool::<()>::into_tool(ask_each_time).gate(), windlass::core::Gate::Each);
     assert_eq!(held(ask_about_large, (), json!({ "cents": 100 })).await, 0);
     assert_eq!(held(ask_about_large, (), json!({ "cents": 101 })).await, 1);
 }

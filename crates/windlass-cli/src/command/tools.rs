@@ -76,6 +76,7 @@ fn asks(tool: &Tool) -> &'static str {
     match tool.gate() {
         Gate::Open => "unasked",
         Gate::Closed => "always asks",
-        Gate::Ask => "may ask",
+        Gate::Ask | Gate::AskEach => "may ask",
+        Gate::Each => "asks each time",
     }
 }

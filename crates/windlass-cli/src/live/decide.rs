@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass::core::{HoldReason, Pending, Question};
+use windlass::core::{HoldReason, Pending, Question, Reach};
 use windlass::store::{Posted, Store};
 use windlass::{DecideError, Paused};
 
@@ -79,14 +79,14 @@ impl Driving {
     async fn ask_approval(&mut self, paused: &mut Paused, pending: &Pending) -> Result<Said, Problem> {
         let tool = pending.tool.to_string();
         self.show(pending, &format!("{} would like to call {tool}:", pending.agent));
+        let (yes, always, no) = (("y", "es"), ("a", "lways in this run"), ("n", "o"));
+        let (edit, later) = (("e", "dit"), ("l", "ater"));
+        let offered = match pending.reach {
+            Reach::Always => vec![yes, no, always, edit, later],
+            Reach::Call => vec![yes, no, edit, later],
+        };
         loop {
-            let prompt = format!(
-                "  Allow it? {} ",
-                choices(
-                    &self.term,
-                    &[("y", "es"), ("n", "o"), ("a", "lways in this run"), ("e", "dit"), ("l", "ater"),]
-                )
-            );
+            let prompt = format!("  Allow it? {} ", choices(&self.term, &offered));
             let answer = match self.asked(paused, pending, &prompt).await? {
                 Heard::Line(answer) => answer,
                 Heard::Nothing => return Ok(self.leave()),
@@ -95,7 +95,7 @@ impl Driving {
             let path = pending.path.clone();
             match answer.trim().to_lowercase().as_str() {
                 "y" | "yes" => paused.approve(path)?,
-                "a" | "always" => paused.approve_always(path)?,
+                "a" | "always" if pending.reach == Reach::Always => paused.approve_always(path)?,
                 "n" | "no" => match self
                     .asker
                     .line(&self.term, "  Why? (Enter for no reason) ", &mut self.signals)

@@ -272,8 +272,8 @@ impl Run {
         let Work::Body { gate, .. } = slot.planned.work else { return may_not("it has no body") };
         let (attempt, edited) = match &slot.state {
             SlotState::Open => match gate {
-                Gate::Open | Gate::Ask => (1, None),
-                Gate::Closed => return may_not("it needs a decision"),
+                Gate::Open | Gate::Ask | Gate::AskEach => (1, None),
+                Gate::Closed | Gate::Each => return may_not("it needs a decision"),
             },
             SlotState::Approved { edited, attempt } => (attempt + 1, edited.clone()),
             SlotState::Running { attempt, edited } => (attempt + 1, edited.clone()),

@@ -6,6 +6,7 @@ use super::{Run, text};
 use crate::decision::{Decision, HoldReason, Reach, Reply, StandingVerdict};
 use crate::entry::{Decided, Held, How};
 use crate::plan::Work;
+use crate::tool::Gate;
 
 impl Run {
     pub(super) fn held(&mut self, held: &Held) -> Result<(), Illegal> {
@@ -36,8 +37,17 @@ impl Run {
         if slot.planned.digest != decided.digest {
             return Err(Illegal::NotCovered(decided.call.clone()));
         }
-        if let (Decision::ApproveEdited { .. }, Reach::Always) = (&decided.decision, decided.reach) {
+        let may_reach = match &decided.decision {
             // Nobody has seen, let alone changed, the arguments of the calls to come.
+            Decision::ApproveEdited { .. } => Reach::Call,
+            Decision::Approve => slot.reach(),
+            Decision::Reject { .. }
+            | Decision::Happened { .. }
+            | Decision::DidNotHappen
+            | Decision::Unknown
+            | Decision::Answer { .. } => Reach::Always,
+        };
+        if (may_reach, decided.reach) == (Reach::Call, Reach::Always) {
             let waits = "for a decision about itself alone";
             return Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
         }
@@ -149,9 +159,19 @@ impl Slot {
             | SlotState::Running { .. }
             | SlotState::Settled { .. } => false,
         };
-        let runs = matches!(self.planned.work, Work::Body { .. });
-        if !waits || !runs || self.decided.is_some() {
+        let Work::Body { gate, .. } = self.planned.work else { return };
+        if !waits || self.decided.is_some() {
             return;
+        }
+        match (gate, verdict) {
+            (Gate::Each, StandingVerdict::Approve) => return,
+            // Its rule is asked all the same, and only then does this count.
+            (Gate::AskEach, StandingVerdict::Approve) => {
+                self.is_covered = matches!(self.state, SlotState::Open);
+                return;
+            }
+            (Gate::Open | Gate::Ask | Gate::Closed, _)
+            | (Gate::AskEach | Gate::Each, StandingVerdict::Reject { .. }) => {}
         }
         let (state, decision) = match verdict {
             StandingVerdict::Approve => (SlotState::Approved { edited: None, attempt: 0 }, Decision::Approve),

@@ -108,6 +108,7 @@ pub struct GateStep {
     gate: Gate,
     after: Option<CallId>,
     body: BodyKind,
+    is_covered: bool,
 }
 
 impl GateStep {
@@ -123,20 +124,25 @@ impl GateStep {
 
     /// Whether the tool's rule is to be asked; otherwise a person decides in any case.
     pub fn asks_rule(&self) -> bool {
-        matches!(self.gate, Gate::Ask)
+        matches!(self.gate, Gate::Ask | Gate::AskEach)
+    }
+
+    /// Whether an approval for good covers it, so that only what is to be decided each time is left to ask about.
+    pub fn is_covered(&self) -> bool {
+        self.is_covered
     }
 
     /// The rule said that nobody needs to decide. `None` where that is not for the rule to say.
     pub fn free(&self) -> Option<Runnable> {
         match self.gate {
-            Gate::Ask | Gate::Open => Some(Runnable {
+            Gate::Ask | Gate::AskEach | Gate::Open => Some(Runnable {
                 call: self.call.clone(),
                 attempt: 1,
                 edited: None,
                 after: self.after.clone(),
                 body: self.body,
             }),
-            Gate::Closed => None,
+            Gate::Closed | Gate::Each => None,
         }
     }
 }
@@ -301,7 +307,10 @@ fn step(slot: &Slot, following: Following) -> Option<Step> {
     match &slot.state {
         SlotState::Open => match gate {
             Gate::Open => runnable(1, &None),
-            Gate::Ask | Gate::Closed => Some(Step::Gate(GateStep { call: call.clone(), gate, after, body })),
+            Gate::Ask | Gate::Closed | Gate::AskEach | Gate::Each => {
+                let (call, is_covered) = (call.clone(), slot.is_covered);
+                Some(Step::Gate(GateStep { call, gate, after, body, is_covered }))
+            }
         },
         SlotState::Approved { edited, attempt } => runnable(attempt + 1, edited),
         SlotState::Answered { how, output } => settle(how.clone(), output.clone()),

@@ -10,6 +10,7 @@ use crate::entry::{AfterTools, How, Started};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
 use crate::item::{Call, Item, Output, OutputContent, OutputStatus};
 use crate::plan::{BodyKind, Planned, Work};
+use crate::tool::Gate;
 
 /// The calls of one answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +73,8 @@ pub(super) struct Slot {
     pub(super) state: SlotState,
     /// What was decided about it, and how far that reaches.
     pub(super) decided: Option<(Decision, Reach)>,
-    /// Whether that was said of every call of its tool, and not of this one.
+    /// Whether that was said of every call of its tool, and not of this one. A call whose rule is asked each time may
+    /// be covered and undecided.
     pub(super) is_covered: bool,
     pub(super) child: Option<Box<Run>>,
     /// What its body asked, with the answers.
@@ -271,7 +273,16 @@ impl Slot {
             attempt: *attempt,
             digest: self.planned.digest,
             expires: *expires,
+            reach: self.reach(),
         })
+    }
+
+    /// How far an approval of the call may reach.
+    pub(super) fn reach(&self) -> Reach {
+        match self.planned.work {
+            Work::Body { gate: Gate::Each, .. } => Reach::Call,
+            _ => Reach::Always,
+        }
     }
 
     /// Begins the run of an agent inside the call.

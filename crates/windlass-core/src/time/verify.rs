@@ -235,8 +235,8 @@ impl<'a> Clerk<'a> {
         let rule = match (known.waits, known.gate) {
             (Some(HoldReason::InDoubt), _) => Rule::InDoubt,
             (Some(HoldReason::Question(_)), _) => Rule::Asked,
-            (Some(HoldReason::Approval) | None, Gate::Closed) => Rule::ToolAlways,
-            (Some(HoldReason::Approval) | None, Gate::Ask) => Rule::ToolRule,
+            (Some(HoldReason::Approval) | None, Gate::Closed | Gate::Each) => Rule::ToolAlways,
+            (Some(HoldReason::Approval) | None, Gate::Ask | Gate::AskEach) => Rule::ToolRule,
             (Some(HoldReason::Approval) | None, Gate::Open) => Rule::Unasked,
         };
         let ruled = Ruled::Said { decision: decided.decision.clone(), reach: decided.reach };
@@ -264,7 +264,7 @@ impl<'a> Clerk<'a> {
         let (rule, by) = match (known.covered, known.gate) {
             (Some(standing), _) => (Rule::Standing { seq: standing.seq }, standing.by.clone()),
             (None, Gate::Open) => return,
-            (None, Gate::Ask | Gate::Closed) => (Rule::ToolRule, None),
+            (None, Gate::Ask | Gate::Closed | Gate::AskEach | Gate::Each) => (Rule::ToolRule, None),
         };
         let ruling = known.ruling(record, call, ruled, rule, by);
         self.rulings.push(ruling);

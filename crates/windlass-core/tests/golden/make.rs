@@ -1,6 +1,9 @@
 //! What the golden files of format 1 were made from. Each is a journal that a driver could have written; the
 //! files are checked in and never change, and this shows that today's code still writes the same bytes.
 
+#[path = "later.rs"]
+mod later;
+
 use std::sync::Arc;
 
 use serde_json::json;
@@ -8,8 +11,8 @@ use windlass_core::{
     AfterTools, AgentName, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallKind,
     CallSettled, CallStarted, Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure,
     Finished, FoundTool, Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Media, Message,
-    Misbehaviour, ModelFailed, Output, OutputContent, OutputStatus, Plan, Question, Reach, Reasoning, Record,
-    Revoked, Role, Run, Started, Timestamp, ToolKey, Usage, call_digest, canonical, plan, time,
+    Misbehaviour, ModelFailed, Output, OutputContent, OutputStatus, Plan, Reach, Reasoning, Record, Revoked,
+    Role, Run, Started, Timestamp, ToolKey, Usage, call_digest, canonical, plan, time,
 };
 
 /// Every golden file of format 1: its name and its journal.
@@ -25,7 +28,8 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<Record>)> {
         ("failures", failures()),
         ("items", items()),
         ("forked", forked()),
-        ("asked", asked()),
+        ("asked", later::asked()),
+        ("each", later::each()),
     ]
 }
 
@@ -121,6 +125,8 @@ fn look_up(call: &Call) -> Lookup {
         "print" => (BodyKind::Function, Effect::Idempotent, Gate::Open),
         "send" => (BodyKind::Function, Effect::Once, Gate::Ask),
         "pay" => (BodyKind::Function, Effect::Once, Gate::Closed),
+        "post" => (BodyKind::Function, Effect::Once, Gate::AskEach),
+        "sign" => (BodyKind::Function, Effect::Once, Gate::Each),
         "transfer" => (BodyKind::Function, Effect::Once, Gate::Open),
         "books" => (BodyKind::Agent, Effect::Once, Gate::Open),
         "transfer_to_billing" => return Lookup::Handoff { to: "billing".into() },
@@ -487,44 +493,4 @@ fn forked() -> Vec<Record> {
     let at = time::settlement_of(&records, &call).expect("it settled");
     let change = time::Change::Output { call, how: How::Succeeded, output: "Bo owes 7 €.".into() };
     time::fork(&records, at, "run-forked".into(), change).expect("it fits")
-}
-
-/// Calls of other kinds, and bodies that ask: one was answered, one still waits.
-fn asked() -> Vec<Record> {
-    let of_kind = |kind, id: &str, name: &str, namespace: Option<&str>, arguments: serde_json::Value| {
-        Item::Call(Call {
-            id: id.into(),
-            name: name.to_owned(),
-            namespace: namespace.map(str::to_owned),
-            arguments: arguments.to_string(),
-            item_id: None,
-            kind,
-        })
-    };
-    let ask = |question: Question, call: &str| Entry::Held(Held::for_answer(call.into(), question));
-    let mut journal = Journal::start("run-asked", "desk", "Book it.");
-    let click = json!({ "actions": [{ "type": "click", "x": 3, "y": 4 }], "pending_safety_checks": [] });
-    journal.answer(vec![
-        of_kind(CallKind::Computer, "c1", "computer", None, click),
-        of_kind(CallKind::HostedMcp, "c2", "read", Some("files"), json!({ "path": "/a" })),
-        call("c3", "transfer", json!({ "cents": 5 })),
-    ]);
-    journal.add(start("c1"));
-    journal.add(hold("c2", HoldReason::Approval));
-    journal.add(start("c3"));
-    let place = Question::new("Which account?").schema(json!({ "enum": ["a", "b"] }));
-    journal.add(ask(place, "c3"));
-    let screen = Media {
-        data: Some("iVBORw0=".to_owned()),
-        media_type: Some("image/png".to_owned()),
-        ..Media::default()
-    };
-    journal.add(settle("c1", How::Succeeded, OutputContent::Parts(vec![Content::Image(screen)])));
-    journal.decide("c2", Decision::Approve, Reach::Call, Some("ann"));
-    journal.add(start("c2"));
-    journal.add(settle("c2", How::Succeeded, "approved"));
-    journal.decide("c3", Decision::Answer { value: json!("b") }, Reach::Call, Some("ann"));
-    journal.add(attempt("c3", 2));
-    journal.add(ask(Question::new("Are you sure?"), "c3"));
-    journal.records
 }

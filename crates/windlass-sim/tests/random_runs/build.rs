@@ -227,7 +227,7 @@ fn agent_tool(lab: &Arc<Lab>, spec: &NestedSpec, inner: &Agent) -> Tool {
         Some(timeout) => tool.timeout(Duration::from_millis(timeout)),
         None => tool,
     };
-    approval(lab, tool, spec.approval)
+    approval(lab, tool, spec.approval, Asked::UntilForGood)
 }
 
 fn function(lab: &Arc<Lab>, spec: &ToolSpec) -> Tool {
@@ -241,7 +241,8 @@ fn function(lab: &Arc<Lab>, spec: &ToolSpec) -> Tool {
     let tool = Tool::dynamic(&spec.name, "Does something.", schema, move |ctx, _| {
         body(of_body.clone(), body_spec.clone(), ctx)
     });
-    let mut tool = approval(lab, tool.effect(spec.effect), spec.approval);
+    let asked = if spec.asks_each_time() { Asked::EachTime } else { Asked::UntilForGood };
+    let mut tool = approval(lab, tool.effect(spec.effect), spec.approval, asked);
     if spec.own_key {
         tool = tool.receipts(Receipts { scope: Scope::Call, ..Receipts::default() });
     }
@@ -282,21 +283,34 @@ fn function(lab: &Arc<Lab>, spec: &ToolSpec) -> Tool {
     reconcile(lab, tool, spec.reconcile)
 }
 
-fn approval(lab: &Arc<Lab>, tool: Tool, spec: ApprovalSpec) -> Tool {
-    match spec {
-        ApprovalSpec::Never => tool,
-        ApprovalSpec::Always => tool.approve_always(),
-        ApprovalSpec::Panics => tool.approve_if(|_: &Value| quietly_panic()),
-        ApprovalSpec::From(least) => {
+/// How often a person is asked about what a tool asks about.
+#[derive(Clone, Copy)]
+enum Asked {
+    EachTime,
+    UntilForGood,
+}
+
+fn approval(lab: &Arc<Lab>, tool: Tool, spec: ApprovalSpec, asked: Asked) -> Tool {
+    match (spec, asked) {
+        (ApprovalSpec::Never, _) => tool,
+        (ApprovalSpec::Always, Asked::UntilForGood) => tool.approve_always(),
+        (ApprovalSpec::Always, Asked::EachTime) => tool.approve_each(),
+        (ApprovalSpec::Panics, Asked::UntilForGood) => tool.approve_if(|_: &Value| quietly_panic()),
+        (ApprovalSpec::Panics, Asked::EachTime) => tool.approve_each_if(|_: &Value| quietly_panic()),
+        (ApprovalSpec::From(least), asked) => {
             let lab = lab.clone();
-            tool.approve_when(move |_, arguments: &Value| {
+            let rule = move |_, arguments: &Value| {
                 let asks = arguments.get("n").and_then(Value::as_u64).is_none_or(|n| n >= least);
                 let lab = lab.clone();
                 async move {
                     lab.dawdle(10).await;
                     asks
                 }
-            })
+            };
+            match asked {
+                Asked::UntilForGood => tool.approve_when(rule),
+                Asked::EachTime => tool.approve_each_when(rule),
+            }
         }
     }
 }

@@ -118,7 +118,7 @@ impl Whole {
             0 | 1 => (Decision::Reject { message: None }, Reach::Call),
             2 => (Decision::Reject { message: Some("not today".to_owned()) }, Reach::Call),
             3 => (Decision::Reject { message: None }, Reach::Always),
-            4 => (Decision::Approve, Reach::Always),
+            4 => (Decision::Approve, pending.reach),
             5 if !is_agent => {
                 let arguments = format!("{{\"n\":{}}}", sim.draw(|rng| rng.below(3)));
                 (Decision::ApproveEdited { arguments }, Reach::Call)

@@ -265,6 +265,11 @@ impl ToolSpec {
         self.latency_ms == 5 && self.failing == 4
     }
 
+    /// Whether what it asks a person about is asked each time. It follows from what is drawn anyway, too.
+    pub(crate) fn asks_each_time(&self) -> bool {
+        self.latency_ms == 200
+    }
+
     fn of(rng: &mut Rng, name: String) -> Self {
         let effect =
             *rng.pick(&[Effect::Pure, Effect::Idempotent, Effect::Idempotent, Effect::Once, Effect::Once]);

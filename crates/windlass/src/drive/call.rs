@@ -120,7 +120,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let asks = async {
             match work.ready.shown() {
                 Some(arguments) if step.asks_rule() => {
-                    work.ready.tool.approval.asks(work.ctx.clone(), arguments).await
+                    let tool = &work.ready.tool;
+                    tool.each.asks(work.ctx.clone(), arguments).await
+                        || (!step.is_covered() && tool.approval.asks(work.ctx.clone(), arguments).await)
                 }
                 _ => true,
             }

@@ -76,7 +76,8 @@ impl Paused {
         self.decide(call, Decision::Approve, Reach::Call)
     }
 
-    /// The call may run, and so may every later call of the same tool by the same agent in this run.
+    /// The call may run, and so may every later call of the same tool by the same agent in this run, those aside that
+    /// the tool asks about each time. It is refused where that is every one ([`Pending::reach`]).
     pub fn approve_always(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
         self.decide(call, Decision::Approve, Reach::Always)
     }

@@ -40,7 +40,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use windlass_core::{Digest, Effect, Gate, ToolKey, canonical, schema};
+use windlass_core::{Digest, Effect, ToolKey, canonical, schema};
 
 use crate::agent::AgentTool;
 use crate::drive::Visibility;
@@ -67,6 +67,8 @@ pub struct Tool<C = ()> {
     pub(crate) effect: Effect,
     effect_rule: Option<EffectRule>,
     pub(crate) approval: Approval<C>,
+    /// What approvals for good do not answer.
+    pub(crate) each: Approval<C>,
     pub(crate) enabled: Enabled<C>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) on_timeout: OnTimeout,
@@ -188,6 +190,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             effect: Effect::default(),
             effect_rule: None,
             approval: Approval::Never,
+            each: Approval::Never,
             enabled: Enabled::Always,
             timeout: None,
             on_timeout: OnTimeout::Tell,
@@ -220,48 +223,6 @@ impl<C: Send + Sync + 'static> Tool<C> {
     pub fn effect_by<A: 'static>(mut self, rule: impl Fn(&A) -> Effect + Send + Sync + 'static) -> Self {
         self.effect = Effect::Once;
         self.effect_rule = Some(Arc::new(move |arguments| arguments.downcast_ref::<A>().map(&rule)));
-        self
-    }
-
-    /// A person decides before every call.
-    #[must_use]
-    pub fn approve_always(mut self) -> Self {
-        self.approval = Approval::Always;
-        self
-    }
-
-    /// Nobody is asked, whatever the tool said before: for a policy that knows better.
-    #[must_use]
-    pub fn approve_never(mut self) -> Self {
-        self.approval = Approval::Never;
-        self
-    }
-
-    /// A person decides before calls whose arguments the rule picks. `A` is the type of the tool's arguments,
-    /// or [`Value`]. A rule that panics, or is given another type, asks.
-    #[must_use]
-    pub fn approve_if<A: 'static>(mut self, rule: impl Fn(&A) -> bool + Send + Sync + 'static) -> Self {
-        self.approval = Approval::Rule(Arc::new(move |_, arguments| {
-            let asks = arguments.downcast_ref::<A>().is_none_or(&rule);
-            std::future::ready(asks).boxed()
-        }));
-        self
-    }
-
-    /// As [`Tool::approve_if`], with the call's context and an async rule.
-    #[must_use]
-    pub fn approve_when<A, Fut>(
-        mut self,
-        rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static,
-    ) -> Self
-    where
-        A: 'static,
-        Fut: Future<Output = bool> + Send + 'static,
-    {
-        self.approval = Approval::Rule(Arc::new(move |ctx, arguments| match arguments.downcast_ref::<A>() {
-            Some(arguments) => rule(ctx, arguments).boxed(),
-            None => std::future::ready(true).boxed(),
-        }));
         self
     }
 
@@ -483,15 +444,6 @@ impl<C: Send + Sync + 'static> Tool<C> {
         Self { key: key.clone(), ..self.clone() }
     }
 
-    /// Whether it runs unasked, is always asked about, or has a rule that looks at each call.
-    pub fn gate(&self) -> Gate {
-        match self.approval {
-            Approval::Never => Gate::Open,
-            Approval::Always => Gate::Closed,
-            Approval::Rule(_) => Gate::Ask,
-        }
-    }
-
     /// What a call with these arguments does to the world.
     pub(crate) fn effect_of(&self, arguments: Option<&(dyn Any + Send + Sync)>) -> Effect {
         match (&self.effect_rule, arguments) {
@@ -534,6 +486,7 @@ impl<C> Clone for Tool<C> {
             effect: self.effect,
             effect_rule: self.effect_rule.clone(),
             approval: self.approval.clone(),
+            each: self.each.clone(),
             enabled: self.enabled.clone(),
             timeout: self.timeout,
             on_timeout: self.on_timeout,

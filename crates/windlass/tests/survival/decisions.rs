@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass::core::{Decided, Decision, Entry, Reach, Standing, StandingVerdict, ToolKey};
 use windlass::guardrail::{ToolInputGuardrail, ToolVerdict};
 use windlass::prelude::*;
@@ -57,7 +57,7 @@ async fn s45_the_approval_rule_is_not_asked_again() {
             let (log, asked) = (Log::default(), Log::default());
             let rule = |log: &Log, asked: &Log, answer: bool| {
                 let asked = asked.clone();
-                effect("gated", log).approve_if(move |_: &serde_json::Value| {
+                effect("gated", log).approve_if(move |_: &Value| {
                     asked.push("asked");
                     answer
                 })
@@ -94,7 +94,7 @@ async fn s46_an_output_that_looks_like_a_pause_or_an_approval_is_data() {
         for text in forged {
             let log = Log::default();
             let says = tool("says", move |_, _| async move { Ok(text.to_owned()) });
-            let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+            let value: Value = serde_json::from_str(text).unwrap_or_default();
             let gives = Tool::dynamic("gives", "A tool.", json!({ "type": "object" }), move |_, _| {
                 let value = value.clone();
                 async move { Ok::<_, ToolError>(value) }
@@ -400,5 +400,34 @@ async fn s49_a_decision_can_be_made_to_reach_further() {
         let act = stage.go_on(paused).await;
         assert_eq!(act.played().end, Ended::Finished("bye".to_owned()), "{surface:?}");
         assert_eq!(log.take(), ["gated a", "gated b"], "{surface:?}");
+    }
+}
+
+#[tokio::test]
+async fn s49_what_is_asked_each_time_is_asked_though_the_tool_was_approved_for_good() {
+    for surface in Surface::ALL {
+        let log = Log::default();
+        let refund = |id: &str, cents: u32| Reply::call(id, "refund", json!({ "cents": cents }));
+        let sign = |id: &str| Reply::call(id, "sign", json!({}));
+        let script = [refund("a", 50), refund("b", 60), refund("c", 900), sign("d"), Reply::text("bye")];
+        let cents = |value: &Value| value["cents"].as_u64().unwrap_or(0);
+        let refund = effect("refund", &log)
+            .approve_if(move |value: &Value| cents(value) > 10)
+            .approve_each_if(move |value: &Value| cents(value) > 500);
+        let stage = Stage::new(surface, agent(script).tools((refund, effect("sign", &log).approve_each())));
+        let mut paused = stage.play().await.paused();
+        paused.approve_always(stage.path("a")).expect("it waits");
+        // The second refund is covered; the third is large, and is not.
+        let mut paused = stage.go_on(paused).await.paused();
+        assert_eq!(log.take(), ["refund a", "refund b"], "{surface:?}");
+        assert_eq!(paused.pending()[0].path, stage.path("c"), "{surface:?}");
+        paused.approve(stage.path("c")).expect("it waits");
+        let mut paused = stage.go_on(paused).await.paused();
+        assert_eq!(paused.pending()[0].reach, Reach::Call, "{surface:?}");
+        let refused = paused.approve_always(stage.path("d")).expect_err("each is asked about");
+        assert!(refused.to_string().contains("itself alone"), "{refused}");
+        paused.approve(stage.path("d")).expect("it still waits");
+        assert!(matches!(stage.go_on(paused).await.played().end, Ended::Finished(_)), "{surface:?}");
+        assert_eq!(log.take(), ["refund c", "sign d"], "{surface:?}");
     }
 }

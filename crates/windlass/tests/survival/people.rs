@@ -43,6 +43,7 @@ async fn s39_what_needs_nobody_runs_now_and_the_rest_runs_once() {
             attempt: 0,
             digest: call_digest(&ToolKey::bare("gated"), r#"{"cents":100}"#),
             expires: None,
+            reach: Reach::Always,
         };
         assert_eq!(paused.pending(), [want], "{surface:?}");
         paused.approve(stage.path("b")).expect("it waits");

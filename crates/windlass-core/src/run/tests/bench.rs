@@ -199,6 +199,8 @@ pub(super) fn look_up(call: &Call) -> Lookup {
         "transfer" => (BodyKind::Function, Effect::Once, Gate::Open),
         "send" => (BodyKind::Function, Effect::Once, Gate::Ask),
         "pay" => (BodyKind::Function, Effect::Once, Gate::Closed),
+        "post" => (BodyKind::Function, Effect::Once, Gate::AskEach),
+        "sign" => (BodyKind::Function, Effect::Once, Gate::Each),
         "books" => (BodyKind::Agent, Effect::Once, Gate::Open),
         "audited_books" => (BodyKind::Agent, Effect::Once, Gate::Closed),
         "to_billing" => return Lookup::Handoff { to: "billing".into() },
@@ -265,7 +267,10 @@ fn step(step: &Step) -> String {
     let after = step.after().map_or_else(String::new, |call| format!(" after {call}"));
     let edited = |edited: Option<&str>| if edited.is_some() { " edited" } else { "" };
     match step {
-        Step::Gate(gate) => format!("gate {}{after}", gate.call()),
+        Step::Gate(gate) => {
+            let covered = if gate.is_covered() { " covered" } else { "" };
+            format!("gate {}{covered}{after}", gate.call())
+        }
         Step::Run(run) => format!("run {}#{}{after}{}", run.call(), run.attempt(), edited(run.edited())),
         Step::Invalid(invalid) => format!("invalid {}", invalid.call),
         Step::Settle(settle) => {

@@ -1,7 +1,7 @@
 //! Decisions: what they cover, what they cannot undo, and how far they reach.
 
 use super::bench::{Bench, next, play, refusal};
-use crate::decision::StandingVerdict;
+use crate::decision::{Reach, StandingVerdict};
 
 #[test]
 fn a_decision_is_made_once() {
@@ -166,6 +166,62 @@ fn a_decision_for_good_covers_every_call_of_the_tool() {
     assert_eq!(next(&play(unasked)), "calls settle c2 rejected", "whether or not the tool asks");
     let widened = format!("{}{}approve_always c1; {done}answer c2:pay", turn("approve"), "");
     assert_eq!(next(&play(&widened)), "calls run c2#1", "a decision may reach further when it is said again");
+}
+
+#[test]
+fn what_is_asked_each_time_is_not_covered_by_an_approval_for_good() {
+    let alone = "call `c1` waits for a decision about itself alone, which this decision does not answer";
+    assert_eq!(refusal("answer c1:sign; hold c1", "approve_always c1"), alone);
+    assert_eq!(refusal("answer c1:sign", "approve_always c1"), alone, "before it is held");
+    assert_eq!(
+        refusal("answer c1:sign; hold c1; approve c1", "approve_always c1"),
+        alone,
+        "nor is it widened"
+    );
+    assert_eq!(refusal("answer c1:sign", "start c1"), "call `c1` may not start: it needs a decision");
+    let reach = |script: &str| play(script).pending()[0].reach;
+    assert_eq!(reach("answer c1:sign; hold c1"), Reach::Call);
+    assert_eq!(reach("answer c1:post; hold c1"), Reach::Always);
+    let cases = [
+        ("answer c1:sign c2:sign; hold c1; approve c1", "calls run c1#1, gate c2"),
+        // No is no, each time.
+        ("answer c1:sign c2:sign; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
+        ("answer c1:post c2:post; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
+        // A rule is asked all the same; what else the tool would ask about is covered.
+        ("answer c1:post c2:post; hold c1; approve_always c1", "calls run c1#1, gate c2 covered"),
+        (
+            "answer c1:post c2:post; hold c1; approve_always c1; hold c2; start c1; settle c1 failed",
+            "pause c2",
+        ),
+        (
+            "answer c1:post c2:post; hold c1; approve_always c1; reject c2",
+            "calls run c1#1, settle c2 rejected",
+        ),
+        (
+            "answer c1:post c2:post c3:post; hold c1; approve_always c1; reject_always c2",
+            "calls run c1#1, settle c2 rejected, settle c3 rejected",
+        ),
+        // What waits goes on waiting.
+        (
+            "answer c1:post c2:post; hold c1; hold c2; approve_always c1; start c1; settle c1 succeeded",
+            "pause c2",
+        ),
+        // In a later turn.
+        (
+            "answer c1:post; hold c1; approve_always c1; start c1; settle c1 succeeded; answer c2:post",
+            "calls gate c2 covered",
+        ),
+        (
+            "answer c1:post; hold c1; approve_always c1; start c1; settle c1 succeeded; revoke post; answer c2:post",
+            "calls gate c2",
+        ),
+        // Where the rule says that nobody is needed, it runs.
+        ("answer c1:post; start c1", "calls doubt c1#1"),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(next(&play(script)), expected, "{script}");
+        assert_eq!(next(&Bench::of(script).replay().run), expected, "replayed: {script}");
+    }
 }
 
 #[test]
