@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
@@ -37,6 +38,8 @@ struct Shared {
     connections: AtomicU64,
     forgets: AtomicBool,
     seen: Mutex<Vec<Seen>>,
+    /// How many times all lines were cut.
+    hung_up: watch::Sender<u64>,
 }
 
 /// What the server thinks with.
@@ -71,6 +74,9 @@ pub enum From {
 /// How long the wire's memory is.
 const REMEMBERED: usize = 100_000;
 
+/// How long the server waits where nobody can be let in.
+const BREATH: Duration = Duration::from_millis(50);
+
 impl Loopback {
     /// A server that answers with these, one after another, and then with what was last said to it.
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
@@ -96,6 +102,7 @@ impl Loopback {
                 connections: AtomicU64::new(0),
                 forgets: AtomicBool::new(false),
                 seen: Mutex::default(),
+                hung_up: watch::Sender::new(0),
             }),
         }
     }
@@ -117,6 +124,11 @@ impl Loopback {
         self.shared.refuse_connections.store(times, Ordering::Relaxed);
     }
 
+    /// Cuts every line that is open, without a word.
+    pub fn hang_up(&self) {
+        self.shared.hung_up.send_modify(|times| *times += 1);
+    }
+
     /// A client's model that reaches this server through a pipe.
     pub fn model(&self) -> OpenAi {
         OpenAi::at("ws://loopback/v1/realtime").model("loopback").dial(self.clone())
@@ -128,7 +140,16 @@ impl Loopback {
         let address = listener.local_addr()?;
         let server = self.clone();
         let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
+            loop {
+                let stream = match listener.accept().await {
+                    Ok((stream, _)) => stream,
+                    // One client that hung up, or too many files open, is not the end of the server.
+                    Err(error) => {
+                        tracing::warn!(%error, "a client could not be let in");
+                        tokio::time::sleep(BREATH).await;
+                        continue;
+                    }
+                };
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "small pieces may be held back");
                 }
@@ -177,7 +198,9 @@ impl Loopback {
         let Ok(socket) = tokio_tungstenite::accept_async(stream).await else { return };
         let connection = self.shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
         let mind = lock(&self.shared.mind).clone();
-        let mut line = Line { server: self, connection, later: Vec::new(), is_silent: false, socket };
+        let hung_up = self.shared.hung_up.subscribe();
+        let mut line =
+            Line { server: self, connection, later: Vec::new(), is_silent: false, socket, hung_up };
         let mut conversation = Conversation::new(mind, connection);
         // The conversation ends when the line does, whichever way.
         let _ = line.talk(&mut conversation).await;
@@ -207,6 +230,7 @@ struct Line<S> {
     later: Vec<(Instant, Value)>,
     is_silent: bool,
     socket: WebSocketStream<S>,
+    hung_up: watch::Receiver<u64>,
 }
 
 impl<S: ReadWrite> Line<S> {
@@ -220,6 +244,7 @@ impl<S: ReadWrite> Line<S> {
             let next = [conversation.due(), late].into_iter().flatten().min();
             tokio::select! {
                 biased;
+                Ok(()) = self.hung_up.changed() => return Err(Gone),
                 message = self.socket.next() => match message {
                     Some(Ok(Message::Text(text))) => self.take(text.as_str(), conversation).await?,
                     Some(Ok(Message::Close(_))) => {
