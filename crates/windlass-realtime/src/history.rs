@@ -210,6 +210,13 @@ impl History {
         self.place(id).map(|place| &self.items[place])
     }
 
+    /// The output of a call, where it has one.
+    pub fn output_of(&self, call: &CallId) -> Option<&LiveItem> {
+        let is_it =
+            |item: &&LiveItem| matches!(&item.kind, LiveItemKind::Output { call: of, .. } if of == call);
+        self.items.iter().find(is_it)
+    }
+
     /// The conversation in the words of a run. Calls without an output, and outputs without a call, are left out,
     /// so that it is a history that any model takes.
     pub fn to_items(&self) -> Vec<Item> {

@@ -1,7 +1,7 @@
 //! The journal of a live session: what was said, who is current, and which runs carry out which calls. A session is
 //! resumed from it. What the calls did stands in the journals of their runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use windlass::core::{AgentName, RunId};
+use windlass::core::{AgentName, Role, RunId};
 use windlass::{StoreError, StoreErrorKind};
 
-use crate::history::{History, LiveItem};
+use crate::history::{History, LiveItem, LiveItemKind};
 use crate::id::{ItemId, ResponseId};
+use crate::machine::Answer;
 
 /// The version of the form that journals of sessions have.
 pub const LIVE_FORMAT: u32 = 1;
@@ -35,6 +36,9 @@ pub enum LiveEntry {
         item: LiveItem,
         /// The item before it.
         after: Option<ItemId>,
+        /// Whether it is to be answered.
+        #[serde(default, skip_serializing_if = "Answer::is_wanted")]
+        answer: Answer,
     },
     /// An item is gone.
     Removed {
@@ -207,6 +211,8 @@ pub struct LiveRecord {
     pub agent: Option<AgentName>,
     /// The calls, and the runs that carry them out.
     pub calls: Vec<CallsRecord>,
+    /// Items that are there for a later answer.
+    pub not_yet: BTreeSet<ItemId>,
 }
 
 /// The calls of one answer, in the journal of a session.
@@ -234,7 +240,12 @@ impl LiveRecord {
                     return Err(StoreError::of(StoreErrorKind::TooNew, message));
                 }
                 LiveEntry::Opened { agent, .. } | LiveEntry::Agent { agent } => record.agent = Some(agent),
-                LiveEntry::Item { item, after } => drop(record.history.set(item, after.as_ref())),
+                LiveEntry::Item { item, after, answer } => {
+                    if !answer.is_wanted() {
+                        record.not_yet.insert(item.id.clone());
+                    }
+                    drop(record.history.set(item, after.as_ref()));
+                }
                 LiveEntry::Removed { item } => drop(record.history.remove(&item)),
                 LiveEntry::Calls { run, response, agent, calls } => {
                     record.calls.push(CallsRecord { run, response, agent, calls });
@@ -243,5 +254,19 @@ impl LiveRecord {
             }
         }
         Ok(record)
+    }
+
+    /// The newest item that was to be answered and was not.
+    pub fn unanswered(&self) -> Option<&ItemId> {
+        let newest = self.history.items().iter().rev().find(|item| match &item.kind {
+            LiveItemKind::Message { role: Role::System, .. } | LiveItemKind::Other { .. } => false,
+            LiveItemKind::Message { .. } | LiveItemKind::Call { .. } | LiveItemKind::Output { .. } => {
+                !self.not_yet.contains(&item.id)
+            }
+        })?;
+        match &newest.kind {
+            LiveItemKind::Message { role: Role::User, .. } | LiveItemKind::Output { .. } => Some(&newest.id),
+            LiveItemKind::Message { .. } | LiveItemKind::Call { .. } | LiveItemKind::Other { .. } => None,
+        }
     }
 }

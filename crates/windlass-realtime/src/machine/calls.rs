@@ -4,7 +4,7 @@
 use windlass::Usage;
 use windlass::core::{CallId, RunId};
 
-use super::{AgentKey, Batch, Effect, Machine, ToolMode};
+use super::{AgentKey, Answer, Batch, Effect, Machine, ToolMode};
 use crate::event::LiveError;
 use crate::history::{LiveItem, LiveItemKind};
 use crate::id::{CommandId, ItemId, ResponseId};
@@ -87,7 +87,7 @@ impl Machine {
         if may_run == MayRun::No {
             for item in &fresh {
                 if let LiveItemKind::Call { call, .. } = &item.kind {
-                    self.put_output(call, NOT_MADE.to_owned());
+                    self.put_output(call, NOT_MADE.to_owned(), Answer::NotYet);
                 }
             }
             return;
@@ -124,14 +124,33 @@ impl Machine {
     pub(crate) fn adopt(&mut self, run: &RunId, item: &LiveItem) {
         if let LiveItemKind::Call { call, name, arguments } = &item.kind {
             let (name, arguments) = (name.clone(), arguments.clone());
-            let output = self.history.items().iter().find_map(|item| match &item.kind {
-                LiveItemKind::Output { call: of, .. } if of == call => Some(item.id.clone()),
-                _ => None,
-            });
+            let output = self.history.output_of(call).map(|item| item.id.clone());
             if output.is_none() {
                 self.running.insert(run.clone());
             }
             self.calls.insert(call.clone(), KnownCall { name, arguments, output, delivery: Delivery::Open });
+        }
+    }
+
+    /// All that was open in an earlier life is adopted. What that life could not finish is: calls that nobody carries
+    /// out get their output, and a question without an answer is asked again.
+    pub(crate) fn resumed(&mut self, entries: u64, unanswered: Option<ItemId>) {
+        // Every item of ours is an entry at least, so ids that are counted from here on are new ones.
+        self.items = self.items.max(entries);
+        let is_open = |item: &&LiveItem| match &item.kind {
+            LiveItemKind::Call { call, .. } => !self.calls.contains_key(call),
+            _ => false,
+        };
+        let open: Vec<LiveItem> = self.history.items().iter().filter(is_open).cloned().collect();
+        for item in open {
+            let LiveItemKind::Call { call, name, arguments } = item.kind else { continue };
+            let output = self.history.output_of(&call).map(|item| item.id.clone());
+            let known = KnownCall { name, arguments, output, delivery: Delivery::Open };
+            self.calls.insert(call.clone(), known);
+            self.put_output(&call, NOT_MADE.to_owned(), Answer::NotYet);
+        }
+        if unanswered.is_some() {
+            self.gate.want(self.now, unanswered);
         }
     }
 
@@ -141,14 +160,14 @@ impl Machine {
             self.running.remove(run);
         }
         for (call, text) in outputs {
-            if let Some(item) = self.put_output(&call, text) {
+            if let Some(item) = self.put_output(&call, text, Answer::Wanted) {
                 self.gate.want(self.now, Some(item));
             }
         }
     }
 
     /// Gives a call its output, which it has once.
-    pub(super) fn put_output(&mut self, call: &CallId, text: String) -> Option<ItemId> {
+    pub(super) fn put_output(&mut self, call: &CallId, text: String, answer: Answer) -> Option<ItemId> {
         let known = self.calls.get(call)?;
         if known.output.is_some() {
             return None;
@@ -157,7 +176,8 @@ impl Machine {
         if let Some(known) = self.calls.get_mut(call) {
             known.output = Some(id.clone());
         }
-        self.add(LiveItem::new(id.clone(), LiveItemKind::Output { call: call.clone(), text }), None);
+        let output = LiveItemKind::Output { call: call.clone(), text };
+        self.add(LiveItem::new(id.clone(), output), None, answer);
         Some(id)
     }
 

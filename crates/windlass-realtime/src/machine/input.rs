@@ -1,5 +1,6 @@
 //! What the application puts in.
 
+use serde::{Deserialize, Serialize};
 use windlass::core::Role;
 
 use super::{Link, Machine};
@@ -8,7 +9,8 @@ use crate::id::ItemId;
 use crate::model::CommandKind;
 
 /// Whether a message is to be answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// It is.
     #[default]
@@ -17,11 +19,17 @@ pub enum Answer {
     NotYet,
 }
 
+impl Answer {
+    pub(crate) fn is_wanted(&self) -> bool {
+        *self == Self::Wanted
+    }
+}
+
 impl Machine {
     /// Somebody says something in writing, with pictures where there are any.
     pub(crate) fn say(&mut self, role: Role, parts: Vec<Part>, answer: Answer) -> ItemId {
         let id = self.next_item();
-        self.add(LiveItem::message(id.clone(), role, parts), None);
+        self.add(LiveItem::message(id.clone(), role, parts), None, answer);
         if role == Role::User {
             self.follow_ups = 0;
             self.since_answer.push(id.clone());
@@ -80,7 +88,7 @@ impl Machine {
     /// An item comes into the conversation, behind another one or at the end.
     pub(crate) fn insert(&mut self, role: Role, parts: Vec<Part>, after: Option<ItemId>) -> ItemId {
         let id = self.next_item();
-        self.add(LiveItem::message(id.clone(), role, parts), after);
+        self.add(LiveItem::message(id.clone(), role, parts), after, Answer::NotYet);
         id
     }
 

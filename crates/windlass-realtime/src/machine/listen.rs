@@ -2,8 +2,8 @@
 
 use windlass::core::Role;
 
-use super::Machine;
 use super::turns::set_part;
+use super::{Answer, Machine};
 use crate::event::{AudioChunk, LiveError, LiveEvent};
 use crate::history::{ItemStatus, LiveItem, LiveItemKind, Part};
 use crate::id::ItemId;
@@ -107,7 +107,10 @@ impl Machine {
             let new = LiveItem::message(item.clone(), Role::User, vec![part]);
             self.since_answer.push(item.clone());
             let change = self.history.put(new, after);
-            self.changed(change);
+            let server = self.configuration.live.turns.server();
+            let is_answered = server.is_none_or(|server| server.answers);
+            let answer = if is_answered { Answer::Wanted } else { Answer::NotYet };
+            self.changed_for(change, answer);
         }
     }
 

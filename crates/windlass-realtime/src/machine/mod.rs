@@ -158,7 +158,7 @@ struct Change {
     configuration: Arc<Configuration>,
     is_checked: bool,
     cause: ChangeCause,
-    sent: Option<(CommandId, Duration)>,
+    sent: Option<CommandId>,
 }
 
 #[derive(Debug)]
@@ -173,8 +173,8 @@ pub(crate) struct Machine {
     agent: AgentKey,
     configuration: Arc<Configuration>,
     is_checked: bool,
-    /// Configurations that were sent, oldest first, and not acknowledged.
-    configuring: VecDeque<CommandId>,
+    /// Configurations that were sent, oldest first, and not acknowledged, and since when.
+    configuring: VecDeque<(CommandId, Duration)>,
     changes: VecDeque<Change>,
     turns: BTreeMap<ResponseId, Turn>,
     newest: Option<ResponseId>,
@@ -259,10 +259,9 @@ impl Machine {
         if self.link == Link::Down {
             return None;
         }
-        let change = self.changes.front().and_then(|change| change.sent.as_ref());
-        let change = change.map(|(_, at)| *at + self.rules.acknowledge);
+        let configured = self.configuring.front().map(|(_, at)| *at + self.rules.acknowledge);
         let speech = self.speaking_since.map(|since| since + LONGEST_SPEECH);
-        [self.gate.deadline(), change, speech].into_iter().flatten().min()
+        [self.gate.deadline(), configured, speech].into_iter().flatten().min()
     }
 
     /// Time has passed.
@@ -273,7 +272,7 @@ impl Machine {
         if self.speaking_since.is_some_and(|since| self.now >= since + LONGEST_SPEECH) {
             self.speaking_since = None;
         }
-        self.give_up_change();
+        self.give_up_configuring();
         match self.gate.overdue(self.now) {
             None => {}
             Some(Overdue::NeverBegan) => self.error(crate::event::LiveError::NoAnswer),
@@ -294,7 +293,7 @@ impl Machine {
         self.unconfirmed.clear();
         let configuration = Box::new((*self.configuration).clone());
         let id = self.send(CommandKind::Configure(configuration));
-        self.configuring.push_back(id);
+        self.configuring.push_back((id, self.now));
         for item in self.history.items().to_vec() {
             // Speech cannot be given back; what was said in it can.
             if !item.is_sendable() {
@@ -334,6 +333,11 @@ impl Machine {
 
     pub(crate) fn agent(&self) -> &AgentKey {
         &self.agent
+    }
+
+    /// What the model is told of the current agent.
+    pub(crate) fn configuration(&self) -> Arc<Configuration> {
+        self.configuration.clone()
     }
 
     pub(crate) fn metrics(&self) -> &SessionMetrics {
@@ -389,6 +393,11 @@ impl Machine {
 
     /// Tells of a change, and writes down what is settled in it.
     fn changed(&mut self, change: Option<HistoryChange>) {
+        self.changed_for(change, Answer::Wanted);
+    }
+
+    /// The same, for an item that is to be answered or is not.
+    fn changed_for(&mut self, change: Option<HistoryChange>, answer: Answer) {
         let Some(change) = change else { return };
         let entry = match &change {
             HistoryChange::Added { item, .. } | HistoryChange::Updated(item)
@@ -398,7 +407,7 @@ impl Machine {
             }
             HistoryChange::Added { item, .. } | HistoryChange::Updated(item) => {
                 let after = self.history.before(&item.id).cloned();
-                Some(LiveEntry::Item { item: item.clone(), after })
+                Some(LiveEntry::Item { item: item.clone(), after, answer })
             }
             HistoryChange::Removed(item) => Some(LiveEntry::Removed { item: item.clone() }),
         };
@@ -409,9 +418,9 @@ impl Machine {
     }
 
     /// A new item of ours: into the history, and to the model.
-    fn add(&mut self, item: LiveItem, after: Option<ItemId>) {
+    fn add(&mut self, item: LiveItem, after: Option<ItemId>, answer: Answer) {
         let change = self.history.put(item.clone(), after.as_ref());
-        self.changed(change);
+        self.changed_for(change, answer);
         let id = self.send(CommandKind::Add { item: item.clone(), after });
         if self.link == Link::Up {
             self.unconfirmed.insert(id, item.id);
@@ -423,7 +432,7 @@ impl Machine {
         ItemId::from(format!("wl_{}_{}", self.short_session(), self.items))
     }
 
-    /// Ids of items are bounded by providers, and must differ between lives of one session.
+    /// Ids of items are bounded by providers.
     fn short_session(&self) -> String {
         let text = self.rules.session.as_str();
         text.chars().rev().filter(char::is_ascii_alphanumeric).take(12).collect()

@@ -8,7 +8,7 @@ use windlass::core::Role;
 
 use super::calls::MayRun;
 use super::playback::heard_text;
-use super::{AgentKey, AudioRelease, Check, Effect, FollowUp, Machine};
+use super::{AgentKey, Answer, AudioRelease, Check, Effect, FollowUp, Machine};
 use crate::event::{AudioChunk, LiveEvent};
 use crate::history::{ItemStatus, LiveItem, LiveItemKind, Part};
 use crate::id::{CommandId, ItemId, ResponseId};
@@ -306,7 +306,8 @@ impl Machine {
         if is_newest && self.follow_ups < MOST_FOLLOW_UPS {
             self.follow_ups += 1;
             let id = self.next_item();
-            self.add(LiveItem::message(id.clone(), Role::User, vec![Part::text(words)]), None);
+            let told = LiveItem::message(id.clone(), Role::User, vec![Part::text(words)]);
+            self.add(told, None, Answer::Wanted);
             self.gate.want(self.now, Some(id));
         }
     }

@@ -87,11 +87,13 @@ impl ModelEvents for Events {
                             return Some(Err(Lost::new("the other side has gone silent")));
                         }
                         self.asked = true;
-                        // A writer that holds the sink finds out by itself whether anybody is there.
-                        if let Ok(mut sink) = self.sink.try_lock()
-                            && let Err(error) = sink.send(Message::Ping(Default::default())).await
-                        {
-                            return Some(Err(lost(&error)));
+                        // A writer that holds the sink finds out by itself whether anybody is there. One that takes
+                        // nothing must not keep us from hearing what it said.
+                        if let Ok(mut sink) = self.sink.try_lock() {
+                            let ping = sink.send(Message::Ping(Default::default()));
+                            if let Ok(Err(error)) = tokio::time::timeout(self.keep_alive, ping).await {
+                                return Some(Err(lost(&error)));
+                            }
                         }
                         continue;
                     }

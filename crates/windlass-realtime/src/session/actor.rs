@@ -5,31 +5,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use windlass::Store;
 use windlass::agent::{Agent, Checked, Resolved, SharedReceipts};
 use windlass::core::RunId;
-use windlass::guardrail::{OutputGuardrail, Verdict};
+use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
 
-use super::builder::{
-    CONNECTED, EnterError, OnGuardrailFailure, Reconnect, configuration, opened, supported,
-};
-use super::close::CloseReport;
+use super::builder::{CONNECTED, EnterError, OnGuardrailFailure, Reconnect, opened};
+use super::change::Resolution;
+use super::close::{CloseReport, EndGuard};
+use super::decisions::StandingDecision;
 use super::handle::Shared;
+use super::link::{Reconnecting, heard, tried, written};
 use super::outbox::Outbox;
 use super::requests::Request;
-use super::runs::{LiveRun, Notice, StandingDecision};
-use crate::event::{ChangeCause, CloseReason, LiveError, LiveEvent, Retrying};
+use super::runs::{LiveRun, Notice};
+use crate::event::{CloseReason, LiveError, LiveEvent};
 use crate::id::ResponseId;
 use crate::journal::{CallsRecord, LiveJournal};
-use crate::machine::{AgentKey, Check, Effect, Machine};
+use crate::machine::{Effect, Machine};
 use crate::metrics::SessionMetrics;
-use crate::model::{ConnectError, Connection, Lost, ModelEvents, RealtimeModel, Retry};
+use crate::model::{ConnectError, Connection, Lost, ModelEvent, ModelEvents, RealtimeModel};
 use crate::settings::LiveSettings;
 
 /// How a session goes, in what the machine does not decide.
@@ -43,6 +42,7 @@ pub(super) struct Plan<C> {
     pub(super) concurrency: Option<usize>,
     pub(super) early_guardrails: bool,
     pub(super) approval_expiry: Option<Duration>,
+    pub(super) lease: Option<Duration>,
     pub(super) hooks: Vec<Hook<C>>,
     pub(super) drain: Duration,
     pub(super) patience: Duration,
@@ -62,6 +62,7 @@ impl<C> Default for Plan<C> {
             concurrency: None,
             early_guardrails: false,
             approval_expiry: None,
+            lease: None,
             hooks: Vec::new(),
             drain: Duration::from_millis(250),
             patience: Duration::from_secs(10),
@@ -97,35 +98,27 @@ pub(super) struct Actor<C> {
     pub(super) setting: Setting<C>,
     /// Every agent that was current, as it was then.
     pub(super) agents: BTreeMap<u32, Resolved<C>>,
-    next_agent: u32,
+    pub(super) next_agent: u32,
     pub(super) runs: BTreeMap<RunId, LiveRun>,
     pub(super) standing: Vec<StandingDecision>,
     pub(super) notices: mpsc::Receiver<Notice>,
     pub(super) notify: mpsc::Sender<Notice>,
     pub(super) forwarders: JoinSet<()>,
-    checks: JoinSet<Vec<Checked>>,
-    checking: BTreeMap<Id, (ResponseId, Arc<str>)>,
-    resolving: JoinSet<Resolution<C>>,
-    changing: BTreeMap<u32, oneshot::Sender<Result<(), String>>>,
+    pub(super) checks: JoinSet<Vec<Checked>>,
+    pub(super) checking: BTreeMap<Id, (ResponseId, Arc<str>)>,
+    pub(super) resolving: JoinSet<Resolution<C>>,
+    pub(super) changing: BTreeMap<u32, oneshot::Sender<Result<(), String>>>,
     pub(super) outbox: Option<Outbox>,
-    events: Option<Box<dyn ModelEvents>>,
-    reconnecting: Option<BoxFuture<'static, Result<(Connection, u32), ConnectError>>>,
+    pub(super) events: Option<Box<dyn ModelEvents>>,
+    pub(super) reconnecting: Option<Reconnecting>,
     began: Instant,
     pub(super) end: Option<CloseReason>,
-}
-
-/// What came of resolving an agent.
-struct Resolution<C> {
-    name: windlass::core::AgentName,
-    cause: ChangeCause,
-    reply: Option<oneshot::Sender<Result<(), String>>>,
-    result: Result<Resolved<C>, String>,
 }
 
 /// What happened.
 enum Happened<C> {
     Closing,
-    Event(Option<Result<crate::model::ModelEvent, Lost>>),
+    Event(Option<Result<ModelEvent, Lost>>),
     Unwritten(Lost),
     Notice(Notice),
     Checked(Result<(Id, Vec<Checked>), tokio::task::JoinError>),
@@ -170,7 +163,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
 
     /// Lives.
     pub(super) async fn run(mut self, connection: Connection, open: Vec<CallsRecord>) {
-        let guard = EndGuard { shared: self.ends.shared.clone(), closed: self.ends.closed.clone() };
+        let guard = EndGuard::new(&self.ends);
         self.plug_in(connection);
         self.machine.connected();
         let opened = opened(self.machine.agent());
@@ -191,6 +184,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
                 }
                 Happened::Event(Some(Err(lost))) | Happened::Unwritten(lost) => self.lost(lost),
                 Happened::Event(None) => self.end = Some(CloseReason::Finished),
+                Happened::Notice(Notice::Again { run }) => self.try_again(&run).await,
                 Happened::Notice(notice) => self.notice(notice),
                 Happened::Checked(done) => self.checked(done),
                 Happened::Resolved(done) => self.resolved(done),
@@ -203,8 +197,6 @@ impl<C: Send + Sync + 'static> Actor<C> {
                 }
             }
         }
-        self.checks.shutdown().await;
-        self.resolving.shutdown().await;
         self.shut().await;
         drop(guard);
     }
@@ -284,10 +276,15 @@ impl<C: Send + Sync + 'static> Actor<C> {
     pub(super) async fn write_down(&mut self, entries: Vec<crate::journal::LiveEntry>) {
         let Some(journal) = self.plan.journal.clone().filter(|_| !entries.is_empty()) else { return };
         let count = entries.len() as u64;
-        match journal.append(&self.setting.session, self.setting.journal_at, entries).await {
+        let appending = journal.append(&self.setting.session, self.setting.journal_at, entries);
+        let patience = self.plan.patience;
+        let appended = match tokio::time::timeout(patience, appending).await {
+            Ok(appended) => appended.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("nothing was written within {patience:?}")),
+        };
+        match appended {
             Ok(()) => self.setting.journal_at += count,
-            Err(error) => {
-                let message = error.to_string();
+            Err(message) => {
                 self.emit(LiveEvent::Error(LiveError::Journal { message: message.clone() }));
                 self.end.get_or_insert(CloseReason::Journal(message));
             }
@@ -325,208 +322,11 @@ impl<C: Send + Sync + 'static> Actor<C> {
             }
         }
     }
-
-    fn plug_in(&mut self, connection: Connection) {
-        self.outbox = Some(Outbox::new(connection.commands, self.plan.audio_buffer));
-        self.events = Some(connection.events);
-    }
-
-    /// The connection is gone: it is made again, or the session ends.
-    fn lost(&mut self, lost: Lost) {
-        self.outbox = None;
-        self.events = None;
-        let now = self.now();
-        self.machine.at(now).disconnected();
-        let policy = self.plan.reconnect;
-        let retrying = match lost.retry {
-            Retry::MayHelp if policy.attempts > 0 && self.ends.ready.is_none() => Retrying::Yes,
-            Retry::MayHelp | Retry::IsOfNoUse => Retrying::No,
-        };
-        self.emit(LiveEvent::Disconnected { reason: lost.message.clone(), retrying });
-        if retrying == Retrying::No {
-            self.end.get_or_insert(CloseReason::Lost(lost.message));
-            return;
-        }
-        let (model, patience) = (self.setting.model.clone(), self.plan.patience);
-        let current = self.agents.get(&self.machine.agent().number);
-        let Some(first) = current.map(|agent| configuration(agent, &self.setting.settings)) else { return };
-        let trying = async move {
-            let mut attempt = 0;
-            loop {
-                let wait = policy.base.saturating_mul(1 << attempt.min(16)).min(policy.longest);
-                tokio::time::sleep(wait).await;
-                attempt += 1;
-                let tried = tokio::time::timeout(patience, model.connect(&first)).await;
-                match tried.unwrap_or_else(|_| Err(ConnectError::new("it took too long to connect"))) {
-                    Ok(connection) => return Ok((connection, attempt)),
-                    Err(error) if attempt >= policy.attempts || error.retry == Retry::IsOfNoUse => {
-                        return Err(error);
-                    }
-                    Err(error) => tracing::debug!(%error, attempt, "no connection yet"),
-                }
-            }
-        };
-        self.reconnecting = Some(trying.boxed());
-    }
-
-    fn reconnected(&mut self, result: Result<(Connection, u32), ConnectError>) {
-        self.reconnecting = None;
-        match result {
-            Ok((connection, attempts)) => {
-                self.plug_in(connection);
-                let now = self.now();
-                self.machine.at(now).connected();
-                self.machine.metrics_mut().reconnects += 1;
-                self.emit(LiveEvent::Reconnected { attempts });
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                self.emit(LiveEvent::Disconnected { reason: reason.clone(), retrying: Retrying::No });
-                self.end.get_or_insert(CloseReason::Lost(reason));
-            }
-        }
-    }
-
-    fn check(&mut self, check: Check) {
-        let Some(resolved) = self.agents.get(&check.agent.number).cloned() else { return };
-        let (session, also) = (self.setting.session.clone(), self.plan.guardrails.clone());
-        let (text, timeout) = (check.text.clone(), self.plan.guardrail_timeout);
-        let task = self.checks.spawn(async move {
-            let checking = resolved.check_output(&session, &also, text);
-            tokio::time::timeout(timeout, checking).await.unwrap_or_else(|_| {
-                let verdict = Err(format!("it took longer than {timeout:?}").into());
-                vec![Checked { guardrail: "guardrails".into(), verdict }]
-            })
-        });
-        self.checking.insert(task.id(), (check.response, check.text));
-    }
-
-    fn checked(&mut self, done: Result<(Id, Vec<Checked>), tokio::task::JoinError>) {
-        let (id, checked) = match done {
-            Ok(done) => done,
-            Err(error) => {
-                let verdict = Err(error.to_string().into());
-                (error.id(), vec![Checked { guardrail: "guardrails".into(), verdict }])
-            }
-        };
-        let Some((response, text)) = self.checking.remove(&id) else { return };
-        let mut objections = Vec::new();
-        for Checked { guardrail, verdict } in checked {
-            match verdict {
-                Ok(Verdict::Pass) => {}
-                Ok(Verdict::Trip) => objections.push(guardrail.to_string()),
-                Err(error) => {
-                    tracing::warn!(%guardrail, %error, "a guardrail failed");
-                    let (guardrail, message) = (guardrail.to_string(), error.to_string());
-                    if self.plan.on_guardrail_failure == OnGuardrailFailure::Trip {
-                        objections.push(guardrail.clone());
-                    }
-                    self.emit(LiveEvent::Error(LiveError::Guardrail { guardrail, message }));
-                }
-            }
-        }
-        let now = self.now();
-        self.machine.at(now).checked(&response, &text, objections);
-    }
-
-    /// Asks for the instructions and tools of an agent, once; then it becomes current.
-    pub(super) fn resolve(
-        &mut self,
-        agent: Agent<C>,
-        cause: ChangeCause,
-        reply: Option<oneshot::Sender<Result<(), String>>>,
-    ) {
-        let (session, app) = (self.setting.session.clone(), self.setting.app.clone());
-        let (known, patience) = (self.plan.known.clone(), self.plan.patience);
-        self.resolving.spawn(async move {
-            let name = agent.name().clone();
-            let resolving = agent.resolve_with(&session, app, &known);
-            let result = match tokio::time::timeout(patience, resolving).await {
-                Ok(result) => result.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("its instructions and tools were not there within {patience:?}")),
-            };
-            Resolution { name, cause, reply, result }
-        });
-    }
-
-    fn resolved(&mut self, done: Result<Resolution<C>, tokio::task::JoinError>) {
-        let Ok(Resolution { name, cause, reply, result }) = done else { return };
-        let now = self.now();
-        let is_supported = |resolved: Resolved<C>| match supported(&*self.setting.model, &resolved) {
-            Ok(()) => Ok(resolved),
-            Err(error) => Err(error.to_string()),
-        };
-        match result.and_then(is_supported) {
-            Ok(resolved) => {
-                let agent = AgentKey { number: self.next_agent, name };
-                self.next_agent += 1;
-                let configuration = Arc::new(configuration(&resolved, &self.setting.settings));
-                let is_checked = resolved.is_checked() || !self.plan.guardrails.is_empty();
-                self.agents.insert(agent.number, resolved);
-                if let Some(reply) = reply {
-                    self.changing.insert(agent.number, reply);
-                }
-                self.machine.at(now).change_agent(agent, configuration, is_checked, cause);
-            }
-            Err(message) => {
-                if let Some(reply) = reply {
-                    let _ = reply.send(Err(message.clone()));
-                }
-                match cause {
-                    ChangeCause::Handoff(call) => self.machine.at(now).handoff_failed(&call, &name, message),
-                    ChangeCause::Application => {
-                        self.emit(LiveEvent::Error(LiveError::AgentNotChanged { to: name, message }));
-                    }
-                }
-            }
-        }
-    }
-}
-
-async fn written(outbox: &mut Option<Outbox>) -> Option<Lost> {
-    let lost = &mut outbox.as_mut()?.lost;
-    // The writer ends without a word only when it is told to.
-    Some(lost.await.unwrap_or_else(|_| Lost::new("the writer of the connection is gone")))
-}
-
-async fn heard(
-    events: &mut Option<Box<dyn ModelEvents>>,
-) -> Option<Option<Result<crate::model::ModelEvent, Lost>>> {
-    Some(events.as_mut()?.next().await)
-}
-
-async fn tried(
-    trying: &mut Option<BoxFuture<'static, Result<(Connection, u32), ConnectError>>>,
-) -> Option<Result<(Connection, u32), ConnectError>> {
-    Some(trying.as_mut()?.await)
 }
 
 async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Whatever becomes of the session's task, nobody waits for it in vain.
-struct EndGuard {
-    shared: Arc<Shared>,
-    closed: watch::Sender<Option<Arc<CloseReport>>>,
-}
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        let is_new = self.closed.send_if_modified(|report| {
-            let is_new = report.is_none();
-            if is_new {
-                let reason = CloseReason::Lost("the session's task was stopped".to_owned());
-                *report = Some(Arc::new(CloseReport { reason, ..CloseReport::default() }));
-            }
-            is_new
-        });
-        if is_new {
-            let reason = CloseReason::Lost("the session's task was stopped".to_owned());
-            self.shared.fanout.end(&LiveEvent::Closed(reason));
-        }
     }
 }

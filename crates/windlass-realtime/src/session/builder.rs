@@ -196,6 +196,13 @@ impl<C: Send + Sync + 'static> Realtime<C> {
         self
     }
 
+    /// How long this process owns the runs of calls without a sign of life. One that resumes the session after a crash
+    /// waits so long for those that were under way. Thirty seconds, unless this says otherwise.
+    pub fn lease(mut self, lasting: Duration) -> Self {
+        self.plan.lease = Some(lasting);
+        self
+    }
+
     /// Told of the moments of the runs that carry out calls.
     pub fn hook(mut self, hook: Hook<C>) -> Self {
         self.plan.hooks.push(hook);
@@ -279,19 +286,21 @@ impl<C: Send + Sync + 'static> Realtime<C> {
         let agent = AgentKey { number: 0, name: resolved.agent().name().clone() };
         let history = History::new(record.history.items().to_vec());
         let mut machine = Machine::new(self.rules, agent.clone(), configuration, is_checked, history);
+        let unanswered = record.unanswered().cloned();
         let mut open = Vec::new();
         for calls in record.calls {
             for call in &calls.calls {
                 machine.adopt(&calls.run, call);
             }
             let is_open = calls.calls.iter().any(|item| match &item.kind {
-                LiveItemKind::Call { call, .. } => !has_output(machine.history(), call),
+                LiveItemKind::Call { call, .. } => machine.history().output_of(call).is_none(),
                 _ => false,
             });
             if is_open {
                 open.push(calls);
             }
         }
+        machine.resumed(record.entries, unanswered);
 
         let (requests, inbox) = mpsc::channel(1024);
         let (closed_sender, closed) = watch::channel(None);
@@ -342,13 +351,6 @@ impl Realtime {
     pub fn new(agent: Agent, model: impl RealtimeModel) -> Self {
         Self::with(agent, model, ())
     }
-}
-
-fn has_output(history: &History, call: &windlass::core::CallId) -> bool {
-    history
-        .items()
-        .iter()
-        .any(|item| matches!(&item.kind, LiveItemKind::Output { call: of, .. } if of == call))
 }
 
 /// Whether the model can be offered the agent's tools.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use windlass::Outcome;
 use windlass::core::CallId;
 
-use super::actor::Actor;
+use super::actor::{Actor, Ends};
+use super::handle::Shared;
 use super::runs::Notice;
 use crate::event::{CloseReason, LiveEvent};
 use crate::history::History;
@@ -51,9 +53,16 @@ impl<C: Send + Sync + 'static> Actor<C> {
     /// Ends everything, in this order: no more requests, calls, the connection, the journal, the watchers.
     pub(super) async fn shut(&mut self) {
         self.ends.inbox.close();
-        let is_left = self.ends.shared.leaving.load(Ordering::Relaxed);
-        let asked = if is_left { CloseReason::Left } else { CloseReason::Closed };
+        // A body that blocks its thread cannot be stopped, and is not waited for longer than others.
+        let _ = timeout(self.plan.drain + GRACE, self.checks.shutdown()).await;
+        let _ = timeout(self.plan.drain + GRACE, self.resolving.shutdown()).await;
+        let asked = match self.ends.shared.leaving.load(Ordering::Relaxed) {
+            true => CloseReason::Left,
+            false => CloseReason::Closed,
+        };
         let mut report = CloseReport { reason: self.end.take().unwrap_or(asked), ..CloseReport::default() };
+        // What cannot be written down here any more is left to whoever goes on with the session.
+        let is_left = matches!(report.reason, CloseReason::Left | CloseReason::Journal(_));
         self.settle_runs(is_left, &mut report).await;
         if let Some(outbox) = self.outbox.take() {
             report.goodbye =
@@ -97,12 +106,41 @@ impl<C: Send + Sync + 'static> Actor<C> {
                 }
                 // Started and settled calls are told of to the end.
                 notice @ Notice::Event { .. } => self.notice(notice),
-                Notice::Expired { .. } => {}
+                Notice::Expired { .. } | Notice::Posted { .. } | Notice::Again { .. } => {}
             }
         }
         for live in self.runs.values().filter_map(|live| live.paused.as_ref()) {
             report.held.extend(live.pending().iter().map(|pending| pending.call().clone()));
         }
         self.forwarders.shutdown().await;
+    }
+}
+
+/// Whatever becomes of the session's task, nobody waits for it in vain.
+pub(super) struct EndGuard {
+    shared: Arc<Shared>,
+    closed: watch::Sender<Option<Arc<CloseReport>>>,
+}
+
+impl EndGuard {
+    pub(super) fn new<C>(ends: &Ends<C>) -> Self {
+        Self { shared: ends.shared.clone(), closed: ends.closed.clone() }
+    }
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        let is_new = self.closed.send_if_modified(|report| {
+            let is_new = report.is_none();
+            if is_new {
+                let reason = CloseReason::Lost("the session's task was stopped".to_owned());
+                *report = Some(Arc::new(CloseReport { reason, ..CloseReport::default() }));
+            }
+            is_new
+        });
+        if is_new {
+            let reason = CloseReason::Lost("the session's task was stopped".to_owned());
+            self.shared.fanout.end(&LiveEvent::Closed(reason));
+        }
     }
 }

@@ -2,10 +2,15 @@
 
 mod actor;
 mod builder;
+mod change;
 mod close;
+mod decisions;
 mod events;
 mod handle;
+mod link;
+mod look;
 mod outbox;
+mod recover;
 mod requests;
 mod runs;
 

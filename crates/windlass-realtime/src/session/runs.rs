@@ -1,18 +1,17 @@
 //! The calls of answers, carried out by runs: the same planner, guardrails, approvals, journal and receipts as anywhere.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use windlass::agent::Resolved;
-use windlass::core::{AgentName, CallId, CallPath, Decision, Reach, RunId, ToolKey};
+use tokio::time::Instant;
+use windlass::core::{CallId, RunId};
 use windlass::model::Answer;
 use windlass::run::CancelHandle;
-use windlass::{DecideError, EventKind, Failure, Item, Outcome, Paused, Pending, RunBuilder, RunError};
+use windlass::store::Posted;
+use windlass::{EventKind, Failure, Item, Outcome, Paused, RunBuilder, RunError, StoreErrorKind};
 
 use super::actor::Actor;
+use super::decisions::Questions;
 use crate::event::{ChangeCause, CloseReason, LiveError, LiveEvent};
-use crate::history::LiveItem;
 use crate::id::ResponseId;
 use crate::journal::CallsRecord;
 use crate::machine::{Batch, BatchEnd};
@@ -32,25 +31,16 @@ pub(super) struct LiveRun {
     /// It waits for a person.
     pub(super) paused: Option<Paused>,
     pub(super) is_running: bool,
-    /// Calls that wait for a person, or did: each question once.
-    asked: BTreeMap<(CallPath, u32), Question>,
+    pub(super) questions: Questions,
+    /// It is of an earlier life, whose driver may still own it: it is tried again until then.
+    pub(super) recovery: Option<Recovery>,
 }
 
-/// A question to a person.
-struct Question {
-    pending: Pending,
-    state: QuestionState,
-}
-
-enum QuestionState {
-    Open,
-    /// Answered while the run was busy with something else; it is told when it pauses again.
-    Early {
-        decision: Decision,
-        reach: Reach,
-        by: Option<String>,
-    },
-    Answered,
+/// A run of an earlier life, and until when it is tried to go on with it.
+#[derive(Clone)]
+pub(super) struct Recovery {
+    pub(super) record: CallsRecord,
+    pub(super) until: Instant,
 }
 
 /// Something came of a run.
@@ -67,21 +57,25 @@ pub(super) enum Notice {
     Expired {
         run: RunId,
     },
-}
-
-/// A decision for good, of this session.
-pub(super) struct StandingDecision {
-    agent: AgentName,
-    tool: ToolKey,
-    decision: Decision,
-    by: Option<String>,
+    /// Somebody decided in the store.
+    Posted {
+        run: RunId,
+        posted: Vec<Posted>,
+    },
+    /// A run that somebody else owned is tried again.
+    Again {
+        run: RunId,
+    },
 }
 
 impl<C: Send + Sync + 'static> Actor<C> {
     pub(super) fn carry_out(&mut self, batch: Batch) {
         let Batch { run, response, agent, input, calls, usage } = batch;
-        let Some(resolved) = self.agents.get(&agent.number).cloned() else { return };
-        let ids = calls.iter().filter_map(call_id).collect();
+        let ids: Vec<CallId> = calls.iter().filter_map(call_id).collect();
+        let Some(resolved) = self.agents.get(&agent.number).cloned() else {
+            let message = format!("agent `{}` is not known any more", agent.name);
+            return self.give_up(&run, &response, ids, message);
+        };
         let items = calls.into_iter().map(Arc::new).collect();
         let answer = Answer { items, usage, response_id: Some(response.to_string()), ..Answer::default() };
         let input = input.into_iter().map(Arc::new).collect();
@@ -90,18 +84,24 @@ impl<C: Send + Sync + 'static> Actor<C> {
             Some(store) => builder.store(store.clone()),
             None => builder,
         };
-        self.start(run, agent.number, response, ids, builder);
+        self.start(run, agent.number, response, ids, builder, None);
     }
 
-    fn start(
+    pub(super) fn start(
         &mut self,
         run: RunId,
         agent: u32,
         response: ResponseId,
         calls: Vec<CallId>,
         builder: RunBuilder<C>,
+        recovery: Option<Recovery>,
     ) {
+        // What has ended needs no keeping.
+        while self.forwarders.try_join_next().is_some() {}
         let mut builder = builder.drain(self.plan.drain).event_buffer(64);
+        if let Some(lease) = self.plan.lease {
+            builder = builder.lease(lease);
+        }
         if let Some(limit) = self.plan.concurrency {
             builder = builder.concurrency(limit);
         }
@@ -116,10 +116,10 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
         let mut stream = builder.stream();
         let cancel = stream.cancel();
-        let asked = self.runs.remove(&run).map(|before| before.asked).unwrap_or_default();
+        let questions = self.runs.remove(&run).map(|before| before.questions).unwrap_or_default();
         self.runs.insert(
             run.clone(),
-            LiveRun { agent, response, calls, cancel, paused: None, is_running: true, asked },
+            LiveRun { agent, response, calls, cancel, paused: None, is_running: true, questions, recovery },
         );
         let notify = self.notify.clone();
         self.forwarders.spawn(async move {
@@ -137,67 +137,13 @@ impl<C: Send + Sync + 'static> Actor<C> {
         });
     }
 
-    /// Goes on with runs that an earlier life of this session left open.
-    pub(super) async fn recover(&mut self, open: Vec<CallsRecord>) {
-        for CallsRecord { run, response, agent, calls } in open {
-            let ids: Vec<CallId> = calls.iter().filter_map(|item| call_id(&item.to_item()?)).collect();
-            let resolved = match self.resolved_for(&agent).await {
-                Ok(resolved) => resolved,
-                Err(message) => {
-                    self.give_up(&run, &response, ids, message);
-                    continue;
-                }
-            };
-            let number = *resolved.0;
-            let resolved = resolved.1.clone();
-            let items = calls.iter().filter_map(LiveItem::to_item).map(Arc::new).collect();
-            let answer =
-                Answer { items, usage: None, response_id: Some(response.to_string()), ..Answer::default() };
-            let Some(store) = self.plan.store.clone() else {
-                let message = "there is no store that its run could be in".to_owned();
-                self.give_up(&run, &response, ids, message);
-                continue;
-            };
-            let is_stored = match store.load(&run, 0).await {
-                Ok(lines) => !lines.is_empty(),
-                Err(error) => {
-                    self.give_up(&run, &response, ids, error.to_string());
-                    continue;
-                }
-            };
-            let receipts = &self.setting.receipts;
-            let builder = match is_stored {
-                true => resolved.recover(run.clone(), store, answer, receipts),
-                // The session wrote down that it would, and was gone before it did.
-                false => resolved.carry_out(Vec::new(), answer, receipts).run_id(run.clone()).store(store),
-            };
-            self.start(run, number, response, ids, builder);
-        }
-    }
-
-    /// An agent that was current in an earlier life.
-    async fn resolved_for(&mut self, name: &AgentName) -> Result<(&u32, &Resolved<C>), String> {
-        let known = |resolved: &Resolved<C>| resolved.agent().name() == name;
-        if let Some(number) = self.agents.iter().find(|(_, agent)| known(agent)).map(|(number, _)| *number) {
-            return self.agents.get_key_value(&number).ok_or_else(String::new);
-        }
-        let unknown = || format!("there is no agent `{name}` any more");
-        let agent = match self.setting.root.name() == name {
-            true => self.setting.root.clone(),
-            false => {
-                let mut reachable = self.agents.values().filter_map(|agent| agent.reachable(name));
-                reachable.next().cloned().ok_or_else(unknown)?
-            }
-        };
-        let (session, app) = (self.setting.session.clone(), self.setting.app.clone());
-        let resolved =
-            agent.resolve_with(&session, app, &self.plan.known).await.map_err(|error| error.to_string())?;
-        let number = u32::MAX - u32::try_from(self.agents.len()).unwrap_or_default();
-        self.agents.insert(number, resolved);
-        self.agents.get_key_value(&number).ok_or_else(unknown)
-    }
-
-    fn give_up(&mut self, run: &RunId, response: &ResponseId, calls: Vec<CallId>, message: String) {
+    pub(super) fn give_up(
+        &mut self,
+        run: &RunId,
+        response: &ResponseId,
+        calls: Vec<CallId>,
+        message: String,
+    ) {
         self.emit(LiveEvent::Error(LiveError::Calls { response: response.clone(), message }));
         let outputs = calls.into_iter().map(|call| (call, NOT_KNOWN.to_owned())).collect();
         let now = self.now();
@@ -214,11 +160,16 @@ impl<C: Send + Sync + 'static> Actor<C> {
                     self.go_on(&run);
                 }
             }
+            Notice::Posted { run, posted } => self.posted(&run, posted),
+            Notice::Again { .. } => {}
         }
     }
 
     fn run_event(&mut self, run: &RunId, kind: EventKind) {
-        let Some(live) = self.runs.get(run) else { return };
+        let Some(live) = self.runs.get_mut(run) else { return };
+        if let EventKind::CallStarted { call, .. } | EventKind::CallSettled { call, .. } = &kind {
+            live.questions.settle(call);
+        }
         let Some(agent) = self.agents.get(&live.agent).map(|agent| agent.agent().name().clone()) else {
             return;
         };
@@ -281,6 +232,8 @@ impl<C: Send + Sync + 'static> Actor<C> {
                     self.end.get_or_insert(CloseReason::CallFailed(failed.failure));
                 }
             }
+            Err(RunError::Store(error))
+                if error.kind() == StoreErrorKind::Leased && self.is_tried_again(run) => {}
             Err(error) => {
                 let Some(live) = self.runs.remove(run) else { return };
                 self.give_up(run, &live.response, live.calls, error.to_string());
@@ -288,78 +241,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
     }
 
-    /// A run waits for a person, unless what it waits for has been decided for good, or in the meantime.
-    fn hold(&mut self, run: &RunId, mut paused: Paused) {
-        let mut is_decided = false;
-        for pending in paused.pending() {
-            self.tell_held(run, pending.clone());
-            let Some((decision, reach, by)) = self.decided_before(run, &pending) else { continue };
-            if let Some(by) = by {
-                paused.decide_as(by);
-            }
-            is_decided |= paused.decide(pending.path.clone(), decision, reach).is_ok();
-        }
-        let Some(live) = self.runs.get_mut(run) else { return };
-        live.is_running = false;
-        live.paused = Some(paused);
-        if is_decided {
-            self.go_on(run);
-        } else if let Some(expiry) = self.plan.approval_expiry {
-            let (notify, run) = (self.notify.clone(), run.clone());
-            self.forwarders.spawn(async move {
-                tokio::time::sleep(expiry + Duration::from_millis(1)).await;
-                let _ = notify.send(Notice::Expired { run }).await;
-            });
-        }
-    }
-
-    fn decided_before(
-        &mut self,
-        run: &RunId,
-        pending: &Pending,
-    ) -> Option<(Decision, Reach, Option<String>)> {
-        if let Some((decision, by)) = self.standing_for(pending) {
-            return Some((decision, Reach::Call, by));
-        }
-        let key = (pending.path.clone(), pending.attempt);
-        let question = self.runs.get_mut(run)?.asked.get_mut(&key)?;
-        match std::mem::replace(&mut question.state, QuestionState::Answered) {
-            QuestionState::Early { decision, reach, by } => Some((decision, reach, by)),
-            other => {
-                question.state = other;
-                None
-            }
-        }
-    }
-
-    /// Tells of a call that waits, once for each question, unless it has been decided for good.
-    fn tell_held(&mut self, run: &RunId, pending: Pending) {
-        if self.standing_for(&pending).is_some() {
-            return;
-        }
-        let Some(live) = self.runs.get_mut(run) else { return };
-        let key = (pending.path.clone(), pending.attempt);
-        if live.asked.contains_key(&key) {
-            return;
-        }
-        live.asked.insert(key, Question { pending: pending.clone(), state: QuestionState::Open });
-        self.emit(LiveEvent::CallHeld { pending: Box::new(pending) });
-    }
-
-    fn standing_for(&self, pending: &Pending) -> Option<(Decision, Option<String>)> {
-        let is_it = |standing: &&StandingDecision| {
-            standing.agent == pending.agent
-                && standing.tool == pending.tool
-                && pending.reason == windlass::core::HoldReason::Approval
-        };
-        self.standing
-            .iter()
-            .rev()
-            .find(is_it)
-            .map(|standing| (standing.decision.clone(), standing.by.clone()))
-    }
-
-    fn go_on(&mut self, run: &RunId) {
+    pub(super) fn go_on(&mut self, run: &RunId) {
         let Some(live) = self.runs.get_mut(run) else { return };
         let Some(paused) = live.paused.take() else { return };
         let Some(resolved) = self.agents.get(&live.agent).cloned() else { return };
@@ -369,56 +251,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
             Some(store) => builder.store(store.clone()),
             None => builder,
         };
-        self.start(run.clone(), agent, response, calls, builder);
-    }
-
-    pub(super) fn pending(&self) -> Vec<Pending> {
-        let asked = self.runs.values().flat_map(|live| live.asked.values());
-        let open = asked.filter(|question| matches!(question.state, QuestionState::Open));
-        open.map(|question| question.pending.clone()).collect()
-    }
-
-    pub(super) fn decide(
-        &mut self,
-        call: &CallPath,
-        decision: Decision,
-        reach: Reach,
-        by: Option<String>,
-    ) -> Result<(), DecideError> {
-        let is_it = |pending: &Pending| {
-            pending.path == *call || (call.within().is_empty() && pending.call() == call.call())
-        };
-        let is_open =
-            |question: &Question| matches!(question.state, QuestionState::Open) && is_it(&question.pending);
-        let found = self.runs.iter().find_map(|(run, live)| {
-            let (key, question) = live.asked.iter().find(|(_, question)| is_open(question))?;
-            Some((run.clone(), key.clone(), question.pending.clone()))
-        });
-        let none = || DecideError::NotPending(call.clone());
-        let Some((run, key, pending)) = found else { return Err(none()) };
-        let live = self.runs.get_mut(&run).ok_or_else(none)?;
-        let state = match live.paused.as_mut() {
-            Some(paused) => {
-                if let Some(by) = &by {
-                    paused.decide_as(by.clone());
-                }
-                paused.decide(key.0.clone(), decision.clone(), reach)?;
-                QuestionState::Answered
-            }
-            None => QuestionState::Early { decision: decision.clone(), reach, by: by.clone() },
-        };
-        if let Some(question) = live.asked.get_mut(&key) {
-            question.state = state;
-        }
-        let is_paused = live.paused.is_some();
-        if reach == Reach::Always {
-            let Pending { agent, tool, .. } = pending;
-            self.standing.push(StandingDecision { agent, tool, decision, by });
-        }
-        if is_paused {
-            self.go_on(&run);
-        }
-        Ok(())
+        self.start(run.clone(), agent, response, calls, builder, None);
     }
 }
 
@@ -432,7 +265,7 @@ fn outputs(items: &[windlass::core::Produced]) -> Vec<(CallId, String)> {
     items.iter().filter_map(output).collect()
 }
 
-fn call_id(item: &Item) -> Option<CallId> {
+pub(super) fn call_id(item: &Item) -> Option<CallId> {
     match item {
         Item::Call(call) => Some(call.id.clone()),
         _ => None,

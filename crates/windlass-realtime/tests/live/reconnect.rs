@@ -1,5 +1,6 @@
 //! A lost connection is made again, with what was said; a session is resumed from its journal.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use windlass::core::Role;
 use windlass::prelude::*;
 use windlass_realtime::testing::{Fault, Loopback, Moment, Reply};
 use windlass_realtime::{
-    CloseReason, FolderJournal, LiveError, LiveEvent, MemoryJournal, Part, Realtime, Reconnect,
+    CloseReason, FolderJournal, ItemId, LiveError, LiveEvent, MemoryJournal, Part, Realtime, Reconnect,
 };
 
 use crate::support::*;
@@ -229,7 +230,11 @@ async fn a_session_is_resumed_from_its_journal() {
         session.approve("a").await.expect("is there").expect("waits");
         turn(&mut events).await;
         assert_eq!((ran(&runs), output_of(&second, "a")), (2, vec!["run 2".to_owned()]));
-        session.close().await;
+        let report = session.close().await;
+        let said: Vec<String> = report.history.items().iter().map(|item| item.text()).collect();
+        assert_eq!(said, ["Go", "", "", "run 1", "Waiting.", "run 2", "Thank you."]);
+        let ids: BTreeSet<&ItemId> = report.history.items().iter().map(|item| &item.id).collect();
+        assert_eq!(ids.len(), said.len(), "ids of one life are not used again in another");
     }
 }
 
