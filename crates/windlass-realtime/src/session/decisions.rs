@@ -108,7 +108,13 @@ impl<C: Send + Sync + 'static> Actor<C> {
                     if let Some(by) = by {
                         paused.decide_as(by);
                     }
-                    is_decided |= paused.decide(pending.path.clone(), decision, reach).is_ok();
+                    match paused.decide(pending.path.clone(), decision, reach) {
+                        Ok(()) => is_decided = true,
+                        Err(error) => {
+                            tracing::warn!(%error, call = %pending.path, "a decision does not count");
+                            self.ask_again(run, pending);
+                        }
+                    }
                 }
             }
         }
@@ -157,6 +163,13 @@ impl<C: Send + Sync + 'static> Actor<C> {
         live.questions.asked.insert(key, Question { pending: pending.clone(), state: QuestionState::Open });
         self.listen(run);
         self.emit(LiveEvent::CallHeld { pending: Box::new(pending) });
+    }
+
+    /// A decision that was taken did not count after all: the question is open as before.
+    fn ask_again(&mut self, run: &RunId, pending: Pending) {
+        let Some(live) = self.runs.get_mut(run) else { return };
+        live.questions.asked.remove(&(pending.path.clone(), pending.attempt));
+        self.tell_held(run, pending);
     }
 
     /// Asks the store from now on whether somebody else has decided.
@@ -214,6 +227,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
             standing.agent == pending.agent
                 && standing.tool == pending.tool
                 && pending.reason == HoldReason::Approval
+                && (pending.reach == Reach::Always || matches!(standing.decision, Decision::Reject { .. }))
         };
         self.standing
             .iter()
