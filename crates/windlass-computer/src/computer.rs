@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::BASE64;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass::model::Display;
 
 use crate::action::{Answer, Button, Point, Region};
-use crate::base64;
 use crate::key::Chord;
 
 /// What a computer does, as it does it.
@@ -133,7 +133,7 @@ impl Screenshot {
 
     /// A PNG.
     pub fn of_png(png: &[u8]) -> Self {
-        Self(base64::encode(png).into())
+        Self(BASE64.encode(png).into())
     }
 
     /// The PNG in base64.
@@ -143,13 +143,13 @@ impl Screenshot {
 
     /// The PNG.
     pub fn png(&self) -> Vec<u8> {
-        base64::decode(&self.0).unwrap_or_default()
+        BASE64.decode(self.0.as_bytes()).unwrap_or_default()
     }
 
     /// How wide and how high it is; none where it is no PNG.
     pub fn size(&self) -> Option<(u32, u32)> {
         // The head of a PNG is all that is looked at: 24 bytes are 32 digits.
-        let head = base64::decode(self.0.get(..32)?)?;
+        let head = BASE64.decode(self.0.as_bytes().get(..32)?).ok()?;
         let number = |at: usize| Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?));
         if head.starts_with(b"\x89PNG\r\n\x1a\n") { Some((number(16)?, number(20)?)) } else { None }
     }

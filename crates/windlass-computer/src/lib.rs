@@ -6,7 +6,6 @@
 #![doc = include_str!("../../../docs/guide/computer.md")]
 
 mod action;
-pub mod base64;
 mod browser;
 mod budget;
 mod computer;
@@ -22,7 +21,7 @@ mod station;
 mod tool;
 
 pub use action::{Action, Answer, Button, ComputerCall, Point, Region, SafetyCheck};
-pub use browser::{Browser, BrowserOptions, Dialogs, Downloads, Sites, Window};
+pub use browser::{Browser, BrowserOptions, Dialogs, Downloads, Elsewhere, Sites, Window};
 pub use budget::{drop_old_screenshots, recent_screenshots};
 pub use computer::{Computer, ComputerError, Doing, Screenshot, Tab, Travel};
 #[cfg(feature = "x11")]

@@ -9,8 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{Pages, at, browser, said, screenshot, soon};
 use windlass_computer::{
-    Browser, BrowserOptions, Button, Chord, Computer, ComputerError, Dialogs, Downloads, Region, Sites,
-    Window,
+    Browser, BrowserOptions, Button, Chord, Computer, ComputerError, Dialogs, Downloads, Region, Window,
 };
 
 const NONE: Chord = Chord::NONE;
@@ -146,45 +145,6 @@ async fn a_page_that_hangs_or_crashes_is_an_error_with_a_picture() {
     assert_eq!(error.last(), Some(&form));
     browser.navigate(&pages.url("play.html")).await.expect("another page opens");
     screenshot(&browser).await;
-    browser.close().await;
-}
-
-#[tokio::test]
-async fn only_listed_sites_are_visited_by_whatever_way() {
-    let pages = Pages::serve().await;
-    let sites = Sites::only([format!("127.0.0.1:{}", pages.port)]);
-    let Some(browser) = browser(BrowserOptions { sites, ..BrowserOptions::default() }).await else { return };
-    let elsewhere = format!("http://localhost:{}/form.html", pages.port);
-    let refused = browser.navigate(&elsewhere).await.expect_err("it is not listed");
-    assert!(refused.to_string().contains("localhost"), "{refused}");
-    browser.navigate("file:///etc/passwd").await.expect_err("it is no page");
-    browser.navigate(&pages.url("play.html")).await.expect("it is listed");
-    // A redirect, a link of the page, a new tab and a frame.
-    click(&browser, 650, 355).await;
-    screenshot(&browser).await;
-    assert!(browser.notes().join("\n").contains("localhost"));
-    browser.navigate(&pages.url("play.html")).await.expect("it is listed");
-    for script in [
-        format!("location.href = '{elsewhere}'"),
-        format!("document.getElementById('tab').href = '{elsewhere}'"),
-        format!(
-            "const f = document.createElement('iframe'); f.src = '{elsewhere}'; document.body.append(f); 1"
-        ),
-    ] {
-        // A visit that was refused may still be ending, and then takes the page along.
-        let is_there = soon(async || {
-            browser.navigate(&pages.url("play.html")).await.expect("it is listed");
-            let there = browser.evaluate("document.getElementById('tab') !== null").await;
-            there.is_ok_and(|there| there == true)
-        });
-        assert!(is_there.await, "the page opens");
-        browser.notes();
-        browser.evaluate(&script).await.expect("the script runs");
-        click(&browser, 620, 175).await;
-        let is_told = soon(async || browser.notes().join("\n").contains("localhost")).await;
-        assert!(is_told, "{script}");
-    }
-    assert!(!pages.asked().iter().any(|asked| asked.starts_with("localhost")), "{:?}", pages.asked());
     browser.close().await;
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::{BrowserOptions, Window};
+use super::{BrowserOptions, Elsewhere, Window};
 use crate::computer::ComputerError;
 
 /// What a Chromium is called.
@@ -100,7 +100,7 @@ fn flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
         "--disable-extensions",
         "--disable-sync",
         "--disable-dev-shm-usage",
-        "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication",
+        "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,Prerender2",
         "--disable-session-crashed-bubble",
         "--disable-search-engine-choice-screen",
         "--force-device-scale-factor=1",
@@ -121,6 +121,11 @@ fn flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
         flags.push("--no-sandbox".to_owned());
     }
     flags.extend(options.flags.iter().cloned());
+    // Of flags that are given twice the last one counts, so these cannot be undone by those above.
+    if let (Elsewhere::Nothing, Some(rules)) = (options.elsewhere, options.sites.host_rules()) {
+        flags.push(format!("--host-resolver-rules={rules}"));
+        flags.push("--force-webrtc-ip-handling-policy=disable_non_proxied_udp".to_owned());
+    }
     flags.push("about:blank".to_owned());
     flags
 }

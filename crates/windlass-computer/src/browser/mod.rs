@@ -7,7 +7,7 @@ mod pipe;
 mod sites;
 mod state;
 
-pub use sites::Sites;
+pub use sites::{Elsewhere, Sites};
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +41,8 @@ pub struct BrowserOptions {
     pub window: Window,
     /// Which sites it may go to.
     pub sites: Sites,
+    /// What pages may have from sites that are not listed.
+    pub elsewhere: Elsewhere,
     /// What becomes of dialogs.
     pub dialogs: Dialogs,
     /// What becomes of downloads.
@@ -64,6 +66,7 @@ impl Default for BrowserOptions {
             height: 800,
             window: Window::default(),
             sites: Sites::default(),
+            elsewhere: Elsewhere::default(),
             dialogs: Dialogs::default(),
             downloads: Downloads::default(),
             start: None,

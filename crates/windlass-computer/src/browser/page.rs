@@ -242,9 +242,14 @@ impl Pages {
             return Err(ComputerError::Refused(why));
         }
         self.working_tab().await?;
+        self.with(|state| state.current().map(|tab| tab.refused = None));
         let answer = self.ask("Page.navigate", json!({ "url": url })).await?;
         self.acted();
         self.settle().await;
+        // A listed site may have sent it on to one that is not.
+        if let Some(why) = self.with(|state| state.current().and_then(|tab| tab.refused.take())) {
+            return Err(ComputerError::Refused(why));
+        }
         match answer["errorText"].as_str() {
             // A download is no page, and has its own note.
             None | Some("" | "net::ERR_ABORTED") => Ok(()),

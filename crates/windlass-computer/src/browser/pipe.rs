@@ -34,6 +34,13 @@ pub(super) enum CommandError {
     Refused(String),
 }
 
+/// Whether a command is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Sent,
+    Lost,
+}
+
 type Waiting = Arc<Mutex<BTreeMap<u64, oneshot::Sender<Result<Value, CommandError>>>>>;
 
 /// This end of the pipe.
@@ -76,11 +83,15 @@ impl Pipe {
         (Self { outgoing, waiting, next: AtomicU64::new(1) }, told)
     }
 
-    /// Sends a command and does not wait for its answer. A pipe that is full loses it.
-    pub(super) fn tell(&self, session: Option<&str>, method: &str, params: Value) {
+    /// Sends a command and does not wait for its answer. A pipe that is full loses it, and says so.
+    pub(super) fn tell(&self, session: Option<&str>, method: &str, params: Value) -> Told {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        if self.outgoing.try_send(message(id, session, method, &params)).is_err() {
-            tracing::debug!(method, "a command could not be sent");
+        match self.outgoing.try_send(message(id, session, method, &params)) {
+            Ok(()) => Told::Sent,
+            Err(_) => {
+                tracing::debug!(method, "a command could not be sent");
+                Told::Lost
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a browser tells of its own accord, and what is known of its tabs from it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::page::Pages;
-use super::pipe::Event;
+use super::pipe::{Event, Told};
 use super::{Dialogs, Downloads, Sites};
 use crate::action::{Button, Point};
 use crate::computer::Screenshot;
@@ -23,6 +23,8 @@ pub(super) struct State {
     /// The target of the tab that is seen.
     pub(super) current: Option<String>,
     notes: VecDeque<String>,
+    /// Notes that are not told again.
+    told: BTreeSet<String>,
     downloads: BTreeMap<String, String>,
     pub(super) cursor: Point,
     pub(super) pressed: Option<Button>,
@@ -43,6 +45,8 @@ pub(super) struct Known {
     pub(super) broken: Option<Broken>,
     /// What its dialog says, where one is open.
     pub(super) dialog: Option<String>,
+    /// Why it did not go where it was to go last.
+    pub(super) refused: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,13 @@ impl State {
         self.notes.push_back(note);
         if self.notes.len() > NOTES {
             self.notes.pop_front();
+        }
+    }
+
+    /// A note that pages give cause for again and again is told once.
+    fn note_once(&mut self, note: String) {
+        if self.told.len() < NOTES && self.told.insert(note.clone()) {
+            self.note(note);
         }
     }
 
@@ -138,19 +149,7 @@ fn take(pages: &Arc<Pages>, event: Event) {
                 tab.dialog = None;
             }
         }),
-        "Fetch.requestPaused" => {
-            let request = json!({ "requestId": params["requestId"] });
-            let url = params["request"]["url"].as_str().unwrap_or_default();
-            match pages.options.sites.refuses(url) {
-                None => pages.pipe.tell(Some(&session), "Fetch.continueRequest", request),
-                Some(why) => {
-                    let refusal =
-                        json!({ "requestId": params["requestId"], "errorReason": "BlockedByClient" });
-                    pages.pipe.tell(Some(&session), "Fetch.failRequest", refusal);
-                    pages.with(|state| state.note(format!("A page was not opened: {why}.")));
-                }
-            }
-        }
+        "Fetch.requestPaused" => request(pages, &session, &params),
         "Input.dragIntercepted" => pages.with(|state| state.dragged = Some(params["data"].clone())),
         "Browser.downloadWillBegin" => {
             let (guid, name) = (text("guid"), text("suggestedFilename"));
@@ -180,6 +179,37 @@ fn take(pages: &Arc<Pages>, event: Event) {
     }
 }
 
+/// A request waits for us to say whether it may be made.
+fn request(pages: &Pages, session: &str, params: &Value) {
+    let asked = &params["request"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (url, method, kind) = (text(&asked["url"]), text(&asked["method"]), text(&params["resourceType"]));
+    let (sites, id) = (&pages.options.sites, &params["requestId"]);
+    let is_visit = kind == "Document";
+    let refused = match is_visit {
+        true => sites.refuses(&url),
+        false => pages.options.elsewhere.refuses(sites, &url, &kind, &method),
+    };
+    let Some(why) = refused else {
+        pages.pipe.tell(Some(session), "Fetch.continueRequest", json!({ "requestId": id }));
+        return;
+    };
+    // A visit that is aborted leaves the page where it is, so that nothing has still to end.
+    let reason = if is_visit { "Aborted" } else { "BlockedByClient" };
+    pages.pipe.tell(Some(session), "Fetch.failRequest", json!({ "requestId": id, "errorReason": reason }));
+    let frame = text(&params["frameId"]);
+    pages.with(|state| {
+        if !is_visit {
+            return state
+                .note_once(format!("A page wanted something of another site and did not get it: {why}."));
+        }
+        state.note(format!("A page was not opened: {why}."));
+        if let Some(tab) = state.tabs.iter_mut().find(|tab| tab.target == frame) {
+            tab.refused = Some(why);
+        }
+    });
+}
+
 /// A target is held until it is set up, so that nothing of it happens unseen.
 fn attached(pages: &Arc<Pages>, params: &Value) {
     let info = &params["targetInfo"];
@@ -200,21 +230,26 @@ fn attached(pages: &Arc<Pages>, params: &Value) {
                 is_loading: false,
                 broken: None,
                 dialog: None,
+                refused: None,
             });
             state.current = Some(target);
         });
     }
     let within = json!({ "autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true });
     let tell = |method: &str, params: Value| pages.pipe.tell(Some(&session), method, params);
-    if matches!(kind, "page" | "iframe") {
-        tell("Target.setAutoAttach", within);
+    if matches!(kind, "page" | "iframe" | "worker" | "shared_worker" | "service_worker") {
+        let mut told = vec![tell("Target.setAutoAttach", within)];
         if pages.options.sites != Sites::Any {
-            let patterns = json!([{ "urlPattern": "*", "resourceType": "Document" }]);
-            tell("Fetch.enable", json!({ "patterns": patterns }));
+            told.push(tell("Fetch.enable", json!({ "patterns": pages.options.elsewhere.patterns() })));
+        }
+        // What is not watched does not begin.
+        if told.contains(&Told::Lost) {
+            return;
         }
     }
     if kind != "page" {
-        return tell("Runtime.runIfWaitingForDebugger", json!({}));
+        tell("Runtime.runIfWaitingForDebugger", json!({}));
+        return;
     }
     tell("Page.enable", json!({}));
     tell("Inspector.enable", json!({}));

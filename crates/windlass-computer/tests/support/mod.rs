@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use windlass_computer::{Action, Browser, BrowserOptions, Computer, ComputerError, Point};
 
 const FORM: &str = include_str!("../pages/form.html");
+const WORKER: &str = include_str!("../pages/worker.js");
 const PLAY: &str = include_str!("../pages/play.html");
 
 /// Pages on a loopback port, and what was sent to them.
@@ -75,6 +76,9 @@ impl Pages {
         let (status, header, body) = match path.as_str() {
             "/form.html" => page(FORM),
             "/play.html" => page(PLAY),
+            path if path.starts_with("/worker.js") => {
+                ("200 OK", "Content-Type: text/javascript".to_owned(), WORKER.to_owned())
+            }
             "/sent" => {
                 self.sent.lock().expect("no panic").push(text[head..].to_owned());
                 page("<title>Sent</title><h1>Thank you</h1>")
