@@ -22,7 +22,9 @@ async fn calls_and_their_results() {
                 .and_call("c4", "picture", json!({}))
                 .and_call("c5", "structured", json!({}))
                 .and_call("c6", "echo", json!({ "text": 7 }))
-                .and_call("c7", "dangling", json!({ "text": "unchecked" })),
+                .and_call("c7", "dangling", json!({ "text": "unchecked" }))
+                .and_call("c8", "misfit", json!({}))
+                .and_call("c9", "wordless", json!({})),
             Reply::text("done"),
         ]);
         let outcome = desk.agent(&model, Approve::Never).run("go").await.expect("the run ends well");
@@ -37,6 +39,10 @@ async fn calls_and_their_results() {
             "checked here, before the server is asked: {said:?}"
         );
         assert_eq!(said["c7"], "unchecked");
+        for word in ["The call was made", "degrees", "must be a number", "warm"] {
+            assert!(said["c8"].contains(word), "{word} in {}", said["c8"]);
+        }
+        assert!(said["c9"].contains("no structured part") && said["c9"].contains("21"), "{}", said["c9"]);
         let items = outcome.record().items();
         let has_picture = items.iter().any(|item| {
             let text = serde_json::to_string(&item.item).expect("items are written");
@@ -55,7 +61,7 @@ async fn one_bad_tool_is_left_out_alone() {
         let desk = Desk::new(era, &["broken"]).await;
         let report = desk.servers.report().await;
         let expected = if era == "modern" { Era::Modern } else { Era::Legacy };
-        assert_eq!(report.servers[0].state, ServerState::Ready { era: Some(expected), tools: 11 });
+        assert_eq!(report.servers[0].state, ServerState::Ready { era: Some(expected), tools: 13 });
         let warnings = report.servers[0].warnings.join("\n");
         for word in ["`no_schema`", "`text_schema`", "`list_schema`", "without a name", "`echo` twice"] {
             assert!(warnings.contains(word), "{word} in {warnings}");

@@ -6,10 +6,12 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::outputs;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
+use windlass::MemoryStore;
 use windlass::core::{HoldReason, Question};
 use windlass::prelude::*;
 use windlass::tool::{Image, Text};
@@ -18,6 +20,7 @@ use windlass_mcp::{Approve, Config, Era, McpServer, ServerConfig, ServerState, S
 #[derive(Default)]
 struct Till {
     paid: AtomicUsize,
+    stopped: AtomicUsize,
 }
 
 /// Says it again.
@@ -34,27 +37,61 @@ async fn pay(ctx: &ToolContext<Till>, cents: u32) -> String {
     format!("paid {cents}")
 }
 
+/// Counts a body that was dropped.
+struct Stopped(Arc<Till>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.stopped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn nothing() -> Value {
+    json!({ "type": "object", "properties": {} })
+}
+
 fn tools() -> Vec<Tool<Till>> {
-    let schema = json!({ "type": "object", "properties": {} });
-    let picture = Tool::dynamic("picture", "Shows a dot.", schema.clone(), |_, _: Value| async {
+    let picture = Tool::dynamic("picture", "Shows a dot.", nothing(), |_, _: Value| async {
         Ok::<_, String>(vec![Image::at("data:image/png;base64,iVBORw0KGgo=")])
     });
     let book =
-        Tool::dynamic("book", "Books a table.", schema, |ctx: ToolContext<Till>, _: Value| async move {
+        Tool::dynamic("book", "Books a table.", nothing(), |ctx: ToolContext<Till>, _: Value| async move {
             let question = Question::new("Inside or outside?");
             match ctx.reply(&question) {
                 Some(place) => Ok(Text(format!("a table {}", place.as_str().unwrap_or_default()))),
                 None => Err(ToolError::ask(question)),
             }
         });
-    vec![picture.non_strict(), book.non_strict()]
+    let dawdle = Tool::dynamic(
+        "dawdle",
+        "Takes its time.",
+        nothing(),
+        |ctx: ToolContext<Till>, _: Value| async move {
+            let _counted = Stopped(ctx.app().clone());
+            std::future::pending::<Result<Text, String>>().await
+        },
+    );
+    let snapshot = Tool::dynamic(
+        "snapshot",
+        "Keeps a picture.",
+        nothing(),
+        |ctx: ToolContext<Till>, _: Value| async move {
+            Ok::<_, ToolError>(Image(ctx.keep_media("image/png", "iVBORw0KGgo=").await?))
+        },
+    );
+    let recite = Tool::dynamic("recite", "Says a lot.", nothing(), |_, _: Value| async {
+        Ok::<_, String>("word ".repeat(20_000))
+    });
+    vec![picture, book, dawdle, snapshot, recite.output_budget(1000)]
+        .into_iter()
+        .map(Tool::non_strict)
+        .collect()
 }
 
 fn server(till: &Arc<Till>) -> McpServer<Till> {
-    let cashier = Agent::new("cashier").tools((pay,)).model(ScriptedModel::new([
-        Reply::call("inner", "pay", json!({ "cents": 500 })),
-        Reply::text("it is paid"),
-    ]));
+    // A client of the earlier life has it asked twice: without an answer, and with one.
+    let once = |_| [Reply::call("inner", "pay", json!({ "cents": 500 })), Reply::text("it is paid")];
+    let cashier = Agent::new("cashier").tools((pay,)).model(ScriptedModel::new((0..2).flat_map(once)));
     McpServer::with_context("shop", till.clone())
         .instructions("A shop.")
         .tools((echo, pay))
@@ -62,28 +99,42 @@ fn server(till: &Arc<Till>) -> McpServer<Till> {
         .agent(&cashier, "ask_cashier", "Asks the cashier.")
 }
 
-async fn over_http(till: &Arc<Till>) -> (Servers, tokio::task::JoinHandle<()>) {
+async fn over_http(till: &Arc<Till>, era: Era) -> (Servers, tokio::task::JoinHandle<()>) {
+    over_http_with(till, era, |server| server).await
+}
+
+async fn over_http_with(
+    till: &Arc<Till>,
+    era: Era,
+    with: impl Fn(ServerConfig) -> ServerConfig,
+) -> (Servers, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let serving = server(till).serve_http(listener, std::future::pending());
     let task = tokio::spawn(async move { serving.await.expect("it serves") });
-    let config = ServerConfig::http("shop", format!("http://{address}/mcp")).trusted();
+    let config = with(ServerConfig::http("shop", format!("http://{address}/mcp")).era(era).trusted());
     (Servers::connect(Config::new().server(config)).await, task)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_over_http() {
+    for era in [Era::Legacy, Era::Modern] {
+        tools_in(era).await;
+    }
+}
+
+async fn tools_in(era: Era) {
     let till = Arc::new(Till::default());
-    let (servers, _serving) = over_http(&till).await;
+    let (servers, _serving) = over_http(&till, era).await;
     let report = servers.report().await;
-    assert_eq!(
-        report.servers[0].state,
-        ServerState::Ready { era: Some(Era::Modern), tools: 5 },
-        "{report:?}"
-    );
+    assert_eq!(report.servers[0].state, ServerState::Ready { era: Some(era), tools: 8 }, "{report:?}");
     let hints: Vec<Option<bool>> = servers.list().await.iter().map(|tool| tool.hints.read_only).collect();
     // ask_cashier only carries out calls that have effects of their own.
-    assert_eq!(hints, [Some(true), Some(false), Some(true), Some(false), Some(false)]);
+    assert_eq!(
+        hints.iter().filter(|hint| **hint == Some(true)).count(),
+        2,
+        "ask_cashier and echo: {hints:?}"
+    );
     let model = ScriptedModel::new([
         Reply::call("c1", "echo", json!({ "text": "hello" }))
             .and_call("c2", "pay", json!({ "cents": 5 }))
@@ -110,8 +161,14 @@ async fn tools_over_http() {
 /// The same question reaches the person through two runs: the server's pauses, and the client's does.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_over_there_waits_here() {
+    for era in [Era::Legacy, Era::Modern] {
+        waits_in(era).await;
+    }
+}
+
+async fn waits_in(era: Era) {
     let till = Arc::new(Till::default());
-    let (servers, _serving) = over_http(&till).await;
+    let (servers, _serving) = over_http(&till, era).await;
     for (tool, arguments, answer, result, paid) in [
         ("pay", json!({ "cents": 500 }), json!({ "decision": "approve" }), "paid 500", 1),
         (
@@ -134,6 +191,79 @@ async fn what_waits_over_there_waits_here() {
         let outcome = agent.resume(paused).await.expect("the run ends well");
         assert!(outputs(&outcome)["c1"].contains(result), "{tool}: {:?}", outputs(&outcome));
         assert_eq!(till.paid.load(Ordering::SeqCst), paid, "{tool}");
+    }
+}
+
+/// A deadline here is a cancel there: a notification in the earlier life, the end of a stream in the later one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_stops_the_run_of_the_server() {
+    for era in [Era::Legacy, Era::Modern] {
+        let till = Arc::new(Till::default());
+        let soon = |server: ServerConfig| server.call_timeout(Duration::from_millis(300));
+        let (servers, _serving) = over_http_with(&till, era, soon).await;
+        let model = ScriptedModel::new([Reply::call("c1", "dawdle", json!({})), Reply::text("done")]);
+        let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(Approve::Never));
+        let outcome = agent.run("go").await.expect("the run ends well");
+        assert!(outputs(&outcome)["c1"].contains("timed out"), "{:?}", outputs(&outcome));
+        common::until(|| till.stopped.load(Ordering::SeqCst) == 1).await;
+    }
+}
+
+/// Pictures that the server's journal only names, and outputs that were too long to be told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_store_keeps_is_served() {
+    let till = Arc::new(Till::default());
+    let store = Arc::new(MemoryStore::default());
+    let (ours, theirs) = tokio::io::duplex(256 * 1024);
+    tokio::spawn(server(&till).store(store).serve(tokio::io::split(theirs)));
+    let mut client = ByHand::new(ours).await;
+    let kept = client.ask("tools/call", json!({ "name": "snapshot", "arguments": {} })).await;
+    let block = &kept["result"]["content"][0];
+    assert_eq!((&block["type"], &block["data"]), (&json!("image"), &json!("iVBORw0KGgo=")), "{kept}");
+    let long = client.ask("tools/call", json!({ "name": "recite", "arguments": {} })).await;
+    let content = long["result"]["content"].as_array().expect("content");
+    assert!(content[0]["text"].as_str().expect("words").contains("[cut: "), "{long}");
+    assert_eq!(content[1]["type"], "resource_link", "{long}");
+    let whole = client.ask("resources/read", json!({ "uri": content[1]["uri"] })).await;
+    let text = whole["result"]["contents"][0]["text"].as_str().expect("a text");
+    assert_eq!(text.len(), 100_000);
+    let nothing = client.ask("resources/read", json!({ "uri": "windlass://artefact/nobody/call" })).await;
+    assert_eq!(nothing["error"]["code"], -32002, "{nothing}");
+}
+
+/// A client of the earlier life that asks nobody.
+struct ByHand {
+    lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
+    write: WriteHalf<DuplexStream>,
+    next: u64,
+}
+
+impl ByHand {
+    async fn new(pipe: DuplexStream) -> Self {
+        let (read, write) = tokio::io::split(pipe);
+        let mut client = Self { lines: BufReader::new(read).lines(), write, next: 1 };
+        let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {},
+                            "clientInfo": { "name": "by hand", "version": "1" } });
+        client.ask("initialize", hello).await;
+        client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+        client
+    }
+
+    async fn send(&mut self, message: &Value) {
+        self.write.write_all(format!("{message}\n").as_bytes()).await.expect("it is sent");
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.next;
+        self.next += 1;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
+        loop {
+            let line = self.lines.next_line().await.expect("a line").expect("it goes on");
+            let answer: Value = serde_json::from_str(&line).expect("JSON");
+            if answer["id"] == id {
+                return answer;
+            }
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use crate::vars::Variables;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a task may take that a call became.
+const TASK_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The longest file that is read.
 const LONGEST_FILE: u64 = 4 * 1024 * 1024;
 
@@ -155,6 +157,7 @@ pub struct ServerConfig {
     pub(crate) era: Option<Era>,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
+    pub(crate) task_timeout: Duration,
     pub(crate) include: Option<BTreeSet<String>>,
     pub(crate) exclude: BTreeSet<String>,
 }
@@ -228,6 +231,7 @@ impl ServerConfig {
             era: None,
             connect_timeout: CONNECT_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
+            task_timeout: TASK_TIMEOUT,
             include: None,
             exclude: BTreeSet::new(),
         }
@@ -315,6 +319,14 @@ impl ServerConfig {
     #[must_use]
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
+        self
+    }
+
+    /// How long a task may take that a call became, counted from when this process began to follow it. Then the server
+    /// is told to stop it. An hour, without this.
+    #[must_use]
+    pub fn task_timeout(mut self, timeout: Duration) -> Self {
+        self.task_timeout = timeout;
         self
     }
 

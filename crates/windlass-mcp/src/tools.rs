@@ -9,10 +9,10 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use serde_json::Value;
 use windlass::core::Question;
-use windlass::tool::{Receipts, Schemas, Scope, SourceRequest, SourcedTools, ToolSource};
+use windlass::tool::{Receipts, Reconciled, Schemas, Scope, SourceRequest, SourcedTools, ToolSource};
 use windlass::{RunContext, Tool, ToolContext};
 
-use crate::client::{Answers, Caller, Connection, Listing, ToolInfo, call};
+use crate::client::{Answers, Caller, Connection, Listing, TaskSupport, ToolInfo, call, given, kept};
 use crate::names::{self, Naming};
 use crate::policy::{Approve, Filter, effect, passes};
 use crate::schema;
@@ -178,40 +178,48 @@ impl<C: Send + Sync + 'static> McpTools<C> {
 
     fn make(&self, made_of: &MadeOf) -> SourcedTools<C> {
         let mut warnings = made_of.warnings.clone();
-        let mut chosen: Vec<(&Arc<Connection>, &Arc<ToolInfo>)> = Vec::new();
+        let mut chosen: Vec<(&Arc<Connection>, &Arc<ToolInfo>, TaskSupport)> = Vec::new();
         let mut visible = made_of.visible.iter();
         for (connection, listing) in self.servers.connections().iter().zip(&made_of.listings) {
             let Some(listing) = listing else { continue };
             warnings.extend(listing.warnings.iter().cloned());
             for tool in &listing.tools {
                 if visible.next() == Some(&true) {
-                    chosen.push((connection, tool));
+                    chosen.push((connection, tool, listing.tasks));
                 }
             }
         }
         let identities: Vec<(&str, &str)> =
-            chosen.iter().map(|(_, tool)| (&*tool.server, &*tool.name)).collect();
+            chosen.iter().map(|(_, tool, _)| (&*tool.server, &*tool.name)).collect();
         let (names, about_names) = names::assign(&identities, &made_of.taken, self.naming);
         warnings.extend(about_names);
-        let tools = chosen
-            .iter()
-            .zip(names)
-            .filter_map(|((connection, tool), name)| Some(Arc::new(self.wrap(connection, tool, &name?))));
+        let tools = chosen.iter().zip(names).filter_map(|((connection, tool, tasks), name)| {
+            Some(Arc::new(self.wrap(connection, tool, *tasks, &name?)))
+        });
         SourcedTools { tools: tools.collect(), warnings: warnings.into() }
     }
 
-    fn wrap(&self, connection: &Arc<Connection>, info: &Arc<ToolInfo>, name: &str) -> Tool<C> {
+    fn wrap(
+        &self,
+        connection: &Arc<Connection>,
+        info: &Arc<ToolInfo>,
+        tasks: TaskSupport,
+        name: &str,
+    ) -> Tool<C> {
         let trust = connection.config.trust;
         let effect = effect(info, trust);
         let schemas =
             Schemas { offered: info.input_schema.clone(), checked: schema::checkable(&info.input_schema) };
+        let expected = info.output_schema.as_ref().map(schema::checkable);
+        let within = (tasks == TaskSupport::Yes).then_some(connection.config.call_timeout);
         let body = {
-            let shared = (connection.clone(), info.clone(), self.answers.clone());
+            let shared = (connection.clone(), info.clone(), self.answers.clone(), expected);
             move |ctx, arguments| {
-                let (connection, info, answers) = shared.clone();
+                let (connection, info, answers, expected) = shared.clone();
                 async move {
-                    let caller = Caller { ctx: &ctx, answers: answers.as_ref() };
-                    call(&connection, &info, effect, &caller, arguments).await
+                    let caller = Caller { ctx: &ctx, answers: answers.as_ref(), within };
+                    let result = call(&connection, &info, effect, &caller, arguments).await?;
+                    given(result, expected.as_deref())
                 }
             }
         };
@@ -222,7 +230,19 @@ impl<C: Send + Sync + 'static> McpTools<C> {
             // The same arguments later may well mean another result: a server promises that doing it again does no
             // harm, and not that it is of no use.
             .receipts(Receipts { scope: Scope::Call, expire_after: None })
-            .timeout(connection.config.call_timeout);
+            // The body that finds a task does not call again, but goes on with it.
+            .reconcile(|ctx| async move {
+                match kept(&ctx).await {
+                    Ok(Some(_)) => Reconciled::DidNotHappen,
+                    Ok(None) | Err(_) => Reconciled::Unknown,
+                }
+            });
+        let config = &connection.config;
+        let tool = tool.timeout(match tasks {
+            TaskSupport::No => config.call_timeout,
+            // Its own deadlines come first, and tell the server which of the two it was.
+            TaskSupport::Yes => config.call_timeout.saturating_add(config.task_timeout),
+        });
         self.approve_for.get(&*info.server).unwrap_or(&self.approve).put_on(tool, info, trust)
     }
 }

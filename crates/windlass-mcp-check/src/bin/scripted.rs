@@ -118,6 +118,8 @@ impl Server {
             "die",
             "picture",
             "structured",
+            "misfit",
+            "wordless",
             "ask",
             "steps",
             "grow",
@@ -162,6 +164,12 @@ impl Server {
                 ] }),
             ),
             "structured" => self.answer(id, json!({ "content": [], "structuredContent": { "degrees": 21 } })),
+            // Both promise a number.
+            "misfit" => self.answer(
+                id,
+                json!({ "content": [{ "type": "text", "text": "warm" }], "structuredContent": { "degrees": "warm" } }),
+            ),
+            "wordless" => self.text(id, "21"),
             "ask" => self.ask(id, params),
             "steps" => {
                 for step in 1..=3 {
@@ -245,8 +253,15 @@ fn tool(name: &str) -> Value {
     if name == "dangling" {
         schema["properties"]["text"] = json!({ "$ref": "#/$defs/gone" });
     }
+    let promised = json!({
+        "type": "object", "properties": { "degrees": { "type": "number" } }, "required": ["degrees"],
+    });
     let hints = json!({ "readOnlyHint": name == "echo", "destructiveHint": name == "die" });
-    json!({ "name": name, "description": format!("Does {name}."), "inputSchema": schema, "annotations": hints })
+    let mut tool = json!({ "name": name, "description": format!("Does {name}."), "inputSchema": schema, "annotations": hints });
+    if ["structured", "misfit", "wordless"].contains(&name) {
+        tool["outputSchema"] = promised;
+    }
+    tool
 }
 
 fn send(message: &Value) {

@@ -4,6 +4,7 @@
 //! server alone knows. Whoever drops it, for a deadline or because the run stops, has the server told to stop it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rmcp::model::{
@@ -18,11 +19,11 @@ use windlass::core::Question;
 use windlass::{Effect, ToolContext, ToolError};
 
 use super::connection::{Connection, Live};
-use super::content::{self, Given};
 use super::flight::{Flights, Word};
 use super::list::ToolInfo;
 use super::oauth;
 use super::question::{Round, accepted, question};
+use super::task;
 
 /// How often a server may ask for more before it has to answer.
 const MOST_ROUNDS: usize = 10;
@@ -44,6 +45,8 @@ pub(crate) type Answers<C> =
 pub(crate) struct Caller<'a, C> {
     pub(crate) ctx: &'a ToolContext<C>,
     pub(crate) answers: Option<&'a Answers<C>>,
+    /// Within what time the server must answer, where the call's own time is a task's.
+    pub(crate) within: Option<Duration>,
 }
 
 impl<C> Caller<'_, C> {
@@ -56,14 +59,45 @@ impl<C> Caller<'_, C> {
     }
 }
 
-/// Calls a tool.
+/// Calls a tool, or goes on with the task that the call became before.
 pub(crate) async fn call<C>(
+    connection: &Arc<Connection>,
+    tool: &ToolInfo,
+    effect: Effect,
+    caller: &Caller<'_, C>,
+    arguments: Value,
+) -> Result<CallToolResult, ToolError> {
+    if let Some(id) = task::kept(caller.ctx).await? {
+        return task::follow(connection, tool, caller, &id).await;
+    }
+    let asking = asked(connection, tool, effect, caller, arguments);
+    let answer = match caller.within {
+        None => asking.await?,
+        // Dropping the question has the server told to stop.
+        Some(within) => tokio::time::timeout(within, asking).await.map_err(|_| {
+            ToolError::tell(format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
+        })??,
+    };
+    match answer {
+        Answer::Result(result) => Ok(result),
+        Answer::Task(id) => task::begin(connection, tool, caller, &id).await,
+    }
+}
+
+/// What a server answers.
+enum Answer {
+    Result(CallToolResult),
+    /// It works on it, and is asked about it by this name.
+    Task(String),
+}
+
+async fn asked<C>(
     connection: &Connection,
     tool: &ToolInfo,
     effect: Effect,
     caller: &Caller<'_, C>,
     arguments: Value,
-) -> Result<Given, ToolError> {
+) -> Result<Answer, ToolError> {
     let arguments = match arguments {
         Value::Object(arguments) => arguments,
         _ => Map::new(),
@@ -79,13 +113,10 @@ pub(crate) async fn call<C>(
     match attempted {
         Err(Lost::Unsent(_)) => {}
         Err(Lost::Sent(_)) if effect == Effect::Pure => {}
-        other => return other.map_err(|lost| lost.told(tool))?.and_then(content::given),
+        other => return other.map_err(|lost| lost.told(tool))?,
     }
     // Nothing has come of it, so once more, on a connection of its own.
-    attempt(connection, tool, caller, arguments)
-        .await
-        .map_err(|lost| lost.told(tool))?
-        .and_then(content::given)
+    attempt(connection, tool, caller, arguments).await.map_err(|lost| lost.told(tool))?
 }
 
 /// A call to which there will be no answer.
@@ -124,7 +155,7 @@ async fn attempt<C>(
     tool: &ToolInfo,
     caller: &Caller<'_, C>,
     arguments: Map<String, Value>,
-) -> Result<Result<CallToolResult, ToolError>, Lost> {
+) -> Result<Result<Answer, ToolError>, Lost> {
     let live = connection.live().await.map_err(|error| Lost::Unsent(error.to_string()))?;
     let mut params = CallToolRequestParams::new(tool.name.to_string()).with_arguments(arguments);
     // Where a person was asked before, the server goes on where it was, and does not begin again.
@@ -135,7 +166,8 @@ async fn attempt<C>(
     }
     for _ in 0..MOST_ROUNDS {
         let required = match once(connection, &live, tool, caller, params.clone()).await? {
-            Ok(ServerResult::CallToolResult(result)) => return Ok(Ok(result)),
+            Ok(ServerResult::CallToolResult(result)) => return Ok(Ok(Answer::Result(result))),
+            Ok(ServerResult::CreateTaskResult(created)) => return Ok(Ok(Answer::Task(created.task.task_id))),
             Ok(ServerResult::InputRequiredResult(required)) => required,
             Ok(_) => return Ok(Err(unreadable(tool))),
             Err(error) => return Ok(Err(error)),

@@ -4,11 +4,14 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde::Serialize;
 use serde_json::Value;
 use windlass::ToolError;
-use windlass::core::Media;
+use windlass::core::{Media, schema};
 use windlass::tool::{File, Image, Text};
 
 /// How many parts of one result are passed on.
 const MOST_PARTS: usize = 256;
+
+/// How much of a result that is not what it should be is told.
+const LONGEST_MISFIT: usize = 4 * 1024;
 
 /// What a call gave: text alone is text, and everything else is parts.
 #[derive(Serialize)]
@@ -26,9 +29,14 @@ pub(crate) enum Part {
     File(File),
 }
 
-/// A result for the model; where the server says that the call failed, its words are for the model too.
-pub(super) fn given(result: CallToolResult) -> Result<Given, ToolError> {
+/// A result for the model; where the server says that the call failed, its words are for the model too. One that does
+/// not fit what the server said its results would be is a failure, and the model is told what came.
+pub(crate) fn given(result: CallToolResult, expected: Option<&Value>) -> Result<Given, ToolError> {
     let failed = result.is_error == Some(true);
+    let problem = match expected {
+        Some(expected) if !failed => misfit(expected, result.structured_content.as_ref()),
+        Some(_) | None => None,
+    };
     let mut parts: Vec<Part> = result.content.into_iter().take(MOST_PARTS).map(part).collect();
     if let Some(structured) = result.structured_content {
         // Servers should say the same in words. Where they do, once is enough.
@@ -42,11 +50,29 @@ pub(super) fn given(result: CallToolResult) -> Result<Given, ToolError> {
         let words = words.join("\n");
         return Err(ToolError::tell(if words.is_empty() { "the tool failed".to_owned() } else { words }));
     }
+    if let Some(problem) = problem {
+        let words: Vec<&str> = parts.iter().filter_map(Part::text).collect();
+        return Err(ToolError::tell(format!(
+            "The call was made, and its result is not what the server says it gives: {problem}. It gave: {}",
+            cut(&words.join("\n"))
+        )));
+    }
     Ok(match parts.as_mut_slice() {
         [] => Given::Text(String::new()),
         [Part::Text(Text(text))] => Given::Text(std::mem::take(text)),
         _ => Given::Parts(parts),
     })
+}
+
+/// What is wrong with a structured result.
+fn misfit(expected: &Value, given: Option<&Value>) -> Option<String> {
+    let Some(given) = given else { return Some("it has no structured part".to_owned()) };
+    let problems = schema::check(expected, given);
+    (!problems.is_empty()).then(|| schema::describe(&problems))
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LONGEST_MISFIT)]
 }
 
 impl Part {

@@ -23,7 +23,7 @@ pub(super) struct Handler {
 
 impl ClientHandler for Handler {
     fn get_info(&self) -> ClientConfig {
-        let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+        let capabilities = ClientCapabilities::builder().enable_elicitation().enable_tasks().build();
         ClientConfig::new(capabilities, Implementation::new("windlass", env!("CARGO_PKG_VERSION")))
     }
 

@@ -52,6 +52,15 @@ pub struct Hints {
 pub(crate) struct Listing {
     pub(crate) tools: Vec<Arc<ToolInfo>>,
     pub(crate) warnings: Vec<String>,
+    /// Whether calls may be answered with tasks.
+    pub(crate) tasks: TaskSupport,
+}
+
+/// Whether a server may answer a call with a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskSupport {
+    No,
+    Yes,
 }
 
 /// Asks for all pages. Also says how long the server wants the list to be believed.
@@ -59,7 +68,9 @@ pub(super) async fn list(
     peer: &Peer<RoleClient>,
     server: &Arc<str>,
 ) -> Result<(Listing, Option<Duration>), ServiceError> {
-    let mut listing = Listing { tools: Vec::new(), warnings: Vec::new() };
+    let supports = peer.peer_info().is_some_and(|info| info.capabilities.supports_tasks());
+    let tasks = if supports { TaskSupport::Yes } else { TaskSupport::No };
+    let mut listing = Listing { tools: Vec::new(), warnings: Vec::new(), tasks };
     let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
     let mut cursors: BTreeSet<String> = BTreeSet::new();
     let mut cursor = None;

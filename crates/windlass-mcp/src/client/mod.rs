@@ -10,6 +10,7 @@ mod http;
 mod list;
 mod oauth;
 mod question;
+mod task;
 
 pub use connection::ConnectError;
 pub use http::Auth;
@@ -18,8 +19,10 @@ pub use oauth::OAuth;
 
 pub(crate) use call::{Answers, Caller, call};
 pub(crate) use connection::Connection;
-pub(crate) use list::Listing;
+pub(crate) use content::given;
+pub(crate) use list::{Listing, TaskSupport};
 pub(crate) use question::PLACE;
+pub(crate) use task::kept;
 
 /// Which of the two lives of the protocol a server leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
