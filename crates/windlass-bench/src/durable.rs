@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use windlass::core::{Run, RunId, read_lines};
-use windlass::store::{SqliteStore, Store};
+use windlass::core::{Run, RunId, Timestamp, read_lines};
+use windlass::store::{LeaseClaim, Snapshot, SqliteStore, Store, paused};
 
 use crate::{Script, agent};
 
@@ -51,28 +51,47 @@ pub async fn calls(size: usize) -> Result<usize, String> {
     Ok(size * 2)
 }
 
-/// Stores a run of about so many entries, then opens it: load, check, replay.
+/// Stores a run of about so many entries, then opens it: from its whole journal, and from a snapshot of it.
 pub async fn open(size: usize) -> Result<usize, String> {
     let scratch = Scratch::new()?;
     let store = scratch.store()?;
     let turns = (size / 3).max(1);
     let run = RunId::from("long");
-    let agent = agent(Script { turns: 1, calls: turns, ..Script::default() });
-    agent.run("go").run_id(run.clone()).store(store.clone()).await.map_err(|error| error.to_string())?;
-    let began = Instant::now();
-    let lines = store.load(&run, 0).await.map_err(|error| error.to_string())?;
-    let loaded = began.elapsed();
-    let records = read_lines(&lines).map_err(|error| error.to_string())?;
-    let read = began.elapsed();
-    let replayed = Run::replay(&records).map_err(|error| error.to_string())?;
-    let ready = began.elapsed();
-    println!(
-        "{} entries: loaded after {:.2} ms, read and checked after {:.2} ms, replayed after {:.2} ms; turn {}",
-        records.len(),
-        loaded.as_secs_f64() * 1e3,
-        read.as_secs_f64() * 1e3,
-        ready.as_secs_f64() * 1e3,
-        replayed.run.turn(),
-    );
+    let agent = agent(Script { turns, calls: 1, ..Script::default() });
+    let going = agent.run("go").run_id(run.clone()).store(store.clone()).unlimited_turns();
+    going.await.map_err(|error| error.to_string())?;
+    // It is over, and so has none: opened whole, it tells what the other way must come to.
+    let (whole, records) = opened(&*store, &run).await?;
+    keep_snapshot(&*store, &run).await?;
+    let (from_snapshot, _) = opened(&*store, &run).await?;
+    println!("{records} entries: opened in {whole:.2} ms whole, in {from_snapshot:.2} ms from a snapshot");
     Ok(turns)
+}
+
+async fn opened(store: &dyn Store, run: &RunId) -> Result<(f64, usize), String> {
+    let began = Instant::now();
+    let opened = paused(store, run).await.map_err(|error| error.to_string())?;
+    let took = began.elapsed().as_secs_f64() * 1e3;
+    Ok((took, opened.record().journal().len()))
+}
+
+/// Keeps a snapshot of a run as it last stood between two turns.
+async fn keep_snapshot(store: &dyn Store, run: &RunId) -> Result<(), String> {
+    let said = |error: &dyn std::fmt::Display| error.to_string();
+    let lines = store.load(run, 0).await.map_err(|error| said(&error))?;
+    let records = read_lines(&lines).map_err(|error| said(&error))?;
+    let mut replay = Run::replay(&records[..1]).map_err(|error| said(&error))?;
+    let mut last = 1;
+    for record in &records[1..] {
+        replay.go_on(record).map_err(|error| said(&error))?;
+        if replay.run.is_ready() {
+            last = record.seq + 1;
+        }
+    }
+    let before = Run::replay(&records[..last as usize]).map_err(|error| said(&error))?;
+    let Some(body) = before.to_snapshot() else { return Err("calls are open".to_owned()) };
+    let claim = LeaseClaim { owner: "bench", now: Timestamp(u64::MAX / 4), until: Timestamp(u64::MAX / 4) };
+    let lease = store.acquire(run, claim).await.map_err(|error| said(&error))?;
+    let snapshot = Snapshot { records: last, head: lines[last as usize - 1].hash, body };
+    store.keep_snapshot(&lease, snapshot).await.map_err(|error| said(&error))
 }

@@ -154,7 +154,8 @@ pub struct Standing {
 }
 
 /// What a standing decision says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StandingVerdict {
     /// Calls may run.
     Approve,

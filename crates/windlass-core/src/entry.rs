@@ -66,6 +66,18 @@ pub enum Entry {
     Cancelled(Cancelled),
 }
 
+impl Entry {
+    /// What it says that the model cost.
+    pub fn cost(&self) -> Usage {
+        match self {
+            Self::Answered(answered) => answered.usage,
+            Self::AnswerRefused(refused) => refused.usage,
+            Self::ModelFailed(failed) => failed.cost(),
+            _ => Usage::default(),
+        }
+    }
+}
+
 /// The run began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Started {

@@ -62,6 +62,6 @@ pub use run::{
     Applied, Candidate, CandidateSource, Doubt, End, GateStep, Illegal, InvalidStep, Next, Part, Produced,
     Replay, ReplayError, Run, Runnable, SettleStep, Step, TurnResult, text,
 };
-pub use saved::{Chain, FORMAT_VERSION, Line, SavedError, from_text, read_lines, to_text};
+pub use saved::{Chain, FORMAT_VERSION, Line, SavedError, from_text, lines_to_text, read_lines, to_text};
 pub use tool::{Effect, Gate, ToolKey};
 pub use usage::Usage;

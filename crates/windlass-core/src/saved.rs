@@ -104,12 +104,18 @@ impl Chain {
         Line { hash: self.head, body }
     }
 
-    /// Reads a line back, if it is what was written.
-    pub fn read(&mut self, seq: u64, line: &Line) -> Result<Record, SavedError> {
+    /// Goes on by a line, if it is what was written.
+    pub fn follow(&mut self, seq: u64, line: &Line) -> Result<(), SavedError> {
         if self.after(&line.body) != line.hash {
             return Err(SavedError::Changed { seq });
         }
         self.head = line.hash;
+        Ok(())
+    }
+
+    /// Reads a line back, if it is what was written.
+    pub fn read(&mut self, seq: u64, line: &Line) -> Result<Record, SavedError> {
+        self.follow(seq, line)?;
         serde_json::from_str(&line.body)
             .map_err(|error| SavedError::Unreadable { seq, why: error.to_string() })
     }
@@ -128,9 +134,13 @@ pub fn read_lines<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Result<Vec<R
 /// Writes a journal as the text of a saved run.
 pub fn to_text(records: &[Record]) -> String {
     let mut chain = Chain::default();
+    lines_to_text(records.iter().map(|record| chain.add(record)))
+}
+
+/// Writes the lines of a whole journal as the text of a saved run.
+pub fn lines_to_text(lines: impl IntoIterator<Item = Line>) -> String {
     let mut text = first_line(FORMAT_VERSION);
-    for record in records {
-        let line = chain.add(record);
+    for line in lines {
         text.push('\n');
         text.push_str(&line.hash.to_string());
         text.push(' ');

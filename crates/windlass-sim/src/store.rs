@@ -13,7 +13,7 @@ use windlass::core::{
     AgentName, Chain, Entry, Line, OutputContent, Record, RunId, SavedError, Timestamp, read_lines,
 };
 use windlass::store::{
-    Durability, Lease, LeaseClaim, MemoryStore, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store,
+    Durability, Lease, LeaseClaim, MemoryStore, Posted, ReceiptClaim, ReceiptKey, RunStatus, Snapshot, Store,
     StoreResult, StoredRun,
 };
 
@@ -319,6 +319,19 @@ impl Store for SimStore {
             }
             self.kept.load(run, from).await
         })
+    }
+
+    fn snapshot_every(&self) -> Option<u64> {
+        Some(3)
+    }
+
+    // At once, and durable before the lines that it covers may be: it must do no harm then.
+    fn keep_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: Snapshot) -> StoreResult<'a, ()> {
+        self.kept.keep_snapshot(lease, snapshot)
+    }
+
+    fn snapshot<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
+        self.kept.snapshot(run)
     }
 
     fn runs(&self) -> StoreResult<'_, Vec<StoredRun>> {

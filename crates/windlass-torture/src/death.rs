@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use windlass::core::{AgentName, Line, OutputContent, RunId, Timestamp};
 use windlass::store::{
-    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreResult, StoredRun,
+    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Snapshot, Store, StoreResult,
+    StoredRun,
 };
 
 /// What a worker says when it is ready to be killed.
@@ -109,6 +110,24 @@ impl Store for DeadlyStore {
 
     fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>> {
         self.inner.load(run, from)
+    }
+
+    fn snapshot_every(&self) -> Option<u64> {
+        self.inner.snapshot_every()
+    }
+
+    fn keep_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: Snapshot) -> StoreResult<'a, ()> {
+        let kept = self.inner.keep_snapshot(lease, snapshot);
+        Box::pin(async move {
+            self.death.moment().await;
+            kept.await?;
+            self.death.moment().await;
+            Ok(())
+        })
+    }
+
+    fn snapshot<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
+        self.inner.snapshot(run)
     }
 
     fn runs(&self) -> StoreResult<'_, Vec<StoredRun>> {

@@ -17,11 +17,14 @@ use crate::world::{World, agent};
 /// How long the store keeps a dead worker's place.
 const LEASE: Duration = Duration::from_millis(150);
 
+const SNAPSHOTS_EVERY: u64 = 4;
+
 /// Drives a run to its end.
 pub async fn live(folder: &Path, run: &str, seed: u64, death: Death) -> Result<(), String> {
     let said = |error: &dyn std::fmt::Display| error.to_string();
-    let kept: Arc<dyn Store> =
-        Arc::new(SqliteStore::open(folder.join("torture.db")).map_err(|error| said(&error))?);
+    let kept = SqliteStore::open(folder.join("torture.db")).map_err(|error| said(&error))?;
+    // Runs here are short: most of them go on from a snapshot all the same.
+    let kept: Arc<dyn Store> = Arc::new(kept.with_snapshots_every(SNAPSHOTS_EVERY));
     let store: Arc<dyn Store> = Arc::new(DeadlyStore { inner: kept, death: death.clone() });
     let ledger = Ledger::at(folder.join("ledger.txt"));
     let world = Arc::new(World { ledger: ledger.clone(), death });

@@ -5,11 +5,13 @@ mod decide;
 mod next;
 mod replay;
 mod slot;
+mod snapshot;
 pub mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::calls::CallMap;
@@ -150,7 +152,7 @@ pub struct TurnResult {
 }
 
 /// How often the model has made exactly the same calls in a row.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Repeats {
     last: Vec<Digest>,
     times: u32,
@@ -321,6 +323,11 @@ impl Run {
             | Phase::Judging(_)
             | Phase::Concluding(_) => None,
         }
+    }
+
+    /// Whether the model is to be asked, and nothing else is under way.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready) && self.added_input.is_empty() && self.ended_by.is_none()
     }
 
     /// Whether all calls so far have their outputs in the history.

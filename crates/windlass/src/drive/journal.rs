@@ -4,14 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use windlass_core::{CallId, Chain, Entry, Record, RunId, Started, Timestamp, Usage, read_lines};
+use futures_util::FutureExt;
+use windlass_core::{CallId, Chain, Entry, Record, Replay, RunId, Started, Timestamp, Usage};
 
 use super::lock;
+use super::snapshots::Snapshots;
 use crate::clock::Clock;
 use crate::error::{RunError, StoreError, StoreErrorKind};
-use crate::run::{Cancel, RunRecord, add_usage, usage_of};
+use crate::run::{Cancel, Records, RunRecord};
 use crate::store::{
-    Durability, Heartbeat, Lease, LeaseClaim, Posted, RunStatus, Store, StoreResult, owner_name,
+    Durability, Heartbeat, Lease, LeaseClaim, Opened, Posted, RunStatus, Snapshot, Store, StoreResult,
+    owner_name, read,
 };
 
 pub(super) struct Journal {
@@ -41,8 +44,9 @@ pub(super) struct Terms {
 
 #[derive(Default)]
 struct Written {
-    records: Vec<Record>,
+    records: Records,
     chain: Chain,
+    snapshots: Snapshots,
     usage: Usage,
     /// A record could not be written. What would come after it must not be, for the run stops where it is.
     is_broken: bool,
@@ -87,25 +91,25 @@ impl Journal {
         terms: Terms,
     ) -> Result<Self, RunError> {
         let RunRecord { run, records, usage } = record;
-        let Some(store) = store else {
-            return Ok(Self::of(None, Clock::start(), records, Chain::default(), usage));
-        };
         let clock = Clock::start();
+        let Some(store) = store else {
+            let written = Written { records, usage, ..Written::default() };
+            return Ok(Self::of(None, clock, written));
+        };
         let owner = owner_name();
         let claim = LeaseClaim::lasting(&owner, clock.now(), terms.lasting);
         let known = store.load(run.id(), 0).await?;
+        let lines = records.lines();
         let lease = match known.last() {
             Some(_) => store.acquire(run.id(), claim).await?,
             None => {
-                let agent = match records.first().map(|record| &record.entry) {
+                let agent = match records.all().first().map(|record| &record.entry) {
                     Some(Entry::Started(started)) => started.agent.clone(),
                     _ => run.agent().clone(),
                 };
                 store.create(run.id(), &agent, claim).await?
             }
         };
-        let mut chain = Chain::default();
-        let lines: Vec<_> = records.iter().map(|record| chain.add(record)).collect();
         let is_prefix = match known.last() {
             Some(last) => lines.get(known.len() - 1).is_some_and(|line| line.hash == last.hash),
             None => true,
@@ -114,39 +118,39 @@ impl Journal {
             store.release(&lease).await?;
             return Err(StoreError::stale(run.id(), known.len() as u64, records.len() as u64).into());
         }
+        let chain = lines.last().map_or_else(Chain::default, |line| Chain::at(line.hash));
         let new = lines[known.len()..].to_vec();
         if !new.is_empty() {
             store.append(&lease, known.len() as u64, new, Durability::Now).await?;
         }
-        Ok(Self::of(Some(Owned::new(store, lease, clock, terms)), clock, records, chain, usage))
+        let written = Written { records, chain, usage, ..Written::default() };
+        Ok(Self::of(Some(Owned::new(store, lease, clock, terms)), clock, written))
     }
 
-    /// The journal of a run that a store has, whatever became of its last driver.
-    pub(super) async fn open(run: &RunId, store: Arc<dyn Store>, terms: Terms) -> Result<Self, RunError> {
+    /// The journal of a run that a store has, whatever became of its last driver, and what it adds up to.
+    pub(super) async fn open(
+        run: &RunId,
+        store: Arc<dyn Store>,
+        terms: Terms,
+    ) -> Result<(Self, Replay), RunError> {
         let clock = Clock::start();
         let owner = owner_name();
         let lease = store.acquire(run, LeaseClaim::lasting(&owner, clock.now(), terms.lasting)).await?;
-        let lines = store.load(run, 0).await?;
-        let records = match read_lines(&lines) {
-            Ok(records) => records,
+        let Opened { replay, records, chain, snapshot } = match read(&*store, run).await {
+            Ok(opened) => opened,
             Err(error) => {
                 store.release(&lease).await?;
                 return Err(error.into());
             }
         };
-        let chain = lines.last().map_or_else(Chain::default, |line| Chain::at(line.hash));
-        let usage = usage_of(&records);
-        Ok(Self::of(Some(Owned::new(store, lease, clock, terms)), clock, records, chain, usage))
+        let snapshots = Snapshots::after(snapshot);
+        let written = Written { records, chain, snapshots, usage: replay.usage, is_broken: false };
+        Ok((Self::of(Some(Owned::new(store, lease, clock, terms)), clock, written), replay))
     }
 
-    fn of(owned: Option<Owned>, clock: Clock, records: Vec<Record>, chain: Chain, usage: Usage) -> Self {
-        let sequence = Arc::new(AtomicU64::new(records.len().saturating_sub(1) as u64));
-        Self {
-            owned,
-            clock,
-            sequence,
-            written: Mutex::new(Written { records, chain, usage, is_broken: false }),
-        }
+    fn of(owned: Option<Owned>, clock: Clock, written: Written) -> Self {
+        let sequence = Arc::new(AtomicU64::new(written.records.len().saturating_sub(1) as u64));
+        Self { owned, clock, sequence, written: Mutex::new(written) }
     }
 
     /// The number of the last record, for events to carry.
@@ -156,10 +160,6 @@ impl Journal {
 
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
-    }
-
-    pub(super) fn with_records<T>(&self, look: impl FnOnce(&[Record]) -> T) -> T {
-        look(&lock(&self.written).records)
     }
 
     /// Writes an entry. It has its place, and is on its way to the store, before the first await: so records
@@ -179,7 +179,7 @@ impl Journal {
             return Err(StoreError::new("an earlier record could not be written"));
         }
         let seq = written.records.len() as u64;
-        add_usage(&mut written.usage, &entry);
+        written.usage.add(&entry.cost());
         let record = Record { seq, at: self.clock.now(), path: path.to_vec(), entry };
         self.sequence.store(seq, Ordering::Relaxed);
         let writing = self.owned.as_ref().map(|owned| {
@@ -212,10 +212,40 @@ impl Journal {
         }
     }
 
+    /// The run stands between two turns. Where it has grown long, what it adds up to is to be kept too.
+    pub(super) fn between_turns(&self) -> Option<Snapshot> {
+        let every = self.owned.as_ref()?.store.snapshot_every()?;
+        let mut written = lock(&self.written);
+        let Written { records, chain, snapshots, .. } = &mut *written;
+        snapshots.between_turns(records.len() as u64, chain.head());
+        if snapshots.is_due(every) { snapshots.make(records) } else { None }
+    }
+
+    /// What is to be kept of a run that is left for somebody to go on with.
+    fn before_leaving(&self, status: RunStatus) -> Option<Snapshot> {
+        let every = self.owned.as_ref()?.store.snapshot_every()?;
+        let mut written = lock(&self.written);
+        let Written { records, snapshots, .. } = &mut *written;
+        let goes_on = matches!(status, RunStatus::Running | RunStatus::Paused);
+        if goes_on && snapshots.is_worthwhile(every) { snapshots.make(records) } else { None }
+    }
+
+    /// A snapshot that cannot be kept is missed by nobody: the journal says the same.
+    pub(super) async fn keep(&self, snapshot: Snapshot) {
+        if let Some(owned) = &self.owned
+            && let Err(error) = owned.store.keep_snapshot(&owned.lease, snapshot).await
+        {
+            tracing::debug!(run = %owned.lease.run, %error, "a snapshot could not be kept");
+        }
+    }
+
     /// Says in the store what state the run is in, and gives it back.
     pub(super) async fn leave(&self, status: RunStatus) -> Result<(), StoreError> {
         match &self.owned {
             Some(owned) => {
+                if let Some(snapshot) = self.before_leaving(status) {
+                    self.keep(snapshot).boxed().await;
+                }
                 owned.store.mark(&owned.lease, status, self.now()).await?;
                 owned.store.release(&owned.lease).await
             }
@@ -224,7 +254,7 @@ impl Journal {
     }
 
     /// Everything written, for the outcome.
-    pub(super) fn take(&self) -> (Vec<Record>, Usage) {
+    pub(super) fn take(&self) -> (Records, Usage) {
         let mut written = lock(&self.written);
         (std::mem::take(&mut written.records), written.usage)
     }

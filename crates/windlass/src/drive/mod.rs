@@ -19,6 +19,7 @@ mod nested;
 mod prepare;
 mod receipt;
 mod secret;
+mod snapshots;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -192,8 +193,7 @@ async fn begin<C: Send + Sync + 'static>(
         }
         Origin::Stored(run) => {
             let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
-            let journal = Journal::open(&run, store, terms).await?;
-            let replay = journal.with_records(|records| Run::replay(records))?;
+            let (journal, replay) = Journal::open(&run, store, terms).await?;
             (journal, replay.run, replay.receipts, false)
         }
     };
@@ -313,7 +313,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Next::Over => return Ok(Stop::Over),
             };
             match moved {
-                Ok(()) => self.save_turn().await?,
+                Ok(()) => {
+                    self.save_turn().await?;
+                    if self.path.is_empty()
+                        && self.run().is_ready()
+                        && let Some(snapshot) = self.shared.journal.between_turns()
+                    {
+                        self.shared.journal.keep(snapshot).boxed().await;
+                    }
+                }
                 // A call ended the run while it is handed over: whoever goes on ends it, and what is open in it.
                 Err(Halt::Failure(_))
                     if self.shared.cancel.hands_over() && !self.run().begun().is_empty() =>
@@ -474,7 +482,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error: self.model_error })))
             }
             (Stop::Over, Some(End::Cancelled)) => {
-                let settlement = Settlement::of(&record.records);
+                let settlement = Settlement::of(record.journal());
                 Ok(Outcome::Cancelled(CancelledRun { settlement, record }))
             }
         }

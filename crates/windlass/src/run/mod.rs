@@ -7,6 +7,7 @@ mod input;
 mod leaving;
 mod outcome;
 mod paused;
+mod records;
 mod settlement;
 mod stream;
 
@@ -26,4 +27,4 @@ pub(crate) use builder::Origin;
 pub(crate) use cancel::Cancel;
 pub(crate) use config::RunConfig;
 pub(crate) use leaving::{AtEnd, EndList};
-pub(crate) use paused::{add_usage, usage_of};
+pub(crate) use records::Records;

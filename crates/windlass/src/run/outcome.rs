@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use windlass_core::{AgentName, Entry, HoldReason, Item, Produced, Record, Run, RunId, Usage, to_text};
+use windlass_core::{AgentName, Entry, HoldReason, Item, Produced, Record, Run, RunId, Usage, lines_to_text};
 
-use super::{Paused, Settlement};
+use super::{Paused, Records, Settlement};
 
 /// What a run came to.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Outcome {
 #[derive(Clone, Debug)]
 pub struct RunRecord {
     pub(crate) run: Run,
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Records,
     pub(crate) usage: Usage,
 }
 
@@ -113,12 +113,12 @@ impl RunRecord {
 
     /// The journal.
     pub fn journal(&self) -> &[Record] {
-        &self.records
+        self.records.all()
     }
 
     /// The journal as text.
     pub fn to_text(&self) -> String {
-        to_text(&self.records)
+        lines_to_text(self.records.lines())
     }
 
     /// The state that the journal adds up to.
@@ -128,9 +128,11 @@ impl RunRecord {
 
     /// The calls of this run, not of nested agents, that waited or wait for approval, in order.
     pub fn approvals(&self) -> impl Iterator<Item = &windlass_core::CallId> {
-        self.records.iter().filter(|record| record.path.is_empty()).filter_map(|record| match &record.entry {
-            Entry::Held(held) if held.reason == HoldReason::Approval => Some(&held.call),
-            _ => None,
+        self.journal().iter().filter(|record| record.path.is_empty()).filter_map(|record| {
+            match &record.entry {
+                Entry::Held(held) if held.reason == HoldReason::Approval => Some(&held.call),
+                _ => None,
+            }
         })
     }
 }

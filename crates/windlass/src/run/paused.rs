@@ -6,10 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use windlass_core::{
     CallId, CallPath, Decided, Decision, Digest, Entry, HoldReason, InputAdded, OutputContent, Pending,
-    Question, Reach, Record, Revoked, Run, Standing, Timestamp, Usage, from_text, schema, to_text,
+    Question, Reach, Record, Replay, Revoked, Run, Standing, Timestamp, from_text, schema,
 };
 
-use super::{IntoInput, RunRecord};
+use super::{IntoInput, Records, RunRecord};
 use crate::error::{DecideError, RestoreError};
 use crate::tool::freeze;
 
@@ -40,13 +40,17 @@ impl Paused {
     /// Restores a run from its journal.
     pub fn from_records(records: Vec<Record>) -> Result<Self, windlass_core::ReplayError> {
         let replay = Run::replay(&records)?;
-        let usage = usage_of(&records);
-        Ok(Self::new(RunRecord { run: replay.run, records, usage }, replay.receipts))
+        Ok(Self::of(replay, records.into()))
+    }
+
+    /// A run and the records that it adds up from.
+    pub(crate) fn of(replay: Replay, records: Records) -> Self {
+        Self::new(RunRecord { run: replay.run, records, usage: replay.usage }, replay.receipts)
     }
 
     /// The run as text.
     pub fn to_text(&self) -> String {
-        to_text(&self.record.records)
+        self.record.to_text()
     }
 
     /// The calls that wait, nested agents' included.
@@ -226,21 +230,4 @@ fn collect_standing(run: &Run, within: &mut Vec<CallId>, found: &mut Vec<Standin
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
-
-pub(crate) fn usage_of(records: &[Record]) -> Usage {
-    let mut usage = Usage::default();
-    for record in records {
-        add_usage(&mut usage, &record.entry);
-    }
-    usage
-}
-
-pub(crate) fn add_usage(usage: &mut Usage, entry: &Entry) {
-    match entry {
-        Entry::Answered(answered) => usage.add(&answered.usage),
-        Entry::AnswerRefused(refused) => usage.add(&refused.usage),
-        Entry::ModelFailed(failed) => usage.add(&failed.cost()),
-        _ => {}
-    }
 }

@@ -7,7 +7,8 @@ use futures_util::FutureExt;
 use windlass_core::{AgentName, Line, OutputContent, RunId, Timestamp};
 
 use super::{
-    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreResult, StoredRun,
+    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Snapshot, Store, StoreResult,
+    StoredRun,
 };
 use crate::error::{StoreError, StoreErrorKind};
 
@@ -32,6 +33,7 @@ struct KeptRun {
     owner: Option<(String, Timestamp)>,
     lines: Vec<Line>,
     inbox: Vec<Posted>,
+    snapshot: Option<Snapshot>,
     created: Timestamp,
     updated: Timestamp,
 }
@@ -90,6 +92,7 @@ impl Store for MemoryStore {
                 owner: Some((claim.owner.to_owned(), claim.until)),
                 lines: Vec::new(),
                 inbox: Vec::new(),
+                snapshot: None,
                 created: claim.now,
                 updated: claim.now,
             };
@@ -154,6 +157,17 @@ impl Store for MemoryStore {
             run.updated = now;
             Ok(())
         })
+    }
+
+    fn keep_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: Snapshot) -> StoreResult<'a, ()> {
+        self.now(|kept| {
+            kept.owned(lease)?.snapshot = Some(snapshot);
+            Ok(())
+        })
+    }
+
+    fn snapshot<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
+        self.now(|kept| Ok(kept.runs.get(run).and_then(|run| run.snapshot.clone())))
     }
 
     fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>> {

@@ -14,6 +14,7 @@ mod sqlite;
 pub use fork::{StoredForkError, fork};
 pub use memory::MemoryStore;
 pub use open::{OpenError, PostError, decide, paused};
+pub(crate) use open::{Opened, read};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, Written};
 
@@ -66,6 +67,22 @@ pub trait Store: Send + Sync + 'static {
     /// The lines of a run's journal from number `from` on; none for a run that is not known.
     fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>>;
 
+    /// After how many records of a run a snapshot of it is wanted, so that it opens fast when it is long; none for a
+    /// store that keeps none.
+    fn snapshot_every(&self) -> Option<u64> {
+        None
+    }
+
+    /// Keeps a snapshot of a run, in place of the one before. The journal is the truth: a store may lose it.
+    fn keep_snapshot<'a>(&'a self, _lease: &'a Lease, _snapshot: Snapshot) -> StoreResult<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The last snapshot of a run, where there is one.
+    fn snapshot<'a>(&'a self, _run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// All runs, the newest first.
     fn runs(&self) -> StoreResult<'_, Vec<StoredRun>>;
 
@@ -109,6 +126,17 @@ pub enum Durability {
     Later,
     /// Before anything else happens.
     Now,
+}
+
+/// What the first records of a run add up to, written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// How many records.
+    pub records: u64,
+    /// The hash of the last of their lines: it stands for exactly these records.
+    pub head: Digest,
+    /// See [`windlass_core::Replay::to_snapshot`].
+    pub body: String,
 }
 
 /// Who wants to own something, from when until when.

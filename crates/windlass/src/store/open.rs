@@ -1,10 +1,12 @@
 //! Looking at a stored run and deciding about it, from any process, without owning it.
 
-use windlass_core::{CallPath, Decision, Entry, Reach, ReplayError, RunId, SavedError, read_lines};
+use windlass_core::{
+    CallPath, Chain, Decision, Entry, Line, Reach, Replay, ReplayError, Run, RunId, SavedError,
+};
 
-use super::{Posted, Store};
-use crate::error::{DecideError, StoreError, StoreErrorKind};
-use crate::run::Paused;
+use super::{Posted, Snapshot, Store};
+use crate::error::{DecideError, RunError, StoreError, StoreErrorKind};
+use crate::run::{Paused, Records};
 
 /// Why a stored run cannot be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,16 @@ pub enum OpenError {
     },
 }
 
+impl From<OpenError> for RunError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Store(error) => error.into(),
+            OpenError::Saved { source, .. } => source.into(),
+            OpenError::Replay { source, .. } => source.into(),
+        }
+    }
+}
+
 /// Why a decision was not posted. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -48,12 +60,52 @@ pub enum PostError {
 
 /// A stored run as it stands in its journal: what it did, and what waits. Whoever drives it goes on with it.
 pub async fn paused(store: &dyn Store, run: &RunId) -> Result<Paused, OpenError> {
-    let lines = store.load(run, 0).await?;
+    let Opened { replay, records, .. } = read(store, run).await?;
+    Ok(Paused::of(replay, records))
+}
+
+/// A stored run as it was read.
+pub(crate) struct Opened {
+    pub(crate) replay: Replay,
+    pub(crate) records: Records,
+    pub(crate) chain: Chain,
+    /// The snapshot that it was opened from.
+    pub(crate) snapshot: Option<Replay>,
+}
+
+/// Reads a stored run: from its snapshot, where there is one that fits, or else from its beginning. All of its lines
+/// are checked to be what was written in either case.
+pub(crate) async fn read(store: &dyn Store, run: &RunId) -> Result<Opened, OpenError> {
+    let mut lines = store.load(run, 0).await?;
     if lines.is_empty() {
         return Err(StoreError::of(StoreErrorKind::NoSuchRun, format!("there is no run `{run}`")).into());
     }
-    let records = read_lines(&lines).map_err(|source| OpenError::Saved { run: run.clone(), source })?;
-    Paused::from_records(records).map_err(|source| OpenError::Replay { run: run.clone(), source })
+    // Without it the run opens all the same.
+    let snapshot = store.snapshot(run).await.ok().flatten();
+    let snapshot = snapshot.and_then(|snapshot| fitting(run, &lines, &snapshot));
+    let later = lines.split_off(snapshot.as_ref().map_or(0, |replay| replay.next_seq as usize));
+    let unreadable = |source| OpenError::Saved { run: run.clone(), source };
+    let mut chain = Chain::default();
+    for (seq, line) in lines.iter().enumerate() {
+        chain.follow(seq as u64, line).map_err(unreadable)?;
+    }
+    let from = lines.len() as u64;
+    let later = later.iter().zip(from..).map(|(line, seq)| chain.read(seq, line));
+    let later = later.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    let replay = match snapshot.clone() {
+        Some(mut replay) => later.iter().try_for_each(|record| replay.go_on(record)).map(|()| replay),
+        None => Run::replay(&later),
+    };
+    let replay = replay.map_err(|source| OpenError::Replay { run: run.clone(), source })?;
+    Ok(Opened { replay, records: Records::since(lines, later), chain, snapshot })
+}
+
+/// What a snapshot stands for, where it is one of these lines.
+fn fitting(run: &RunId, lines: &[Line], snapshot: &Snapshot) -> Option<Replay> {
+    let last = usize::try_from(snapshot.records).ok()?.checked_sub(1)?;
+    let is_of_these = lines.get(last).is_some_and(|line| line.hash == snapshot.head);
+    let replay = is_of_these.then(|| Replay::from_snapshot(&snapshot.body)).flatten()?;
+    (replay.next_seq == snapshot.records && replay.run.id() == run).then_some(replay)
 }
 
 /// Decides about a call that waits, in somebody's name. The decision is bound to what the journal shows of the call,
@@ -72,7 +124,7 @@ pub async fn decide(
     let asked = paused.pending();
     paused.decide_as(by);
     paused.decide(call.clone(), decision, reach)?;
-    let made = paused.record().records.last().map(|record| (&record.path, &record.entry));
+    let made = paused.record().records.later().last().map(|record| (&record.path, &record.entry));
     let Some((within, Entry::Decided(decided))) = made else {
         return Err(DecideError::NotPending(call).into());
     };

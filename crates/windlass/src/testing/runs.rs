@@ -7,7 +7,7 @@ use windlass_core::{AgentName, CallPath, Decided, Decision, Line, Reach, RunId, 
 
 use super::check::{Check, claim, digest, lines};
 use crate::error::StoreErrorKind;
-use crate::store::{Durability, Lease, Posted, RunStatus, Store, StoredRun};
+use crate::store::{Durability, Lease, Posted, RunStatus, Snapshot, Store, StoredRun};
 
 pub(super) async fn suite<S, F, Fut>(make: &F)
 where
@@ -31,6 +31,7 @@ where
     later_lines_can_be_read(Check("lines for later can be read at once"), make().await).await;
     runs_are_apart(Check("runs are apart"), make().await).await;
     a_mark_is_listed(Check("a mark is listed"), make().await).await;
+    a_snapshot_is_the_last(Check("a snapshot is the last that was kept"), make().await).await;
     a_decision_is_posted_once(Check("a decision is posted once"), make().await).await;
     decisions_are_in_order(Check("posted decisions are in order"), make().await).await;
     artefacts_are_kept(Check("artefacts are kept"), make().await).await;
@@ -184,6 +185,30 @@ async fn lines_come_back<S: Store>(check: Check, store: S) {
         append(&store, &unknown, 0, lines).await,
         StoreErrorKind::NoSuchRun,
     );
+}
+
+/// A store need not keep any.
+async fn a_snapshot_is_the_last<S: Store>(check: Check, store: S) {
+    let late = check.run(&store, "run", "ann").await;
+    check.done("lines", append(&store, &late, 0, lines(3)).await);
+    let snapshot = |records: u64| Snapshot {
+        records,
+        head: lines(records)[records as usize - 1].hash,
+        body: format!("what {records} records add up to"),
+    };
+    let none = check.done("asking before there is one", store.snapshot(&late.run).await);
+    check.same("the snapshot", none, None);
+    check.done("a snapshot", store.keep_snapshot(&late, snapshot(1)).await);
+    check.done("another", store.keep_snapshot(&late, snapshot(2)).await);
+    let lease = check.done("taking over", store.acquire(&late.run, claim("bob", 9_000)).await);
+    // Whether a late owner is refused or nothing comes of it: the run's new owner is not harmed.
+    store.keep_snapshot(&late, snapshot(3)).await.ok();
+    match check.done("asking", store.snapshot(&lease.run).await) {
+        Some(found) => check.same("the snapshot", found, snapshot(2)),
+        None => check.same("whether snapshots are wanted", store.snapshot_every(), None),
+    }
+    let unknown = check.done("asking of an unknown run", store.snapshot(&"other".into()).await);
+    check.same("its snapshot", unknown, None);
 }
 
 async fn lines_leave_no_gap<S: Store>(check: Check, store: S) {

@@ -6,6 +6,7 @@ mod receipts;
 mod runs;
 mod schema;
 mod sessions;
+mod snapshots;
 mod writer;
 
 use std::ffi::OsString;
@@ -23,7 +24,8 @@ use self::reader::Readers;
 use self::runs::Claimant;
 use self::writer::{About, Desk, When, Writer};
 use super::{
-    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreResult, StoredRun,
+    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Snapshot, Store, StoreResult,
+    StoredRun,
 };
 use crate::error::StoreError;
 use crate::session::{SessionState, SessionStore};
@@ -32,6 +34,9 @@ use crate::session::{SessionState, SessionStore};
 const VARIABLE: &str = "WINDLASS_STORE";
 /// Where it looks without one.
 const DEFAULT_PATH: &str = "windlass.db";
+
+/// After how many records a run is worth a snapshot: reading so many takes some milliseconds.
+const SNAPSHOT_EVERY: u64 = 2048;
 
 /// A store in one SQLite file: it survives the process, and the loss of power.
 ///
@@ -63,6 +68,7 @@ pub struct SqliteStore {
     readers: Readers,
     writer: Option<Writer>,
     file: Arc<File>,
+    snapshot_every: u64,
 }
 
 /// What a store has written since it was opened.
@@ -85,7 +91,7 @@ impl SqliteStore {
         let file = Arc::new(File::at(path.into()));
         let writer = Writer::start(file.open()?, file.clone())?;
         let readers = Readers::start(&file, writer.tally())?;
-        Ok(Self { readers, writer: Some(writer), file })
+        Ok(Self { readers, writer: Some(writer), file, snapshot_every: SNAPSHOT_EVERY })
     }
 
     /// Opens what is left of a damaged file, or of one that is cut off, for reading alone. Whatever stands on whole
@@ -93,7 +99,7 @@ impl SqliteStore {
     pub fn salvage(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let file = Arc::new(File::at(path.into()));
         let readers = Readers::salvage(&file)?;
-        Ok(Self { readers, writer: None, file })
+        Ok(Self { readers, writer: None, file, snapshot_every: SNAPSHOT_EVERY })
     }
 
     /// Opens the store that the environment variable `WINDLASS_STORE` names, or else `windlass.db` in the folder
@@ -101,6 +107,13 @@ impl SqliteStore {
     pub fn from_env() -> Result<Self, StoreError> {
         let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         Self::open(named.unwrap_or_else(|| OsString::from(DEFAULT_PATH)))
+    }
+
+    /// After how many records a run is written down as a whole too, so that it opens fast; 2,048 otherwise.
+    #[must_use]
+    pub fn with_snapshots_every(mut self, records: u64) -> Self {
+        self.snapshot_every = records;
+        self
     }
 
     /// The file.
@@ -194,6 +207,21 @@ impl Store for SqliteStore {
     fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>> {
         let run = run.clone();
         self.readers.read(About::Run(run.clone()), move |db| runs::load(db, &run, from))
+    }
+
+    fn snapshot_every(&self) -> Option<u64> {
+        Some(self.snapshot_every)
+    }
+
+    fn keep_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: Snapshot) -> StoreResult<'a, ()> {
+        let lease = lease.clone();
+        let about = About::Run(lease.run.clone());
+        self.write(about, When::Committed, move |desk| snapshots::keep(desk.db, &lease, &snapshot))
+    }
+
+    fn snapshot<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
+        let run = run.clone();
+        self.readers.read(About::Run(run.clone()), move |db| snapshots::load(db, &run))
     }
 
     fn runs(&self) -> StoreResult<'_, Vec<StoredRun>> {

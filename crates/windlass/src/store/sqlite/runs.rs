@@ -5,7 +5,7 @@ use windlass_core::{AgentName, Line, RunId, Timestamp};
 
 use super::file::{Trouble, is_damage, seal, unseal};
 use super::writer::Desk;
-use super::{number, text, time, to_number, to_time, value};
+use super::{number, snapshots, text, time, to_number, to_time, value};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{Lease, Posted, RunStatus, StoredRun};
 
@@ -77,7 +77,10 @@ pub(super) fn mark(db: &Connection, lease: &Lease, status: RunStatus, now: Times
     let (id, _) = owned(db, lease)?;
     let update = "UPDATE runs SET status = ?2, updated = ?3 WHERE id = ?1";
     db.prepare_cached(update)?.execute(params![id, status_text(status), time(now)])?;
-    Ok(())
+    match status {
+        RunStatus::Running | RunStatus::Paused => Ok(()),
+        RunStatus::Finished | RunStatus::Failed | RunStatus::Cancelled => snapshots::drop_of(db, id),
+    }
 }
 
 pub(super) fn append(desk: &mut Desk<'_>, lease: &Lease, at: u64, lines: &[Line]) -> Result<(), Trouble> {
@@ -250,7 +253,7 @@ pub(super) fn artefact(db: &Connection, run: &RunId, name: &str) -> Result<Optio
 }
 
 /// The number of a run and how many records it has, for whoever owns it.
-fn owned(db: &Connection, lease: &Lease) -> Result<(i64, u64), Trouble> {
+pub(super) fn owned(db: &Connection, lease: &Lease) -> Result<(i64, u64), Trouble> {
     let select = "SELECT id, records, epoch FROM runs WHERE name = ?1";
     let found = db
         .prepare_cached(select)?

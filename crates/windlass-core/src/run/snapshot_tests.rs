@@ -1,0 +1,93 @@
+use crate::entry::Record;
+use crate::run::{Replay, Run};
+use crate::{from_text, time};
+
+const GOLDEN: [(&str, &str); 11] = [
+    ("finished", include_str!("../../tests/golden/v1/finished.windlass")),
+    ("paused", include_str!("../../tests/golden/v1/paused.windlass")),
+    ("nested", include_str!("../../tests/golden/v1/nested.windlass")),
+    ("handoffs", include_str!("../../tests/golden/v1/handoffs.windlass")),
+    ("crashed", include_str!("../../tests/golden/v1/crashed.windlass")),
+    ("decisions", include_str!("../../tests/golden/v1/decisions.windlass")),
+    ("hows", include_str!("../../tests/golden/v1/hows.windlass")),
+    ("failures", include_str!("../../tests/golden/v1/failures.windlass")),
+    ("items", include_str!("../../tests/golden/v1/items.windlass")),
+    ("forked", include_str!("../../tests/golden/v1/forked.windlass")),
+    ("asked", include_str!("../../tests/golden/v1/asked.windlass")),
+];
+
+fn golden(text: &str) -> Vec<Record> {
+    from_text(text).expect("a golden file is a saved run")
+}
+
+#[test]
+fn a_run_goes_on_from_a_snapshot_as_from_its_whole_journal() {
+    let mut taken = 0;
+    for (name, text) in GOLDEN {
+        let records = golden(text);
+        let whole = Run::replay(&records).expect("it adds up");
+        for until in 1..=records.len() {
+            let prefix = Run::replay(&records[..until]).expect("a prefix adds up");
+            let Some(snapshot) = prefix.to_snapshot() else { continue };
+            taken += 1;
+            let mut replay = Replay::from_snapshot(&snapshot).expect("it can be read");
+            assert_eq!(replay, prefix, "{name} after {until} records");
+            for record in &records[until..] {
+                replay.go_on(record).expect("the rest fits");
+            }
+            assert_eq!(replay, whole, "{name} from {until} records on");
+        }
+    }
+    assert!(taken > 20, "only {taken} snapshots could be taken");
+}
+
+#[test]
+fn none_is_taken_while_calls_are_open_or_the_run_is_over() {
+    for (name, text) in GOLDEN {
+        let records = golden(text);
+        for until in 1..=records.len() {
+            let replay = Run::replay(&records[..until]).expect("a prefix adds up");
+            let run = &replay.run;
+            if !run.is_between_turns() || run.end().is_some() {
+                assert_eq!(replay.to_snapshot(), None, "{name} after {until} records");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_another_version_wrote_is_not_read() {
+    let records = golden(GOLDEN[0].1);
+    let snapshot = Run::replay(&records[..1]).expect("it adds up").to_snapshot().expect("nothing is open");
+    assert!(Replay::from_snapshot(&snapshot).is_some());
+    // Whoever changes what is written changes the number of its shape too.
+    assert_eq!(snapshot, include_str!("../../tests/golden/snapshot-shape-1.json").trim_end());
+    for other in [
+        snapshot.replace("shape 1", "shape 0"),
+        snapshot.replace("\"history\":3", "\"history\":9"),
+        snapshot.replace("\"input\":[2]", "\"input\":[7]"),
+        snapshot.replace("\"parts\":\"\"", "\"parts\":\"s\""),
+        snapshot[..snapshot.len() / 2].to_owned(),
+        String::new(),
+    ] {
+        assert_ne!(other, snapshot);
+        assert_eq!(Replay::from_snapshot(&other), None, "{other}");
+    }
+}
+
+#[test]
+fn an_item_is_written_once() {
+    let records = golden(GOLDEN[0].1);
+    let boundary = |until: &usize| {
+        Run::replay(&records[..*until])
+            .is_ok_and(|replay| replay.run.turn() > 0 && replay.to_snapshot().is_some())
+    };
+    let until = (1..records.len()).find(boundary).expect("a turn settles");
+    let replay = Run::replay(&records[..until]).expect("it adds up");
+    let snapshot = replay.to_snapshot().expect("nothing is open");
+    let said = time::steps(&records[..until]);
+    assert!(!said.is_empty());
+    let output = replay.run.produced().last().expect("the turn had outputs");
+    let text = serde_json::to_string(&output.item).expect("items can be written");
+    assert_eq!(snapshot.matches(&text).count(), 1, "{text}");
+}
