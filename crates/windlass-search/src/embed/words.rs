@@ -11,12 +11,12 @@ use crate::text::{fold, is_stop_word};
 
 const TABLE: &[u8] = include_bytes!("../../assets/words.bin");
 const MAGIC: &[u8] = b"WLWT0001";
-const NAME: &str = "windlass-words-1";
+const NAME: &str = "windlass-words-2";
 /// The longest word that is looked for in pieces.
 const LONGEST: usize = 48;
 
 /// A table of vectors of English words and pieces of words. It knows no context, so it is weaker than a model and a
-/// thousand times faster. Words of other scripts are not in it: texts without any known word have no vector.
+/// thousand times faster. Words of other scripts are not in it: texts of which it knows less than half have no vector.
 #[derive(Clone)]
 pub struct WordTable {
     words: Arc<HashMap<&'static str, u32>>,
@@ -53,11 +53,8 @@ impl WordTable {
         whole.then(|| Self { words: Arc::new(words), scales: Arc::new(scales), values, dimensions })
     }
 
-    /// Adds the vectors of a word's pieces, longest first.
-    fn add(&self, word: &str, sum: &mut [f32]) {
-        if word.len() > LONGEST || is_stop_word(word) {
-            return;
-        }
+    /// Adds the vectors of a word's pieces, longest first. Says whether it is known.
+    fn add(&self, word: &str, sum: &mut [f32]) -> bool {
         let mut rows = [0u32; LONGEST];
         let mut count = 0;
         let mut from = 0;
@@ -73,7 +70,7 @@ impl WordTable {
                     self.words.get(piece.as_str()).map(|row| (*row, end))
                 });
             // A word of which a part is not known is not known.
-            let Some((row, end)) = found else { return };
+            let Some((row, end)) = found else { return false };
             rows[count] = row;
             count += 1;
             from = end;
@@ -86,6 +83,7 @@ impl WordTable {
                 *sum += f32::from(value.cast_signed()) * scale;
             }
         }
+        true
     }
 }
 
@@ -98,19 +96,28 @@ impl Embedder for WordTable {
         self.dimensions
     }
 
+    fn weight(&self) -> f32 {
+        0.25
+    }
+
     fn embed(&self, texts: &[&str], _: Purpose) -> Result<Vec<Vec<f32>>, EmbedError> {
         let embed = |text: &&str| {
             let mut sum = vec![0f32; self.dimensions];
             let mut word = String::new();
+            let (mut known, mut all) = (0, 0);
             for c in text.chars().chain([' ']) {
                 if c.is_alphanumeric() && word.len() <= LONGEST {
                     fold(c, &mut word);
                 } else if !word.is_empty() {
-                    self.add(&word, &mut sum);
+                    if word.len() <= LONGEST && !is_stop_word(&word) {
+                        all += 1;
+                        known += usize::from(self.add(&word, &mut sum));
+                    }
                     word.clear();
                 }
             }
-            sum
+            // A few names in a text of another language say nothing of what it means.
+            if known * 2 < all { vec![0.0; self.dimensions] } else { sum }
         };
         Ok(texts.iter().map(embed).collect())
     }

@@ -1,0 +1,237 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+const HIDDEN: usize = 8;
+const INNER: usize = 12;
+const HEADS: usize = 2;
+const LAYERS: usize = 2;
+const WORDS: [&str; 9] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "pump", "bleed", "##ing", "!", "cafe"];
+
+type Plain = BTreeMap<String, Vec<f32>>;
+
+/// A small network of made-up numbers.
+fn made_up() -> BTreeMap<String, Vec<usize>> {
+    let mut shapes = BTreeMap::new();
+    let mut add = |name: String, shape: &[usize]| _ = shapes.insert(name, shape.to_vec());
+    add("embeddings.word_embeddings.weight".into(), &[WORDS.len(), HIDDEN]);
+    add("embeddings.position_embeddings.weight".into(), &[16, HIDDEN]);
+    add("embeddings.token_type_embeddings.weight".into(), &[2, HIDDEN]);
+    add("embeddings.LayerNorm.weight".into(), &[HIDDEN]);
+    add("embeddings.LayerNorm.bias".into(), &[HIDDEN]);
+    for layer in 0..LAYERS {
+        for (part, rows, columns) in [
+            ("attention.self.query", HIDDEN, HIDDEN),
+            ("attention.self.key", HIDDEN, HIDDEN),
+            ("attention.self.value", HIDDEN, HIDDEN),
+            ("attention.output.dense", HIDDEN, HIDDEN),
+            ("intermediate.dense", INNER, HIDDEN),
+            ("output.dense", HIDDEN, INNER),
+        ] {
+            add(format!("encoder.layer.{layer}.{part}.weight"), &[rows, columns]);
+            add(format!("encoder.layer.{layer}.{part}.bias"), &[rows]);
+        }
+        for part in ["attention.output.LayerNorm", "output.LayerNorm"] {
+            add(format!("encoder.layer.{layer}.{part}.weight"), &[HIDDEN]);
+            add(format!("encoder.layer.{layer}.{part}.bias"), &[HIDDEN]);
+        }
+    }
+    shapes
+}
+
+fn write_model(folder: &Path) -> Plain {
+    let (mut list, mut data, mut plain) = (serde_json::Map::new(), Vec::new(), Plain::new());
+    let mut state = 1u64;
+    for (name, shape) in made_up() {
+        let count: usize = shape.iter().product();
+        let values: Vec<f32> = (0..count)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 40) as f32 / (1u64 << 24) as f32 * 2.0 - 1.0
+            })
+            .collect();
+        let from = data.len();
+        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        let place = serde_json::json!({ "dtype": "F32", "shape": shape, "data_offsets": [from, data.len()] });
+        list.insert(name.clone(), place);
+        plain.insert(name, values);
+    }
+    let list = serde_json::to_vec(&list).expect("writes");
+    let file = [&(list.len() as u64).to_le_bytes()[..], &list, &data].concat();
+    fs::write(folder.join("model.safetensors"), file).expect("written");
+    fs::write(folder.join("vocab.txt"), WORDS.join("\n")).expect("written");
+    let config = serde_json::json!({
+        "model_type": "bert", "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
+        "intermediate_size": INNER, "max_position_embeddings": 16, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
+    });
+    fs::write(folder.join("config.json"), config.to_string()).expect("written");
+    plain
+}
+
+/// The same network once more, word for word from its description, in numbers of 64 bits.
+fn slow(weights: &Plain, ids: &[usize]) -> Vec<f64> {
+    let at = |name: &str, index: usize| f64::from(weights[name][index]);
+    let norm = |row: &mut Vec<f64>, name: &str| {
+        let mean = row.iter().sum::<f64>() / HIDDEN as f64;
+        let spread = row.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / HIDDEN as f64;
+        for (column, value) in row.iter_mut().enumerate() {
+            *value = (*value - mean) / (spread + 1e-12).sqrt() * at(&format!("{name}.weight"), column)
+                + at(&format!("{name}.bias"), column);
+        }
+    };
+    let linear = |row: &[f64], name: &str| -> Vec<f64> {
+        let bias = &weights[&format!("{name}.bias")];
+        (0..bias.len())
+            .map(|out| {
+                let products = row
+                    .iter()
+                    .enumerate()
+                    .map(|(of, value)| value * at(&format!("{name}.weight"), out * row.len() + of));
+                products.sum::<f64>() + f64::from(bias[out])
+            })
+            .collect()
+    };
+    let mut rows: Vec<Vec<f64>> = ids
+        .iter()
+        .enumerate()
+        .map(|(place, id)| {
+            let mut row = (0..HIDDEN)
+                .map(|column| {
+                    at("embeddings.word_embeddings.weight", id * HIDDEN + column)
+                        + at("embeddings.position_embeddings.weight", place * HIDDEN + column)
+                        + at("embeddings.token_type_embeddings.weight", column)
+                })
+                .collect();
+            norm(&mut row, "embeddings.LayerNorm");
+            row
+        })
+        .collect();
+    for layer in 0..LAYERS {
+        let of = |part: &str| format!("encoder.layer.{layer}.{part}");
+        let all = |part: &str| -> Vec<Vec<f64>> {
+            rows.iter().map(|row| linear(row, &of(&format!("attention.self.{part}")))).collect()
+        };
+        let (queries, keys, values) = (all("query"), all("key"), all("value"));
+        let each = HIDDEN / HEADS;
+        let next: Vec<Vec<f64>> = (0..rows.len())
+            .map(|place| {
+                let mut context = vec![0.0; HIDDEN];
+                for head in 0..HEADS {
+                    let columns = head * each..(head + 1) * each;
+                    let shares: Vec<f64> = keys
+                        .iter()
+                        .map(|key| {
+                            let product: f64 =
+                                columns.clone().map(|column| queries[place][column] * key[column]).sum();
+                            (product / (each as f64).sqrt()).exp()
+                        })
+                        .collect();
+                    let sum: f64 = shares.iter().sum();
+                    for column in columns {
+                        context[column] = values
+                            .iter()
+                            .zip(&shares)
+                            .map(|(value, share)| value[column] * share / sum)
+                            .sum();
+                    }
+                }
+                let add = |left: Vec<f64>, right: &[f64]| -> Vec<f64> {
+                    left.iter().zip(right).map(|(left, right)| left + right).collect()
+                };
+                let mut row = add(linear(&context, &of("attention.output.dense")), &rows[place]);
+                norm(&mut row, &of("attention.output.LayerNorm"));
+                let wide: Vec<f64> = linear(&row, &of("intermediate.dense"))
+                    .into_iter()
+                    .map(|x| 0.5 * x * (1.0 + erf(x / 2f64.sqrt())))
+                    .collect();
+                let mut last = add(linear(&wide, &of("output.dense")), &row);
+                norm(&mut last, &of("output.LayerNorm"));
+                last
+            })
+            .collect();
+        rows = next;
+    }
+    (0..HIDDEN).map(|column| rows.iter().map(|row| row[column]).sum::<f64>() / rows.len() as f64).collect()
+}
+
+/// By its series, which is exact for what occurs here.
+fn erf(x: f64) -> f64 {
+    let (mut sum, mut term) = (x, x);
+    for at in 1..200 {
+        term *= -x * x / f64::from(at);
+        sum += term / f64::from(2 * at + 1);
+    }
+    sum * 2.0 / std::f64::consts::PI.sqrt()
+}
+
+fn cosine(left: &[f32], right: &[f64]) -> f64 {
+    let product: f64 = left.iter().zip(right).map(|(left, right)| f64::from(*left) * right).sum();
+    let length =
+        |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    product / length(&mut left.iter().map(|value| f64::from(*value))) / length(&mut right.iter().copied())
+}
+
+#[test]
+fn a_network_is_worked_out_as_it_is_described() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let weights = write_model(folder.path());
+    let model = SentenceModel::open(folder.path()).expect("opens");
+    let texts = ["Bleeding pump!", "Café zeppelin", "pump"];
+    let vectors = model.embed(&texts, Purpose::Document).expect("embeds");
+    let ids: [&[usize]; 3] = [&[2, 5, 6, 4, 7, 3], &[2, 8, 1, 3], &[2, 4, 3]];
+    for ((text, vector), ids) in texts.iter().zip(&vectors).zip(ids) {
+        let near = cosine(vector, &slow(&weights, ids));
+        assert!(near > 0.999_999, "{text}: {near}");
+    }
+    assert_eq!(model.embed(&[""], Purpose::Query).expect("embeds"), [vec![0.0; HIDDEN]]);
+    // Longer than its positions: read in windows, and all of it counts.
+    let long = "pump bleed ".repeat(40);
+    let vector = &model.embed(&[&long], Purpose::Document).expect("embeds")[0];
+    assert!(vector.iter().all(|value| value.is_finite()) && vector != &vectors[2]);
+    let told = model.clone().prefixes("pump ", "");
+    assert_ne!(told.name(), model.name(), "other words before it make other vectors");
+}
+
+#[test]
+fn folders_that_are_no_model_say_what_is_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let why = |folder: &Path| SentenceModel::open(folder).expect_err("is none").to_string();
+    assert!(why(folder.path()).contains("config.json"));
+    write_model(folder.path());
+    let config = folder.path().join("config.json");
+    let right = fs::read_to_string(&config).expect("read");
+    fs::write(&config, right.replace("\"bert\"", "\"roberta\"")).expect("written");
+    assert!(why(folder.path()).contains("`roberta`"));
+    fs::write(&config, right.replace("\"hidden_size\":8", "\"hidden_size\":10")).expect("written");
+    assert!(why(folder.path()).contains("shape"), "{}", why(folder.path()));
+    fs::write(&config, &right).expect("written");
+    let weights = folder.path().join("model.safetensors");
+    let bytes = fs::read(&weights).expect("read");
+    for cut in [0, 7, 100, bytes.len() - 1] {
+        fs::write(&weights, &bytes[..cut]).expect("written");
+        let why = why(folder.path());
+        assert!(why.contains("safetensors") || why.contains("beyond"), "{cut}: {why}");
+    }
+}
+
+/// Numbers of all-MiniLM-L6-v2, worked out elsewhere from the same weights (in numpy). Where the weights are at hand.
+#[test]
+fn minilm_gives_the_vectors_that_it_gives_elsewhere() {
+    let Some(folder) = std::env::var_os("WINDLASS_MINILM").map(PathBuf::from) else {
+        println!("not shown: all-MiniLM-L6-v2, because WINDLASS_MINILM does not say where its folder is");
+        return;
+    };
+    let model = SentenceModel::open(folder).expect("opens");
+    let golden: Vec<(String, Vec<f64>)> =
+        serde_json::from_str(include_str!("minilm.json")).expect("is a list of texts and numbers");
+    for (text, numbers) in golden {
+        let vector = &model.embed(&[&text], Purpose::Query).expect("embeds")[0];
+        for (at, (got, right)) in vector.iter().zip(&numbers).enumerate() {
+            assert!((f64::from(*got) - right).abs() < 1e-4, "{text}, {at}: {got} {right}");
+        }
+    }
+    let texts = ["a dead car battery", "the automobile would not start", "simmer the onions in butter"];
+    let [car, auto, cook] = &model.embed(&texts, Purpose::Query).expect("embeds")[..] else { unreachable!() };
+    let wide: Vec<f64> = car.iter().map(|value| f64::from(*value)).collect();
+    assert!(cosine(auto, &wide) > cosine(cook, &wide) + 0.2);
+}
