@@ -28,10 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let index = Index::open(own.path().join("manuals.index"))?;
-    let report = index
-        .add(&folder)
-        .progress(|done| eprint!("\r{} of {} files, {} KB", done.files, done.of_files, done.bytes / 1024))
-        .run()?;
+    let report = index.add(&folder).progress(|done| eprint!("\r{done}")).run()?;
     eprintln!();
     println!("{report}");
 

@@ -1,6 +1,7 @@
 //! The index as a tool: the model asks, and is shown what was found.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -13,7 +14,7 @@ const DESCRIPTION: &str = "Searches the files of this project and gives the pass
                            asking are tried at once. Name the files that an answer stands on.";
 
 /// A tool that searches an index. See [`Index::tool`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct SearchTool {
     index: Index,
@@ -22,6 +23,7 @@ pub struct SearchTool {
     most: usize,
     filter: Option<Filter>,
     ranking: Ranking,
+    shown_to: Option<Arc<dyn Fn(&Found) + Send + Sync>>,
 }
 
 /// What the model says.
@@ -41,6 +43,7 @@ impl Index {
             most: 10,
             filter: None,
             ranking: Ranking::default(),
+            shown_to: None,
         }
     }
 }
@@ -82,6 +85,13 @@ impl SearchTool {
         self
     }
 
+    /// Shows the program what was found, with files, places and scores, when the model searches. Without it results are
+    /// only used: the model reads them, and they are in the history as text.
+    pub fn show_results(mut self, show: impl Fn(&Found) + Send + Sync + 'static) -> Self {
+        self.shown_to = Some(Arc::new(show));
+        self
+    }
+
     fn answer(&self, asked: Asked) -> Result<String, ToolError> {
         let mut queries = asked.queries.into_iter().filter(|query| !query.trim().is_empty()).take(5);
         let Some(first) = queries.next() else {
@@ -95,6 +105,9 @@ impl SearchTool {
             search = search.filter(filter.clone());
         }
         let found = search.run().map_err(|error| ToolError::hidden(error.to_string()))?;
+        if let Some(show) = &self.shown_to {
+            show(&found);
+        }
         Ok(shown(&found))
     }
 }
@@ -135,5 +148,14 @@ impl<C: Send + Sync + 'static> IntoTool<C> for SearchTool {
 impl<C: Send + Sync + 'static> From<SearchTool> for Tool<C> {
     fn from(tool: SearchTool) -> Self {
         tool.into_tool()
+    }
+}
+
+impl fmt::Debug for SearchTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SearchTool")
+            .field("name", &self.name)
+            .field("index", &self.index)
+            .finish_non_exhaustive()
     }
 }

@@ -15,7 +15,7 @@ fn fused_is_better_than_words_alone_on_cranfield() {
         println!("not shown: quality on Cranfield, because WINDLASS_CRANFIELD does not say where it is");
         return;
     };
-    let [words, vectors, fused] = measure::measure(&folder).expect("measures");
+    let [words, vectors, fused] = measure::measure(&folder, Index::options()).expect("measures");
     println!("words {words:?}, vectors {vectors:?}, fused {fused:?}");
     assert!(fused.gain > 0.38, "{fused:?}");
     assert!(fused.gain >= words.gain && fused.recall >= words.recall, "{fused:?} {words:?}");

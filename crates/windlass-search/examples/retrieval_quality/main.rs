@@ -3,24 +3,51 @@
 //!
 //! ```sh
 //! cargo run --release -p windlass-search --example retrieval_quality -- path/to/cranfield
+//! cargo run --release -p windlass-search --features model --example retrieval_quality -- --model minilm path/to/cranfield
 //! ```
+//!
+//! `--model` takes `minilm`, which is fetched, or the folder of a sentence model.
 
 mod measure;
 
 use std::error::Error;
 use std::path::PathBuf;
 
+use windlass_search::{Index, IndexOptions};
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let folders: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
-    if folders.is_empty() {
-        println!("usage: retrieval_quality FOLDER...");
+    let mut words: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let mut options = Index::options();
+    if words.first().is_some_and(|word| word.as_os_str() == "--model") && words.len() > 1 {
+        options = with_model(options, &words[1])?;
+        words.drain(..2);
+    }
+    if words.is_empty() {
+        println!("usage: retrieval_quality [--model minilm|FOLDER] FOLDER...");
         return Ok(());
     }
     println!("{:<18} {:>15} {:>15} {:>15}", "nDCG@10 / R@100", "BM25", "vectors", "fused");
-    for folder in folders {
+    for folder in words {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let columns = measure::measure(&folder)?.map(|one| format!("{:.3} / {:.3}", one.gain, one.recall));
+        let columns = measure::measure(&folder, options.clone())?;
+        let columns = columns.map(|one| format!("{:.3} / {:.3}", one.gain, one.recall));
         println!("{:<18} {:>15} {:>15} {:>15}", name, columns[0], columns[1], columns[2]);
     }
     Ok(())
+}
+
+#[cfg(feature = "model")]
+fn with_model(options: IndexOptions, which: &std::path::Path) -> Result<IndexOptions, Box<dyn Error>> {
+    use windlass_search::SentenceModel;
+
+    let model = match which.to_str() {
+        Some("minilm") => SentenceModel::minilm(&mut |_, _| {})?,
+        _ => SentenceModel::open(which)?,
+    };
+    Ok(options.embedder(model))
+}
+
+#[cfg(not(feature = "model"))]
+fn with_model(_: IndexOptions, _: &std::path::Path) -> Result<IndexOptions, Box<dyn Error>> {
+    Err("sentence models need `--features model`".into())
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::Path;
 
 use serde_json::Value;
-use windlass_search::{Document, Index, Kind, Signals};
+use windlass_search::{Document, IndexOptions, Kind, Signals};
 
 /// How well something finds, from 0 to 1.
 #[derive(Clone, Copy, Debug)]
@@ -17,10 +17,10 @@ pub(crate) struct Measured {
 }
 
 /// Words alone, vectors alone, and both, on a collection in BEIR's layout.
-pub(crate) fn measure(folder: &Path) -> Result<[Measured; 3], Box<dyn Error>> {
+pub(crate) fn measure(folder: &Path, options: IndexOptions) -> Result<[Measured; 3], Box<dyn Error>> {
     let collection = Collection::read(folder)?;
     let kept = tempfile::tempdir()?;
-    let index = Index::open(kept.path().join("quality.index"))?;
+    let index = options.open(kept.path().join("quality.index"))?;
     index.put(collection.documents)?;
     let mut columns = [Measured { gain: 0.0, recall: 0.0 }; 3];
     let count = collection.questions.len().max(1) as f64;

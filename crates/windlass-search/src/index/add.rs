@@ -11,7 +11,7 @@ use std::thread;
 
 use sha2::{Digest, Sha256};
 
-use super::walk::{Entry, Walked, walk};
+use super::walk::{Entry, Walked, text, walk};
 use super::write::{Batch, Prepared, Refused, forget};
 use super::{Index, Inner, Progress, Report, schema};
 use crate::chunk::{Chunking, chunks};
@@ -161,6 +161,10 @@ impl<'a> Add<'a> {
     pub fn run(mut self) -> Result<Report, SearchError> {
         let fail = |source| SearchError::Path { path: self.path.clone(), source };
         let root = std::path::absolute(&self.path).map_err(fail)?;
+        if root.to_str().is_none() {
+            let why = "its name is not UTF-8, and could not be found again; hint: add the folder above it";
+            return Err(fail(std::io::Error::new(std::io::ErrorKind::InvalidInput, why)));
+        }
         let mut report = Report::default();
         let walked = match walk(&root, &self.index.inner.limits, &mut report) {
             Ok(walked) => walked,
@@ -200,7 +204,7 @@ impl<'a> Add<'a> {
             .into_iter()
             .filter(|path| !there.contains(path))
             // What could not be looked at may still be there.
-            .filter(|path| !walked.unseen.iter().any(|unseen| Path::new(path).starts_with(unseen)))
+            .filter(|path| !walked.unseen.iter().any(|unseen| Path::new(path).starts_with(text(unseen))))
             .collect();
         if gone.is_empty() {
             return Ok(0);
@@ -486,14 +490,10 @@ fn known_under(db: &rusqlite::Connection, store: &str, root: &Path) -> rusqlite:
         let mut rows = statement.query([store])?;
         while let Some(row) = rows.next()? {
             let path: String = row.get(0)?;
-            if Path::new(&path).starts_with(root) {
+            if Path::new(&path).starts_with(text(root)) {
                 found.push(path);
             }
         }
     }
     Ok(found)
-}
-
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }

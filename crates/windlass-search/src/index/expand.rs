@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::Connection;
 
-use super::rank::{Ranked, Wanted, frequency};
+use super::rank::{Ranked, Wanted};
 use super::snapshot::Snapshot;
 use crate::text::{Analyser, Term};
 
 /// How many of the best chunks are looked at for more words, and how many words are taken from them.
-const FEEDBACK_CHUNKS: usize = 10;
+const FEEDBACK_CHUNKS: usize = 20;
 const FEEDBACK_WORDS: usize = 20;
 /// A question has at most this many words; the rest is left out.
 const MOST_WORDS: usize = 256;
@@ -42,7 +42,7 @@ pub(super) fn correct(
     for want in wanted {
         let length = want.term.chars().count();
         let is_word = want.term.chars().all(char::is_alphabetic);
-        if length < 4 || !is_word || frequency(db, snapshot, &want.term)? > 0 {
+        if length < 4 || !is_word || snapshot.frequency(db, &want.term)? > 0 {
             corrected.push(want);
             continue;
         }
@@ -60,7 +60,8 @@ pub(super) fn correct(
 fn near_words(db: &Connection, word: &str, most: usize) -> rusqlite::Result<Vec<String>> {
     let first: String = word.chars().take(1).collect();
     let chars: Vec<char> = word.chars().collect();
-    let mut found: Vec<(usize, String)> = Vec::new();
+    let (mut found, mut least): (Vec<String>, usize) = (Vec::new(), most);
+    let mut rows_of_letters = Letters::default();
     let mut statement =
         db.prepare_cached("SELECT term FROM terms WHERE term >= ?1 ORDER BY term LIMIT ?2")?;
     let mut rows = statement.query((&first, i64::try_from(MOST_COMPARED).unwrap_or(i64::MAX)))?;
@@ -69,37 +70,63 @@ fn near_words(db: &Connection, word: &str, most: usize) -> rusqlite::Result<Vec<
         if !other.starts_with(&first) {
             break;
         }
-        let other_chars: Vec<char> = other.chars().collect();
-        if other_chars.len().abs_diff(chars.len()) <= most {
-            let distance = distance(&chars, &other_chars);
-            if distance <= most {
-                found.push((distance, other.to_owned()));
-            }
+        // Letters are four bytes at most, so this says of most words at once that they are too long or too short.
+        if other.len() + least < chars.len() || other.len() > 4 * (chars.len() + least) {
+            continue;
+        }
+        let Some(distance) = rows_of_letters.distance(&chars, other, least) else { continue };
+        if distance < least {
+            (least, found) = (distance, Vec::new());
+        }
+        if found.len() < 3 {
+            found.push(other.to_owned());
         }
     }
-    let nearest = found.iter().map(|(distance, _)| *distance).min().unwrap_or(0);
-    found.retain(|(distance, _)| *distance == nearest);
-    found.truncate(3);
-    Ok(found.into_iter().map(|(_, word)| word).collect())
+    Ok(found)
 }
 
-/// How many letters were left out, added, changed, or swapped with their neighbour.
-fn distance(left: &[char], right: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=right.len()).collect();
-    for at in 1..=left.len() {
-        let mut row = vec![at; right.len() + 1];
-        for other in 1..=right.len() {
-            let same = usize::from(left[at - 1] != right[other - 1]);
-            let mut least = (last[other - 1] + same).min(last[other] + 1).min(row[other - 1] + 1);
-            if at > 1 && other > 1 && left[at - 1] == right[other - 2] && left[at - 2] == right[other - 1] {
-                least = least.min(before[other - 2] + 1);
-            }
-            row[other] = least;
+/// Room for comparing letters, kept from word to word.
+#[derive(Default)]
+struct Letters {
+    right: Vec<char>,
+    rows: [Vec<usize>; 3],
+}
+
+impl Letters {
+    /// How many letters were left out, added, changed, or swapped with their neighbour; `None` where it is more than
+    /// so many.
+    fn distance(&mut self, left: &[char], right: &str, most: usize) -> Option<usize> {
+        self.right.clear();
+        self.right.extend(right.chars());
+        let right = &self.right;
+        if left.len().abs_diff(right.len()) > most {
+            return None;
         }
-        before = std::mem::replace(&mut last, row);
+        let [before, last, row] = &mut self.rows;
+        last.clear();
+        last.extend(0..=right.len());
+        for at in 1..=left.len() {
+            row.clear();
+            row.push(at);
+            let mut nearest = at;
+            for other in 1..=right.len() {
+                let same = usize::from(left[at - 1] != right[other - 1]);
+                let mut least = (last[other - 1] + same).min(last[other] + 1).min(row[other - 1] + 1);
+                if at > 1 && other > 1 && left[at - 1] == right[other - 2] && left[at - 2] == right[other - 1]
+                {
+                    least = least.min(before[other - 2] + 1);
+                }
+                nearest = nearest.min(least);
+                row.push(least);
+            }
+            if nearest > most {
+                return None;
+            }
+            std::mem::swap(before, last);
+            std::mem::swap(last, row);
+        }
+        last.last().copied().filter(|distance| *distance <= most)
     }
-    last.last().copied().unwrap_or(0)
 }
 
 /// The question and the words that its best answers have in common, each side with half of the weight.
@@ -136,7 +163,7 @@ pub(super) fn with_feedback(
             break;
         }
         // A word that one chunk in ten has says little about these.
-        if (frequency(db, snapshot, &term)? as usize) * 10 <= snapshot.total {
+        if (snapshot.frequency(db, &term)? as usize) * 10 <= snapshot.total {
             chosen.push((term, share));
         }
     }

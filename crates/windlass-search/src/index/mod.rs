@@ -12,6 +12,7 @@ mod schema;
 mod search;
 mod snapshot;
 mod stores;
+mod vectors;
 mod walk;
 mod write;
 
@@ -30,6 +31,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rusqlite::Connection;
 use sha2::{Digest, Sha256};
 
+use crate::text::Analyser;
 use crate::{Chunking, Embedder, SearchError};
 use snapshot::Snapshot;
 
@@ -72,6 +74,24 @@ struct Inner {
     chunking: Chunking,
     limits: Limits,
     snapshot: Mutex<Option<Arc<Snapshot>>>,
+    analysers: Analysers,
+}
+
+/// Analysers that remember the stems of words, for searches to come.
+#[derive(Default)]
+struct Analysers(Mutex<Vec<Analyser>>);
+
+impl Analysers {
+    fn take(&self) -> Analyser {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn put(&self, analyser: Analyser) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < IDLE_READERS {
+            kept.push(analyser);
+        }
+    }
 }
 
 impl Index {
@@ -122,6 +142,7 @@ impl Inner {
             chunking: options.chunking,
             limits: options.limits,
             snapshot: Mutex::default(),
+            analysers: Analysers::default(),
         })
     }
 

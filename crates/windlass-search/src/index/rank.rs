@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::codec;
 use super::snapshot::Snapshot;
-use crate::embed::{Quantised, dot};
+use super::vectors::{LARGE, SignTable, left_for};
+use crate::embed::Quantised;
 
 /// How soon more of the same word stops to count, and how much long chunks are held against. The usual values.
 const K1: f32 = 1.2;
@@ -30,17 +31,6 @@ pub(super) struct Wanted {
 /// Which chunks may answer. `None` means all.
 pub(super) type Allowed = Option<BTreeSet<u32>>;
 
-/// How often a word is there.
-pub(super) fn frequency(db: &Connection, snapshot: &Snapshot, term: &str) -> rusqlite::Result<u32> {
-    let mut statement = db.prepare_cached("SELECT count FROM postings WHERE segment = ?1 AND term = ?2")?;
-    let mut sum = 0u32;
-    for segment in &snapshot.segments {
-        let count: Option<u32> = statement.query_row((segment.id, term), |row| row.get(0)).optional()?;
-        sum = sum.saturating_add(count.unwrap_or(0));
-    }
-    Ok(sum)
-}
-
 pub(super) fn rarity(snapshot: &Snapshot, frequency: u32) -> f32 {
     let (total, frequency) = (snapshot.total as f32, frequency as f32);
     (1.0 + ((total - frequency).max(0.0) + 0.5) / (frequency + 0.5)).ln()
@@ -56,7 +46,7 @@ pub(super) fn by_words(
 ) -> rusqlite::Result<Vec<Ranked>> {
     let mut lists = Vec::with_capacity(wanted.len());
     for wanted in wanted {
-        let frequency = frequency(db, snapshot, &wanted.term)?;
+        let frequency = snapshot.frequency(db, &wanted.term)?;
         if frequency > 0 {
             lists.push((wanted, rarity(snapshot, frequency)));
         }
@@ -90,7 +80,7 @@ pub(super) fn by_words(
     Ok(best.in_order())
 }
 
-/// The best chunks by their vectors. All are looked at, a byte for each number.
+/// The best chunks by their vectors. In a small index all are looked at.
 pub(super) fn by_vector(
     db: &Connection,
     snapshot: &Snapshot,
@@ -98,18 +88,62 @@ pub(super) fn by_vector(
     allowed: &Allowed,
     most: usize,
 ) -> rusqlite::Result<Vec<Ranked>> {
-    let mut best = Best::new(most);
     if wanted.scale == 0.0 {
         return Ok(Vec::new());
     }
+    if snapshot.total >= LARGE {
+        return by_signs(db, snapshot, wanted, allowed, most);
+    }
+    by_bytes(db, snapshot, wanted, allowed, most)
+}
+
+fn by_bytes(
+    db: &Connection,
+    snapshot: &Snapshot,
+    wanted: &Quantised,
+    allowed: &Allowed,
+    most: usize,
+) -> rusqlite::Result<Vec<Ranked>> {
+    let mut best = Best::new(most);
     for (at, segment) in snapshot.segments.iter().enumerate() {
         let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
         for chunk in 0..segment.ids.len() {
-            let product = dot(vectors.values(chunk), &wanted.values) as f32;
-            let score = product * wanted.scale * vectors.scale(chunk);
+            let score = vectors.nearness(chunk, wanted);
             if score > best.floor() && is_allowed(snapshot, at, chunk, allowed) {
                 best.add(snapshot.starts[at] + chunk, score);
             }
+        }
+    }
+    Ok(best.in_order())
+}
+
+/// The same in a large index: the signs of all, and then the bytes of those that may be near.
+fn by_signs(
+    db: &Connection,
+    snapshot: &Snapshot,
+    wanted: &Quantised,
+    allowed: &Allowed,
+    most: usize,
+) -> rusqlite::Result<Vec<Ranked>> {
+    let table = SignTable::of(wanted);
+    let mut near = Best::of_any(left_for(most));
+    for (at, segment) in snapshot.segments.iter().enumerate() {
+        let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
+        let mut floor = near.floor();
+        vectors.by_signs(&table, |chunk, score| {
+            if score > floor && is_allowed(snapshot, at, chunk, allowed) {
+                near.add(snapshot.starts[at] + chunk, score);
+                floor = near.floor();
+            }
+        });
+    }
+    let mut best = Best::new(most);
+    for Ranked { slot, .. } in near.in_any_order() {
+        let (segment, at) = snapshot.locate(slot);
+        let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
+        let score = vectors.nearness(at, wanted);
+        if best.takes(slot, score) {
+            best.add(slot, score);
         }
     }
     Ok(best.in_order())
@@ -124,6 +158,8 @@ fn is_allowed(snapshot: &Snapshot, segment: usize, chunk: usize, allowed: &Allow
 /// The best so far. Of equals, the first is better.
 struct Best {
     most: usize,
+    /// What a chunk must have more of even while there is room.
+    least: f32,
     heap: BinaryHeap<Reverse<Candidate>>,
 }
 
@@ -146,14 +182,28 @@ impl PartialOrd for Candidate {
 
 impl Best {
     fn new(most: usize) -> Self {
-        Self { most: most.max(1), heap: BinaryHeap::new() }
+        Self { most: most.max(1), least: 0.0, heap: BinaryHeap::new() }
+    }
+
+    /// For scores that only say about how good something is.
+    fn of_any(most: usize) -> Self {
+        Self { least: f32::NEG_INFINITY, ..Self::new(most) }
     }
 
     /// What a chunk must have more of to be among the best.
     fn floor(&self) -> f32 {
         match self.heap.peek() {
             Some(Reverse(worst)) if self.heap.len() >= self.most => worst.0.score,
-            _ => 0.0,
+            _ => self.least,
+        }
+    }
+
+    /// Whether a chunk is among the best so far, whatever the order in which they come.
+    fn takes(&self, slot: usize, score: f32) -> bool {
+        let candidate = Candidate(Ranked { slot, score });
+        match self.heap.peek() {
+            Some(Reverse(worst)) if self.heap.len() >= self.most => candidate > *worst,
+            _ => score > self.least,
         }
     }
 
@@ -164,7 +214,15 @@ impl Best {
         self.heap.push(Reverse(Candidate(Ranked { slot, score })));
     }
 
+    fn in_any_order(self) -> impl Iterator<Item = Ranked> {
+        self.heap.into_iter().map(|Reverse(candidate)| candidate.0)
+    }
+
     fn in_order(self) -> Vec<Ranked> {
         self.heap.into_sorted_vec().into_iter().map(|Reverse(candidate)| candidate.0).collect()
     }
 }
+
+#[cfg(test)]
+#[path = "rank_tests.rs"]
+mod tests;

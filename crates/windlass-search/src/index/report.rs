@@ -84,3 +84,25 @@ pub struct Progress<'a> {
     /// The file that was done last.
     pub path: &'a Path,
 }
+
+impl fmt::Display for Progress<'_> {
+    /// A bar of one line, as in `[######----]  60 %, 12 of 20 files, 3 of 5 MB`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const WIDTH: u64 = 30;
+        // Files count as well as bytes: many that are empty take their time too.
+        let (done, all) = (self.bytes + self.files as u64 * 512, self.of_bytes + self.of_files as u64 * 512);
+        let part = |of: u64| (u128::from(done) * u128::from(of) / u128::from(all.max(1))) as u64;
+        let filled = part(WIDTH).min(WIDTH) as usize;
+        write!(
+            f,
+            "[{}{}] {:>3} %, {} of {} files, {} of {} MB",
+            "#".repeat(filled),
+            "-".repeat(WIDTH as usize - filled),
+            part(100).min(100),
+            self.files,
+            self.of_files,
+            self.bytes >> 20,
+            self.of_bytes >> 20
+        )
+    }
+}

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 
 use super::fuse::{Share, fuse};
-use super::rank::{Allowed, Ranked, Wanted, by_vector, by_words, frequency, rarity};
+use super::rank::{Allowed, Ranked, Wanted, by_vector, by_words, rarity};
 use super::snapshot::Snapshot;
 use super::{Index, Inner, expand};
 use crate::embed::{Purpose, Quantised, quantise};
@@ -18,12 +18,14 @@ const MOST_RESULTS: usize = 50;
 /// How many results each list gives at least before they are put together.
 const DEPTH: usize = 100;
 /// How many of the best chunks by words the question's vector is moved towards, and how far.
-const NEAR_CHUNKS: usize = 5;
+const NEAR_CHUNKS: usize = 3;
 const NEAR_WEIGHT: f32 = 0.5;
-/// How much the plain words count beside the words of the best answers, and how much vectors count beside both.
+/// How much the plain words count beside the words of the best answers.
 const PLAIN: f32 = 2.0;
 const FEEDBACK: f32 = 1.0;
-const VECTOR_WEIGHT: f32 = 0.25;
+/// How many chunks that are most like a chunk have a say in its score, and how much of one.
+const NEIGHBOURS: usize = 2;
+const NEIGHBOUR_WEIGHT: f32 = 0.15;
 
 /// A search that is put together. See [`Index::search`].
 #[derive(Clone, Debug)]
@@ -182,11 +184,17 @@ impl Search<'_> {
                 snapshot: &snapshot,
                 allowed: self.allowed(db, &snapshot)?,
                 depth: DEPTH.max(most),
+                vector_weight: inner
+                    .embedder
+                    .as_ref()
+                    .map_or(0.0, |embedder| embedder.weight().clamp(0.0, 1.0)),
             };
+            let mut analyser = inner.analysers.take();
             let mut lists = Vec::new();
             for (question, vector) in self.questions.iter().zip(&vectors) {
-                lists.push(self.rank(&look, question, vector.as_deref())?);
+                lists.push(self.rank(&look, question, vector.as_deref(), &mut analyser)?);
             }
+            inner.analysers.put(analyser);
             let ranked = match lists.as_slice() {
                 [one] => one.clone(),
                 several => together(several),
@@ -231,9 +239,14 @@ impl Search<'_> {
         Ok(Some(allowed))
     }
 
-    fn rank(&self, look: &Look<'_>, question: &str, vector: Option<&[f32]>) -> rusqlite::Result<Vec<Ranked>> {
-        let mut analyser = Analyser::default();
-        let asked = expand::words_of(question, &mut analyser);
+    fn rank(
+        &self,
+        look: &Look<'_>,
+        question: &str,
+        vector: Option<&[f32]>,
+        analyser: &mut Analyser,
+    ) -> rusqlite::Result<Vec<Ranked>> {
+        let asked = expand::words_of(question, analyser);
         let wanted = expand::correct(look.db, look.snapshot, asked)?;
         let words = look.by_words(&wanted)?;
         if self.signals == Signals::Words {
@@ -248,7 +261,7 @@ impl Search<'_> {
         }
         let second_look = self.ranking.ranker.as_deref() != Some("none");
         let feedback = if second_look && !words.is_empty() {
-            let more = expand::with_feedback(look.db, look.snapshot, &wanted, &words, &mut analyser)?;
+            let more = expand::with_feedback(look.db, look.snapshot, &wanted, &words, analyser)?;
             look.by_words(&more)?
         } else {
             Vec::new()
@@ -259,7 +272,7 @@ impl Search<'_> {
         };
         let (text, meaning) = match self.ranking.hybrid_search {
             Some(weights) => (weights.text_weight.max(0.0), weights.embedding_weight.max(0.0)),
-            None => (1.0 - VECTOR_WEIGHT, VECTOR_WEIGHT),
+            None => (1.0 - look.vector_weight, look.vector_weight),
         };
         let part = |share: f32| text * share / (PLAIN + FEEDBACK);
         let shares = [
@@ -268,7 +281,13 @@ impl Search<'_> {
             Share { list: &near, weight: meaning },
         ];
         let mut fused = fuse(&shares);
-        let sure = look.sureness(&wanted, &words, &near, &mut analyser)?;
+        if second_look
+            && meaning > 0.0
+            && let Some(vector) = vector
+        {
+            look.heed_neighbours(&mut fused, vector.len())?;
+        }
+        let sure = look.sureness(&wanted, &words, &near, analyser)?;
         fused.iter_mut().for_each(|ranked| ranked.score *= sure);
         Ok(fused)
     }
@@ -280,6 +299,8 @@ struct Look<'a> {
     snapshot: &'a Snapshot,
     allowed: Allowed,
     depth: usize,
+    /// How much vectors count beside words, unless the search says.
+    vector_weight: f32,
 }
 
 impl Look<'_> {
@@ -307,6 +328,37 @@ impl Look<'_> {
         Ok(quantise(&sum))
     }
 
+    /// Moves the score of each of the best chunks towards those of the chunks that are most like it: what is like good
+    /// answers is a better answer than what only looks good.
+    fn heed_neighbours(&self, ranked: &mut [Ranked], dimensions: usize) -> rusqlite::Result<()> {
+        let head = ranked.len().min(DEPTH);
+        let mut places = Vec::with_capacity(head);
+        for ranked in &ranked[..head] {
+            let (segment, at) = self.snapshot.locate(ranked.slot);
+            places.push((segment.vectors(self.db, dimensions)?, at, segment.files[at], ranked.score));
+        }
+        for (this, ranked) in ranked[..head].iter_mut().enumerate() {
+            let (Some(vectors), at, file, score) = places[this] else { continue };
+            let mut nearest = [(0.0f32, 0.0f32); NEIGHBOURS];
+            for (other_vectors, other_at, other_file, other_score) in &places {
+                // Pieces of one file are alike whatever they say.
+                let Some(other_vectors) = other_vectors.filter(|_| *other_file != file) else { continue };
+                let nearness = vectors.between(at, other_vectors, *other_at);
+                if let Some(place) = nearest.iter().position(|(known, _)| nearness > *known) {
+                    nearest[place..].rotate_right(1);
+                    nearest[place] = (nearness, *other_score);
+                }
+            }
+            let whole: f32 = nearest.iter().map(|(nearness, _)| nearness).sum();
+            if whole > 0.0 {
+                let around = nearest.iter().map(|(nearness, score)| nearness * score).sum::<f32>() / whole;
+                ranked.score = score + NEIGHBOUR_WEIGHT * (around - score);
+            }
+        }
+        ranked.sort_by(|left, right| right.score.total_cmp(&left.score).then(left.slot.cmp(&right.slot)));
+        Ok(())
+    }
+
     /// How sure one can be that the best result answers at all: how much of the question it has, or how near it is.
     /// Lists are compared within themselves, so without this the best of nothing would have 1.
     fn sureness(
@@ -330,7 +382,7 @@ impl Look<'_> {
         analyser.analyse(&text.unwrap_or_default(), &mut |term, _: Term| _ = there.insert(term.to_owned()));
         let (mut has, mut whole) = (0.0, 0.0);
         for want in wanted {
-            let weight = want.weight * rarity(self.snapshot, frequency(self.db, self.snapshot, &want.term)?);
+            let weight = want.weight * rarity(self.snapshot, self.snapshot.frequency(self.db, &want.term)?);
             whole += weight;
             if there.contains(&want.term) {
                 has += weight;

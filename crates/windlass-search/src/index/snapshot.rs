@@ -1,12 +1,13 @@
 //! What an index remembers of its file between searches: a few bytes for each chunk, read when first needed, and read
 //! again in the parts that another writer changed.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension};
 
 use super::codec;
+use super::vectors::Vectors;
 use crate::Attributes;
 
 /// Chunks that were written together. It never changes: merging makes another.
@@ -19,13 +20,6 @@ pub(super) struct Segment {
     /// Which file each is of.
     pub(super) files: Vec<u32>,
     vectors: OnceLock<Option<Vectors>>,
-}
-
-/// The vectors of a segment, a byte for each number.
-pub(super) struct Vectors {
-    scales: Vec<f32>,
-    values: Vec<i8>,
-    dimensions: usize,
 }
 
 /// The index at one moment.
@@ -41,7 +35,12 @@ pub(super) struct Snapshot {
     /// Which stores have files.
     pub(super) stores: BTreeSet<String>,
     files: OnceLock<BTreeMap<u32, FileFacts>>,
+    /// How many chunks have a term, for terms that were asked for.
+    frequencies: Mutex<HashMap<String, u32>>,
 }
+
+/// How many terms are remembered.
+const REMEMBERED: usize = 50_000;
 
 /// What filters look at.
 pub(super) struct FileFacts {
@@ -60,44 +59,11 @@ impl Segment {
     /// Its vectors, read when they are first wanted. `None` where there are none of this size.
     pub(super) fn vectors(&self, db: &Connection, dimensions: usize) -> rusqlite::Result<Option<&Vectors>> {
         if self.vectors.get().is_none() {
-            let read = read_vectors(db, self.id, self.ids.len(), dimensions)?;
+            let read = Vectors::read(db, self.id, self.ids.len(), dimensions)?;
             // Another search may have been faster, with the same.
             let _ = self.vectors.set(read);
         }
         Ok(self.vectors.get().and_then(Option::as_ref))
-    }
-}
-
-pub(super) fn read_vectors(
-    db: &Connection,
-    segment: i64,
-    count: usize,
-    dimensions: usize,
-) -> rusqlite::Result<Option<Vectors>> {
-    let parse = |row: &rusqlite::Row<'_>| {
-        let blob = row.get_ref(0)?.as_blob()?;
-        let Some((scales, values)) = blob.split_at_checked(count * 4) else { return Ok(None) };
-        if values.len() != count * dimensions {
-            return Ok(None);
-        }
-        let scales = scales.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
-        let values = values.iter().map(|byte| byte.cast_signed()).collect();
-        Ok(Some(Vectors { scales, values, dimensions }))
-    };
-    let found = db
-        .prepare_cached("SELECT data FROM vectors WHERE segment = ?1")?
-        .query_row([segment], parse)
-        .optional()?;
-    Ok(found.flatten())
-}
-
-impl Vectors {
-    pub(super) fn scale(&self, at: usize) -> f32 {
-        self.scales[at]
-    }
-
-    pub(super) fn values(&self, at: usize) -> &[i8] {
-        &self.values[at * self.dimensions..][..self.dimensions]
     }
 }
 
@@ -143,7 +109,38 @@ impl Snapshot {
             .prepare_cached("SELECT DISTINCT store FROM files")?
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
-        Ok(Self { generation, segments, dead, starts, total, average, stores, files: OnceLock::new() })
+        Ok(Self {
+            generation,
+            segments,
+            dead,
+            starts,
+            total,
+            average,
+            stores,
+            files: OnceLock::new(),
+            frequencies: Mutex::default(),
+        })
+    }
+
+    /// How many chunks have a term.
+    pub(super) fn frequency(&self, db: &Connection, term: &str) -> rusqlite::Result<u32> {
+        let known = || self.frequencies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = known().get(term) {
+            return Ok(*count);
+        }
+        let mut statement =
+            db.prepare_cached("SELECT count FROM postings WHERE segment = ?1 AND term = ?2")?;
+        let mut sum = 0u32;
+        for segment in &self.segments {
+            let count: Option<u32> = statement.query_row((segment.id, term), |row| row.get(0)).optional()?;
+            sum = sum.saturating_add(count.unwrap_or(0));
+        }
+        let mut known = known();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(term.to_owned(), sum);
+        Ok(sum)
     }
 
     /// What filters look at, read when there is a filter.
@@ -170,13 +167,8 @@ impl Snapshot {
 
     /// How many bytes it holds in memory, about.
     pub(super) fn bytes(&self) -> usize {
-        let vectors = |segment: &Segment| {
-            segment
-                .vectors
-                .get()
-                .and_then(Option::as_ref)
-                .map_or(0, |vectors| vectors.values.len() + vectors.scales.len() * 4)
-        };
+        let vectors =
+            |segment: &Segment| segment.vectors.get().and_then(Option::as_ref).map_or(0, Vectors::bytes);
         self.segments.iter().map(|segment| segment.ids.len() * 12 + vectors(segment)).sum()
     }
 }

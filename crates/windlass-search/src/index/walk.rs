@@ -107,3 +107,15 @@ fn changed(facts: &Metadata) -> i64 {
     let since = facts.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
+
+/// A path as text. Bytes that are not UTF-8 are spelt out, so that different names stay different.
+pub(super) fn text(path: &Path) -> String {
+    let mut text = String::new();
+    for part in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        text.push_str(part.valid());
+        for byte in part.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}

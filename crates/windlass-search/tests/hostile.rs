@@ -1,0 +1,166 @@
+//! Folders that were not made to be read: what cannot be is named, and the rest is indexed.
+
+#![cfg(unix)]
+#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use windlass_search::{Index, Report, SearchError, Signals};
+
+const FOLDER: &str = "WINDLASS_TEST_LOCKED";
+
+fn why(report: &Report, name: &str) -> String {
+    let found = report.problems.iter().find(|problem| problem.path.ends_with(name));
+    found.map(|problem| problem.why.clone()).unwrap_or_default()
+}
+
+fn found(index: &Index, question: &str) -> Vec<String> {
+    let found = index.search(question).signals(Signals::Words).run().expect("searches");
+    found.hits.into_iter().map(|hit| hit.name).collect()
+}
+
+fn lock(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("is ours");
+}
+
+/// What the process of the next test does, which may not read everything. Without its variable it does nothing.
+#[test]
+fn child_that_may_not_read_everything() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let (docs, locked) = (folder.join("docs"), folder.join("docs/locked"));
+    if fs::read_dir(&locked).is_ok() {
+        println!("everything can be read here");
+        return;
+    }
+    let index = Index::open(folder.join("locked.index")).expect("opens");
+    let report = index.refresh().expect("runs");
+    assert!(why(&report, "locked").contains("folder cannot be read"), "{report}");
+    assert!(why(&report, "secret.txt").contains("cannot be read"), "{report}");
+    assert_eq!((report.changed, report.removed), (1, 0), "{report}");
+    assert_eq!(found(&index, "heron"), ["open.txt"], "what can be read is brought up to date");
+    assert_eq!(found(&index, "zeppelin"), ["inside.txt"], "what could not be looked at stays as it was");
+    let report = index.add(docs.join("locked")).run().expect_err("is asked for by name");
+    assert!(matches!(&report, SearchError::Path { .. }), "{report}");
+    println!("the child is content");
+}
+
+#[test]
+fn what_may_not_be_read_is_named_and_the_rest_is_indexed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir_all(docs.join("locked")).expect("made");
+    fs::write(docs.join("open.txt"), "the quiet lantern").expect("written");
+    fs::write(docs.join("secret.txt"), "the secret valve").expect("written");
+    fs::write(docs.join("locked/inside.txt"), "a zeppelin lands").expect("written");
+    let index = Index::open(folder.path().join("locked.index")).expect("opens");
+    assert_eq!(index.add(&docs).run().expect("runs").added, 3);
+    fs::write(docs.join("open.txt"), "the quiet heron, and more of it").expect("written");
+    fs::write(docs.join("secret.txt"), "the secret valve, and more of it").expect("written");
+    lock(&docs.join("secret.txt"), 0);
+    lock(&docs.join("locked"), 0);
+    // An administrator may read what he likes, so the child is one who lost that right.
+    let exe = std::env::current_exe().expect("has a path");
+    let rights = "-dac_override,-dac_read_search";
+    let with_less = ["--bounding-set", rights, "--inh-caps", rights];
+    let mut child = if fs::read_dir(docs.join("locked")).is_ok() {
+        let mut child = Command::new("setpriv");
+        child.args(with_less).arg(exe);
+        child
+    } else {
+        Command::new(exe)
+    };
+    let output = child
+        .args(["--exact", "child_that_may_not_read_everything", "--nocapture"])
+        .env(FOLDER, folder.path())
+        .stderr(Stdio::inherit())
+        .output();
+    lock(&docs.join("locked"), 0o755);
+    lock(&docs.join("secret.txt"), 0o644);
+    let said = match output {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Err(error) => {
+            return println!("not shown: an unreadable folder, because `setpriv` does not run: {error}");
+        }
+    };
+    if said.contains("everything can be read here") {
+        return println!("not shown: an unreadable folder, because this user may read everything");
+    }
+    assert!(said.contains("the child is content"), "{said}");
+    // Now that it can be read again it is.
+    let report = index.refresh().expect("runs");
+    assert!(report.problems.is_empty(), "{report}");
+    assert_eq!(found(&index, "secret"), ["secret.txt"]);
+}
+
+#[test]
+fn names_that_are_not_text_and_things_that_are_not_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    let odd_folder = docs.join(OsStr::from_bytes(b"d\xff"));
+    fs::create_dir_all(&odd_folder).expect("made");
+    // Two names that differ only in bytes that are no text.
+    fs::write(docs.join(OsStr::from_bytes(b"caf\xe9.txt")), "the first lantern").expect("written");
+    fs::write(docs.join(OsStr::from_bytes(b"caf\xe8.txt")), "the second zeppelin").expect("written");
+    fs::write(odd_folder.join("inside.txt"), "the third heron").expect("written");
+    symlink(docs.join("nowhere"), docs.join("dangling")).expect("linked");
+    symlink("/", docs.join("away")).expect("linked");
+    let _socket = UnixListener::bind(docs.join("socket.txt")).expect("binds");
+    let piped =
+        Command::new("mkfifo").arg(docs.join("pipe.txt")).status().is_ok_and(|status| status.success());
+    let index = Index::open(folder.path().join("odd.index")).expect("opens");
+    let report = index.add(&docs).run().expect("runs");
+    assert_eq!(report.added, 3, "{report}");
+    assert!(why(&report, "dangling").contains("link") && why(&report, "away").contains("link"), "{report}");
+    assert!(why(&report, "socket.txt").contains("neither"), "{report}");
+    assert!(!piped || why(&report, "pipe.txt").contains("neither"), "nobody waits for a pipe: {report}");
+    for word in ["lantern", "zeppelin", "heron"] {
+        assert_eq!(found(&index, word).len(), 1, "{word}");
+    }
+    let again = index.refresh().expect("runs");
+    assert_eq!((again.added, again.changed, again.unchanged, again.removed), (0, 0, 3, 0), "{again}");
+    fs::remove_file(docs.join(OsStr::from_bytes(b"caf\xe8.txt"))).expect("removed");
+    assert_eq!(index.refresh().expect("runs").removed, 1);
+    assert_eq!((found(&index, "lantern").len(), found(&index, "zeppelin").len()), (1, 0));
+    let error = index.add(&odd_folder).run().expect_err("could not be found again");
+    assert!(error.to_string().contains("not UTF-8"), "{error}");
+}
+
+#[test]
+fn files_that_go_and_grow_while_they_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir(&docs).expect("made");
+    for at in 0..200 {
+        fs::write(docs.join(format!("file{at:03}.txt")), format!("lantern number{at}")).expect("written");
+    }
+    let index = Index::open(folder.path().join("moving.index")).expect("opens");
+    let (last, before_last) = (docs.join("file199.txt"), docs.join("file198.txt"));
+    let mut bars = Vec::new();
+    let report = index
+        .add(&docs)
+        .progress(|progress| {
+            bars.push(progress.to_string());
+            if progress.files == 1 {
+                fs::remove_file(&last).expect("was there");
+                fs::remove_file(&before_last).expect("was there");
+                fs::create_dir(&before_last).expect("a folder in place of a file");
+            }
+        })
+        .run()
+        .expect("runs");
+    assert_eq!(report.added, 198, "{report}");
+    assert!(why(&report, "file199.txt").contains("cannot be read"), "{report}");
+    assert!(why(&report, "file198.txt").contains("cannot be read"), "{report}");
+    assert_eq!(bars.len(), 200);
+    assert_eq!(bars[0], "[------------------------------]   0 %, 1 of 200 files, 0 of 0 MB");
+    assert_eq!(bars[199], "[##############################] 100 %, 200 of 200 files, 0 of 0 MB");
+    assert_eq!(found(&index, "number7"), ["file007.txt"]);
+    let later = index.refresh().expect("runs");
+    assert_eq!((later.unchanged, later.problems.len()), (198, 0), "{later}");
+}
