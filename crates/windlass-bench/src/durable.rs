@@ -10,13 +10,18 @@ use windlass::store::{LeaseClaim, Snapshot, SqliteStore, Store, paused};
 use crate::{Script, agent};
 
 /// A folder that is gone when this is.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, String> {
         let folder = std::env::temp_dir().join(format!("windlass-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         Ok(Self(folder))
+    }
+
+    #[cfg(feature = "search")]
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.0
     }
 
     fn store(&self) -> Result<Arc<dyn Store>, String> {

@@ -5,6 +5,8 @@ pub mod case;
 pub mod compare;
 pub mod durable;
 pub mod measure;
+#[cfg(feature = "search")]
+pub mod search;
 
 use std::sync::Arc;
 use std::time::Duration;

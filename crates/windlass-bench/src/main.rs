@@ -13,12 +13,14 @@
 //! `durable N` makes N calls whose starts and settlements are on the disk before anything else happens, one after
 //! another and many at once, and says how many entries a second that is; `open N` says how long it takes to open a
 //! stored run of N entries.
+//! With the feature `search`, `search N…` makes indexes of N chunks and searches them; `search FOLDER` does so with the
+//! files of a folder.
 
 use std::process::ExitCode;
 
 use windlass_bench::{arguments, calls, case, compare, durable, entries, events, resume, turns};
 
-const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open N";
+const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open N | search N|FOLDER";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         [case] if case.starts_with('{') => case::run(case),
         ["compare", options @ ..] => compare::run(options),
+        #[cfg(feature = "search")]
+        ["search", what @ ..] => windlass_bench::search::run(what),
         [work, size] => counted(work, size),
         _ => Err(USAGE.to_owned()),
     };
