@@ -192,7 +192,11 @@ impl ComputerTool {
             let station = bodies.clone();
             async move {
                 let (actions, checks) = asked.asks().map_err(ToolError::tell)?;
-                carry_out(&station, &ctx, &actions, &checks).await
+                let done = carry_out(&station, &ctx, &actions, &checks).await;
+                if done.is_err() {
+                    station.fail(&ctx);
+                }
+                done
             }
         })
         .effect_by(|asked: &A| match asked.asks() {
@@ -216,11 +220,13 @@ impl ComputerTool {
                     // They are no arguments of this tool: the model is told so without our help.
                     return Ok(ToolVerdict::Allow);
                 };
-                let (actions, checks) = match asked.asks() {
-                    Ok(asked) => asked,
-                    Err(why) => return Ok(ToolVerdict::Reject(why)),
+                let refused = match asked.asks() {
+                    Ok((actions, checks)) => station.refuse(&ctx, &actions, &checks).await?,
+                    Err(why) => Some(why),
                 };
-                let refused = station.refuse(&ctx, &actions, &checks).await?;
+                if refused.is_some() {
+                    station.fail(&ctx);
+                }
                 Ok(refused.map_or(ToolVerdict::Allow, ToolVerdict::Reject))
             }
         }));

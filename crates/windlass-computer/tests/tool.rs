@@ -209,6 +209,23 @@ async fn a_failure_says_how_far_it_came_and_shows_the_screen() {
 }
 
 #[tokio::test]
+async fn what_was_to_follow_an_action_that_failed_does_not_happen() {
+    let one = |action: &serde_json::Value| json!({ "actions": [action] });
+    for first in [json!({ "type": "type", "text": "fail" }), click(500, 1)] {
+        let paper = Paper::default();
+        let tool = ComputerTool::given(Arc::new(paper.clone()));
+        let turn = Reply::call("c1", "computer", one(&first))
+            .and_call("c2", "computer", one(&click(1, 1)))
+            .and_call("c3", "computer", one(&json!({ "type": "screenshot" })));
+        let (agent, _) = agent(&tool, [turn, call("c4", json!([click(2, 2)])), Reply::text("done")]);
+        let outcome = agent.run("go").await.expect("the run ends");
+        assert_eq!(paper.lines(), ["click (2, 2) 1"], "the next turn is a new plan");
+        assert!(output(&outcome, "c2").text().contains("an earlier computer action"), "{first}");
+        assert!(matches!(output(&outcome, "c3"), OutputContent::Parts(_)), "looking is not held back");
+    }
+}
+
+#[tokio::test]
 async fn an_action_that_does_not_end_is_given_up() {
     let paper = Paper { hangs: true, ..Paper::default() };
     let tool = ComputerTool::given(Arc::new(paper.clone())).within(Duration::from_millis(50));

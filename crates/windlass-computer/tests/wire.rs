@@ -124,3 +124,42 @@ async fn anthropic_sends_actions_and_gets_the_screenshot() {
     let refused = Agent::new("clerk").model(plain).tools(screen).run("go").await.expect_err("it cannot");
     assert!(refused.to_string().contains("Anthropic::computer"), "{refused}");
 }
+
+#[tokio::test]
+async fn anthropics_toolset_has_a_tool_for_each_action() {
+    let Some((pages, browser, tool)) = at_the_form().await else { return };
+    let member = |id: &str, name: &str, input: Value| json!({ "type": "tool_use", "id": id, "name": name, "toolset_name": "computer", "input": input });
+    let click = member("t1", "left_click", json!({ "coordinate": [100, 55] }));
+    let blocks = [
+        click.clone(),
+        member("t2", "type", json!({ "text": "Edith" })),
+        member("t3", "key", json!({ "text": "Return" })),
+        member("t4", "screenshot", json!({})),
+    ];
+    let mut body = json!({
+        "id": "m1", "type": "message", "role": "assistant", "model": "any", "stop_reason": "tool_use",
+        "usage": { "input_tokens": 1, "output_tokens": 1 },
+    });
+    body["content"] = json!(blocks);
+    let provider = FakeProvider::start([FakeReply::json_body(body.to_string()), FakeReply::text("Sent.")])
+        .await
+        .expect("a provider");
+    let anthropic = provider.anthropic().computer(ComputerVersion::V20260801);
+    let model = anthropic.messages("any").expect("a model").streaming(Streaming::Never);
+    let screen: Tool = tool.tool();
+    let outcome =
+        Agent::new("clerk").model(model).tools(screen).run("Fill it in").await.expect("the run ends");
+    assert!(matches!(outcome, Outcome::Finished(_)));
+    assert_eq!(pages.sent(), ["name=Edith&note="]);
+
+    let requests = provider.requests();
+    assert!(!requests[0].headers.contains_key("anthropic-beta"), "it is no beta");
+    assert_eq!(requests[0].body["tools"], json!([{ "type": "computer_toolset_20260801" }]));
+    let messages = requests[1].body["messages"].as_array().expect("messages");
+    assert_eq!(messages[1]["content"], json!(blocks), "calls go back as they came");
+    let results = messages[2]["content"].as_array().expect("results");
+    let ids: Vec<_> = results.iter().map(|result| result["tool_use_id"].clone()).collect();
+    assert_eq!(ids, ["t1", "t2", "t3", "t4"]);
+    assert!(results.iter().all(|result| result["content"][0]["type"] == "image"), "each has its picture");
+    browser.close().await;
+}

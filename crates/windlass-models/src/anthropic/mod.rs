@@ -37,13 +37,17 @@ pub enum ComputerVersion {
     V20250124,
     /// `computer_20251124`, which can look closely at a part of the screen.
     V20251124,
+    /// `computer_toolset_20260801`: a family of tools, one for each action. Models from Claude Opus 5.5 on have no other.
+    V20260801,
 }
 
 impl ComputerVersion {
-    fn beta(self) -> &'static str {
+    /// What has to be asked for in a header; the newest is for everybody.
+    fn beta(self) -> Option<&'static str> {
         match self {
-            Self::V20250124 => "computer-use-2025-01-24",
-            Self::V20251124 => "computer-use-2025-11-24",
+            Self::V20250124 => Some("computer-use-2025-01-24"),
+            Self::V20251124 => Some("computer-use-2025-11-24"),
+            Self::V20260801 => None,
         }
     }
 }
@@ -105,15 +109,16 @@ impl Anthropic {
         self
     }
 
-    /// Offers screens by Anthropic's own computer tool, which is in beta: the header that asks for it is added to
+    /// Offers screens by Anthropic's own computer tool. Where that is in beta, the header that asks for it is added to
     /// those that there are.
     #[must_use]
     pub fn computer(mut self, version: ComputerVersion) -> Self {
         self.computer = Some(version);
         const BETA: &str = "anthropic-beta";
+        let Some(beta) = version.beta() else { return self };
         match self.config.headers.iter_mut().find(|(name, _)| name.eq_ignore_ascii_case(BETA)) {
-            Some((_, value)) => *value = format!("{value},{}", version.beta()),
-            None => self.config.headers.push((BETA.to_owned(), version.beta().to_owned())),
+            Some((_, value)) => *value = format!("{value},{beta}"),
+            None => self.config.headers.push((BETA.to_owned(), beta.to_owned())),
         }
         self
     }

@@ -11,7 +11,7 @@ use windlass::Usage;
 use windlass::core::{Call, CallId, CallKind, Carried, Content, Item, Message, Reasoning, Role};
 use windlass::model::{Answer, ModelRequest};
 
-use super::write::OWN;
+use super::write::{COMPUTER, OWN, computer_of};
 use crate::error::{Fault, Told};
 use crate::exchange::{Assemble, Piece, Progress, Protocol};
 use crate::sse::SseEvent;
@@ -83,6 +83,8 @@ enum Block {
     Call {
         id: String,
         name: String,
+        /// The family that the tool is a member of, if it is.
+        toolset: String,
         input: String,
     },
     /// A call that the provider makes, or something that this version does not know.
@@ -198,6 +200,8 @@ struct WireBlock<'a> {
     #[serde(borrow, default)]
     name: Text<'a>,
     #[serde(borrow, default)]
+    toolset_name: Text<'a>,
+    #[serde(borrow, default)]
     input: Option<&'a RawValue>,
 }
 
@@ -275,7 +279,8 @@ impl Block {
                 // A streamed call starts with an empty object, and its input follows.
                 let input = block.input.map_or("{}", RawValue::get);
                 let input = if is_empty_object(input) { String::new() } else { input.to_owned() };
-                Self::Call { id: own(block.id), name: own(block.name), input }
+                let toolset = own(block.toolset_name);
+                Self::Call { id: own(block.id), name: own(block.name), toolset, input }
             }
             "thinking" => {
                 let mut raw: Value = serde_json::from_str(raw.get()).map_err(unreadable)?;
@@ -368,9 +373,15 @@ impl Stream<'_> {
                     raw["signature"] = signature.into();
                     items.push(Item::Reasoning(Reasoning { summary: text, item_id: None, raw }));
                 }
-                Block::Call { id, name, input } => {
-                    let (namespace, name) = own_name(&self.request, name);
-                    let arguments = if input.is_empty() { "{}".to_owned() } else { input };
+                Block::Call { id, name, toolset, input } => {
+                    let mut arguments = if input.is_empty() { "{}".to_owned() } else { input };
+                    let (namespace, name) = match computer_of(&self.request) {
+                        Some(computer) if toolset == COMPUTER => {
+                            arguments = with_action(&name, arguments);
+                            (None, computer.to_owned())
+                        }
+                        _ => own_name(&self.request, name),
+                    };
                     let id = CallId::from(id);
                     let kind = CallKind::Function;
                     items.push(Item::Call(Call { id, name, namespace, arguments, item_id: None, kind }));
@@ -412,6 +423,18 @@ fn other(raw: Value) -> Item {
     let is_hosted = kind == "server_tool_use" || kind.ends_with("_tool_result") || kind == "mcp_tool_use";
     let carried = Carried { kind: format!("{OWN}{kind}"), raw };
     if is_hosted { Item::Hosted(carried) } else { Item::Unknown(carried) }
+}
+
+/// A call of a member of a family, as a call of the one tool that it stands for here. What is no object stays as it is,
+/// and the model is told.
+fn with_action(member: &str, arguments: String) -> String {
+    match serde_json::from_str(&arguments) {
+        Ok(Value::Object(mut input)) => {
+            input.insert("action".to_owned(), member.into());
+            Value::Object(input).to_string()
+        }
+        Ok(_) | Err(_) => arguments,
+    }
 }
 
 fn unreadable(error: impl std::fmt::Display) -> Fault {

@@ -11,6 +11,9 @@ use crate::wire::{Fields, wire_name, with_annotations};
 /// What kinds of this provider's own items begin with.
 pub(super) const OWN: &str = "anthropic.";
 
+/// The family of tools for a screen, whose members' calls are our calls with an `action`.
+pub(super) const COMPUTER: &str = "computer";
+
 /// The body of a request.
 pub(super) struct Body<'a> {
     pub(super) request: ModelRequest<'a>,
@@ -26,7 +29,7 @@ impl Serialize for Body<'_> {
         let mut fields = Fields::new(serializer, &settings.extra)?;
         fields.put("model", self.model)?;
         fields.put("max_tokens", &settings.max_tokens.unwrap_or(LONGEST_ANSWER))?;
-        let (system, messages) = conversation(&self.request);
+        let (system, messages) = conversation(&self.request, self.toolset());
         if !system.is_empty() {
             fields.put("system", &system)?;
         }
@@ -62,24 +65,36 @@ impl Body<'_> {
         tools
             .map(|offered| match (&offered.kind, self.computer) {
                 (OfferedKind::Computer(display), Some(version)) => {
-                    let mut value = json!({
-                        "name": offered.name,
-                        "display_width_px": display.width,
-                        "display_height_px": display.height,
-                    });
-                    value["type"] = match version {
-                        ComputerVersion::V20250124 => "computer_20250124",
-                        ComputerVersion::V20251124 => "computer_20251124",
+                    let of_size = |kind: &str| {
+                        json!({
+                            "type": kind,
+                            "name": offered.name,
+                            "display_width_px": display.width,
+                            "display_height_px": display.height,
+                        })
+                    };
+                    match version {
+                        ComputerVersion::V20250124 => of_size("computer_20250124"),
+                        ComputerVersion::V20251124 => {
+                            let mut value = of_size("computer_20251124");
+                            value["enable_zoom"] = true.into();
+                            value
+                        }
+                        // It has no name and no size: the pictures say how large the screen is.
+                        ComputerVersion::V20260801 => json!({ "type": "computer_toolset_20260801" }),
                     }
-                    .into();
-                    if version == ComputerVersion::V20251124 {
-                        value["enable_zoom"] = true.into();
-                    }
-                    value
                 }
                 _ => tool(offered),
             })
             .collect()
+    }
+
+    /// The name of our tool that stands for a family of the provider's.
+    fn toolset(&self) -> Option<&str> {
+        match self.computer {
+            Some(ComputerVersion::V20260801) => computer_of(&self.request),
+            Some(ComputerVersion::V20250124 | ComputerVersion::V20251124) | None => None,
+        }
     }
 
     fn tool_choice(&self) -> Option<Value> {
@@ -124,8 +139,14 @@ struct Turn {
     content: Vec<Value>,
 }
 
+/// The name of the tool that is offered as a screen.
+pub(super) fn computer_of<'a>(request: &ModelRequest<'a>) -> Option<&'a str> {
+    let tools = request.tools.iter();
+    tools.filter(|tool| matches!(tool.kind, OfferedKind::Computer(_))).map(|tool| &*tool.name).next()
+}
+
 /// The standing orders, and the messages.
-fn conversation(request: &ModelRequest<'_>) -> (String, Vec<Turn>) {
+fn conversation(request: &ModelRequest<'_>, toolset: Option<&str>) -> (String, Vec<Turn>) {
     let mut system: Vec<String> = request.instructions.map(str::to_owned).into_iter().collect();
     let mut turns: Vec<Turn> = Vec::new();
     let mut say = |role: &'static str, block: Value| match turns.last_mut() {
@@ -152,7 +173,7 @@ fn conversation(request: &ModelRequest<'_>) -> (String, Vec<Turn>) {
                     say("assistant", reasoning.raw.clone());
                 }
             }
-            Item::Call(call) => say("assistant", tool_use(call)),
+            Item::Call(call) => say("assistant", tool_use(call, toolset)),
             Item::Output(output) => {
                 let content = match &output.content {
                     OutputContent::Text(text) => Value::from(text.as_str()),
@@ -235,10 +256,16 @@ fn source(media: &Media, usual: &str) -> Option<Value> {
     }
 }
 
-fn tool_use(call: &Call) -> Value {
+fn tool_use(call: &Call, toolset: Option<&str>) -> Value {
     // Arguments that are no object were the model's mistake, which the output tells it of.
     let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-    let input = if input.is_object() { input } else { json!({}) };
+    let mut input = if input.is_object() { input } else { json!({}) };
+    if toolset == Some(&*call.name)
+        && let Some(Value::String(member)) = input.as_object_mut().and_then(|input| input.remove("action"))
+    {
+        let id = call.id.as_str();
+        return json!({ "type": "tool_use", "id": id, "name": member, "toolset_name": COMPUTER, "input": input });
+    }
     json!({
         "type": "tool_use",
         "id": call.id.as_str(),
