@@ -8,6 +8,7 @@
 mod action;
 mod browser;
 mod budget;
+mod carry;
 mod computer;
 #[cfg(feature = "x11")]
 mod desktop;
@@ -16,6 +17,7 @@ mod key;
 mod perform;
 mod read;
 mod safety;
+mod secret;
 mod source;
 mod station;
 mod tool;
@@ -29,5 +31,6 @@ pub use desktop::{Desktop, DesktopOptions};
 pub use film::{Film, Frame};
 pub use key::{Chord, Key, NamedKey};
 pub use safety::{Acknowledgement, Judged, Proposed};
+pub use secret::Secret;
 pub use source::{ComputerProvider, OnPause};
 pub use tool::{BrowserStep, ComputerTool, InDoubt, Op};

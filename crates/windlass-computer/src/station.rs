@@ -14,6 +14,7 @@ use windlass::run::Leaving;
 use crate::action::{Action, SafetyCheck};
 use crate::computer::{Computer, ComputerError, Screenshot};
 use crate::safety::{Acknowledgement, Judged, Proposed, Safety, off_screen};
+use crate::secret::Secrets;
 use crate::source::{OnPause, Source};
 
 /// A minute, for counting how fast a run acts.
@@ -40,6 +41,7 @@ type Seats = BTreeMap<RunId, Arc<OnceCell<Arc<Seat>>>>;
 pub(crate) struct Station {
     pub(crate) source: Source,
     pub(crate) safety: Safety,
+    pub(crate) secrets: Secrets,
     pub(crate) on_pause: OnPause,
     pub(crate) within: Duration,
     seats: Mutex<Seats>,
@@ -50,9 +52,15 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    pub(crate) fn new(source: Source, safety: Safety, on_pause: OnPause, within: Duration) -> Arc<Self> {
+    pub(crate) fn new(
+        source: Source,
+        safety: Safety,
+        secrets: Secrets,
+        on_pause: OnPause,
+        within: Duration,
+    ) -> Arc<Self> {
         let (seats, counts, failed) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { source, safety, on_pause, within, seats, counts, failed })
+        Arc::new(Self { source, safety, secrets, on_pause, within, seats, counts, failed })
     }
 
     /// Says why the actions of a call may not happen; none where they may. Nothing has happened by then.
@@ -70,6 +78,11 @@ impl Station {
         for (place, action) in actions.iter().enumerate() {
             if let Some(why) = off_screen(action, &display) {
                 return Ok(Some(format!("`actions[{place}]` cannot be done: {why}.")));
+            }
+            if let Some(why) = self.secrets.refuse(action) {
+                return Ok(Some(format!(
+                    "`actions[{place}]` cannot be done: {why}. Nothing of this call was done."
+                )));
             }
         }
         let seat = self.seat_of(ctx.run().run_id());

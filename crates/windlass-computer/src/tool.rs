@@ -7,19 +7,18 @@ use futures_util::FutureExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
-use windlass::core::{Carried, Content, Effect, OutputContent};
+use windlass::core::Effect;
 use windlass::guardrail::{ToolInputGuardrail, ToolVerdict};
 use windlass::model::OfferedKind;
-use windlass::tool::{Part, Reconciled};
 use windlass::{Tool, ToolContext, ToolError};
 
 use crate::action::{Action, Answer, ComputerCall, SafetyCheck};
-use crate::computer::{Computer, ComputerError, Screenshot};
-use crate::perform::{Done, perform};
+use crate::carry::{carry_out, show};
+use crate::computer::Computer;
 use crate::safety::{Acknowledgement, Judged, Proposed, Safety};
+use crate::secret::{Secret, Secrets};
 use crate::source::{ComputerProvider, OnPause, Source};
-use crate::station::{Seat, Station};
+use crate::station::Station;
 
 /// The name of the tool, as providers have it.
 const COMPUTER: &str = "computer";
@@ -50,6 +49,8 @@ pub struct ComputerTool {
     in_doubt: InDoubt,
     within: Duration,
     offered: Offered,
+    secrets: Secrets,
+    typing: Typing,
     station: std::sync::OnceLock<Arc<Station>>,
 }
 
@@ -61,6 +62,13 @@ pub enum InDoubt {
     AskPerson,
     /// The model is shown the screen as it is now, and told that nobody knows. Nothing is done again.
     ShowModel,
+}
+
+/// Whether what is typed is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Typing {
+    Recorded,
+    Secret,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +97,8 @@ impl ComputerTool {
             in_doubt: InDoubt::default(),
             within: WITHIN,
             offered: Offered::AsComputer,
+            secrets: Secrets::default(),
+            typing: Typing::Recorded,
             station: std::sync::OnceLock::new(),
         }
     }
@@ -149,6 +159,20 @@ impl ComputerTool {
         self.edited(|tool| tool.within = within)
     }
 
+    /// A secret that the model types by its name, `{{secret:NAME}}`, and does not know. It is put in where the computer
+    /// types it: what is judged, shown, journalled and traced has the name.
+    #[must_use]
+    pub fn secret(self, name: &str, secret: impl Into<Secret>) -> Self {
+        self.edited(|tool| tool.secrets.add(name, secret.into()))
+    }
+
+    /// Writes down nothing of what is typed, for models that are told secrets: not in the journal, not in a session. A
+    /// call that still waits for a person when its process ends then has to be made again.
+    #[must_use]
+    pub fn secret_typing(self) -> Self {
+        self.edited(|tool| tool.typing = Typing::Secret)
+    }
+
     /// Offers the tool as a function, for models whose provider has no computer tool.
     #[must_use]
     pub fn as_function(self) -> Self {
@@ -159,8 +183,11 @@ impl ComputerTool {
     pub fn tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
         let display = self.source.display();
         let description = format!(
-            "Uses a screen of {} by {} pixels ({}): actions in order, then a screenshot.",
-            display.width, display.height, display.environment
+            "Uses a screen of {} by {} pixels ({}): actions in order, then a screenshot.{}",
+            display.width,
+            display.height,
+            display.environment,
+            self.secrets.told()
         );
         let tool = self.of::<C, ComputerCall>(COMPUTER, &description).non_strict();
         match self.offered {
@@ -183,7 +210,8 @@ impl ComputerTool {
         A: Asks + DeserializeOwned + JsonSchema + Send + Sync + 'static,
     {
         let station = self.station.get_or_init(|| {
-            Station::new(self.source.clone(), self.safety.clone(), self.on_pause, self.within)
+            let (source, safety, secrets) = (self.source.clone(), self.safety.clone(), self.secrets.clone());
+            Station::new(source, safety, secrets, self.on_pause, self.within)
         });
         let (bodies, guards, rules, doubts) =
             (station.clone(), station.clone(), station.clone(), station.clone());
@@ -230,6 +258,11 @@ impl ComputerTool {
                 Ok(refused.map_or(ToolVerdict::Allow, ToolVerdict::Reject))
             }
         }));
+        let tool = match self.typing {
+            Typing::Recorded => tool,
+            // Where the forms of a call have their text.
+            Typing::Secret => tool.secret_arguments(["text", "action.text", "actions.text"]),
+        };
         let tool = match approve {
             None => tool,
             Some(rule) => {
@@ -314,114 +347,4 @@ impl Asks for BrowserStep {
         };
         Ok((vec![action], Vec::new()))
     }
-}
-
-/// Does the actions in order, then looks.
-async fn carry_out<C: Send + Sync + 'static>(
-    station: &Arc<Station>,
-    ctx: &ToolContext<C>,
-    actions: &[Action],
-    checks: &[SafetyCheck],
-) -> Result<Vec<Part>, ToolError> {
-    let seat = station.sit(ctx).await.map_err(|error| told(&error))?;
-    station.count(ctx, &seat, actions).await?;
-    let (mut seen, mut said) = (None, Vec::new());
-    for (place, action) in actions.iter().enumerate() {
-        seen = match perform(&seat.computer, action, station.within).await {
-            Ok(Done::Acted) => None,
-            Ok(Done::Saw(screenshot)) => Some(screenshot),
-            Ok(Done::Said(text)) => {
-                said.push(text);
-                seen
-            }
-            Err(error) => return Err(failed_at(station, ctx, &seat, place, action, &error).await),
-        };
-    }
-    let screenshot = match seen {
-        Some(screenshot) => screenshot,
-        None => match perform(&seat.computer, &Action::Screenshot, station.within).await {
-            Ok(Done::Saw(screenshot)) => screenshot,
-            Ok(Done::Acted | Done::Said(_)) => return Err(ToolError::hidden("a screenshot shows nothing")),
-            Err(error) => {
-                return Err(failed_at(station, ctx, &seat, actions.len(), &Action::Screenshot, &error).await);
-            }
-        },
-    };
-    seat.saw(&screenshot);
-    said.extend(seat.computer.notes());
-    let mut parts = Vec::new();
-    if !said.is_empty() {
-        parts.push(Part(Content::text(said.join("\n"))));
-    }
-    parts.push(Part(picture(ctx, &screenshot).await?));
-    if !checks.is_empty() {
-        let carried = Carried { kind: "acknowledged_safety_checks".to_owned(), raw: json!(checks) };
-        parts.push(Part(Content::Unknown(carried)));
-    }
-    Ok(parts)
-}
-
-async fn picture<C: Send + Sync + 'static>(
-    ctx: &ToolContext<C>,
-    screenshot: &Screenshot,
-) -> Result<Content, windlass::StoreError> {
-    Ok(Content::Image(ctx.keep_media("image/png", screenshot.base64()).await?))
-}
-
-/// Says how far a call came, with the last picture that there is.
-async fn failed_at<C: Send + Sync + 'static>(
-    station: &Station,
-    ctx: &ToolContext<C>,
-    seat: &Seat,
-    place: usize,
-    action: &Action,
-    error: &ComputerError,
-) -> ToolError {
-    let before = match place {
-        0 => "nothing was done before it".to_owned(),
-        place => format!("the {place} before it were done"),
-    };
-    let mut text =
-        format!("`actions[{place}]` ({}) failed: {error}; {before}, none after it.", action.kind());
-    for note in seat.computer.notes() {
-        text.push('\n');
-        text.push_str(&note);
-    }
-    let last = match error.last() {
-        Some(last) => Some(last.clone()),
-        // Whoever does not answer need not be asked again.
-        None if matches!(error, ComputerError::Hung { .. } | ComputerError::Gone(_)) => seat.last(),
-        None => match perform(&seat.computer, &Action::Screenshot, station.within).await {
-            Ok(Done::Saw(screenshot)) => Some(screenshot),
-            _ => seat.last(),
-        },
-    };
-    let failed = match error {
-        // What is missing here is for whoever installs it.
-        ComputerError::Missing { .. } => ToolError::hidden(text),
-        _ => ToolError::tell(text),
-    };
-    match last {
-        Some(last) => match picture(ctx, &last).await {
-            Ok(picture) => failed.showing(picture),
-            Err(_) => failed,
-        },
-        None => failed,
-    }
-}
-
-fn told(error: &ComputerError) -> ToolError {
-    ToolError::hidden(format!("no computer could be made: {error}"))
-}
-
-/// Of a call that a crash interrupted: nobody knows, but the screen can be looked at.
-async fn show<C: Send + Sync + 'static>(station: &Arc<Station>, ctx: &ToolContext<C>) -> Reconciled {
-    const NOBODY_KNOWS: &str = "The process ended in the middle of this call. It may have been done, in part or \
-                                wholly, or not at all, and is not done again. This is the screen as it is now.";
-    let Ok(seat) = station.sit(ctx).await else { return Reconciled::Unknown };
-    let Ok(Done::Saw(screenshot)) = perform(&seat.computer, &Action::Screenshot, station.within).await else {
-        return Reconciled::Unknown;
-    };
-    let Ok(picture) = picture(ctx, &screenshot).await else { return Reconciled::Unknown };
-    Reconciled::Happened(OutputContent::Parts(vec![Content::text(NOBODY_KNOWS), picture]))
 }

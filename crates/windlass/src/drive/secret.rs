@@ -110,10 +110,10 @@ pub(super) fn without(arguments: &str, fields: &[Arc<str>]) -> Option<String> {
     };
     let mut changed = false;
     for field in fields {
-        if let Some(held) = value.get_mut(&**field) {
+        each_at(&mut value, field, &mut |held| {
             *held = SECRET.into();
             changed = true;
-        }
+        });
     }
     changed.then(|| canonical(&value))
 }
@@ -123,23 +123,46 @@ pub(super) fn is_without(arguments: &str, fields: &[Arc<str>]) -> bool {
     if arguments == SECRET {
         return true;
     }
-    let value: Value = serde_json::from_str(arguments).unwrap_or_default();
-    fields.iter().any(|field| value.get(&**field).and_then(Value::as_str) == Some(SECRET))
+    let mut value: Value = serde_json::from_str(arguments).unwrap_or_default();
+    let mut is_any = false;
+    for field in fields {
+        each_at(&mut value, field, &mut |held| is_any |= held.as_str() == Some(SECRET));
+    }
+    is_any
+}
+
+/// Shows every value that a path leads to: a field, or fields joined by dots, through whatever lists there are.
+fn each_at(value: &mut Value, path: &str, show: &mut dyn FnMut(&mut Value)) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(|value| each_at(value, path, show)),
+        Value::Object(fields) => match (fields.contains_key(path), path.split_once('.')) {
+            (true, _) => fields.get_mut(path).into_iter().for_each(show),
+            (false, Some((first, rest))) => {
+                if let Some(value) = fields.get_mut(first) {
+                    each_at(value, rest, show);
+                }
+            }
+            (false, None) => {}
+        },
+        _ => {}
+    }
 }
 
 /// A text without the secrets that stand in the arguments.
 pub(super) fn scrubbed(text: &str, arguments: &str, fields: &[Arc<str>]) -> String {
-    let value: Value = serde_json::from_str(arguments).unwrap_or_default();
+    let mut value: Value = serde_json::from_str(arguments).unwrap_or_default();
     let mut text = text.to_owned();
     for field in fields {
-        let held = match value.get(&**field) {
-            Some(Value::String(held)) => held.clone(),
-            Some(Value::Null) | None => continue,
-            Some(other) => other.to_string(),
-        };
-        if !held.is_empty() {
-            text = text.replace(&held, SECRET);
-        }
+        each_at(&mut value, field, &mut |held| {
+            let held = match held {
+                Value::String(held) => std::mem::take(held),
+                Value::Null => return,
+                other => other.to_string(),
+            };
+            if !held.is_empty() {
+                text = text.replace(&held, SECRET);
+            }
+        });
     }
     text
 }

@@ -334,7 +334,8 @@ impl<C: Send + Sync + 'static> Tool<C> {
 
     /// Arguments that are written down nowhere: not in the journal, not in a session, not in an error. The model
     /// and the body see them. A run that is restored from what was written does not have them any more, so a
-    /// call that still waits for a person then has to be made again.
+    /// call that still waits for a person then has to be made again. `card.number` names a field inside another, and
+    /// inside everything that a list holds.
     #[must_use]
     pub fn secret_arguments<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.secret_arguments.extend(names.into_iter().map(Arc::from));
