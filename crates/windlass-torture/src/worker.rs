@@ -40,11 +40,11 @@ pub async fn live(folder: &Path, run: &str, seed: u64, death: Death) -> Result<(
         let building = building.lease(LEASE).unlimited_turns();
         let cancel = building.cancel_handle();
         let mut running = std::pin::pin!(building.into_future());
-        let ended = tokio::select! {
-            ended = &mut running => ended,
+        let (ended, is_told) = tokio::select! {
+            ended = &mut running => (ended, false),
             _ = terminated.recv() => {
                 cancel.hand_over();
-                running.await
+                (running.await, true)
             }
         };
         let outcome = match ended {
@@ -84,7 +84,9 @@ pub async fn live(folder: &Path, run: &str, seed: u64, death: Death) -> Result<(
                     store.post(&run.into(), posted).await.map_err(|error| said(&error))?;
                 }
             }
-            Outcome::HandedOver(_) => return Ok(()),
+            Outcome::HandedOver(_) if is_told => return Ok(()),
+            // A machine that is too busy for a sign of life loses the run to whoever comes next, which is this worker.
+            Outcome::HandedOver(_) => {}
             Outcome::Cancelled(_) => return Err("nobody cancelled this run".to_owned()),
         }
     }
