@@ -43,16 +43,79 @@ from agents import (  # noqa: E402
     function_tool,
 )
 from agents.agent import StopAtTools  # noqa: E402
+from agents.mcp import MCPServer  # noqa: E402
 from agents.testing import ScriptedModel  # noqa: E402
 from agents.testing.model import ModelStep, assistant_message, function_call  # noqa: E402
 from agents.tool_context import ToolContext  # noqa: E402
 from agents.usage import Usage  # noqa: E402
+from mcp import types as mcp_types  # noqa: E402
 
 TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "strings": list[str], "object": dict}
 
 
 class Boom(Exception):
     """What a scenario's tool raises."""
+
+
+SCHEMAS = {
+    "string": {"type": "string"},
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "strings": {"type": "array", "items": {"type": "string"}},
+    "object": {"type": "object"},
+}
+
+
+class Served(MCPServer):
+    """A scenario's MCP server, in this process."""
+
+    def __init__(self, world: "World", name: str, spec: dict[str, Any]):
+        super().__init__(require_approval=spec.get("approval"))
+        self.world, self.spec, self.named = world, spec, name
+
+    @property
+    def name(self) -> str:
+        return self.named
+
+    async def connect(self) -> None:
+        pass
+
+    async def cleanup(self) -> None:
+        pass
+
+    async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[Any]:
+        tools = []
+        for name in sorted(self.spec["tools"]):
+            params = self.spec["tools"][name].get("params", {})
+            schema = {
+                "type": "object",
+                "properties": {key: SCHEMAS[kind.rstrip("?")] for key, kind in params.items()},
+                "required": [key for key, kind in params.items() if not kind.endswith("?")],
+            }
+            tools.append(mcp_types.Tool(name=name, description=name, inputSchema=schema))
+        return tools
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
+        does = self.spec["tools"][tool_name].get("does", {"return": "ok"})
+        log = self.world.log
+        log.append(f"start {tool_name} {self.named}/{tool_name}")
+        text = does.get("return", "ok")
+        if "raise" in does:
+            text = does["raise"]
+        else:
+            self.world.context.update(does.get("set", {}))
+            log.append(f"done {tool_name} {self.named}/{tool_name}")
+        if does.get("echo"):
+            text = json.dumps(arguments or {}, sort_keys=True, separators=(",", ":"))
+        content = [mcp_types.TextContent(type="text", text=text)]
+        return mcp_types.CallToolResult(content=content, isError="raise" in does)
+
+    async def list_prompts(self) -> Any:
+        raise NotImplementedError
+
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any:
+        raise NotImplementedError
 
 
 class World:
@@ -66,6 +129,7 @@ class World:
         self.context: dict[str, Any] = dict(scenario.get("context", {}))
         self.models: dict[str, ScriptedModel] = {}
         self.agents: dict[str, Agent] = {}
+        self.servers = {name: Served(self, name, spec) for name, spec in scenario.get("mcp_servers", {}).items()}
         for name in scenario["agents"]:
             self.build(name)
         for name, spec in scenario["agents"].items():
@@ -87,6 +151,8 @@ class World:
             model=self.models[name],
             model_settings=settings,
             tools=[],
+            mcp_servers=[self.servers[server] for server in spec.get("mcp_servers", [])],
+            mcp_config={"include_server_in_tool_names": True} if spec.get("mcp_prefix") else {},
             tool_use_behavior=behavior,
             reset_tool_choice=spec.get("reset_tool_choice", True),
             input_guardrails=[self.run_guardrail(g, InputGuardrail) for g in spec.get("input_guardrails", [])],
@@ -286,6 +352,21 @@ def text_of(content: Any) -> str:
     return "".join(get(part, "text") or get(part, "refusal") or "" for part in content or [])
 
 
+PARTS = {"are_text": False}
+
+
+def show_output(output: Any) -> str:
+    """An output as text. The text of an MCP server's tool is a part, and shown as the text that it is."""
+    if isinstance(output, str):
+        return output
+    if not PARTS["are_text"]:
+        return json.dumps(output)
+    parts = output if isinstance(output, list) else [output]
+    if parts and all(get(part, "type") in ("text", "input_text") and isinstance(get(part, "text"), str) for part in parts):
+        return "".join(get(part, "text") for part in parts)
+    return json.dumps(output)
+
+
 def show_item(item: Any) -> dict[str, Any]:
     raw, agent = item.raw_item, item.agent.name
     if item.type == "message_output_item":
@@ -293,7 +374,7 @@ def show_item(item: Any) -> dict[str, Any]:
     if item.type == "tool_call_item":
         return {"type": "call", "name": get(raw, "name"), "id": get(raw, "call_id"), "agent": agent}
     if item.type == "tool_call_output_item":
-        return {"type": "output", "id": get(raw, "call_id"), "output": item.output if isinstance(item.output, str) else json.dumps(item.output), "agent": agent}
+        return {"type": "output", "id": get(raw, "call_id"), "output": show_output(item.output), "agent": agent}
     if item.type == "handoff_call_item":
         return {"type": "handoff_call", "name": get(raw, "name"), "id": get(raw, "call_id"), "agent": agent}
     if item.type == "handoff_output_item":
@@ -308,8 +389,7 @@ def show_input(item: Any) -> str:
     if kind == "function_call":
         return f"call {get(item, 'call_id')} {get(item, 'name')} {get(item, 'arguments')}"
     if kind == "function_call_output":
-        output = get(item, "output")
-        return f"output {get(item, 'call_id')} {output if isinstance(output, str) else json.dumps(output)}"
+        return f"output {get(item, 'call_id')} {show_output(get(item, 'output'))}"
     return f"{get(item, 'role')}: {text_of(get(item, 'content'))}"
 
 
@@ -353,6 +433,7 @@ async def once(world: World, given: Any, session: Any, run: dict[str, Any], conf
 
 async def play(scenario: dict[str, Any]) -> dict[str, Any]:
     world = World(scenario)
+    PARTS["are_text"] = "mcp_servers" in scenario
     run = scenario.get("run", {})
     config = RunConfig(
         tracing_disabled=True,

@@ -5,6 +5,7 @@
 pub mod compare;
 mod guard;
 pub mod json;
+mod mcp;
 pub mod play;
 mod tool;
 mod world;

@@ -14,14 +14,15 @@ use windlass::{
 
 use crate::guard::log_hook;
 use crate::json::{Json, Style};
+use crate::mcp::Served;
 use crate::world::{Cast, World};
 
 /// Why a scenario cannot be played to its end. None of this is an outcome.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlayError {
-    /// Its runtime could not be built.
-    #[error("the runtime could not be built")]
+    /// Its runtime could not be built, or its MCP servers could not be served.
+    #[error("the world could not be built")]
     Runtime(#[from] std::io::Error),
     /// It names an agent that it does not have.
     #[error("there is no agent `{0}`")]
@@ -40,7 +41,7 @@ pub enum PlayError {
 /// Plays a scenario on a runtime of its own. It has one thread, so that bodies begin in the order in which they
 /// are started, as the reference's do.
 pub fn play_alone(scenario: &Json) -> Result<Value, PlayError> {
-    tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(play(scenario))
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(play(scenario))
 }
 
 /// Plays a scenario, and says what came of it.
@@ -48,9 +49,11 @@ pub async fn play(scenario: &Json) -> Result<Value, PlayError> {
     let nothing = Json::Null;
     let name = scenario.text_of("name").unwrap_or_default();
     let run = scenario.get("run").unwrap_or(&nothing);
+    let world = Arc::new(World::new(scenario.get("context").unwrap_or(&nothing)));
+    let served = Served::new(scenario, &world).await?;
     let mut player = Player {
-        cast: Cast::new(scenario),
-        world: Arc::new(World::new(scenario.get("context").unwrap_or(&nothing))),
+        cast: Cast::new(scenario, served),
+        world,
         start: scenario.text_of("start").unwrap_or_default().to_owned(),
         run: run.clone(),
         session: run.switch("session", false).then(|| Session::in_memory("scenario")),
@@ -70,6 +73,7 @@ pub async fn play(scenario: &Json) -> Result<Value, PlayError> {
         Err(Stopped::Broken(error)) => return Err(error),
     };
     tokio::time::sleep(Duration::from_millis(scenario.count_of("settle_ms").unwrap_or(20))).await;
+    player.cast.served.close().await;
     player.report(name, ended).await
 }
 

@@ -12,13 +12,7 @@ use crate::world::{World, one_step};
 
 /// The tool that a scenario describes.
 pub(crate) fn function(name: &str, spec: &Json) -> Tool<World> {
-    let parameters: Vec<(String, String)> = spec
-        .get("params")
-        .unwrap_or(&Json::Null)
-        .fields()
-        .iter()
-        .map(|(name, kind)| (name.clone(), kind.text().unwrap_or_default().to_owned()))
-        .collect();
+    let parameters = parameters(spec);
     let description = spec.text_of("description").unwrap_or(name);
     let schema = schema(&parameters);
     let body = Arc::new(Body { tool: name.to_owned(), spec: spec.clone(), parameters });
@@ -95,7 +89,14 @@ fn truthy(field: Option<&(String, Json)>) -> bool {
     }
 }
 
-fn schema(parameters: &[(String, String)]) -> Value {
+/// The parameters of a tool and their kinds.
+pub(crate) fn parameters(spec: &Json) -> Vec<(String, String)> {
+    let parameters = spec.get("params").unwrap_or(&Json::Null).fields();
+    let kind = |kind: &Json| kind.text().unwrap_or_default().to_owned();
+    parameters.iter().map(|(name, given)| (name.clone(), kind(given))).collect()
+}
+
+pub(crate) fn schema(parameters: &[(String, String)]) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for (name, kind) in parameters {
@@ -161,13 +162,8 @@ impl Body {
     ) -> Result<String, ToolError> {
         running.cut_short = false;
         let world = ctx.app();
+        world.set(does.get("set").unwrap_or(&Json::Null));
         let mut state = world.state();
-        for (key, value) in does.get("set").unwrap_or(&Json::Null).fields() {
-            match state.context.iter_mut().find(|(known, _)| known == key) {
-                Some(known) => known.1 = value.clone(),
-                None => state.context.push((key.clone(), value.clone())),
-            }
-        }
         if let Some(error) = does.text_of("raise") {
             return Err(ToolError::hidden(error));
         }

@@ -14,6 +14,7 @@ use windlass::{Tool, ToolContext};
 
 use crate::guard::{input_guardrail, output_guardrail};
 use crate::json::{Json, Style};
+use crate::mcp::Served;
 use crate::tool::function;
 
 /// What a scenario's tools, rules and hooks can see.
@@ -48,6 +49,17 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the application's state.
+    pub(crate) fn set(&self, fields: &Json) {
+        let mut state = self.state();
+        for (key, value) in fields.fields() {
+            match state.context.iter_mut().find(|(known, _)| known == key) {
+                Some(known) => known.1 = value.clone(),
+                None => state.context.push((key.clone(), value.clone())),
+            }
+        }
+    }
+
     pub(crate) fn log(&self, line: String) {
         self.state().log.push(line);
     }
@@ -61,12 +73,15 @@ pub(crate) struct Cast {
     pub(crate) models: Vec<(String, ScriptedModel)>,
     /// Agents that are being built: they are known by name only.
     unfinished: BTreeSet<String>,
+    /// The servers whose tools agents have.
+    pub(crate) served: Served,
 }
 
 impl Cast {
     /// Builds the agents of a scenario.
-    pub(crate) fn new(scenario: &Json) -> Self {
-        let mut cast = Self { agents: BTreeMap::new(), models: Vec::new(), unfinished: BTreeSet::new() };
+    pub(crate) fn new(scenario: &Json, served: Served) -> Self {
+        let (agents, models, unfinished) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let mut cast = Self { agents, models, unfinished, served };
         let agents = scenario.get("agents").unwrap_or(&Json::Null).fields();
         for (name, spec) in agents {
             let script = spec.get("script").unwrap_or(&Json::Null).list().iter().map(reply);
@@ -126,6 +141,9 @@ impl Cast {
         for tool in list("tools").iter().filter_map(Json::text) {
             let tool = self.tool(tool, scenario);
             agent = agent.tools(tool);
+        }
+        if let Some(tools) = self.served.tools(name, scenario) {
+            agent = agent.tool_source(tools);
         }
         self.unfinished.remove(name);
         self.agents.insert(name.to_owned(), agent.clone());

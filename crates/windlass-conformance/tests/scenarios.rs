@@ -103,6 +103,10 @@ fn outcome(scenario: &Json) -> Result<Value, PlayError> {
     if has_blocking_body(scenario) {
         return play_alone(&slowed(scenario));
     }
+    // Servers are spoken to in real time.
+    if has_servers(scenario) {
+        return play_alone(scenario);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     runtime.block_on(play(scenario))
 }
@@ -110,6 +114,27 @@ fn outcome(scenario: &Json) -> Result<Value, PlayError> {
 fn has_blocking_body(scenario: &Json) -> bool {
     let tools = scenario.get("tools").map(Json::fields).unwrap_or_default();
     tools.iter().any(|(_, tool)| tool.switch("sync", false))
+}
+
+fn has_servers(scenario: &Json) -> bool {
+    scenario.get("mcp_servers").is_some()
+}
+
+/// What comes of a scenario does not hang on which life of the protocol its servers lead.
+#[test]
+fn servers_come_out_the_same_in_both_eras() {
+    for name in names() {
+        let scenario = scenario(&name);
+        if !has_servers(&scenario) {
+            continue;
+        }
+        let Json::Object(mut fields) = scenario.clone() else { panic!("{name} is an object") };
+        fields.push(("mcp_era".to_owned(), Json::Text("legacy".to_owned())));
+        let (later, earlier) = (outcome(&scenario), outcome(&Json::Object(fields)));
+        let found = differences(&later.expect("it is played"), &earlier.expect("it is played"));
+        let keys: Vec<&str> = found.iter().map(|found| found.key).collect();
+        assert_eq!(keys, Vec::<&str>::new(), "{name}");
+    }
 }
 
 fn slowed(value: &Json) -> Json {
