@@ -1,0 +1,98 @@
+//! Who takes part: a server that says and asks for whatever a seed decides, and agents whose tools and guardrails do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use windlass::guardrail::{OutputGuardrail, Verdict};
+use windlass::prelude::*;
+use windlass_realtime::testing::{Loopback, Reply};
+use windlass_sim::{Sim, World};
+
+pub(crate) fn server(sim: &Sim, calls: &Arc<AtomicU64>) -> Loopback {
+    let (sim, calls) = (sim.clone(), calls.clone());
+    Loopback::thinking(move |_| {
+        let mut reply = match sim.draw(|rng| rng.below(4)) {
+            0 => Reply::default(),
+            length => Reply::say("word ".repeat(usize::try_from(length * length).unwrap_or(1) * 2)),
+        };
+        for _ in 0..sim.draw(|rng| rng.below(3)) {
+            let name = sim.draw(|rng| {
+                *rng.pick(&[
+                    "quick",
+                    "slow",
+                    "gated",
+                    "fails",
+                    "transfer_to_back",
+                    "transfer_to_front",
+                    "transfer_to_shaky",
+                ])
+            });
+            let id = format!("call_{}", calls.fetch_add(1, Ordering::Relaxed));
+            reply = reply.and_call(&id, name, "{}");
+        }
+        if sim.chance(60) {
+            reply = reply.paced(u32::try_from(1 + sim.draw(|rng| rng.below(8))).unwrap_or(1));
+        }
+        reply.after(Duration::from_millis(sim.draw(|rng| rng.below(400))))
+    })
+}
+
+pub(crate) fn agents(sim: &Sim, world: &World) -> Agent {
+    let tool = |name: &'static str, longest: u64, fails: u64| {
+        let (sim, world) = (sim.clone(), world.clone());
+        let schema =
+            json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+        Tool::dynamic(name, "Does something.", schema, move |ctx, _| {
+            let (sim, world) = (sim.clone(), world.clone());
+            async move {
+                sim.dawdle(Duration::from_millis(longest)).await;
+                world.effect(&ctx);
+                sim.dawdle(Duration::from_millis(longest)).await;
+                match sim.chance(fails) {
+                    true => Err(ToolError::tell("no luck")),
+                    false => Ok(format!("{name} is done")),
+                }
+            }
+        })
+    };
+    let guard = {
+        let sim = sim.clone();
+        OutputGuardrail::new("guard", move |_, _| {
+            let sim = sim.clone();
+            async move {
+                sim.dawdle(Duration::from_millis(600)).await;
+                match sim.draw(|rng| rng.below(12)) {
+                    0 => Ok(Verdict::Trip),
+                    1 => Err("the guardrail fails".into()),
+                    _ => Ok(Verdict::Pass),
+                }
+            }
+        })
+    };
+    let set = |agent: Agent| {
+        agent
+            .tools((
+                tool("quick", 0, 0),
+                tool("slow", 3000, 0),
+                tool("gated", 500, 0).approve_always(),
+                tool("fails", 200, 50),
+            ))
+            .output_guardrail(guard.clone())
+    };
+    let back = set(Agent::new("back")).handoff(windlass::agent::Handoff::to_named("front"));
+    set(Agent::new("front")).handoff(&back).handoff(&shaky(sim))
+}
+
+/// An agent that is sometimes not there when it is asked for.
+pub(crate) fn shaky(sim: &Sim) -> Agent {
+    let sim = sim.clone();
+    Agent::new("shaky").instructions_from(move |_| {
+        let sim = sim.clone();
+        async move {
+            sim.dawdle(Duration::from_millis(500)).await;
+            assert!(!sim.chance(50), "not today");
+            "Be brief.".to_owned()
+        }
+    })
+}
