@@ -35,12 +35,14 @@ impl Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) took: Duration,
+    /// When the first audio came where nothing else was going on.
+    pub(crate) alone: Duration,
     pub(crate) kib_each: u64,
     pub(crate) failed: Vec<String>,
-    whole: u64,
-    dropped: u64,
-    first: Vec<Duration>,
-    late: Vec<Duration>,
+    pub(crate) whole: u64,
+    pub(crate) dropped: u64,
+    pub(crate) first: Vec<Duration>,
+    pub(crate) late: Vec<Duration>,
 }
 
 impl Figures {
@@ -63,12 +65,13 @@ impl fmt::Display for Figures {
         let at = |times: &[Duration], percent| millis(percentile(times, percent));
         write!(
             f,
-            "{} whole, {} failed, {} pieces lost, in {:.1} s; {} KiB each; first audio p50 {:.1} ms, p99 {:.1} ms; a piece of {PIECE_MS} ms late by p50 {:.1} ms, p99 {:.1} ms",
+            "{} whole, {} failed, {} pieces lost, in {:.1} s; {} KiB each; first audio alone {:.1} ms, p50 {:.1} ms, p99 {:.1} ms; a piece of {PIECE_MS} ms late by p50 {:.1} ms, p99 {:.1} ms",
             self.whole,
             self.failed.len(),
             self.dropped,
             self.took.as_secs_f64(),
             self.kib_each,
+            millis(self.alone),
             at(&self.first, 50),
             at(&self.first, 99),
             at(&self.late, 50),
@@ -87,7 +90,7 @@ fn percentile(times: &[Duration], percent: usize) -> Duration {
     times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-pub(crate) fn millis(time: Duration) -> f64 {
+fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 

@@ -1,8 +1,9 @@
 //! Many live sessions at once, with audio both ways: what one of them costs, what a session adds to the wait, and that
 //! nothing is lost.
 //!
-//! `live [SESSIONS] [SECONDS] [ROUNDS]`. The server is a process of its own, so that the memory measured here is the
-//! sessions' alone. Bare connections do the same before the sessions do: what is more than theirs is what sessions add.
+//! `live [SESSIONS] [SECONDS] [ROUNDS]`. Bare connections do the same before the sessions do: what is more than theirs is
+//! what sessions add. The server, the connections and the sessions are processes of their own, so that the memory
+//! measured is theirs alone.
 //!
 //! Everything here ends: a session that does not come to its end in time is an error that says how far it came, and
 //! the server ends with whoever started it.
@@ -12,6 +13,7 @@ mod figures;
 mod serve;
 mod session;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use figures::{Figures, Seen, resident_kib};
@@ -38,44 +40,55 @@ struct Load {
 }
 
 fn main() -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, seconds] = words.as_slice()
-        && first == serve::WORD
-    {
-        return runtime.block_on(serve::serve(seconds.parse()?));
-    }
-    let number = |place: usize, default: u64| match words.get(place) {
-        Some(word) => word.parse().map_err(|_| format!("`{word}` is not a number")),
-        None => Ok(default),
-    };
-    let load = Load { sessions: number(0, 1000)?.max(1), seconds: number(1, 5)?.max(1) };
-    let rounds = number(2, 1)?.max(1);
-    for round in 1..=rounds {
-        if rounds > 1 {
-            println!("round {round} of {rounds}");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [serve::WORD, seconds] => runtime()?.block_on(serve::serve(seconds.parse()?)),
+        ["bare", rest @ ..] => measure(Kind::Bare, rest),
+        ["session", rest @ ..] => measure(Kind::Session, rest),
+        rest => {
+            let number = |place: usize, default: u64| match rest.get(place) {
+                Some(word) => word.parse().map_err(|_| format!("`{word}` is not a number")),
+                None => Ok(default),
+            };
+            let load = Load { sessions: number(0, 1000)?.max(1), seconds: number(1, 5)?.max(1) };
+            (0..number(2, 1)?.max(1)).try_for_each(|_| compare(load))
         }
-        runtime.block_on(measure(load))?;
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+/// Measures connections and sessions, each in a process of its own.
+fn compare(load: Load) -> Result<(), Failure> {
+    let Load { sessions, seconds } = load;
+    println!("{sessions} at once, {seconds} s each, with audio both ways");
+    let server = Server::start(seconds)?;
+    for kind in ["bare", "session"] {
+        let status = Command::new(std::env::current_exe()?)
+            .args([kind, &server.address, &sessions.to_string(), &seconds.to_string()])
+            .status()?;
+        if !status.success() {
+            return Err(format!("{kind}: {status}").into());
+        }
     }
     Ok(())
 }
 
-async fn measure(load: Load) -> Result<(), Failure> {
-    let server = Server::start(load.seconds)?;
-    let alone = talk(Kind::Session, &server.address, load.seconds).await?;
-    println!(
-        "{} connections of {} s with audio both ways; first audio alone after {:.1} ms",
-        load.sessions,
-        load.seconds,
-        figures::millis(alone.to_first_audio)
-    );
-    let mut failed = 0;
-    for kind in [Kind::Bare, Kind::Session] {
-        let figures = all(kind, &server.address, load).await;
-        println!("{kind:?}: {figures}");
-        failed += figures.failed.len();
-    }
-    match failed {
+fn measure(kind: Kind, words: &[&str]) -> Result<(), Failure> {
+    let [address, sessions, seconds] = words else {
+        return Err("an address and two numbers are wanted".into());
+    };
+    let load = Load { sessions: sessions.parse()?, seconds: seconds.parse()? };
+    let figures = runtime()?.block_on(async {
+        // The first of its kind pays for what all of them share.
+        let alone = talk(kind, address, load.seconds).await?;
+        Ok::<_, Failure>(Figures { alone: alone.to_first_audio, ..all(kind, address, load).await })
+    })?;
+    println!("{kind:?}: {figures}");
+    match figures.failed.len() {
         0 => Ok(()),
         failed => Err(format!("{failed} did not come to a whole end").into()),
     }
@@ -96,8 +109,7 @@ async fn all(kind: Kind, address: &str, load: Load) -> Figures {
         .collect();
     tokio::time::sleep(Duration::from_millis(load.sessions * 2 + load.seconds * 500)).await;
     let kib_each = resident_kib().saturating_sub(before) / load.sessions;
-    let mut figures = Figures::default();
-    figures.kib_each = kib_each;
+    let mut figures = Figures { kib_each, ..Figures::default() };
     for task in tasks {
         match task.await.map_err(Failure::from).and_then(|seen| seen) {
             Ok(seen) => figures.add(seen, load.seconds),
