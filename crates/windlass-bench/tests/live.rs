@@ -1,7 +1,5 @@
 //! The measurement of live sessions ends, with whole answers or with an error, and leaves nobody behind.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
-
 use std::process::Command;
 
 fn live() -> Command {

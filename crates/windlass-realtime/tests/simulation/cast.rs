@@ -81,7 +81,7 @@ pub(crate) fn agents(sim: &Sim, world: &World) -> Agent {
             .output_guardrail(guard.clone())
     };
     let back = set(Agent::new("back")).handoff(windlass::agent::Handoff::to_named("front"));
-    set(Agent::new("front")).handoff(&back).handoff(&shaky(sim))
+    set(Agent::new("front")).handoff(&back).handoff(shaky(sim))
 }
 
 /// An agent that is sometimes not there when it is asked for.
