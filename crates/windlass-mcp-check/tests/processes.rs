@@ -65,6 +65,44 @@ async fn dropping_the_last_copy_ends_them_too() {
     until(|| !all.iter().any(|process| runs(*process))).await;
 }
 
+/// All or nothing: where one server is not there, those that were opened are closed.
+#[tokio::test]
+async fn a_strict_connection_that_fails_in_part_leaves_nothing_open() {
+    if !can_look() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = folder.path().join("ledger");
+    let config = Config::new()
+        .server(common::scripted_as("good", "legacy", &ledger, &["child", "stubborn", "tells"]))
+        .server(common::scripted_as("bad", "legacy", &ledger, &["dead"]));
+    let error = Servers::connect_strict(config).await.err().expect("one of them is not there");
+    assert_eq!(error.server, "bad");
+    let all = processes(&ledger);
+    assert_eq!(all.len(), 2, "the good server and its child were started: {:?}", noted(&ledger));
+    until(|| !all.iter().any(|process| runs(*process))).await;
+}
+
+#[tokio::test]
+async fn reconnecting_starts_it_anew() {
+    if !can_look() {
+        return;
+    }
+    for era in common::ERAS {
+        let desk = Desk::new(era, &[]).await;
+        let before = desk.servers.processes("scripted").await;
+        desk.servers.reconnect("scripted").await.expect("it comes back");
+        let after = desk.servers.processes("scripted").await;
+        assert!(
+            after.iter().all(|process| runs(*process) && !before.contains(process)),
+            "{before:?} {after:?}"
+        );
+        until(|| !before.iter().any(|process| runs(*process))).await;
+        assert_eq!(desk.servers.list().await.len(), 13);
+        assert!(desk.servers.reconnect("nobody").await.is_err());
+    }
+}
+
 #[tokio::test]
 async fn they_end_when_their_owner_is_killed() {
     if !can_look() {

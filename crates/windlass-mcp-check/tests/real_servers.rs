@@ -132,6 +132,37 @@ async fn the_everything_server_asks() {
     assert!(matches!(paused.pending()[0].reason, HoldReason::Question(_)));
 }
 
+/// A real server is killed while it works on a call: the model is told that nobody knows, and the next call starts it
+/// anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_everything_server_is_killed_in_a_call() {
+    let Some(program) = installed("node_modules/.bin/mcp-server-everything") else { return };
+    let servers =
+        Servers::connect(Config::new().server(ServerConfig::stdio("everything", program).args(["stdio"])))
+            .await;
+    let model = ScriptedModel::new([
+        Reply::call("c1", "trigger-long-running-operation", json!({ "duration": 600, "steps": 600 })),
+        Reply::call("c2", "echo", json!({ "message": "again" })),
+        Reply::text("done"),
+    ]);
+    let mut stream = agent(&servers, &model).run("go").stream();
+    let mut killed = false;
+    while let Some(event) = stream.next().await {
+        // It says how far it has come, so it is in the middle.
+        if matches!(event.kind, EventKind::Progress { .. }) && !killed {
+            killed = true;
+            let server = servers.processes("everything").await[0];
+            let sent = std::process::Command::new("kill").args(["-9", &server.to_string()]).status();
+            assert!(sent.expect("it is sent").success());
+        }
+    }
+    let outcome = stream.outcome().await.expect("the run ends well");
+    let said = outputs(&outcome);
+    assert!(killed && said["c1"].contains("is not known: find out"), "{said:?}");
+    assert_eq!(said["c2"], "Echo: again");
+    servers.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_filesystem_server_keeps_to_its_folder() {
     let Some(program) = installed("node_modules/.bin/mcp-server-filesystem") else { return };

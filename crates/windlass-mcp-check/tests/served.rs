@@ -194,6 +194,33 @@ async fn waits_in(era: Era) {
     }
 }
 
+/// A server at an address is lost with all that it knew of us, and one that knows nothing of us takes its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_restarted_is_reached_again() {
+    for era in [Era::Legacy, Era::Modern] {
+        let till = Arc::new(Till::default());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serving = tokio::spawn(server(&till).serve_http(listener, async {
+            let _told = stopped.await;
+        }));
+        let config = ServerConfig::http("shop", format!("http://{address}/mcp")).era(era).trusted();
+        let servers = Servers::connect(Config::new().server(config)).await;
+        let calls = ["one", "two"].map(|text| Reply::call(text, "echo", json!({ "text": text })));
+        let model = ScriptedModel::new(calls.into_iter().flat_map(|call| [call, Reply::text("done")]));
+        let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(Approve::Never));
+        let outcome = agent.run("go").await.expect("the run ends well");
+        assert_eq!(outputs(&outcome)["one"], "one");
+        stop.send(()).expect("it serves");
+        serving.await.expect("the task ends").expect("it was told to stop");
+        let listener = tokio::net::TcpListener::bind(address).await.expect("the port is free");
+        let _serving = tokio::spawn(server(&till).serve_http(listener, std::future::pending()));
+        let outcome = agent.run("go").await.expect("the run ends well");
+        assert_eq!(outputs(&outcome)["two"], "two", "{era:?}");
+    }
+}
+
 /// A deadline here is a cancel there: a notification in the earlier life, the end of a stream in the later one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_stops_the_run_of_the_server() {

@@ -127,3 +127,7 @@ impl<C> fmt::Debug for Approve<C> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

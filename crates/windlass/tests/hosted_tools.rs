@@ -93,6 +93,50 @@ async fn a_function_decides_in_a_persons_place() {
     assert_eq!(told[4..], ["output r1 approved", "output r2 that is not yours", "output r3 approved"]);
 }
 
+/// A provider that asks about a tool that it was not to offer.
+#[tokio::test]
+async fn a_tool_that_is_not_on_the_list_is_refused_without_asking() {
+    let calls = [
+        asks("r1", "files", "delete", json!({ "path": "/a" })),
+        asks("r2", "files", "read", json!({ "path": "/a" })),
+    ];
+    let model = ScriptedModel::new([Reply::items(calls), Reply::text("Done.")]);
+    let agent = agent(&model, files().allowed_tools(["read", "write"]));
+    let mut waits = paused(agent.run("go").await.expect("it waits"));
+    assert_eq!(waits.pending().iter().map(|one| one.call().as_str()).collect::<Vec<_>>(), ["r2"]);
+    waits.approve("r2").expect("it waits");
+    agent.resume(waits).await.expect("it ends");
+    let told = model.requests()[1].input_text();
+    assert_eq!(told[3..], ["output r1 This tool of the server may not be used.", "output r2 approved"]);
+}
+
+/// Who may what is the application's to know, and a check that fails allows nothing.
+#[tokio::test]
+async fn permissions_are_looked_up_and_a_check_that_fails_approves_nothing() {
+    let call = |id: &str, tool: &str| asks(id, "files", tool, json!({ "path": "/a" }));
+    let model = ScriptedModel::new([
+        Reply::items([call("r1", "read"), call("r2", "write"), call("r3", "odd")]),
+        Reply::text("Done."),
+    ]);
+    let files: HostedMcp<Vec<String>> = HostedMcp::at("files", "https://files.example/mcp").decide(
+        |ctx: &ToolContext<Vec<String>>, tool, _| match tool {
+            "odd" => panic!("nobody thought of this one"),
+            tool if ctx.iter().any(|permitted| permitted == tool) => HostedVerdict::Approve,
+            _ => HostedVerdict::Reject("you may not".to_owned()),
+        },
+    );
+    let agent = Agent::new("clerk").model(model.clone()).tool(files);
+    let permitted = vec!["read".to_owned()];
+    let mut waits = paused(agent.run_with("go", permitted.clone()).await.expect("it waits"));
+    assert_eq!(waits.pending().iter().map(|one| one.call().as_str()).collect::<Vec<_>>(), ["r3"]);
+    // Even a person's yes does not get past a check that cannot be made.
+    waits.approve("r3").expect("it waits");
+    agent.resume_with(waits, permitted).await.expect("it ends");
+    let told = model.requests()[1].input_text();
+    assert_eq!(told[4..6], ["output r1 approved", "output r2 you may not"]);
+    assert!(!told[6].contains("approved"), "{}", told[6]);
+}
+
 #[tokio::test]
 async fn a_server_that_the_agent_does_not_have_is_not_approved() {
     let model = ScriptedModel::new([

@@ -31,6 +31,9 @@ fn main() {
         eprintln!("I was never any good");
         std::process::exit(3);
     }
+    if server.has("tells") {
+        note(&server.ledger, &format!("process {}", std::process::id()));
+    }
     if server.has("child") {
         // A grandchild that would outlive everybody.
         let spawned = std::process::Command::new("sleep").arg("3600").spawn();

@@ -123,3 +123,7 @@ fn part(block: ContentBlock) -> Part {
 fn json<T: Serialize>(value: &T) -> Part {
     Part::Text(Text(serde_json::to_string(value).unwrap_or_default()))
 }
+
+#[cfg(test)]
+#[path = "content_tests.rs"]
+mod tests;

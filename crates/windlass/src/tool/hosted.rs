@@ -1,5 +1,6 @@
 //! Tools that the provider runs itself: they are offered, and what came of them is seen as items.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -78,6 +79,7 @@ type Decide<C> = Arc<dyn Fn(&ToolContext<C>, &str, &Value) -> HostedVerdict + Se
 pub struct HostedMcp<C = ()> {
     label: String,
     definition: Map<String, Value>,
+    allowed: Option<BTreeSet<String>>,
     decide: Option<Decide<C>>,
 }
 
@@ -93,7 +95,7 @@ impl<C: Send + Sync + 'static> HostedMcp<C> {
     }
 
     fn new(label: &str) -> Self {
-        let empty = Self { label: label.to_owned(), definition: Map::new(), decide: None };
+        let empty = Self { label: label.to_owned(), definition: Map::new(), allowed: None, decide: None };
         empty.set("type", "mcp").set("server_label", label).set("require_approval", "always")
     }
 
@@ -110,10 +112,13 @@ impl<C: Send + Sync + 'static> HostedMcp<C> {
         self.set("authorization", token)
     }
 
-    /// The only tools of the server that the model is offered.
+    /// The only tools of the server that the model is offered. Where the provider asks about another one all the same,
+    /// it is refused, and nobody is asked.
     #[must_use]
-    pub fn allowed_tools<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.set("allowed_tools", names.into_iter().collect::<Vec<_>>())
+    pub fn allowed_tools<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names: Vec<&str> = names.into_iter().collect();
+        self.allowed = Some(names.iter().map(|&name| name.to_owned()).collect());
+        self.set("allowed_tools", names)
     }
 
     /// The provider asks about every call, which it also does where nothing else is said.
@@ -153,24 +158,35 @@ impl<C: Send + Sync + 'static> IntoTool<C> for HostedMcp<C> {
         let allow = |_: ToolContext<C>, _: Value| async { Ok::<_, String>("approved") };
         let mut tool = Tool::run_by_provider(hosted_server(&self.label), Value::Object(self.definition));
         tool.body = ToolBody::Function(body::dynamic(schema, allow));
-        let Some(decide) = self.decide else { return tool.approve_always() };
-        let asks = decide.clone();
+        if self.allowed.is_none() && self.decide.is_none() {
+            return tool.approve_always();
+        }
+        let (allowed, decide) = (self.allowed, self.decide);
+        let verdict = Arc::new(move |ctx: &ToolContext<C>, arguments: &Value| {
+            let name = ctx.tool().name();
+            if allowed.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
+                return HostedVerdict::Reject(NOT_ALLOWED.to_owned());
+            }
+            decide.as_ref().map_or(HostedVerdict::Ask, |decide| decide(ctx, name, arguments))
+        });
+        let asks = verdict.clone();
         let tool = tool.approve_when(move |ctx: ToolContext<C>, arguments: &Value| {
-            let verdict = asks(&ctx, ctx.tool().name(), arguments);
-            std::future::ready(verdict == HostedVerdict::Ask)
+            std::future::ready(asks(&ctx, arguments) == HostedVerdict::Ask)
         });
         let refuses = move |ctx: ToolContext<C>| {
-            let verdict = serde_json::from_str(ctx.arguments()).map(|arguments| {
-                match decide(&ctx, ctx.tool().name(), &arguments) {
+            let verdict =
+                serde_json::from_str(ctx.arguments()).map(|arguments| match verdict(&ctx, &arguments) {
                     HostedVerdict::Reject(why) => ToolVerdict::Reject(why),
                     HostedVerdict::Approve | HostedVerdict::Ask => ToolVerdict::Allow,
-                }
-            });
+                });
             async move { Ok(verdict?) }
         };
         tool.input_guardrail(ToolInputGuardrail::new("decide", refuses))
     }
 }
+
+/// What the provider is told about a tool that is not allowed.
+const NOT_ALLOWED: &str = "This tool of the server may not be used.";
 
 impl<C> fmt::Debug for HostedMcp<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
