@@ -3,6 +3,8 @@
 pub mod arguments;
 pub mod case;
 pub mod compare;
+#[cfg(feature = "computer")]
+pub mod computer;
 pub mod durable;
 pub mod measure;
 #[cfg(feature = "search")]

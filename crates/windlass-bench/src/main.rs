@@ -15,12 +15,14 @@
 //! stored run of N entries.
 //! With the feature `search`, `search N…` makes indexes of N chunks and searches them; `search FOLDER` does so with the
 //! files of a folder.
+//! With the feature `computer`, `computer --node FOLDER --python PROGRAM` measures a browser, beside Playwright where it
+//! is told where that is.
 
 use std::process::ExitCode;
 
 use windlass_bench::{arguments, calls, case, compare, durable, entries, events, resume, turns};
 
-const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open N | search N|FOLDER";
+const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +32,8 @@ fn main() -> ExitCode {
         ["compare", options @ ..] => compare::run(options),
         #[cfg(feature = "search")]
         ["search", what @ ..] => windlass_bench::search::run(what),
+        #[cfg(feature = "computer")]
+        ["computer", options @ ..] => windlass_bench::computer::run(options),
         [work, size] => counted(work, size),
         _ => Err(USAGE.to_owned()),
     };

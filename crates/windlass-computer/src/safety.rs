@@ -59,6 +59,7 @@ pub(crate) struct Safety {
     judge: Option<Judge>,
     acknowledge: Option<Acknowledge>,
     pub(crate) limit: Option<u64>,
+    pub(crate) per_minute: Option<usize>,
 }
 
 impl Safety {

@@ -95,6 +95,14 @@ impl Station {
                 "This run may take {limit} actions and has taken {taken}; nothing of this call was done."
             )));
         }
+        let last_minute = seat.as_ref().map_or(0, |seat| seat.last_minute());
+        let fast = |most: &usize| acting > 0 && last_minute as u64 + acting > *most as u64;
+        if let Some(most) = self.safety.per_minute.filter(fast) {
+            return Ok(Some(format!(
+                "This run may take {most} actions in a minute and has taken {last_minute} in the last; nothing of this \
+                 call was done. Wait, and try again."
+            )));
+        }
         if let Acknowledgement::Refused(why) = self.safety.acknowledge(checks).await {
             return Ok(Some(format!(
                 "A safety check was not acknowledged: {why}. Nothing of this call was done."
@@ -107,7 +115,7 @@ impl Station {
                 of: actions.len(),
                 display: display.clone(),
                 taken,
-                last_minute: seat.as_ref().map_or(0, |seat| seat.last_minute()),
+                last_minute,
                 run: ctx.run().run_id().clone(),
                 agent: ctx.agent().clone(),
             };

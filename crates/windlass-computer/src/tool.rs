@@ -141,6 +141,13 @@ impl ComputerTool {
         self.edited(|tool| tool.safety.limit = Some(actions))
     }
 
+    /// How many actions a run may take within a minute, in this process; looking does not count. What is over it is
+    /// refused, and the model is told to wait.
+    #[must_use]
+    pub fn limit_per_minute(self, actions: usize) -> Self {
+        self.edited(|tool| tool.safety.per_minute = Some(actions))
+    }
+
     /// What becomes of the computer while the run waits for a person.
     #[must_use]
     pub fn on_pause(self, on_pause: OnPause) -> Self {

@@ -14,8 +14,8 @@ use paper::{Paper, Stack, agent, call, checked, click, output, pictures};
 use serde_json::json;
 use windlass::model::{Reply, ScriptedModel};
 use windlass::store::{MemoryStore, Store};
-use windlass::{Agent, Outcome};
-use windlass_computer::{ComputerTool, InDoubt, OnPause};
+use windlass::{Agent, EventKind, Outcome};
+use windlass_computer::{Browser, BrowserOptions, ComputerTool, InDoubt, OnPause};
 
 #[tokio::test]
 async fn a_run_disposes_of_the_computer_that_it_made() {
@@ -51,6 +51,44 @@ async fn a_run_disposes_of_the_computer_that_it_made() {
     let Outcome::Cancelled(cancelled) = outcome.expect("the run settles") else { panic!("cancelled") };
     assert_eq!(cancelled.settlement.in_doubt.len(), 1, "the click may have happened");
     assert_eq!(hanging.counts(), (1, 1));
+}
+
+#[tokio::test]
+async fn a_computer_is_disposed_of_where_something_breaks_or_nobody_waits_any_more() {
+    // The computer panics: that is the call's failure, and the run goes on with it.
+    let stack = Stack::default();
+    let breaks = json!([{ "type": "type", "text": "panic" }]);
+    let tool = ComputerTool::made_by(stack.clone());
+    let (panics, _) = agent(&tool, [call("c1", breaks), call("c2", json!([click(1, 1)])), Reply::text("ok")]);
+    let outcome = panics.run("go").await.expect("the run ends");
+    assert_eq!(outcome.text(), "ok");
+    assert_eq!((stack.counts(), stack.paper.lines().len()), ((1, 1), 1));
+
+    // Whoever drove the run is gone in the middle of an action.
+    let stack = Stack { paper: Paper { hangs: true, ..Paper::default() }, ..Stack::default() };
+    let (hangs, _) = agent(&ComputerTool::made_by(stack.clone()), [call("c1", json!([click(1, 1)]))]);
+    let driving = tokio::spawn(hangs.run("go").into_future());
+    assert!(support::soon(async || !stack.paper.lines().is_empty()).await, "it is in the middle");
+    driving.abort();
+    assert!(driving.await.expect_err("it was dropped").is_cancelled());
+    assert!(support::soon(async || stack.counts() == (1, 1)).await, "{:?}", stack.counts());
+}
+
+#[tokio::test]
+async fn without_a_browser_the_operator_is_told_what_to_install_and_the_model_is_not() {
+    let options = BrowserOptions { program: Some("/nowhere/chromium".into()), ..BrowserOptions::default() };
+    let tool = ComputerTool::made_by(Browser::provider(options));
+    let (agent, _) = agent(&tool, [call("c1", json!([click(1, 1)])), Reply::text("no browser")]);
+    let mut stream = agent.run("go").stream();
+    let mut warnings = Vec::new();
+    while let Some(event) = stream.next().await {
+        if let EventKind::Warning { message } = event.kind {
+            warnings.push(message);
+        }
+    }
+    let outcome = stream.outcome().await.expect("the run ends");
+    assert!(warnings.join("\n").contains("apt-get install chromium"), "{warnings:?}");
+    assert!(!output(&outcome, "c1").text().contains("/nowhere"));
 }
 
 #[tokio::test]

@@ -78,6 +78,21 @@ async fn what_is_outside_the_screen_or_over_the_limit_does_not_happen() {
 }
 
 #[tokio::test]
+async fn a_run_acts_no_faster_than_it_may() {
+    let paper = Paper::default();
+    let tool = ComputerTool::given(Arc::new(paper.clone())).limit_per_minute(2);
+    let two = json!([click(1, 1), click(2, 2)]);
+    let look = json!([{ "type": "screenshot" }]);
+    let replies = [call("c1", two), call("c2", json!([click(3, 3)])), call("c3", look), Reply::text("done")];
+    let (agent, _) = agent(&tool, replies);
+    let outcome = agent.run("go").await.expect("the run ends");
+    assert_eq!(paper.lines().len(), 2);
+    let fast = output(&outcome, "c2").text().into_owned();
+    assert!(fast.contains("2 actions in a minute") && fast.contains("Wait"), "{fast}");
+    assert!(matches!(output(&outcome, "c3"), OutputContent::Parts(_)), "looking does not count");
+}
+
+#[tokio::test]
 async fn the_application_sees_every_action_before_it_happens() {
     let paper = Paper::default();
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();

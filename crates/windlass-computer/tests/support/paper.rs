@@ -88,6 +88,7 @@ impl Computer for Paper {
     }
 
     fn type_text<'a>(&'a self, text: &'a str) -> Doing<'a, ()> {
+        assert_ne!(text, "panic", "this computer breaks");
         if text == "fail" {
             return std::future::ready(Err(ComputerError::Failed("the keyboard is stuck".to_owned())))
                 .boxed();
