@@ -19,6 +19,7 @@ use super::change::Resolution;
 use super::close::{CloseReport, EndGuard};
 use super::decisions::StandingDecision;
 use super::handle::Shared;
+use super::keep::Secret;
 use super::link::{Reconnecting, heard, tried, written};
 use super::outbox::Outbox;
 use super::requests::Request;
@@ -101,6 +102,7 @@ pub(super) struct Actor<C> {
     pub(super) next_agent: u32,
     pub(super) runs: BTreeMap<RunId, LiveRun>,
     pub(super) standing: Vec<StandingDecision>,
+    pub(super) secret: Secret,
     pub(super) notices: mpsc::Receiver<Notice>,
     pub(super) notify: mpsc::Sender<Notice>,
     pub(super) forwarders: JoinSet<()>,
@@ -146,6 +148,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
             next_agent: 1,
             runs: BTreeMap::new(),
             standing: Vec::new(),
+            secret: Secret::default(),
             notices,
             notify,
             forwarders: JoinSet::new(),
@@ -276,6 +279,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
     pub(super) async fn write_down(&mut self, entries: Vec<crate::journal::LiveEntry>) {
         let Some(journal) = self.plan.journal.clone().filter(|_| !entries.is_empty()) else { return };
         let count = entries.len() as u64;
+        let entries = entries.into_iter().map(|entry| self.for_keeping(entry)).collect();
         let appending = journal.append(&self.setting.session, self.setting.journal_at, entries);
         let patience = self.plan.patience;
         let appended = match tokio::time::timeout(patience, appending).await {

@@ -7,6 +7,7 @@ mod close;
 mod decisions;
 mod events;
 mod handle;
+mod keep;
 mod link;
 mod look;
 mod outbox;

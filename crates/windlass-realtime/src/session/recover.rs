@@ -9,6 +9,7 @@ use windlass::core::{AgentName, CallId, RunId};
 use windlass::model::Answer;
 
 use super::actor::Actor;
+use super::keep::secrets;
 use super::runs::{Notice, Recovery, call_id};
 use crate::history::LiveItem;
 use crate::journal::CallsRecord;
@@ -19,6 +20,19 @@ const LEASE: Duration = Duration::from_secs(30);
 const MARGIN: Duration = Duration::from_secs(5);
 /// How long to wait before it is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// What the model is told of a call that cannot be made from what was written down.
+const SECRET_GONE: &str = "The secret arguments of this call were not kept. Ask for them again.";
+
+/// What there is of a run of an earlier life.
+struct Found<C> {
+    /// The agent that made its calls.
+    number: u32,
+    resolved: Resolved<C>,
+    /// How much of it is stored. With two lines it has taken in what it is to do.
+    lines: usize,
+    store: Arc<dyn windlass::Store>,
+}
 
 impl<C: Send + Sync + 'static> Actor<C> {
     /// Goes on with runs that an earlier life of this session left open.
@@ -58,11 +72,19 @@ impl<C: Send + Sync + 'static> Actor<C> {
         let items: Vec<_> = calls.iter().filter_map(LiveItem::to_item).map(Arc::new).collect();
         let ids: Vec<CallId> = items.iter().filter_map(|item| call_id(item)).collect();
         match self.recovered(&run, &agent).await {
-            Ok((number, resolved, is_stored, store)) => {
+            // What was written down has no secrets, so a call that needs them cannot be made from it.
+            Ok(Found { resolved, lines, .. })
+                if lines < 2 && items.iter().any(|item| secrets(&resolved, item).are_gone) =>
+            {
+                let message = "the secret arguments of a call were not kept".to_owned();
+                self.runs.remove(&run);
+                self.give_up_as(&run, &response, ids, message, SECRET_GONE);
+            }
+            Ok(Found { number, resolved, lines, store }) => {
                 let response_id = Some(response.to_string());
                 let answer = Answer { items, usage: None, response_id, ..Answer::default() };
                 let receipts = &self.setting.receipts;
-                let builder = match is_stored {
+                let builder = match lines > 0 {
                     true => resolved.recover(run.clone(), store, answer, receipts),
                     // The session wrote down that it would, and was gone before it did.
                     false => {
@@ -78,12 +100,8 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
     }
 
-    /// The agent of a run, the store it is in, and whether it is.
-    async fn recovered(
-        &mut self,
-        run: &RunId,
-        agent: &AgentName,
-    ) -> Result<(u32, Resolved<C>, bool, Arc<dyn windlass::Store>), String> {
+    /// What there is of a run, and the agent that made its calls.
+    async fn recovered(&mut self, run: &RunId, agent: &AgentName) -> Result<Found<C>, String> {
         let Some(store) = self.plan.store.clone() else {
             return Err("there is no store that its run could be in".to_owned());
         };
@@ -93,7 +111,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
         let (number, resolved) = resolving.map_err(|_| slow("its agent"))??;
         let loading = timeout(patience, store.load(run, 0)).await;
         let lines = loading.map_err(|_| slow("its journal"))?.map_err(|error| error.to_string())?;
-        Ok((number, resolved, !lines.is_empty(), store))
+        Ok(Found { number, resolved, lines: lines.len(), store })
     }
 
     /// An agent that was current in an earlier life.

@@ -144,8 +144,20 @@ impl<C: Send + Sync + 'static> Actor<C> {
         calls: Vec<CallId>,
         message: String,
     ) {
+        self.give_up_as(run, response, calls, message, NOT_KNOWN);
+    }
+
+    /// The calls of a run come to nothing here. `told` is what the model hears of each, `message` what watchers do.
+    pub(super) fn give_up_as(
+        &mut self,
+        run: &RunId,
+        response: &ResponseId,
+        calls: Vec<CallId>,
+        message: String,
+        told: &str,
+    ) {
         self.emit(LiveEvent::Error(LiveError::Calls { response: response.clone(), message }));
-        let outputs = calls.into_iter().map(|call| (call, NOT_KNOWN.to_owned())).collect();
+        let outputs = calls.into_iter().map(|call| (call, told.to_owned())).collect();
         let now = self.now();
         self.machine.at(now).calls_settled(run, outputs, BatchEnd::Over);
     }

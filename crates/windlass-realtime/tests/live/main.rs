@@ -4,9 +4,11 @@
 
 mod agents;
 mod defects;
+mod dispatch;
 mod guardrails;
 mod interruption;
 mod lifecycle;
+mod people;
 mod reconnect;
 mod support;
 mod tools;

@@ -119,3 +119,51 @@ pub(crate) fn one_at_a_time(server: &Loopback) {
         assert!(!(is_create && seen.is_answering), "an answer was asked for while one was under way");
     }
 }
+
+/// What happened, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl Log {
+    pub(crate) fn push(&self, what: impl Into<String>) {
+        self.0.lock().expect("is not poisoned").push(what.into());
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("is not poisoned"))
+    }
+}
+
+/// An answer with calls that was played, until the answer to their outputs had ended.
+pub(crate) struct Played {
+    pub(crate) server: Loopback,
+    pub(crate) session: LiveSession,
+    pub(crate) seen: Vec<LiveEvent>,
+}
+
+impl Played {
+    pub(crate) async fn new(
+        tools: impl windlass::IntoTools<()>,
+        reply: Reply,
+        set_up: impl FnOnce(Realtime) -> Realtime,
+    ) -> Self {
+        let server = server([reply]);
+        let agent = Agent::new("desk").tools(tools);
+        let (session, mut events) = enter(set_up(Realtime::new(agent, server.model()))).await;
+        session.say("Go").await.expect("is there");
+        let mut seen = turn(&mut events).await;
+        seen.extend(turn(&mut events).await);
+        one_at_a_time(&server);
+        Self { server, session, seen }
+    }
+
+    /// What the model was told of its calls, in the order in which it was.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let created = self.server.said(Some("conversation.item.create"));
+        let outputs = created.iter().filter(|item| item["item"]["type"] == "function_call_output");
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        outputs
+            .map(|item| format!("{}: {}", text(&item["item"]["call_id"]), text(&item["item"]["output"])))
+            .collect()
+    }
+}

@@ -9,7 +9,7 @@ mod toolset;
 
 pub use handoff::{Handoff, HandoffInput};
 pub use output::OutputType;
-pub use resolved::{Checked, Resolved, SharedReceipts};
+pub use resolved::{Checked, Resolved, SecretsOf, SharedReceipts};
 
 pub(crate) use as_tool::AgentTool;
 pub(crate) use graph::Graph;

@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use windlass_core::{AgentName, Item, RunId};
+use windlass_core::{AgentName, Call, Item, RunId};
 
-use super::{Agent, Graph, Toolset};
-use crate::drive::{Given, Ledger};
+use super::{Agent, Found, Graph, Toolset};
+use crate::drive::{Given, Ledger, Visibility, is_without, without};
 use crate::error::ConfigError;
 use crate::guardrail::{GuardrailError, OutputGuardrail, Verdict, panic_text};
 use crate::model::{Answer, ModelSettings, OfferedTool};
 use crate::run::{Paused, RunBuilder};
 use crate::store::Store;
 use crate::tool::RunContext;
+#[cfg(doc)]
+use crate::tool::Tool;
 
 /// An agent with its instructions, tools and handoffs asked for once. Copies are cheap and stand for the same one.
 pub struct Resolved<C = ()> {
@@ -36,6 +38,17 @@ struct Inner<C> {
 /// The results of idempotent calls that several runs of one conversation share.
 #[derive(Clone, Default)]
 pub struct SharedReceipts(pub(crate) Arc<Ledger>);
+
+/// What may be written down of a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecretsOf {
+    /// The arguments without their secrets, where they have any.
+    pub open_arguments: Option<String>,
+    /// Whether these are arguments whose secrets were left out already, so that the call cannot be made with them.
+    pub are_gone: bool,
+    /// Whether its output is a secret.
+    pub is_output_secret: bool,
+}
 
 /// What one guardrail said.
 #[derive(Debug)]
@@ -129,6 +142,21 @@ impl<C: Send + Sync + 'static> Resolved<C> {
             async { Checked { guardrail: guardrail.name.clone(), verdict: check.await } }
         });
         join_all(checks).await
+    }
+
+    /// What may be written down of a call, where not all of it may: see [`Tool::secret_arguments`].
+    pub fn secrets_of(&self, call: &Call) -> SecretsOf {
+        let Found::Tool(tool) = self.inner.tools.find(call) else { return SecretsOf::default() };
+        let fields = tool.secret_arguments.as_slice();
+        if fields.is_empty() && tool.output_visibility == Visibility::Open {
+            return SecretsOf::default();
+        }
+        let has_fields = !fields.is_empty();
+        SecretsOf {
+            open_arguments: has_fields.then(|| without(&call.arguments, fields)).flatten(),
+            are_gone: has_fields && is_without(&call.arguments, fields),
+            is_output_secret: tool.output_visibility == Visibility::Secret,
+        }
     }
 
     /// A run that carries out the calls of an answer which is there already, and ends when they have settled. No

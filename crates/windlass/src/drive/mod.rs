@@ -54,7 +54,7 @@ use self::secret::Secrets;
 
 pub(crate) use self::given::Given;
 pub(crate) use self::ledger::Ledger;
-pub(crate) use self::secret::Visibility;
+pub(crate) use self::secret::{Visibility, is_without, without};
 pub(crate) use crate::run::Origin;
 
 /// What the drivers of one run share: the run itself and the agents nested in it.

@@ -15,7 +15,7 @@ use windlass_core::{
 use super::lock;
 
 /// What stands in place of a secret.
-pub(super) const SECRET: &str = "[secret]";
+pub(crate) const SECRET: &str = "[secret]";
 
 /// Which calls of a run have secrets, and what may be written of them.
 #[derive(Default)]
@@ -103,7 +103,7 @@ impl Secrets {
 }
 
 /// Arguments without the named fields; without anything, where they are not an object.
-pub(super) fn without(arguments: &str, fields: &[Arc<str>]) -> Option<String> {
+pub(crate) fn without(arguments: &str, fields: &[Arc<str>]) -> Option<String> {
     let mut value: Value = match serde_json::from_str(arguments) {
         Ok(value @ Value::Object(_)) => value,
         _ => return Some(SECRET.to_owned()),
@@ -119,7 +119,7 @@ pub(super) fn without(arguments: &str, fields: &[Arc<str>]) -> Option<String> {
 }
 
 /// Whether the arguments are what was written in place of real ones.
-pub(super) fn is_without(arguments: &str, fields: &[Arc<str>]) -> bool {
+pub(crate) fn is_without(arguments: &str, fields: &[Arc<str>]) -> bool {
     if arguments == SECRET {
         return true;
     }
