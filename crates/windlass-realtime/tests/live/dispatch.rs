@@ -44,7 +44,7 @@ fn ms(ms: u64, key: &str) -> String {
 
 fn middle(fails: Tool, log: &Log) -> (impl IntoTools<()>, Reply) {
     let reply =
-        Reply::call("a", "wait", &ms(5, "")).and_call("b", "fails", "{}").and_call("c", "wait", &ms(5, ""));
+        Reply::call("a", "wait", ms(5, "")).and_call("b", "fails", "{}").and_call("c", "wait", ms(5, ""));
     ((wait("wait", log), fails), reply)
 }
 
@@ -59,10 +59,10 @@ fn settled(seen: &[LiveEvent]) -> Vec<(String, How)> {
 #[tokio::test(start_paused = true)]
 async fn s01_calls_overlap_and_outputs_are_in_the_models_order() {
     let log = Log::default();
-    let reply = Reply::call("a", "wait", &ms(300, "")).and_call("b", "wait", &ms(50, "")).and_call(
+    let reply = Reply::call("a", "wait", ms(300, "")).and_call("b", "wait", ms(50, "")).and_call(
         "c",
         "wait",
-        &ms(100, ""),
+        ms(100, ""),
     );
     let played = Played::new(wait("wait", &log), reply, |realtime| realtime).await;
     assert_eq!(log.take(), ["start a", "start b", "start c", "end b", "end c", "end a"]);
@@ -93,7 +93,7 @@ async fn s02_never_more_bodies_at_once_than_the_limit() {
 #[tokio::test(start_paused = true)]
 async fn s03_one_after_another_where_that_is_wanted() {
     let log = Log::default();
-    let reply = Reply::call("a", "wait", &ms(30, "")).and_call("b", "wait", &ms(5, ""));
+    let reply = Reply::call("a", "wait", ms(30, "")).and_call("b", "wait", ms(5, ""));
     Played::new(wait("wait", &log), reply, |realtime| realtime.concurrency(1)).await;
     assert_eq!(log.take(), ["start a", "end a", "start b", "end b"]);
 }
@@ -106,11 +106,11 @@ async fn s04_every_call_that_started_ends_once_however_it_ends() {
     });
     let late = wait("late", &log).timeout(Duration::from_millis(10)).effect(Effect::Pure);
     let twin = wait("twin", &log).effect(Effect::Idempotent);
-    let reply = Reply::call("a", "wait", &ms(5, ""))
+    let reply = Reply::call("a", "wait", ms(5, ""))
         .and_call("b", "fails", "{}")
-        .and_call("c", "late", &ms(5000, ""))
-        .and_call("d", "twin", &ms(5, ""))
-        .and_call("e", "twin", &ms(5, ""));
+        .and_call("c", "late", ms(5000, ""))
+        .and_call("d", "twin", ms(5, ""))
+        .and_call("e", "twin", ms(5, ""));
     let played = Played::new((wait("wait", &log), fails, late, twin), reply, |realtime| realtime).await;
     let mut ends = settled(&played.seen);
     ends.sort_by(|one, other| one.0.cmp(&other.0));
@@ -148,10 +148,10 @@ async fn s05_a_blocking_body_holds_nobody_up() {
 async fn s06_calls_of_one_key_keep_their_order() {
     let log = Log::default();
     let key = |arguments: &Value| arguments["key"].to_string();
-    let reply = Reply::call("write", "wait", &ms(50, "A")).and_call("read", "wait", &ms(5, "A")).and_call(
+    let reply = Reply::call("write", "wait", ms(50, "A")).and_call("read", "wait", ms(5, "A")).and_call(
         "other",
         "wait",
-        &ms(5, "B"),
+        ms(5, "B"),
     );
     Played::new(wait("wait", &log).conflict(key), reply, |realtime| realtime).await;
     let log = log.take();
@@ -164,7 +164,7 @@ async fn s06_calls_of_one_key_keep_their_order() {
 async fn s07_a_tool_that_is_not_there_is_answered_with_those_that_are() {
     let log = Log::default();
     let off = wait("off", &log).enabled(false);
-    let reply = Reply::call("a", "wait", &ms(1, "")).and_call("b", "gone", "{}").and_call("c", "off", "{}");
+    let reply = Reply::call("a", "wait", ms(1, "")).and_call("b", "gone", "{}").and_call("c", "off", "{}");
     let played = Played::new((wait("wait", &log), off), reply, |realtime| realtime).await;
     let told = played.told();
     assert_eq!((told.len(), told[0].as_str()), (3, "a: a done"), "{told:?}");

@@ -333,7 +333,7 @@ async fn next_turns(session: &LiveSession, turns: usize) {
 async fn s55_secrets_reach_the_body_and_the_model_and_no_journal() {
     let folder = tempfile::tempdir().expect("a folder");
     let (runs, store) = (Arc::default(), Arc::new(MemoryStore::default()));
-    let server = server([Reply::call("a", "pay", &format!("{{\"card\":\"{CARD}\"}}"))]);
+    let server = server([Reply::call("a", "pay", format!("{{\"card\":\"{CARD}\"}}"))]);
     let realtime =
         with_store(pay(&runs), &server, &store).journal(FolderJournal::new(folder.path().to_owned()));
     let session = realtime.connect().await.expect("connects");
@@ -354,7 +354,7 @@ async fn s55_secrets_reach_the_body_and_the_model_and_no_journal() {
 #[tokio::test(start_paused = true)]
 async fn s55_a_call_whose_secrets_were_not_kept_is_not_made_from_the_journal() {
     let (runs, store, journal) = (Arc::default(), Arc::new(MemoryStore::default()), MemoryJournal::default());
-    let first = server([Reply::call("a", "pay", &format!("{{\"card\":\"{CARD}\"}}"))]);
+    let first = server([Reply::call("a", "pay", format!("{{\"card\":\"{CARD}\"}}"))]);
     // Nothing of its runs was stored.
     let session = Realtime::new(pay(&runs), first.model())
         .session_id("talk")
