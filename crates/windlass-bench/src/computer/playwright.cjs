@@ -1,7 +1,7 @@
 // Playwright with a browser that is given, on a page that is given: times in milliseconds, as one line of JSON.
 const { chromium } = require('playwright-core');
 
-const [url, program, rounds] = process.argv.slice(2);
+const [url, program, rounds] = process.argv.slice(-3);
 const times = { start: [], open: [], screenshot: [], click: [], type: [], both: [] };
 const timed = async (name, act) => {
   const begun = performance.now();
