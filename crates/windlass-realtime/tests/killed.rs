@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use windlass::core::{Decision, OutputContent, Reach};
 use windlass::prelude::*;
-use windlass::{SqliteStore, Store};
+use windlass::{Effect, SqliteStore, Store};
 use windlass_realtime::openai::OpenAi;
 use windlass_realtime::testing::{Loopback, Reply};
 use windlass_realtime::{FolderJournal, LiveEvent, LiveItemKind, Realtime, Reconnect};
@@ -50,19 +50,25 @@ fn store(folder: &Path) -> Arc<dyn Store> {
 }
 
 fn effects(folder: &Path) -> usize {
-    std::fs::read_to_string(folder.join("effects")).unwrap_or_default().lines().count()
+    keys(folder).len()
+}
+
+/// The keys under which something was done to the world.
+fn keys(folder: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(folder.join("effects")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
 }
 
 /// A tool that does something to the world, once, and then waits for a file before it says so.
 fn tool(name: &str, folder: &Path) -> Tool {
     let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
     let folder = folder.to_owned();
-    Tool::dynamic(name, "Does something.", schema, move |_, _| {
+    Tool::dynamic(name, "Does something.", schema, move |ctx: ToolContext, _| {
         let folder = folder.clone();
         async move {
             let path = folder.join("effects");
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            writeln!(file.expect("a file"), "done").expect("is written");
+            writeln!(file.expect("a file"), "{}", ctx.idempotency_key()).expect("is written");
             while !folder.join("go").exists() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -72,7 +78,9 @@ fn tool(name: &str, folder: &Path) -> Tool {
 }
 
 fn realtime(folder: &Path) -> Realtime {
-    let agent = Agent::new("desk").tools((tool("haul", folder), tool("gated", folder).approve_always()));
+    let keyed = tool("keyed", folder).effect(Effect::Idempotent);
+    let gated = tool("gated", folder).approve_always();
+    let agent = Agent::new("desk").tools((tool("haul", folder), gated, keyed));
     let address = std::env::var(ADDRESS).expect("an address");
     Realtime::new(agent, OpenAi::at(address))
         .session_id("talk")
@@ -325,4 +333,53 @@ async fn what_another_process_decides_is_seen_by_the_session_that_waits() {
     assert_eq!(effects(folder.path()), 1);
     assert_eq!(outputs(&server), [(1, "the load is up".to_owned())]);
     session.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_in_an_idempotent_tool_it_runs_again_under_the_same_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Loopback::new([Reply::call("c1", "keyed", "{}")]);
+    let (address, _listening) = listen(&server).await;
+    let mut first = Playing::start("begin", folder.path(), &address, "c1");
+    first.until("started c1").await;
+    soon("the effect", || effects(folder.path()) == 1).await;
+    first.kill().await;
+    std::fs::write(folder.path().join("go"), "").expect("is written");
+    let mut second = Playing::start("resume", folder.path(), &address, "c1");
+    second.until("over").await;
+    let keys = keys(folder.path());
+    assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
+    assert_eq!(outputs(&server), [(2, "the load is up".to_owned())]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_decided_while_no_process_lived_counts_and_runs_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("go"), "").expect("is written");
+    let server = Loopback::new([Reply::call("c1", "gated", "{}")]);
+    let (address, _listening) = listen(&server).await;
+    let mut first = Playing::start("begin", folder.path(), &address, "c1");
+    first.until("held c1 Approval").await;
+    // It is told before it is on the disk.
+    let runs = store(folder.path());
+    let is_kept = async {
+        loop {
+            for run in runs.runs().await.expect("is read") {
+                let paused = windlass::store::paused(&*runs, &run.run).await;
+                if paused.is_ok_and(|paused| !paused.pending().is_empty()) {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LONG, is_kept).await.expect("the question is kept");
+    first.kill().await;
+    let mut other = Playing::start("approve", folder.path(), &address, "c1");
+    other.until("over").await;
+    assert!(other.said.contains(&"decided true".to_owned()), "{:?}", other.said);
+    let mut second = Playing::start("resume", folder.path(), &address, "nobody");
+    second.until("over").await;
+    assert!(!second.said.iter().any(|said| said.starts_with("held")), "{:?}", second.said);
+    assert_eq!(effects(folder.path()), 1);
 }

@@ -29,6 +29,9 @@ const MODEL: &str = "gpt-realtime";
 /// The longest message that is taken.
 const LONGEST_MESSAGE: usize = 16 * 1024 * 1024;
 
+/// How much is read at once. It is held for as long as a session lives, and a piece of speech is a few kilobytes.
+const READ_AT_ONCE: usize = 16 * 1024;
+
 /// A model that speaks OpenAI's realtime protocol.
 #[derive(Clone)]
 pub struct OpenAi {
@@ -136,6 +139,7 @@ impl RealtimeModel for OpenAi {
             let request = self.request().await?;
             let stream = self.dial.dial(request.uri()).await?;
             let config = WebSocketConfig::default()
+                .read_buffer_size(READ_AT_ONCE)
                 .max_message_size(Some(LONGEST_MESSAGE))
                 .max_frame_size(Some(LONGEST_MESSAGE));
             let joined = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;

@@ -12,3 +12,4 @@ mod people;
 mod reconnect;
 mod support;
 mod tools;
+mod wire;
