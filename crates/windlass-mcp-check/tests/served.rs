@@ -15,7 +15,7 @@ use windlass::MemoryStore;
 use windlass::core::{HoldReason, Question};
 use windlass::prelude::*;
 use windlass::tool::{Image, Text};
-use windlass_mcp::{Approve, Config, Era, McpServer, ServerConfig, ServerState, Servers};
+use windlass_mcp::{Approve, Config, Era, McpServer, Resource, ServerConfig, ServerState, Servers};
 
 #[derive(Default)]
 struct Till {
@@ -243,7 +243,7 @@ async fn what_a_store_keeps_is_served() {
     let store = Arc::new(MemoryStore::default());
     let (ours, theirs) = tokio::io::duplex(256 * 1024);
     tokio::spawn(server(&till).store(store).serve(tokio::io::split(theirs)));
-    let mut client = ByHand::new(ours).await;
+    let mut client = ByHand::in_era(ours, Era::Legacy).await;
     let kept = client.ask("tools/call", json!({ "name": "snapshot", "arguments": {} })).await;
     let block = &kept["result"]["content"][0];
     assert_eq!((&block["type"], &block["data"]), (&json!("image"), &json!("iVBORw0KGgo=")), "{kept}");
@@ -258,17 +258,58 @@ async fn what_a_store_keeps_is_served() {
     assert_eq!(nothing["error"]["code"], -32002, "{nothing}");
 }
 
-/// A client of the earlier life that asks nobody.
+/// Whoever has subscribed to a resource is told that it has changed, and nobody else is.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_reads_is_told_of_changes() {
+    for era in [Era::Legacy, Era::Modern] {
+        let till = Arc::new(Till::default());
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let shop = server(&till).resource(Resource::text("shop://prices", "prices", "1"));
+        let changes = shop.changes();
+        tokio::spawn(shop.serve(tokio::io::split(theirs)));
+        let mut client = ByHand::in_era(ours, era).await;
+        let unknown = json!({ "uri": "shop://nothing" });
+        match era {
+            Era::Legacy => {
+                assert!(client.ask("resources/subscribe", unknown).await["error"].is_object());
+                client.ask("resources/subscribe", json!({ "uri": "shop://prices" })).await;
+            }
+            Era::Modern => {
+                let wanted = json!({ "notifications": { "resourceSubscriptions": ["shop://prices"] } });
+                client.tell("subscriptions/listen", wanted).await;
+                client.until("notifications/subscriptions/acknowledged").await;
+            }
+        }
+        // It is acknowledged a moment before it is kept.
+        common::until(|| format!("{changes:?}").contains("subscriptions: 1")).await;
+        changes.resource("shop://other").await;
+        changes.resource("shop://prices").await;
+        let told = client.until("notifications/resources/updated").await;
+        assert_eq!(told["params"]["uri"], "shop://prices", "{era:?}: {told}");
+        if era == Era::Legacy {
+            client.ask("resources/unsubscribe", json!({ "uri": "shop://prices" })).await;
+        }
+        drop(client);
+        common::until(|| format!("{changes:?}").contains("subscriptions: 0")).await;
+    }
+}
+
+/// A client that asks nobody.
 struct ByHand {
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     write: WriteHalf<DuplexStream>,
+    era: Era,
     next: u64,
 }
 
 impl ByHand {
-    async fn new(pipe: DuplexStream) -> Self {
+    async fn in_era(pipe: DuplexStream, era: Era) -> Self {
         let (read, write) = tokio::io::split(pipe);
-        let mut client = Self { lines: BufReader::new(read).lines(), write, next: 1 };
+        let mut client = Self { lines: BufReader::new(read).lines(), write, era, next: 1 };
+        if era == Era::Modern {
+            client.ask("server/discover", json!({})).await;
+            return client;
+        }
         let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {},
                             "clientInfo": { "name": "by hand", "version": "1" } });
         client.ask("initialize", hello).await;
@@ -280,15 +321,35 @@ impl ByHand {
         self.write.write_all(format!("{message}\n").as_bytes()).await.expect("it is sent");
     }
 
-    async fn ask(&mut self, method: &str, params: Value) -> Value {
-        let id = self.next;
+    /// Makes a request, and gives its number.
+    async fn tell(&mut self, method: &str, mut params: Value) -> u64 {
+        if self.era == Era::Modern {
+            params["_meta"] = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": { "name": "by hand", "version": "1" },
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+        }
         self.next += 1;
-        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
+        self.send(&json!({ "jsonrpc": "2.0", "id": self.next, "method": method, "params": params })).await;
+        self.next
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.tell(method, params).await;
+        self.come(|message| message["id"] == id).await
+    }
+
+    async fn until(&mut self, method: &str) -> Value {
+        self.come(|message| message["method"] == method).await
+    }
+
+    async fn come(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let line = self.lines.next_line().await.expect("a line").expect("it goes on");
-            let answer: Value = serde_json::from_str(&line).expect("JSON");
-            if answer["id"] == id {
-                return answer;
+            let message: Value = serde_json::from_str(&line).expect("JSON");
+            if is_it(&message) {
+                return message;
             }
         }
     }

@@ -132,9 +132,11 @@ async fn a_run_that_is_cancelled_cancels_its_task() {
     let site = Arc::new(Site::default());
     let (url, _serving) = at_an_address(works(&site, Tasks::Always)).await;
     let (agent, _servers) = foreman(&url, Reply::call("c1", "build", json!({}))).await;
-    let run = agent.run("go");
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let run = agent.run("go").store(store.clone()).run_id("run-1");
     let cancel = run.cancel_handle();
     let running = tokio::spawn(run.into_future());
+    kept(&store).await;
     until(|| site.begun.load(Ordering::SeqCst) == 1).await;
     cancel.now();
     let outcome = running.await.expect("the task ends").expect("it is cancelled");
@@ -168,6 +170,17 @@ async fn a_task_that_waits_outlives_both_its_server_and_its_client() {
     assert_eq!(site.begun.load(Ordering::SeqCst), 1);
 }
 
+/// Waits until a run has its task.
+async fn kept(store: &Arc<dyn Store>) {
+    for _ in 0..3000 {
+        if store.artefact(&"run-1".into(), "mcp-task c1").await.expect("the store answers").is_some() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the task should be kept with the run by now");
+}
+
 /// A process is killed while it follows a task. Whoever recovers its run asks about the same task.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recovered_run_follows_the_same_task() {
@@ -181,16 +194,12 @@ async fn a_recovered_run_follows_the_same_task() {
         .spawn()
         .expect("it starts");
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&file).expect("a store"));
-    let mut waited = 0;
-    while store.artefact(&"run-1".into(), "mcp-task c1").await.expect("the store answers").is_none() {
-        waited += 1;
-        assert!(waited < 3000, "the task is kept with the run");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    kept(&store).await;
     follower.kill().await.expect("it is killed, and cannot do anything about it");
     site.may_end.notify_one();
 
     let agent = builder(&url).await;
+    let mut waited = 0;
     let outcome = loop {
         match agent.recover("run-1", store.clone()).await {
             Ok(outcome) => break outcome,

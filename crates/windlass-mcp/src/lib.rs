@@ -32,7 +32,7 @@ pub use config::{Config, ConfigFileError, Disabled, ServerConfig, Trust};
 pub use names::Naming;
 pub use policy::{Approve, Rule};
 pub use serve::{
-    Argument, Contents, McpServer, Message, Prompt, Resource, ServeError, Tasks, named_question,
+    Argument, Changes, Contents, McpServer, Message, Prompt, Resource, ServeError, Tasks, named_question,
 };
 pub use servers::{Report, ServerReport, ServerState, Servers, ServersError};
 pub use tools::McpTools;

@@ -300,6 +300,7 @@ fn resources(server: McpServer) -> McpServer {
             "Static text",
             "This is the content of the static text resource.",
         ))
+        .resource(Resource::text("test://watched-resource", "Watched text", "Watched."))
         .resource(Resource::base64("test://static-binary", "Static bytes", PICTURE).media_type("image/png"))
         .resource(
             Resource::reading(

@@ -68,7 +68,7 @@ pub(crate) async fn call<C>(
     arguments: Value,
 ) -> Result<CallToolResult, ToolError> {
     if let Some(id) = task::kept(caller.ctx).await? {
-        return task::follow(connection, tool, caller, &id).await;
+        return task::go_on(connection, tool, caller, &id).await;
     }
     let asking = asked(connection, tool, effect, caller, arguments);
     let answer = match caller.within {

@@ -47,26 +47,44 @@ pub(super) async fn begin<C>(
     caller: &Caller<'_, C>,
     id: &str,
 ) -> Result<CallToolResult, ToolError> {
+    let ended = wanted(connection, caller.ctx, id);
     caller.ctx.keep_artefact(&place(caller.ctx), id).await?;
-    follow(connection, tool, caller, id).await
+    follow(connection, tool, caller, id, &ended).await
 }
 
-/// Follows a task until it ends, or its time is over. Where the run is over before, the task is not wanted any more;
-/// where another process goes on with the run, it is.
-pub(super) async fn follow<C>(
+/// Goes on with a task that was kept with the run.
+pub(super) async fn go_on<C>(
     connection: &Arc<Connection>,
     tool: &ToolInfo,
     caller: &Caller<'_, C>,
     id: &str,
 ) -> Result<CallToolResult, ToolError> {
+    let ended = wanted(connection, caller.ctx, id);
+    follow(connection, tool, caller, id, &ended).await
+}
+
+/// Sees to it that a task is not wanted any more where the run is over before it has ended; where another process goes
+/// on with the run, it is. What is given back says whether it has ended.
+fn wanted<C>(connection: &Arc<Connection>, ctx: &ToolContext<C>, id: &str) -> Arc<AtomicBool> {
     let ended = Arc::new(AtomicBool::new(false));
     let at_end = (connection.clone(), id.to_owned(), ended.clone());
-    caller.ctx.at_end(move |leaving| async move {
+    ctx.at_end(move |leaving| async move {
         let (connection, id, ended) = at_end;
         if leaving == Leaving::Over && !ended.load(Ordering::Relaxed) {
             cancel(&connection, &id).await;
         }
     });
+    ended
+}
+
+/// Follows a task until it ends, or its time is over.
+async fn follow<C>(
+    connection: &Connection,
+    tool: &ToolInfo,
+    caller: &Caller<'_, C>,
+    id: &str,
+    ended: &AtomicBool,
+) -> Result<CallToolResult, ToolError> {
     let lasting = connection.config.task_timeout;
     let followed = tokio::time::timeout(lasting, watch(connection, tool, caller, id)).await;
     if let Ok(Err(Stop::Asks(question))) = followed {

@@ -11,9 +11,10 @@ use rmcp::model::{
     CompletionInfo, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult, Implementation,
     ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel,
     PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference,
-    ServerCapabilities, ServerConfig, SetLevelRequestParams, ToolAnnotations, UpdateTaskParams,
+    ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
+    ToolAnnotations, UnsubscribeRequestParams, UpdateTaskParams,
 };
-use rmcp::service::{RequestContext, RoleServer};
+use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
 use serde_json::Value;
 use windlass::Effect;
@@ -25,15 +26,24 @@ pub(super) struct Handler<C> {
     pub(super) served: Arc<Served<C>>,
     /// The least that a client of the earlier life wants to hear.
     level: Mutex<Option<LoggingLevel>>,
+    /// What its subscriptions are known by.
+    number: u64,
 }
 
 impl<C> Handler<C> {
     pub(super) fn new(served: Arc<Served<C>>) -> Self {
-        Self { served, level: Mutex::default() }
+        let number = served.changes.number();
+        Self { served, level: Mutex::default(), number }
     }
 
     pub(super) fn level(&self) -> Option<LoggingLevel> {
         *self.level.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C> Drop for Handler<C> {
+    fn drop(&mut self) {
+        self.served.changes.leave(self.number);
     }
 }
 
@@ -42,7 +52,9 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         let served = &self.served;
         let mut offers = ServerCapabilities::builder().enable_tools().enable_logging().enable_tasks().build();
         if !served.resources.is_empty() || served.store.is_some() {
-            offers.resources = Some(Default::default());
+            let can_change = !served.resources.is_empty();
+            let resources = offers.resources.insert(Default::default());
+            resources.subscribe = can_change.then_some(true);
         }
         if !served.prompts.is_empty() {
             offers.prompts = Some(Default::default());
@@ -150,6 +162,41 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         }
         let place = Some(serde_json::json!({ "uri": uri }));
         Err(ErrorData::resource_not_found(format!("there is nothing at `{uri}`"), place))
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !self.served.resources.iter().any(|resource| resource.is_at(&request.uri)) {
+            return Err(ErrorData::resource_not_found(
+                format!("there is nothing at `{}`", request.uri),
+                None,
+            ));
+        }
+        self.served.changes.subscribe(self.number, request.uri, context.peer)
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.served.changes.unsubscribe(self.number, &request.uri);
+        Ok(())
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        let offers = self.get_info().capabilities;
+        let subscribes = offers.resources.as_ref().is_some_and(|resources| resources.subscribe == Some(true));
+        subscribes.then(|| requested.supported_by(&offers))
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let _until_dropped = self.served.changes.listen(context.sink().clone())?;
+        context.cancelled().await;
+        Ok(())
     }
 
     async fn list_prompts(

@@ -3,6 +3,7 @@
 
 mod ask;
 mod call;
+mod changes;
 mod content;
 mod handler;
 mod http;
@@ -13,6 +14,7 @@ mod task;
 mod tell;
 
 pub use ask::named_question;
+pub use changes::Changes;
 pub use prompt::{Argument, Message, Prompt};
 pub use resource::{Contents, Resource};
 pub use task::Tasks;
@@ -59,6 +61,7 @@ pub struct McpServer<C = ()> {
     prompts: Vec<Prompt>,
     tasks: Tasks,
     tasks_for: BTreeMap<String, Tasks>,
+    changes: Changes,
 }
 
 /// Why serving ended.
@@ -98,6 +101,7 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             prompts: Vec::new(),
             tasks: Tasks::default(),
             tasks_for: BTreeMap::new(),
+            changes: Changes::default(),
         }
     }
 
@@ -141,6 +145,11 @@ impl<C: Send + Sync + 'static> McpServer<C> {
     pub fn resource(mut self, resource: Resource) -> Self {
         self.resources.push(resource);
         self
+    }
+
+    /// Tells clients that a resource has changed; to be kept before serving begins.
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
     }
 
     /// Adds a prompt that clients may ask for.
@@ -204,6 +213,7 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             prompts: self.prompts,
             tasks: self.tasks,
             tasks_for: self.tasks_for,
+            changes: self.changes,
             held: Mutex::default(),
             jobs: Jobs::default(),
         }
@@ -232,6 +242,7 @@ struct Served<C> {
     prompts: Vec<Prompt>,
     tasks: Tasks,
     tasks_for: BTreeMap<String, Tasks>,
+    changes: Changes,
     jobs: Jobs,
     /// Calls that wait for a client to come back with an answer, by the word that it was given.
     held: Mutex<VecDeque<(String, Paused)>>,

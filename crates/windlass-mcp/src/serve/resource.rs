@@ -101,6 +101,11 @@ impl Resource {
         self.uri.contains('{')
     }
 
+    /// Whether an address is one of its.
+    pub(super) fn is_at(&self, uri: &str) -> bool {
+        matched(&self.uri, uri).is_some()
+    }
+
     pub(super) fn listed(&self) -> model::Resource {
         let mut listed = model::Resource::new(&*self.uri, &*self.name);
         listed.description = self.description.clone();
