@@ -257,3 +257,79 @@ fn files_of_others_are_left_alone() {
     own.put([Document::new("a.txt", "something")]).expect("put");
     assert_eq!(own.search("nothing alike").run().expect("searches").hits.len(), 1, "its vectors are used");
 }
+
+#[test]
+fn chunks_follow_structure_and_overlap() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = |name: &str, overlap_tokens| {
+        let chunking = Chunking { max_tokens: 100, overlap_tokens };
+        Index::options().chunking(chunking).open(folder.path().join(name)).expect("opens")
+    };
+    // Lines of ten words, each with a word of its own.
+    let text: String =
+        (0..60).map(|at| format!("unique{at} and nine more words that fill a line\n")).collect();
+    let found = |index: &Index, at: usize| {
+        let found = index.search(format!("unique{at}")).signals(Signals::Words).max_results(50).run();
+        found.expect("searches").hits
+    };
+    let (apart, lapped) = (open("apart.index", 0), open("lapped.index", 50));
+    for index in [&apart, &lapped] {
+        index.put([Document::new("long.txt", text.as_str())]).expect("put");
+    }
+    let times = |index: &Index| (0..60).map(|at| found(index, at).len()).collect::<Vec<_>>();
+    assert!(times(&apart).iter().all(|times| *times == 1), "every line is in one chunk: {:?}", times(&apart));
+    let lapped_times = times(&lapped);
+    assert!(lapped_times.iter().all(|times| (1..=2).contains(times)), "{lapped_times:?}");
+    let twice = lapped_times.iter().filter(|times| **times == 2).count();
+    assert!((20..=50).contains(&twice), "about half of the lines are in two chunks: {lapped_times:?}");
+    assert!(lapped.chunks().expect("counts") > apart.chunks().expect("counts"));
+
+    let section =
+        |name: &str| format!("# {name}\n\n{}\n\n", format!("about {name} in so many words. ").repeat(12));
+    apart.put([Document::new("two.md", section("Pumps") + &section("Valves"))]).expect("put");
+    let hits = apart.search("pumps").signals(Signals::Words).run().expect("searches").hits;
+    assert_eq!(hits[0].place.heading, "Pumps");
+    assert!(hits.iter().all(|hit| !hit.text.contains("Valves")), "a section begins a chunk: {hits:?}");
+}
+
+#[test]
+fn every_filter_says_yes_and_no() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = index(folder.path());
+    index
+        .put([
+            Document::new("a.txt", "harbour").attribute("n", 1).attribute("s", "x").attribute("b", true),
+            Document::new("b.txt", "harbour").attribute("n", 2).attribute("s", "y").attribute("b", false),
+            Document::new("c.txt", "harbour"),
+        ])
+        .expect("put");
+    let both = || [Filter::eq("n", 1), Filter::eq("s", "y")];
+    for (filter, expected) in [
+        (Filter::eq("n", 1), "a"),
+        (Filter::eq("n", "1"), ""),
+        (Filter::eq("b", false), "b"),
+        (Filter::ne("n", 1), "bc"),
+        (Filter::gt("n", 1), "b"),
+        (Filter::gte("n", 1), "ab"),
+        (Filter::lt("n", 2), "a"),
+        (Filter::lte("n", 2), "ab"),
+        (Filter::gt("s", "x"), "b"),
+        (Filter::is_in("s", ["x", "z"]), "a"),
+        (Filter::not_in("s", ["x", "z"]), "bc"),
+        (Filter::and(both()), ""),
+        (Filter::or(both()), "ab"),
+        (Filter::and([Filter::or(both()), Filter::ne("b", true)]), "b"),
+    ] {
+        // The same by its JSON, which is the hosted tool's.
+        let text = serde_json::to_string(&filter).expect("writes");
+        let read: Filter = serde_json::from_str(&text).expect("reads");
+        for filter in [filter, read] {
+            let found = index.search("harbour").filter(filter).run().expect("searches");
+            let mut names: Vec<String> =
+                found.hits.into_iter().map(|hit| hit.name.replace(".txt", "")).collect();
+            names.sort();
+            assert_eq!(names.concat(), expected, "{text}");
+        }
+    }
+    assert!(serde_json::from_str::<Filter>(r#"{"type":"like","key":"n","value":1}"#).is_err());
+}

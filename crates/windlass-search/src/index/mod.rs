@@ -20,6 +20,7 @@ pub use add::{Add, Document};
 pub use options::{IndexOptions, Limits};
 pub use report::{Problem, Progress, Report};
 pub use search::{Found, Hit, Ranking, Search, Signals, Weights};
+#[cfg(feature = "rest")]
 pub(crate) use stores::check;
 pub use stores::{FileInfo, FileStatus, NewStore, StoreInfo, Upload};
 

@@ -126,19 +126,17 @@ fn by_signs(
     most: usize,
 ) -> rusqlite::Result<Vec<Ranked>> {
     let table = SignTable::of(wanted);
-    let mut near = Best::of_any(left_for(most));
+    let mut near = Near::new(left_for(most));
     for (at, segment) in snapshot.segments.iter().enumerate() {
         let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
-        let mut floor = near.floor();
         vectors.by_signs(&table, |chunk, score| {
-            if score > floor && is_allowed(snapshot, at, chunk, allowed) {
+            if score > near.floor && is_allowed(snapshot, at, chunk, allowed) {
                 near.add(snapshot.starts[at] + chunk, score);
-                floor = near.floor();
             }
         });
     }
     let mut best = Best::new(most);
-    for Ranked { slot, .. } in near.in_any_order() {
+    for Ranked { slot, .. } in near.best() {
         let (segment, at) = snapshot.locate(slot);
         let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
         let score = vectors.nearness(at, wanted);
@@ -155,11 +153,46 @@ fn is_allowed(snapshot: &Snapshot, segment: usize, chunk: usize, allowed: &Allow
         && allowed.as_ref().is_none_or(|allowed| allowed.contains(&snapshot.segments[segment].files[chunk]))
 }
 
+/// Some thousands of the best, in no order. Twice as many are gathered before the worse half goes, which takes a fraction
+/// of the time that keeping them in order does.
+struct Near {
+    most: usize,
+    floor: f32,
+    kept: Vec<Ranked>,
+}
+
+impl Near {
+    fn new(most: usize) -> Self {
+        Self { most, floor: f32::NEG_INFINITY, kept: Vec::with_capacity(most * 2) }
+    }
+
+    fn add(&mut self, slot: usize, score: f32) {
+        self.kept.push(Ranked { slot, score });
+        if self.kept.len() >= self.most * 2 {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        if self.kept.len() > self.most {
+            let better = |left: &Ranked, right: &Ranked| {
+                right.score.total_cmp(&left.score).then(left.slot.cmp(&right.slot))
+            };
+            let (_, worst, _) = self.kept.select_nth_unstable_by(self.most - 1, better);
+            self.floor = worst.score;
+            self.kept.truncate(self.most);
+        }
+    }
+
+    fn best(mut self) -> Vec<Ranked> {
+        self.cut();
+        self.kept
+    }
+}
+
 /// The best so far. Of equals, the first is better.
 struct Best {
     most: usize,
-    /// What a chunk must have more of even while there is room.
-    least: f32,
     heap: BinaryHeap<Reverse<Candidate>>,
 }
 
@@ -182,19 +215,14 @@ impl PartialOrd for Candidate {
 
 impl Best {
     fn new(most: usize) -> Self {
-        Self { most: most.max(1), least: 0.0, heap: BinaryHeap::new() }
-    }
-
-    /// For scores that only say about how good something is.
-    fn of_any(most: usize) -> Self {
-        Self { least: f32::NEG_INFINITY, ..Self::new(most) }
+        Self { most: most.max(1), heap: BinaryHeap::new() }
     }
 
     /// What a chunk must have more of to be among the best.
     fn floor(&self) -> f32 {
         match self.heap.peek() {
             Some(Reverse(worst)) if self.heap.len() >= self.most => worst.0.score,
-            _ => self.least,
+            _ => 0.0,
         }
     }
 
@@ -203,7 +231,7 @@ impl Best {
         let candidate = Candidate(Ranked { slot, score });
         match self.heap.peek() {
             Some(Reverse(worst)) if self.heap.len() >= self.most => candidate > *worst,
-            _ => score > self.least,
+            _ => score > 0.0,
         }
     }
 
@@ -212,10 +240,6 @@ impl Best {
             self.heap.pop();
         }
         self.heap.push(Reverse(Candidate(Ranked { slot, score })));
-    }
-
-    fn in_any_order(self) -> impl Iterator<Item = Ranked> {
-        self.heap.into_iter().map(|Reverse(candidate)| candidate.0)
     }
 
     fn in_order(self) -> Vec<Ranked> {

@@ -24,8 +24,8 @@ const NEAR_WEIGHT: f32 = 0.5;
 const PLAIN: f32 = 2.0;
 const FEEDBACK: f32 = 1.0;
 /// How many chunks that are most like a chunk have a say in its score, and how much of one.
-const NEIGHBOURS: usize = 2;
-const NEIGHBOUR_WEIGHT: f32 = 0.15;
+const NEIGHBOURS: usize = 3;
+const NEIGHBOUR_WEIGHT: f32 = 0.1;
 
 /// A search that is put together. See [`Index::search`].
 #[derive(Clone, Debug)]
@@ -337,22 +337,29 @@ impl Look<'_> {
             let (segment, at) = self.snapshot.locate(ranked.slot);
             places.push((segment.vectors(self.db, dimensions)?, at, segment.files[at], ranked.score));
         }
-        for (this, ranked) in ranked[..head].iter_mut().enumerate() {
-            let (Some(vectors), at, file, score) = places[this] else { continue };
-            let mut nearest = [(0.0f32, 0.0f32); NEIGHBOURS];
-            for (other_vectors, other_at, other_file, other_score) in &places {
-                // Pieces of one file are alike whatever they say.
-                let Some(other_vectors) = other_vectors.filter(|_| *other_file != file) else { continue };
-                let nearness = vectors.between(at, other_vectors, *other_at);
-                if let Some(place) = nearest.iter().position(|(known, _)| nearness > *known) {
-                    nearest[place..].rotate_right(1);
-                    nearest[place] = (nearness, *other_score);
-                }
+        let mut nearest = vec![[(0.0f32, 0.0f32); NEIGHBOURS]; head];
+        let mut offer = |to: usize, nearness: f32, score: f32| {
+            let nearest = &mut nearest[to];
+            if let Some(place) = nearest.iter().position(|(known, _)| nearness > *known) {
+                nearest[place..].rotate_right(1);
+                nearest[place] = (nearness, score);
             }
+        };
+        for (this, (vectors, at, file, score)) in places.iter().enumerate() {
+            let Some(vectors) = vectors else { continue };
+            for (more, (others, other_at, other_file, other_score)) in places[this + 1..].iter().enumerate() {
+                // Pieces of one file are alike whatever they say.
+                let Some(others) = others.filter(|_| other_file != file) else { continue };
+                let nearness = vectors.between(*at, others, *other_at);
+                offer(this, nearness, *other_score);
+                offer(this + 1 + more, nearness, *score);
+            }
+        }
+        for (ranked, nearest) in ranked.iter_mut().zip(nearest) {
             let whole: f32 = nearest.iter().map(|(nearness, _)| nearness).sum();
             if whole > 0.0 {
                 let around = nearest.iter().map(|(nearness, score)| nearness * score).sum::<f32>() / whole;
-                ranked.score = score + NEIGHBOUR_WEIGHT * (around - score);
+                ranked.score += NEIGHBOUR_WEIGHT * (around - ranked.score);
             }
         }
         ranked.sort_by(|left, right| right.score.total_cmp(&left.score).then(left.slot.cmp(&right.slot)));

@@ -326,6 +326,7 @@ impl Index {
     }
 
     /// Notes which files were put in together, and gives the note an id.
+    #[cfg(feature = "rest")]
     pub(crate) fn note_batch(&self, files: &[String]) -> Result<String, SearchError> {
         let id = self.fresh_id("vsfb_")?;
         let files = serde_json::to_string(files).unwrap_or_default();
@@ -336,6 +337,7 @@ impl Index {
     }
 
     /// When a batch was made, and its files.
+    #[cfg(feature = "rest")]
     pub(crate) fn batch(&self, id: &str) -> Result<(i64, Vec<String>), SearchError> {
         let found: Option<(i64, String)> = self.inner.read(|db| {
             db.prepare_cached("SELECT created, files FROM batches WHERE id = ?1 AND store = ?2")?
@@ -348,6 +350,7 @@ impl Index {
     }
 
     /// Notes that the store in view was used.
+    #[cfg(feature = "rest")]
     pub(crate) fn note_use(&self) -> Result<(), SearchError> {
         self.inner.write(|db| {
             db.execute("UPDATE stores SET active = ?2 WHERE id = ?1 AND active < ?2", (&*self.store, now()))

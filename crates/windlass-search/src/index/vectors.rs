@@ -85,8 +85,18 @@ impl Vectors {
         let signs = self.signs.get_or_init(|| self.signs());
         let groups = self.dimensions.div_ceil(8);
         for (at, (bits, factor)) in signs.bits.chunks_exact(groups).zip(&signs.factors).enumerate() {
-            let sum: i32 =
-                bits.iter().zip(&table.sums).map(|(bits, sums)| i32::from(sums[usize::from(*bits)])).sum();
+            // Blocks of a fixed size are unrolled, and nothing in them has to be checked.
+            let (blocks, rest) = bits.as_chunks::<8>();
+            let (tables, rest_tables) = table.sums.as_chunks::<8>();
+            let mut sum = 0;
+            for (bits, sums) in blocks.iter().zip(tables) {
+                for at in 0..8 {
+                    sum += i32::from(sums[at][usize::from(bits[at])]);
+                }
+            }
+            for (bits, sums) in rest.iter().zip(rest_tables) {
+                sum += i32::from(sums[usize::from(*bits)]);
+            }
             take(at, sum as f32 * table.scale * factor);
         }
     }

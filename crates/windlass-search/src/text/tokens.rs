@@ -23,7 +23,8 @@ pub(crate) enum Term {
 /// Gives every term of a text, in order. Remembers stems, which most of the time goes into.
 #[derive(Default)]
 pub(crate) struct Analyser {
-    stems: HashMap<String, String>,
+    /// What words become; `None` for those that every text has.
+    stems: HashMap<String, Option<String>>,
     run: Vec<char>,
     word: String,
 }
@@ -88,16 +89,18 @@ impl Analyser {
     }
 
     fn take_word(&mut self, word: &str, take: &mut dyn FnMut(&str, Term)) {
-        if is_stop_word(word) {
-            take(word, Term::Stop);
+        if let Some(known) = self.stems.get(word) {
+            match known {
+                Some(stem) => take(stem, Term::Word),
+                None => take(word, Term::Stop),
+            }
             return;
         }
-        if let Some(stem) = self.stems.get(word) {
-            take(stem, Term::Word);
-            return;
+        let stem = if is_stop_word(word) { None } else { Some(stem(word)) };
+        match &stem {
+            Some(stem) => take(stem, Term::Word),
+            None => take(word, Term::Stop),
         }
-        let stem = stem(word);
-        take(&stem, Term::Word);
         if self.stems.len() >= REMEMBERED {
             self.stems.clear();
         }
