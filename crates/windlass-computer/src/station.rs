@@ -19,8 +19,6 @@ use crate::source::{OnPause, Source};
 
 /// A minute, for counting how fast a run acts.
 const MINUTE: Duration = Duration::from_secs(60);
-/// What the model is told of an action that was to follow one that failed; these words are what models know.
-const NOT_DONE: &str = "Not executed: an earlier computer action in this turn failed.";
 /// How many runs are remembered that wait for a person, for their counts.
 const REMEMBERED: usize = 1024;
 
@@ -47,8 +45,6 @@ pub(crate) struct Station {
     seats: Mutex<Seats>,
     /// Actions taken by runs that left their seat and may come back.
     counts: Mutex<VecDeque<(RunId, u64)>>,
-    /// The last turn of a run in which something was not done.
-    failed: Mutex<VecDeque<(RunId, u32)>>,
 }
 
 impl Station {
@@ -59,8 +55,8 @@ impl Station {
         on_pause: OnPause,
         within: Duration,
     ) -> Arc<Self> {
-        let (seats, counts, failed) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { source, safety, secrets, on_pause, within, seats, counts, failed })
+        let (seats, counts) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { source, safety, secrets, on_pause, within, seats, counts })
     }
 
     /// Says why the actions of a call may not happen; none where they may. Nothing has happened by then.
@@ -72,9 +68,6 @@ impl Station {
     ) -> Result<Option<String>, windlass::StoreError> {
         let display = self.source.display();
         let acting = actions.iter().filter(|action| !action.looks()).count() as u64;
-        if acting > 0 && self.has_failed_in(ctx) {
-            return Ok(Some(NOT_DONE.to_owned()));
-        }
         for (place, action) in actions.iter().enumerate() {
             if let Some(why) = off_screen(action, &display) {
                 return Ok(Some(format!("`actions[{place}]` cannot be done: {why}.")));
@@ -127,16 +120,6 @@ impl Station {
             }
         }
         Ok(None)
-    }
-
-    /// Remembers that a call was not done, so that what the model meant to follow it does not.
-    pub(crate) fn fail<C: Send + Sync + 'static>(&self, ctx: &ToolContext<C>) {
-        put(&mut lock(&self.failed), ctx.run().run_id(), ctx.turn());
-    }
-
-    /// Whether an earlier call of the same turn was not done. The model planned them as one sequence.
-    fn has_failed_in<C: Send + Sync + 'static>(&self, ctx: &ToolContext<C>) -> bool {
-        lock(&self.failed).iter().any(|(run, turn)| run == ctx.run().run_id() && *turn == ctx.turn())
     }
 
     /// The run's seat. The first call of a run takes it, and the run leaves it at its end.
@@ -248,16 +231,12 @@ impl Station {
     }
 
     fn remember(&self, run: &RunId, seat: &Seat) {
-        put(&mut lock(&self.counts), run, seat.taken.load(Ordering::Relaxed));
-    }
-}
-
-/// Puts what is known of a run in place of what was known before, and forgets the oldest.
-fn put<T>(known: &mut VecDeque<(RunId, T)>, run: &RunId, value: T) {
-    known.retain(|(known, _)| known != run);
-    known.push_back((run.clone(), value));
-    if known.len() > REMEMBERED {
-        known.pop_front();
+        let mut counts = lock(&self.counts);
+        counts.retain(|(known, _)| known != run);
+        counts.push_back((run.clone(), seat.taken.load(Ordering::Relaxed)));
+        if counts.len() > REMEMBERED {
+            counts.pop_front();
+        }
     }
 }
 

@@ -227,19 +227,16 @@ impl ComputerTool {
             let station = bodies.clone();
             async move {
                 let (actions, checks) = asked.asks().map_err(ToolError::tell)?;
-                let done = carry_out(&station, &ctx, &actions, &checks).await;
-                if done.is_err() {
-                    station.fail(&ctx);
-                }
-                done
+                carry_out(&station, &ctx, &actions, &checks).await
             }
         })
         .effect_by(|asked: &A| match asked.asks() {
             Ok((actions, _)) if actions.iter().all(Action::looks) => Effect::Pure,
             Ok(_) | Err(_) => Effect::Once,
         })
-        // There is one pointer: calls keep the model's order.
+        // There is one pointer: calls keep the model's order, and what it meant to follow something follows it.
         .conflict(|_: &A| COMPUTER.to_owned())
+        .in_steps()
         // What a provider warns of is asked each time: a decision for good was made before anybody saw the warning.
         .approve_each_when(move |_, asked: &A| {
             let (station, asked) = (rules.clone(), asked.asks());
@@ -259,9 +256,6 @@ impl ComputerTool {
                     Ok((actions, checks)) => station.refuse(&ctx, &actions, &checks).await?,
                     Err(why) => Some(why),
                 };
-                if refused.is_some() {
-                    station.fail(&ctx);
-                }
                 Ok(refused.map_or(ToolVerdict::Allow, ToolVerdict::Reject))
             }
         }));

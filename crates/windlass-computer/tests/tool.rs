@@ -235,8 +235,31 @@ async fn what_was_to_follow_an_action_that_failed_does_not_happen() {
         let (agent, _) = agent(&tool, [turn, call("c4", json!([click(2, 2)])), Reply::text("done")]);
         let outcome = agent.run("go").await.expect("the run ends");
         assert_eq!(paper.lines(), ["click (2, 2) 1"], "the next turn is a new plan");
-        assert!(output(&outcome, "c2").text().contains("an earlier computer action"), "{first}");
+        assert!(output(&outcome, "c2").text().contains("an earlier action"), "{first}");
         assert!(matches!(output(&outcome, "c3"), OutputContent::Parts(_)), "looking is not held back");
+    }
+}
+
+#[tokio::test]
+async fn what_was_to_follow_an_action_that_a_person_rejected_does_not_happen() {
+    let paper = Paper::default();
+    let tool = ComputerTool::given(Arc::new(paper.clone()))
+        .approve_if(|actions| actions.iter().any(|action| matches!(action, Action::Type { .. })));
+    let one = |action: serde_json::Value| json!({ "actions": [action] });
+    let turn = Reply::call("c1", "computer", one(click(1, 1)))
+        .and_call("c2", "computer", one(json!({ "type": "type", "text": "all of it" })))
+        .and_call("c3", "computer", one(json!({ "type": "keypress", "keys": ["ENTER"] })))
+        // Nobody is asked about what cannot happen any more.
+        .and_call("c4", "computer", one(json!({ "type": "type", "text": "yes" })));
+    let (agent, _) = agent(&tool, [turn, Reply::text("done")]);
+    let mut paused = agent.run("go").await.expect("the run pauses").paused().expect("it waits");
+    assert_eq!(paused.pending().len(), 1);
+    paused.reject("c2").expect("a person rejects");
+    let outcome = agent.resume(paused).await.expect("the run ends");
+    assert_eq!(outcome.text(), "done");
+    assert_eq!(paper.lines(), ["click (1, 1) 1"]);
+    for call in ["c3", "c4"] {
+        assert!(output(&outcome, call).text().contains("an earlier action"), "{call}");
     }
 }
 

@@ -273,6 +273,22 @@ impl Run {
     }
 }
 
+impl Run {
+    /// Whether a call that this one follows, nearer or farther, was not done: it failed, was refused or rejected, or
+    /// nobody knows.
+    pub fn is_broken_off(&self, call: &CallId) -> bool {
+        let Some(turn) = self.open_turn() else { return false };
+        let mut slot = turn.slot(call);
+        while let Some(before) = slot.and_then(|slot| turn.slot(slot.planned.after.as_ref()?)) {
+            if matches!(&before.state, SlotState::Settled { how, .. } if !how.is_success()) {
+                return true;
+            }
+            slot = Some(before);
+        }
+        false
+    }
+}
+
 fn step(slot: &Slot, following: Following) -> Option<Step> {
     if slot.is_settled() || slot.waits() {
         return None;

@@ -4,6 +4,8 @@
 pub const REJECTED: &str = "Tool execution was not approved.";
 /// A second handoff in one answer.
 pub const EXTRA_HANDOFF: &str = "Multiple handoffs detected, ignoring this one.";
+/// A call that was to follow one that was not done.
+pub const BROKEN_OFF: &str = "Not executed: an earlier action in this turn failed.";
 /// A call whose run ended before it did.
 pub const CANCELLED: &str = "The call was stopped before it finished.";
 /// An output that a guardrail of the run's output refused.

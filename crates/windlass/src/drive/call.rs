@@ -117,6 +117,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(given) = self.receipt(&work) {
             return self.settle_given(&work, given, Started::No).await;
         }
+        if let Some(given) = self.broken_off(&work) {
+            return self.settle_given(&work, given, Started::No).await;
+        }
         let asks = async {
             match work.ready.shown() {
                 Some(arguments) if step.asks_rule() => {
@@ -168,6 +171,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn run_call(&self, runnable: &Runnable, work: &mut CallWork<'_, C>) -> Result<CallEnd, Halt> {
         if runnable.body() == BodyKind::Agent && self.locked(|run| run.is_running(&work.call)) {
             return self.resume_agent(work).boxed().await;
+        }
+        if let Some(given) = self.broken_off(work) {
+            return self.settle_given(work, given, Started::No).boxed().await;
         }
         let _permit = match &work.ready.tool.permits {
             Some(permits) => match permits.clone().try_acquire_owned() {

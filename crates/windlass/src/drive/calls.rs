@@ -126,7 +126,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             artefacts: self.shared.artefacts.clone(),
             at_end: self.at_end.list(),
             inherited: self.run().inherited().clone(),
-            turn: self.run().turn(),
         });
         Ok(TurnWork { agent, tools, stop, around })
     }

@@ -2,9 +2,11 @@
 
 use std::panic::AssertUnwindSafe;
 
-use windlass_core::{Failure, How, OutputContent, text};
+use windlass_core::{Effect, Failure, How, OutputContent, text};
 
-use crate::tool::{OnFailure, OnTimeout, Say, Tool, ToolContext, ToolError};
+use super::Driver;
+use super::call::CallWork;
+use crate::tool::{OnFailure, OnTimeout, Order, Say, Tool, ToolContext, ToolError};
 
 /// What a call gave, on its way to becoming its output.
 pub(super) struct Given {
@@ -24,6 +26,18 @@ impl Given {
 
     pub(super) fn cancelled() -> Self {
         Self::new(How::Cancelled, text::CANCELLED)
+    }
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// What becomes of a step that acts, where one before it was not done.
+    pub(super) fn broken_off(&self, work: &CallWork<'_, C>) -> Option<Given> {
+        let tool = &work.ready.tool;
+        if tool.order == Order::Apart || tool.effect_of(work.ready.shown()) == Effect::Pure {
+            return None;
+        }
+        let is_broken_off = self.locked(|run| run.is_broken_off(&work.call));
+        is_broken_off.then(|| Given::new(How::Guarded, text::BROKEN_OFF))
     }
 }
 

@@ -84,7 +84,6 @@ pub(crate) struct Around<C> {
     pub(crate) at_end: EndList,
     /// Calls that began in another run, which this one is a fork of.
     pub(crate) inherited: BTreeMap<CallId, RunId>,
-    pub(crate) turn: u32,
 }
 
 /// What a call's context is made of.
@@ -146,11 +145,6 @@ impl<C> ToolContext<C> {
     /// The call's id.
     pub fn call_id(&self) -> &str {
         self.inner.call.as_str()
-    }
-
-    /// Which turn of its run the call is of, from 1.
-    pub fn turn(&self) -> u32 {
-        self.inner.around.turn
     }
 
     /// The tool's identity.

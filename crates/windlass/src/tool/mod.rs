@@ -24,7 +24,7 @@ pub(crate) use arguments::{checked_value, freeze};
 pub(crate) use body::{Body, Prepared, Start};
 pub(crate) use context::{Around, CallFacts, RawArguments};
 pub(crate) use hosted::hosted_server;
-pub(crate) use options::Enabled;
+pub(crate) use options::{Enabled, Order};
 pub(crate) use output::content_of;
 
 use std::any::Any;
@@ -77,6 +77,7 @@ pub struct Tool<C = ()> {
     pub(crate) receipts: Receipts,
     pub(crate) permits: Option<Arc<Semaphore>>,
     pub(crate) conflict: Option<ConflictRule>,
+    pub(crate) order: Order,
     pub(crate) reconcile: Option<options::Reconcile<C>>,
     pub(crate) input_guardrails: Vec<ToolInputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<ToolOutputGuardrail<C>>,
@@ -199,6 +200,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             receipts: Receipts::default(),
             permits: None,
             conflict: None,
+            order: Order::Apart,
             reconcile: None,
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
@@ -496,6 +498,7 @@ impl<C> Clone for Tool<C> {
             receipts: self.receipts,
             permits: self.permits.clone(),
             conflict: self.conflict.clone(),
+            order: self.order,
             reconcile: self.reconcile.clone(),
             input_guardrails: self.input_guardrails.clone(),
             output_guardrails: self.output_guardrails.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use windlass_core::OutputContent;
 
-use super::{RunContext, ToolContext, ToolError};
+use super::{RunContext, Tool, ToolContext, ToolError};
 
 /// What a body's failure means for the run, and what the model is told of it.
 pub enum OnFailure<C = ()> {
@@ -150,5 +150,24 @@ impl<C> Enabled<C> {
             Self::Never => false,
             Self::If(rule) => rule(ctx.clone()).await,
         }
+    }
+}
+
+/// What calls that keep their order are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Each is a call of its own.
+    Apart,
+    /// They are steps of one plan.
+    Steps,
+}
+
+impl<C: Send + Sync + 'static> Tool<C> {
+    /// Calls of one answer that keep their order ([`Tool::conflict`]) are steps of one plan: once one of them failed, was
+    /// refused or was rejected, those after it do not run, and the model is told. Calls that only look run all the same.
+    #[must_use]
+    pub fn in_steps(mut self) -> Self {
+        self.order = Order::Steps;
+        self
     }
 }

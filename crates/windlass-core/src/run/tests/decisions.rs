@@ -288,3 +288,21 @@ fn nested_calls_are_decided_where_they_are() {
     let clerk = decided.child(&"c1".into()).expect("it runs");
     assert_eq!(next(clerk), "calls settle p1 rejected, run p2#1");
 }
+
+#[test]
+fn what_follows_a_call_that_was_not_done_is_broken_off() {
+    let is = |script: &str, call: &str| play(script).is_broken_off(&call.into());
+    let three = "answer c1:transfer c2:transfer c3:transfer c4:look; hold c1";
+    for (then, expected) in [
+        ("", false),
+        ("approve c1; start c1", false),
+        ("approve c1; start c1; settle c1 succeeded", false),
+        ("approve c1; start c1; settle c1 failed", true),
+        ("reject c1; settle c1 rejected", true),
+        ("approve c1; settle c1 guarded", true),
+    ] {
+        let script = format!("{three}; {then}");
+        assert_eq!((is(&script, "c2"), is(&script, "c3")), (expected, expected), "{then}");
+        assert!(!is(&script, "c1") && !is(&script, "c4"), "what follows nothing is not: {then}");
+    }
+}
