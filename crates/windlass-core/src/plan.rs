@@ -1,5 +1,6 @@
 //! From an answer of the model to a plan: which calls there are and what each may do, before any of them does.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -248,8 +249,8 @@ pub fn call_digest(key: &ToolKey, arguments: &str) -> Digest {
     Digest::of_parts(&[&key.text(), arguments])
 }
 
-fn loosely_canonical(arguments: &str) -> String {
-    canonical_text(arguments).unwrap_or_else(|_| arguments.to_owned())
+fn loosely_canonical(arguments: &str) -> Cow<'_, str> {
+    canonical_text(arguments).unwrap_or(Cow::Borrowed(arguments))
 }
 
 fn list(names: &[String]) -> String {

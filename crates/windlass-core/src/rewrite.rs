@@ -1,18 +1,26 @@
 //! From JSON text to canonical text, without a value in between: what calls are made of is read this way.
 //!
+//! What is canonical already is found to be so and not written again; of the rest, what stands is copied in one piece.
 //! What is rare (an escape in a key, a key that comes twice, deep nesting, anything wrong) is left to the way
 //! through a value, which is the rule. So the two cannot differ in what they accept or say.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
 
 use crate::canonical::{canonical, utf16_order, write_number, write_text};
 
-/// Rewrites JSON text in canonical form.
-pub fn canonical_text(text: &str) -> Result<String, serde_json::Error> {
-    let mut rewriter = Rewriter { text, out: Vec::with_capacity(text.len() + 8), ..Rewriter::default() };
-    match rewriter.whole().and_then(|()| String::from_utf8(rewriter.out).ok()) {
-        Some(rewritten) => Ok(rewritten),
-        None => serde_json::from_str::<Value>(text).map(|value| canonical(&value)),
+/// Rewrites JSON text in canonical form, where it is not in it.
+pub fn canonical_text(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
+    let mut rewriter = Rewriter { text, ..Rewriter::default() };
+    match rewriter.whole() {
+        Some(()) if rewriter.kept_from == 0 => Ok(Cow::Borrowed(text)),
+        Some(()) => {
+            rewriter.write_kept(text.len());
+            Ok(Cow::Owned(rewriter.out))
+        }
+        None => serde_json::from_str::<Value>(text).map(|value| Cow::Owned(canonical(&value))),
     }
 }
 
@@ -25,36 +33,36 @@ const PLAIN_DIGITS: usize = 18;
 /// Decimals of up to so many digits read as a double and print as they were.
 const EXACT_DIGITS: usize = 15;
 
-/// The bytes that stand for more than themselves in a string, or may not be in one.
-const ENDS_PLAIN: [bool; 256] = {
-    let mut ends = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        ends[byte] = true;
-        byte += 1;
-    }
-    ends[b'"' as usize] = true;
-    ends[b'\\' as usize] = true;
-    ends
-};
-
 #[derive(Default)]
 struct Rewriter<'a> {
     text: &'a str,
     at: usize,
-    out: Vec<u8>,
+    /// What was written. The text from `kept_from` on follows, as it stands.
+    out: String,
+    kept_from: usize,
     depth: u32,
     /// The members of the objects that are open, the innermost last.
     members: Vec<Member<'a>>,
-    unordered: Vec<u8>,
+    unordered: String,
 }
 
 /// A member of an object.
 struct Member<'a> {
     key: &'a str,
-    /// Where it stands in what was written.
+    /// The beginning of the key, so that most keys are told apart in one look.
+    head: u64,
+    /// Where it stands in what is written.
     from: usize,
     until: usize,
+}
+
+impl Member<'_> {
+    fn order(&self, other: &Self) -> Ordering {
+        match self.head.cmp(&other.head) {
+            unequal if unequal.is_ne() && (self.head | other.head) & HIGH == 0 => unequal,
+            _ => utf16_order(self.key, other.key),
+        }
+    }
 }
 
 impl<'a> Rewriter<'a> {
@@ -68,26 +76,50 @@ impl<'a> Rewriter<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
+    /// The place in what is written that the text has come to.
+    fn written(&self) -> usize {
+        self.out.len() + self.at - self.kept_from
+    }
+
+    fn write_kept(&mut self, until: usize) {
+        if self.out.capacity() == 0 {
+            self.out.reserve(self.text.len() + 8);
+        }
+        self.out.push_str(&self.text[self.kept_from..until]);
+        self.kept_from = until;
+    }
+
+    /// Writes something in place of the text from here on up to where it has come to.
+    fn replace(&mut self, from: usize, with: &str) {
+        self.write_kept(from);
+        self.out.push_str(with);
+        self.kept_from = self.at;
+    }
+
     fn skip_space(&mut self) {
-        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
-            self.at += 1;
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            let from = self.at;
+            while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
+                self.at += 1;
+            }
+            self.replace(from, "");
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Option<()> {
+    /// The next byte that is no space.
+    fn next(&mut self) -> Option<u8> {
         self.skip_space();
-        (self.peek()? == byte).then(|| self.at += 1)
+        self.peek()
     }
 
     fn value(&mut self) -> Option<()> {
-        self.skip_space();
-        match self.peek()? {
+        match self.next()? {
             b'"' => self.string(),
             b'{' => self.nested(Self::object),
             b'[' => self.nested(Self::list),
-            b't' => self.word("true"),
-            b'f' => self.word("false"),
-            b'n' => self.word("null"),
+            b't' => self.word(b"true"),
+            b'f' => self.word(b"false"),
+            b'n' => self.word(b"null"),
             _ => self.number(),
         }
     }
@@ -97,108 +129,96 @@ impl<'a> Rewriter<'a> {
         (self.depth <= DEEPEST).then_some(())?;
         self.at += 1;
         read(self)?;
+        self.at += 1;
         self.depth -= 1;
         Some(())
     }
 
-    fn word(&mut self, word: &str) -> Option<()> {
-        self.text[self.at..].starts_with(word).then_some(())?;
-        self.out.extend_from_slice(word.as_bytes());
-        self.at += word.len();
-        Some(())
+    fn word(&mut self, word: &[u8]) -> Option<()> {
+        self.text.as_bytes()[self.at..].starts_with(word).then(|| self.at += word.len())
     }
 
     fn list(&mut self) -> Option<()> {
-        self.out.push(b'[');
-        self.skip_space();
-        if self.peek()? != b']' {
-            loop {
-                self.value()?;
-                self.skip_space();
-                match self.peek()? {
-                    b',' => self.out.push(b','),
-                    b']' => break,
-                    _ => return None,
-                }
-                self.at += 1;
+        if self.next()? == b']' {
+            return Some(());
+        }
+        loop {
+            self.value()?;
+            match self.next()? {
+                b',' => self.at += 1,
+                b']' => return Some(()),
+                _ => return None,
             }
         }
-        self.at += 1;
-        self.out.push(b']');
-        Some(())
     }
 
     fn object(&mut self) -> Option<()> {
-        self.out.push(b'{');
-        let (first, begin) = (self.members.len(), self.out.len());
+        if self.next()? == b'}' {
+            return Some(());
+        }
+        let (first, begin) = (self.members.len(), self.written());
         let mut is_ordered = true;
-        self.skip_space();
-        if self.peek()? != b'}' {
-            loop {
-                let from = self.out.len();
-                let key = self.key()?;
-                if let Some(before) = self.members[first..].last() {
-                    is_ordered &= utf16_order(before.key, key).is_lt();
-                }
-                self.expect(b':')?;
-                self.out.push(b':');
-                self.value()?;
-                self.members.push(Member { key, from, until: self.out.len() });
-                self.skip_space();
-                match self.peek()? {
-                    b',' => self.out.push(b','),
-                    b'}' => break,
-                    _ => return None,
-                }
-                self.at += 1;
+        loop {
+            self.skip_space();
+            let from = self.written();
+            let key = self.key()?;
+            let mut member = Member { key, head: head(key), from, until: 0 };
+            if let Some(before) = self.members[first..].last() {
+                is_ordered &= before.order(&member).is_lt();
+            }
+            (self.next()? == b':').then(|| self.at += 1)?;
+            self.value()?;
+            member.until = self.written();
+            self.members.push(member);
+            match self.next()? {
+                b',' => self.at += 1,
+                b'}' => break,
+                _ => return None,
             }
         }
-        self.at += 1;
         if !is_ordered {
             self.put_in_order(first, begin)?;
         }
         self.members.truncate(first);
-        self.out.push(b'}');
         Some(())
     }
 
     /// Writes the members of an object again, sorted. A key that comes twice is not for this way.
     fn put_in_order(&mut self, first: usize, begin: usize) -> Option<()> {
+        self.write_kept(self.at);
         let members = &mut self.members[first..];
-        members.sort_unstable_by(|one, other| utf16_order(one.key, other.key));
+        members.sort_unstable_by(Member::order);
         if members.windows(2).any(|two| two[0].key == two[1].key) {
             return None;
         }
         self.unordered.clear();
-        self.unordered.extend_from_slice(&self.out[begin..]);
+        self.unordered.push_str(&self.out[begin..]);
         self.out.truncate(begin);
         for (at, member) in members.iter().enumerate() {
             if at > 0 {
-                self.out.push(b',');
+                self.out.push(',');
             }
-            self.out.extend_from_slice(&self.unordered[member.from - begin..member.until - begin]);
+            self.out.push_str(&self.unordered[member.from - begin..member.until - begin]);
         }
         Some(())
     }
 
     /// A key, which must be plain.
     fn key(&mut self) -> Option<&'a str> {
-        self.skip_space();
         let (token, is_plain) = self.string_token()?;
-        is_plain.then_some(())?;
-        self.out.extend_from_slice(token.as_bytes());
-        Some(&token[1..token.len() - 1])
+        is_plain.then(|| &token[1..token.len() - 1])
     }
 
     fn string(&mut self) -> Option<()> {
+        let from = self.at;
         let (token, is_plain) = self.string_token()?;
-        if is_plain {
-            self.out.extend_from_slice(token.as_bytes());
-        } else {
+        if !is_plain {
             let text: String = serde_json::from_str(token).ok()?;
             let mut written = String::with_capacity(token.len());
             write_text(&text, &mut written);
-            self.out.extend_from_slice(written.as_bytes());
+            if written != token {
+                self.replace(from, &written);
+            }
         }
         Some(())
     }
@@ -208,8 +228,7 @@ impl<'a> Rewriter<'a> {
         let (begin, mut is_plain) = (self.at, true);
         (self.peek()? == b'"').then(|| self.at += 1)?;
         loop {
-            let rest = &self.text.as_bytes()[self.at..];
-            self.at += rest.iter().position(|byte| ENDS_PLAIN[usize::from(*byte)])?;
+            self.at += plain_len(self.text.as_bytes().get(self.at..)?)?;
             match self.peek()? {
                 b'"' => break,
                 b'\\' => {
@@ -218,29 +237,68 @@ impl<'a> Rewriter<'a> {
                 }
                 _ => return None,
             }
-            // After a backslash there may be no more text, or the middle of a character.
-            (self.at <= self.text.len()).then_some(())?;
         }
         self.at += 1;
+        // After a backslash there may be the middle of a character.
         Some((self.text.get(begin..self.at)?, is_plain))
     }
 
     fn number(&mut self) -> Option<()> {
         let rest = &self.text.as_bytes()[self.at..];
         let is_part = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-        let end = rest.iter().take_while(|byte| is_part(byte)).count();
-        let token = self.text.get(self.at..self.at + end)?;
+        let end = rest.iter().position(|byte| !is_part(byte)).unwrap_or(rest.len());
+        let (from, token) = (self.at, self.text.get(self.at..self.at + end)?);
         self.at += end;
         match plain_number(token.as_bytes()) {
-            Some(len) => self.out.extend_from_slice(&token.as_bytes()[..len]),
+            Some(len) if len == end => {}
+            Some(len) => self.replace(from + len, ""),
             None => {
                 let number: Number = serde_json::from_str(token).ok()?;
                 let mut written = String::new();
                 write_number(&number, &mut written);
-                self.out.extend_from_slice(written.as_bytes());
+                if written != token {
+                    self.replace(from, &written);
+                }
             }
         }
         Some(())
+    }
+}
+
+/// A one in every byte, and the highest bit of every byte.
+const ONES: u64 = u64::MAX / 255;
+const HIGH: u64 = ONES << 7;
+
+/// How many bytes stand for themselves in a string, from the first on. None where nothing ends them.
+fn plain_len(bytes: &[u8]) -> Option<usize> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let ends = ends_plain(u64::from_le_bytes(*word));
+        if ends != 0 {
+            return Some(at * 8 + ends.trailing_zeros() as usize / 8);
+        }
+    }
+    let at = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' '))?;
+    Some(words.len() * 8 + at)
+}
+
+/// The lowest bit that is set is in the first byte that stands for more than itself in a string, or may not be in one.
+fn ends_plain(word: u64) -> u64 {
+    let below = |word: u64, byte: u8| word.wrapping_sub(ONES * u64::from(byte)) & !word;
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (is(b'"') | is(b'\\') | below(word, b' ')) & HIGH
+}
+
+/// The first eight bytes of a key as a number that is ordered as they are.
+fn head(key: &str) -> u64 {
+    let key = key.as_bytes();
+    match key.first_chunk::<8>() {
+        Some(head) => u64::from_be_bytes(*head),
+        None => {
+            let mut head = [0; 8];
+            head[..key.len()].copy_from_slice(key);
+            u64::from_be_bytes(head)
+        }
     }
 }
 

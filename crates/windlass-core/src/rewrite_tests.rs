@@ -9,7 +9,7 @@ fn through_value(text: &str) -> Result<String, String> {
 }
 
 fn rewritten(text: &str) -> Result<String, String> {
-    canonical_text(text).map_err(|error| error.to_string())
+    canonical_text(text).map(Cow::into_owned).map_err(|error| error.to_string())
 }
 
 /// Whether text takes the short way.

@@ -270,7 +270,7 @@ fn read<C: Send + Sync + 'static>(
 ) -> (FoundTool, Ready<C>) {
     let frozen = freeze(written);
     let text: Arc<str> = match &frozen {
-        Ok(frozen) => frozen.as_str().into(),
+        Ok(frozen) => (&**frozen).into(),
         Err(_) => written.into(),
     };
     let mut value = None;

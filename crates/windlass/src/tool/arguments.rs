@@ -1,5 +1,6 @@
 //! Freezing arguments: what the model wrote becomes one canonical text, or a message that says what is wrong.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 
 use serde::de::DeserializeOwned;
@@ -31,7 +32,7 @@ pub(crate) fn checked_value(frozen: &str, shape: &Value) -> Result<Value, String
 
 /// Freezes what the model wrote. The body never sees anything else, so what was shown, decided, recorded and
 /// run is the same. Some providers write nothing at all for a call without arguments.
-pub(crate) fn freeze(raw: &str) -> Result<String, String> {
+pub(crate) fn freeze(raw: &str) -> Result<Cow<'_, str>, String> {
     if raw.len() > LONGEST {
         return Err(format!("`arguments` must be at most {LONGEST} bytes long, is {} bytes long", raw.len()));
     }
