@@ -51,7 +51,25 @@ impl<V> CallMap<V> {
         }
     }
 
-    fn place(&self, call: &CallId) -> Option<usize> {
+    /// Makes room for so many more.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.entries.reserve_exact(more);
+        let len = self.entries.len() + more;
+        if len > FEW && len * 2 > self.table.len() {
+            self.lay_out(len);
+        }
+    }
+
+    /// Forgets all but the first so many.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.entries.truncate(len);
+        if !self.table.is_empty() {
+            self.lay_out(len);
+        }
+    }
+
+    /// Where a call stands in the order in which they came.
+    pub(crate) fn place(&self, call: &CallId) -> Option<usize> {
         if self.table.is_empty() {
             return self.entries.iter().position(|(known, _)| known == call);
         }
@@ -67,14 +85,20 @@ impl<V> CallMap<V> {
 
     /// Lets the entry at a place be found, in a table that is at most half full.
     fn enter(&mut self, at: usize) {
-        if self.entries.len() <= FEW {
+        if self.table.is_empty() && self.entries.len() <= FEW {
             return;
         }
         if self.entries.len() * 2 > self.table.len() {
-            self.table = vec![0; (self.entries.len() * 4).next_power_of_two()];
-            (0..at).for_each(|at| self.mark(at));
+            self.lay_out(self.entries.len());
+        } else {
+            self.mark(at);
         }
-        self.mark(at);
+    }
+
+    /// Makes a table for so many, and lets all entries be found in it.
+    fn lay_out(&mut self, len: usize) {
+        self.table = vec![0; (len * 4).next_power_of_two()];
+        (0..self.entries.len()).for_each(|at| self.mark(at));
     }
 
     fn mark(&mut self, at: usize) {
@@ -142,6 +166,28 @@ mod tests {
         assert_eq!(map.get(&"".into()), None);
         map.insert("call_17".into(), 99);
         assert_eq!((map.get(&"call_17".into()), map.len()), (Some(&99), 5_000));
+        map.truncate(17);
+        assert_eq!((map.get(&"call_17".into()), map.get(&"call_16".into())), (None, Some(&16)));
+        map.reserve(2_000);
+        map.insert("call_17".into(), 1);
+        assert_eq!((map.get(&"call_17".into()), map.get(&"call_3".into())), (Some(&1), Some(&3)));
+    }
+
+    #[test]
+    fn room_that_was_made_is_filled() {
+        let mut map = CallMap::default();
+        map.insert("call_0".into(), 0);
+        map.reserve(20);
+        (1..20).for_each(|number| map.insert(CallId::from(format!("call_{number}")), number));
+        assert!((0..20).all(|number| map.get(&format!("call_{number}").into()) == Some(&number)));
+    }
+
+    #[test]
+    fn few_can_be_forgotten_too() {
+        let mut map = CallMap::default();
+        (0..5).for_each(|number| map.insert(CallId::from(format!("call_{number}")), number));
+        map.truncate(2);
+        assert_eq!((map.len(), map.get(&"call_1".into()), map.get(&"call_2".into())), (2, Some(&1), None));
     }
 
     #[test]

@@ -33,9 +33,9 @@ pub struct Record {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Entry {
     /// The run began.
-    Started(Started),
+    Started(Box<Started>),
     /// The model answered, and its calls were planned.
-    Answered(Answered),
+    Answered(Box<Answered>),
     /// The model answered with something that cannot be carried out. None of it ran.
     AnswerRefused(AnswerRefused),
     /// A request to the model failed.

@@ -171,8 +171,11 @@ pub fn plan(
     seen: &CallMap<Digest>,
     mut lookup: impl FnMut(&Call) -> Lookup,
 ) -> Result<Plan, Misbehaviour> {
-    let mut plan = Plan { items: Vec::with_capacity(items.len()), ..Plan::default() };
+    let count = items.iter().filter(|item| matches!(***item, Item::Call(_))).count();
+    let mut plan =
+        Plan { items: Vec::with_capacity(items.len()), calls: Vec::with_capacity(count), repeated: 0 };
     let mut fresh: CallMap<Digest> = CallMap::default();
+    fresh.reserve(count);
     let mut last_of_conflict: BTreeMap<String, CallId> = BTreeMap::new();
     let mut has_handoff = false;
     // An id that stands for two calls makes the answer unreadable, so that is looked for to the end.

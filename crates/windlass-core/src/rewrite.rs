@@ -18,7 +18,8 @@ pub fn canonical_text(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
         Some(()) if rewriter.kept_from == 0 => Ok(Cow::Borrowed(text)),
         Some(()) => {
             rewriter.write_kept(text.len());
-            Ok(Cow::Owned(rewriter.out))
+            // It is made of whole pieces of text.
+            Ok(Cow::Owned(String::from_utf8(rewriter.out).unwrap_or_default()))
         }
         None => serde_json::from_str::<Value>(text).map(|value| Cow::Owned(canonical(&value))),
     }
@@ -38,12 +39,12 @@ struct Rewriter<'a> {
     text: &'a str,
     at: usize,
     /// What was written. The text from `kept_from` on follows, as it stands.
-    out: String,
+    out: Vec<u8>,
     kept_from: usize,
     depth: u32,
     /// The members of the objects that are open, the innermost last.
     members: Vec<Member<'a>>,
-    unordered: String,
+    unordered: Vec<u8>,
 }
 
 /// A member of an object.
@@ -85,14 +86,14 @@ impl<'a> Rewriter<'a> {
         if self.out.capacity() == 0 {
             self.out.reserve(self.text.len() + 8);
         }
-        self.out.push_str(&self.text[self.kept_from..until]);
+        self.out.extend_from_slice(&self.text.as_bytes()[self.kept_from..until]);
         self.kept_from = until;
     }
 
     /// Writes something in place of the text from here on up to where it has come to.
     fn replace(&mut self, from: usize, with: &str) {
         self.write_kept(from);
-        self.out.push_str(with);
+        self.out.extend_from_slice(with.as_bytes());
         self.kept_from = self.at;
     }
 
@@ -161,8 +162,7 @@ impl<'a> Rewriter<'a> {
         loop {
             self.skip_space();
             let from = self.written();
-            let key = self.key()?;
-            let mut member = Member { key, head: head(key), from, until: 0 };
+            let mut member = self.member(from)?;
             if let Some(before) = self.members[first..].last() {
                 is_ordered &= before.order(&member).is_lt();
             }
@@ -188,31 +188,39 @@ impl<'a> Rewriter<'a> {
         self.write_kept(self.at);
         let members = &mut self.members[first..];
         members.sort_unstable_by(Member::order);
-        if members.windows(2).any(|two| two[0].key == two[1].key) {
+        if members.windows(2).any(|two| two[0].head == two[1].head && two[0].key == two[1].key) {
             return None;
         }
         self.unordered.clear();
-        self.unordered.push_str(&self.out[begin..]);
-        self.out.truncate(begin);
-        for (at, member) in members.iter().enumerate() {
-            if at > 0 {
-                self.out.push(',');
-            }
-            self.out.push_str(&self.unordered[member.from - begin..member.until - begin]);
+        self.unordered.reserve(self.out.len() - begin + 1);
+        for member in members {
+            self.unordered.extend_from_slice(&self.out[member.from..member.until]);
+            self.unordered.push(b',');
         }
+        self.unordered.pop();
+        self.out[begin..].copy_from_slice(&self.unordered);
         Some(())
     }
 
-    /// A key, which must be plain.
-    fn key(&mut self) -> Option<&'a str> {
-        let (token, is_plain) = self.string_token()?;
-        is_plain.then(|| &token[1..token.len() - 1])
+    /// The beginning of a member, up to the end of its key, which must be plain.
+    fn member(&mut self, from: usize) -> Option<Member<'a>> {
+        (self.peek()? == b'"').then_some(())?;
+        let begin = self.at + 1;
+        let rest = &self.text.as_bytes()[begin..];
+        let len = plain_len(rest)?;
+        (rest[len] == b'"').then_some(())?;
+        self.at = begin + len + 1;
+        Some(Member { key: &self.text[begin..begin + len], head: head(rest, len), from, until: 0 })
     }
 
     fn string(&mut self) -> Option<()> {
         let from = self.at;
-        let (token, is_plain) = self.string_token()?;
-        if !is_plain {
+        let rest = &self.text.as_bytes()[from + 1..];
+        let len = plain_len(rest)?;
+        if rest[len] == b'"' {
+            self.at = from + len + 2;
+        } else {
+            let token = self.escaped()?;
             let text: String = serde_json::from_str(token).ok()?;
             let mut written = String::with_capacity(token.len());
             write_text(&text, &mut written);
@@ -223,24 +231,21 @@ impl<'a> Rewriter<'a> {
         Some(())
     }
 
-    /// A string with its quotes, and whether it is without escapes.
-    fn string_token(&mut self) -> Option<(&'a str, bool)> {
-        let (begin, mut is_plain) = (self.at, true);
-        (self.peek()? == b'"').then(|| self.at += 1)?;
+    /// A string with its quotes.
+    fn escaped(&mut self) -> Option<&'a str> {
+        let begin = self.at;
+        self.at += 1;
         loop {
             self.at += plain_len(self.text.as_bytes().get(self.at..)?)?;
             match self.peek()? {
                 b'"' => break,
-                b'\\' => {
-                    is_plain = false;
-                    self.at += 2;
-                }
+                b'\\' => self.at += 2,
                 _ => return None,
             }
         }
         self.at += 1;
         // After a backslash there may be the middle of a character.
-        Some((self.text.get(begin..self.at)?, is_plain))
+        self.text.get(begin..self.at)
     }
 
     fn number(&mut self) -> Option<()> {
@@ -270,6 +275,7 @@ const ONES: u64 = u64::MAX / 255;
 const HIGH: u64 = ONES << 7;
 
 /// How many bytes stand for themselves in a string, from the first on. None where nothing ends them.
+#[inline]
 fn plain_len(bytes: &[u8]) -> Option<usize> {
     let (words, rest) = bytes.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
@@ -289,17 +295,13 @@ fn ends_plain(word: u64) -> u64 {
     (is(b'"') | is(b'\\') | below(word, b' ')) & HIGH
 }
 
-/// The first eight bytes of a key as a number that is ordered as they are.
-fn head(key: &str) -> u64 {
-    let key = key.as_bytes();
-    match key.first_chunk::<8>() {
+/// The first eight bytes of a key of this length as a number that is ordered as they are.
+fn head(key: &[u8], len: usize) -> u64 {
+    let head = match key.first_chunk::<8>() {
         Some(head) => u64::from_be_bytes(*head),
-        None => {
-            let mut head = [0; 8];
-            head[..key.len()].copy_from_slice(key);
-            u64::from_be_bytes(head)
-        }
-    }
+        None => key[..len].iter().fold(0, |head, byte| (head << 8) | u64::from(*byte)) << (64 - 8 * len.max(1)),
+    };
+    if len < 8 { head & !(u64::MAX >> (8 * len)) } else { head }
 }
 
 /// How much of a number is its canonical form, where it is a beginning of it. None where that takes more than a

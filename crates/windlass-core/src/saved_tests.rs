@@ -16,7 +16,7 @@ fn journal() -> Vec<Record> {
         origin: None,
     };
     let finished = Finished { output: "done".into(), message: None };
-    [Entry::Started(started), Entry::WentOn, Entry::Finished(finished)]
+    [Entry::Started(started.into()), Entry::WentOn, Entry::Finished(finished)]
         .into_iter()
         .enumerate()
         .map(|(seq, entry)| Record { seq: seq as u64, at: Timestamp(7), path: vec![], entry })

@@ -143,7 +143,7 @@ impl Audit {
         self.follow(&record.path, &record.entry)?;
         let illegal = |why| Broken::new(format!("it does not replay: {why}"));
         match (&mut self.run, &record.entry) {
-            (run @ None, Entry::Started(started)) => *run = Some(Run::start(started.clone())),
+            (run @ None, Entry::Started(started)) => *run = Some(Run::start((**started).clone())),
             (None, _) => return Err(Broken::new("the journal does not begin with a start")),
             (Some(run), entry) => {
                 run.apply_at(&record.path, entry).map_err(illegal)?;

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::slot::{Slot, SlotState, Turn};
 use super::{Candidate, CandidateSource, End, Part, Phase, Produced, Run, text};
-use crate::calls::CallMap;
 use crate::canonical::Digest;
-use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Entry, HandedOff, How, Started};
+use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Entry, HandedOff, How};
 use crate::failure::Failure;
 use crate::id::{AgentName, CallId};
 use crate::item::{Handoff, Item, Output, OutputContent, OutputStatus, Role};
@@ -92,7 +91,7 @@ impl Run {
             return Err(Illegal::Over);
         }
         match entry {
-            Entry::Started(Started { .. }) => {
+            Entry::Started(_) => {
                 return Err(Illegal::OutOfPlace { entry: "started", why: "the run has begun" });
             }
             Entry::Answered(answered) => self.answered(answered)?,
@@ -186,16 +185,15 @@ impl Run {
         if answered.agent != self.agent {
             return out_of_place("another agent is current");
         }
-        if let Some(why) = self.misplanned(&answered.calls) {
+        let seen = self.seen.len();
+        if let Err(why) = self.see(&answered.calls) {
+            self.seen.truncate(seen);
             return out_of_place(why);
         }
         self.turn += 1;
         self.before_answer = (self.history.len(), self.produced.len());
         self.usage.add(&answered.usage);
         self.last_response_id.clone_from(&answered.response_id);
-        for planned in &answered.calls {
-            self.seen.insert(planned.call.clone(), planned.digest);
-        }
         let mut planned = answered.calls.iter();
         for item in &answered.items {
             let part = match &**item {
@@ -215,7 +213,7 @@ impl Run {
         self.count_repeats(answered);
         let calls = answered.items.iter().filter(|item| matches!(***item, Item::Call(_)));
         let slots = answered.calls.iter().cloned().zip(calls.cloned());
-        let mut turn = Turn::new(answered.agent.clone(), answered.after.clone(), slots);
+        let mut turn = Turn::new(answered.agent.clone(), answered.after.clone(), answered.calls.len(), slots);
         for slot in &mut turn.slots {
             let standing = self.standing.get(&(answered.agent.clone(), slot.planned.key.clone()));
             if let Some(verdict) = standing {
@@ -227,21 +225,23 @@ impl Run {
         Ok(())
     }
 
-    /// What keeps every call of a plan from having one output in the end, if anything does.
-    fn misplanned(&self, calls: &[Planned]) -> Option<&'static str> {
-        let mut before = CallMap::default();
+    /// Takes the calls of a plan in, unless something keeps every one of them from having one output in the end.
+    fn see(&mut self, calls: &[Planned]) -> Result<(), &'static str> {
+        let first = self.seen.len();
         let mut handoffs = 0;
+        self.seen.reserve(calls.len());
         for planned in calls {
-            if planned.after.as_ref().is_some_and(|after| !before.contains(after)) {
-                return Some("a call is to follow one that does not come before it");
+            let comes_before = |after| self.seen.place(after).is_some_and(|place| place >= first);
+            if planned.after.as_ref().is_some_and(|after| !comes_before(after)) {
+                return Err("a call is to follow one that does not come before it");
             }
-            if self.seen.contains(&planned.call) || before.contains(&planned.call) {
-                return Some("a call id stands for two calls");
+            if self.seen.contains(&planned.call) {
+                return Err("a call id stands for two calls");
             }
-            before.insert(planned.call.clone(), ());
+            self.seen.insert(planned.call.clone(), planned.digest);
             handoffs += u32::from(matches!(planned.work, Work::Handoff { .. }));
         }
-        (handoffs > 1).then_some("control can pass to one agent only")
+        if handoffs > 1 { Err("control can pass to one agent only") } else { Ok(()) }
     }
 
     fn count_repeats(&mut self, answered: &Answered) {

@@ -69,7 +69,7 @@ impl Replay {
         if first.seq != 0 || !first.path.is_empty() {
             return Err(ReplayError::NoStart);
         }
-        let run = Run::start(started.clone());
+        let run = Run::start((**started).clone());
         Ok(Self { run, receipts: BTreeMap::new(), usage: Usage::default(), next_seq: 1 })
     }
 

@@ -103,21 +103,21 @@ impl Turn {
     pub(super) fn new(
         agent: AgentName,
         after: AfterTools,
+        count: usize,
         calls: impl Iterator<Item = (Planned, Arc<Item>)>,
     ) -> Self {
-        let slots: Vec<Slot> = calls
-            .map(|(planned, item)| Slot {
-                planned,
-                item,
-                state: SlotState::Open,
-                decided: None,
-                is_covered: false,
-                child: None,
-                replies: Vec::new(),
-            })
-            .collect();
+        let mut slots = Vec::with_capacity(count);
+        slots.extend(calls.map(|(planned, item)| Slot {
+            planned,
+            item,
+            state: SlotState::Open,
+            decided: None,
+            is_covered: false,
+            child: None,
+            replies: Vec::new(),
+        }));
         let unsettled =
-            slots.iter().filter(|slot| !matches!(slot.planned.work, Work::Handoff { .. })).count();
+            slots.iter().filter(|slot: &&Slot| !matches!(slot.planned.work, Work::Handoff { .. })).count();
         Self { agent, slots, after, places: Places::default(), unsettled }
     }
 

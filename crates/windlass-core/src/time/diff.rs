@@ -129,7 +129,7 @@ fn bare(started: &Started, run: Option<&RunId>) -> Started {
 /// The fields of a record that are compared.
 fn fields_of(record: &Record, run: Option<&RunId>) -> Value {
     let entry = match &record.entry {
-        Entry::Started(started) => Entry::Started(bare(started, run)),
+        Entry::Started(started) => Entry::Started(bare(started, run).into()),
         entry => entry.clone(),
     };
     let mut fields = serde_json::to_value(entry).unwrap_or_default();

@@ -106,7 +106,7 @@ impl Change {
     fn entry(self, run: &Run, last: &Record) -> Option<(Vec<CallId>, Entry)> {
         match self {
             Self::None => None,
-            Self::Answer(answered) => Some((last.path.clone(), Entry::Answered(*answered))),
+            Self::Answer(answered) => Some((last.path.clone(), Entry::Answered(answered))),
             Self::Output { call, how, output } => {
                 let settled = CallSettled::new(call.call().clone(), how, output);
                 Some((call.within().to_vec(), Entry::CallSettled(settled)))

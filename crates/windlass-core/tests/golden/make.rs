@@ -46,7 +46,7 @@ impl Journal {
 
     fn from(started: Started) -> Self {
         let run = Run::start(started.clone());
-        let first = Record { seq: 0, at: time_of(0), path: vec![], entry: Entry::Started(started) };
+        let first = Record { seq: 0, at: time_of(0), path: vec![], entry: Entry::Started(started.into()) };
         Self { records: vec![first], run }
     }
 
@@ -75,7 +75,7 @@ impl Journal {
         let usage = Usage { cached_tokens: 3, reasoning_tokens: 2, ..Usage::tokens(20, 7) };
         self.add_in(
             path,
-            Entry::Answered(Answered {
+            Entry::Answered(Box::new(Answered {
                 agent,
                 items,
                 calls,
@@ -85,7 +85,7 @@ impl Journal {
                 response_id,
                 request_id: None,
                 model: None,
-            }),
+            })),
         );
     }
 
@@ -222,7 +222,7 @@ fn nested() -> Vec<Record> {
     journal.answer(vec![call("c1", "books", json!({ "input": "Settle invoice 9." }))]);
     journal.add(start("c1"));
     let inner = Started { max_turns: None, ..started("run-nested/c1", "clerk", "Settle invoice 9.") };
-    journal.add_in(&["c1"], Entry::Started(inner));
+    journal.add_in(&["c1"], Entry::Started(inner.into()));
     let pay = call("p1", "pay", json!({ "to": "Bo", "cents": 900 }));
     journal.answer_in(&["c1"], vec![pay], AfterTools::RunAgain);
     journal.add_in(&["c1"], hold("p1", HoldReason::Approval));
@@ -403,7 +403,7 @@ fn failures() -> Vec<Record> {
         let (id, agent) = (id_of(at), AgentName::from("clerk"));
         journal.add(start(&id));
         let inner = started(&format!("run-failures/{id}"), "clerk", &at.to_string());
-        journal.add_in(&[&id], Entry::Started(inner));
+        journal.add_in(&[&id], Entry::Started(inner.into()));
         if let Failure::Misbehaviour(_) = failure {
             let items = vec![Arc::new(call("", "look", json!({})))];
             let refused = AnswerRefused { agent, items, usage: Usage::unknown() };

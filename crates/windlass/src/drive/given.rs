@@ -42,7 +42,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Ok(Plan { items, calls, repeated }) => {
                 self.tools = Some(tools);
                 self.shown.clear();
-                self.record(Entry::Answered(Answered {
+                let answered = Answered {
                     agent: name,
                     items,
                     calls,
@@ -52,8 +52,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     response_id: answer.response_id,
                     request_id: answer.request_id,
                     model: answer.model,
-                }))
-                .await?;
+                };
+                self.record(Entry::Answered(answered.into())).await?;
                 self.emitter.settled().await;
                 Ok(())
             }

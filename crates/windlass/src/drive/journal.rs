@@ -79,7 +79,7 @@ impl Journal {
             None => None,
         };
         let journal = Self { owned, clock, sequence: Arc::default(), written: Mutex::default() };
-        journal.append(&[], Entry::Started(started)).await?;
+        journal.append(&[], Entry::Started(started.into())).await?;
         Ok(journal)
     }
 

@@ -67,18 +67,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.tools = Some(tools);
                 self.shown.clear();
                 let agent = name;
-                self.record(Entry::Answered(Answered {
-                    agent,
-                    items,
-                    calls,
-                    repeated,
-                    after,
-                    usage,
-                    response_id,
-                    request_id,
-                    model,
-                }))
-                .await?;
+                let answered =
+                    Answered { agent, items, calls, repeated, after, usage, response_id, request_id, model };
+                self.record(Entry::Answered(answered.into())).await?;
                 // What a watcher was shown it may still stop, before any of it takes effect.
                 self.emitter.settled().await;
                 self.check_loop().await

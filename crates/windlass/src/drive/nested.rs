@@ -45,7 +45,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             origin: None,
         };
         let run = Run::start(started.clone());
-        self.shared.journal.append(&self.path_of(work), Entry::Started(started)).await?;
+        self.shared.journal.append(&self.path_of(work), Entry::Started(started.into())).await?;
         self.drive_agent(run, nested, work).await
     }
 

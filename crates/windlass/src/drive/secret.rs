@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use windlass_core::{
-    Answered, Call, CallId, CallPath, CallSettled, Entry, HandedOff, Item, Output, OutputContent, canonical,
+    Call, CallId, CallPath, CallSettled, Entry, HandedOff, Item, Output, OutputContent, canonical,
 };
 
 use super::lock;
@@ -53,8 +53,9 @@ impl Secrets {
             return entry;
         }
         match entry {
-            Entry::Answered(answered) => {
-                Entry::Answered(Answered { items: self.items(within, answered.items), ..answered })
+            Entry::Answered(mut answered) => {
+                answered.items = self.items(within, answered.items);
+                Entry::Answered(answered)
             }
             Entry::CallSettled(settled) if self.output_of(within, &settled.call) == Visibility::Secret => {
                 Entry::CallSettled(CallSettled { output: SECRET.into(), ..settled })

@@ -33,7 +33,8 @@ pub(super) fn refusal(script: &str, entry: &str) -> String {
 impl Bench {
     pub(super) fn new() -> Self {
         let started = started("run-1", "desk");
-        let first = Record { seq: 0, at: Timestamp(0), path: vec![], entry: Entry::Started(started.clone()) };
+        let first =
+            Record { seq: 0, at: Timestamp(0), path: vec![], entry: Entry::Started(started.clone().into()) };
         Self { run: Run::start(started), records: vec![first] }
     }
 
@@ -91,7 +92,7 @@ fn entry(run: &Run, line: &str) -> Entry {
     };
     let says = |content| Item::Message(Message { role: Role::Assistant, content, item_id: None });
     match verb {
-        "started" | "nest" => Entry::Started(started("run-1/c1", "clerk")),
+        "started" | "nest" => Entry::Started(started("run-1/c1", "clerk").into()),
         "say" => answer(run, vec![says(vec![Content::text("said")])], AfterTools::RunAgain),
         "refuse_to_say" => {
             let refusal = says(vec![Content::Refusal { text: "no".to_owned() }]);
@@ -173,7 +174,8 @@ pub(super) fn answer(run: &Run, items: Vec<Item>, after: AfterTools) -> Entry {
         plan(items, &agent, run.seen(), look_up).expect("it can be planned");
     let usage = Usage::tokens(1, 1);
     let (response_id, request_id, model) = (None, None, None);
-    Entry::Answered(Answered { agent, items, calls, repeated, after, usage, response_id, request_id, model })
+    let answered = Answered { agent, items, calls, repeated, after, usage, response_id, request_id, model };
+    Entry::Answered(answered.into())
 }
 
 fn calls(words: &[&str]) -> Vec<Item> {

@@ -132,7 +132,7 @@ fn call_options(
         Step::Run(runnable) if run.is_running(&call) && runnable.body() == BodyKind::Agent => {
             let inside: Vec<CallId> = path.iter().cloned().chain([call.clone()]).collect();
             match run.child(&call) {
-                None => return vec![(inside, Entry::Started(started("run-1/inside", "clerk")))],
+                None => return vec![(inside, Entry::Started(started("run-1/inside", "clerk").into()))],
                 Some(child) if child.end().is_none() => return options(child, &inside, choices, next_id),
                 Some(_) => entries = vec![settle(How::Succeeded), settle(How::Failed)],
             }
