@@ -299,7 +299,9 @@ fn ends_plain(word: u64) -> u64 {
 fn head(key: &[u8], len: usize) -> u64 {
     let head = match key.first_chunk::<8>() {
         Some(head) => u64::from_be_bytes(*head),
-        None => key[..len].iter().fold(0, |head, byte| (head << 8) | u64::from(*byte)) << (64 - 8 * len.max(1)),
+        None => {
+            key[..len].iter().fold(0, |head, byte| (head << 8) | u64::from(*byte)) << (64 - 8 * len.max(1))
+        }
     };
     if len < 8 { head & !(u64::MAX >> (8 * len)) } else { head }
 }

@@ -251,6 +251,7 @@ impl Run {
             self.repeats.times += 1;
         } else {
             self.repeats.last.clear();
+            self.repeats.last.reserve_exact(answered.calls.len());
             self.repeats.last.extend(answered.calls.iter().map(|call| call.digest));
             self.repeats.times = 1;
         }
@@ -327,7 +328,7 @@ impl Run {
         if self.ended_by.as_ref().is_none_or(|(first, _)| place < *first) {
             let tool = self.tool_of(&settled.call).map(ToString::to_string).unwrap_or_default();
             let (call, message) = (settled.call.clone(), settled.output.text().into_owned());
-            self.ended_by = Some((place, Failure::EndedByCall { tool, call, message }));
+            self.ended_by = Some((place, Box::new(Failure::EndedByCall { tool, call, message })));
         }
     }
 

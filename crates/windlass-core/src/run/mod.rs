@@ -56,7 +56,7 @@ pub struct Run {
     /// Whether anything came of an answer.
     acted: bool,
     /// The first call in the model's order that ended the run, by its place.
-    ended_by: Option<(usize, Failure)>,
+    ended_by: Option<(usize, Box<Failure>)>,
     /// From where on outputs were withheld.
     withheld_from: Option<usize>,
     phase: Phase,

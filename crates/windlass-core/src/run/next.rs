@@ -244,7 +244,7 @@ impl Run {
     /// What to do now. Pure: asking twice gives the same answer.
     pub fn next(&self) -> Next {
         if let (None, Some((_, failure))) = (self.end(), &self.ended_by) {
-            return Next::Fail(failure.clone());
+            return Next::Fail((**failure).clone());
         }
         match &self.phase {
             Phase::Ready => match self.max_turns {

@@ -28,7 +28,7 @@ struct Places {
     /// Where one was found last: drivers mostly come to them in order.
     last: AtomicUsize,
     /// All of them, once they are come to out of order.
-    all: OnceLock<CallMap<usize>>,
+    all: OnceLock<Box<CallMap<usize>>>,
 }
 
 impl Clone for Places {
@@ -51,10 +51,11 @@ impl Places {
         let found = near.or_else(|| {
             let all = self.all.get_or_init(|| {
                 let mut all = CallMap::default();
+                all.reserve(slots.len());
                 for (at, slot) in slots.iter().enumerate() {
                     all.insert(slot.planned.call.clone(), at);
                 }
-                all
+                Box::new(all)
             });
             all.get(call).copied()
         });

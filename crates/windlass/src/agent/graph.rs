@@ -1,6 +1,5 @@
 //! The agents that a run can reach, by name. Saved runs speak of agents by name, so names must be unique.
 
-use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -12,23 +11,22 @@ use crate::model::SharedModel;
 use crate::tool::ToolBody;
 
 pub(crate) struct Graph<C> {
-    agents: BTreeMap<AgentName, Agent<C>>,
+    /// Sorted by their names.
+    agents: Vec<Agent<C>>,
 }
 
 impl<C: Send + Sync + 'static> Graph<C> {
     /// Everything that can be reached from `root`, and `known` besides.
     pub(crate) fn new(root: &Agent<C>, known: &[Agent<C>]) -> Result<Self, ConfigError> {
-        let mut agents: BTreeMap<AgentName, Agent<C>> = BTreeMap::new();
+        let mut agents: Vec<Agent<C>> = Vec::with_capacity(1);
         let mut queue: VecDeque<Agent<C>> = known.iter().cloned().collect();
         queue.push_front(root.clone());
         while let Some(agent) = queue.pop_front() {
-            if let Some(other) = agents.get(agent.name()) {
-                if Arc::ptr_eq(&other.inner, &agent.inner) {
-                    continue;
-                }
-                return Err(ConfigError::DuplicateAgent { agent: agent.name().clone() });
+            match agents.binary_search_by(|other| other.name().cmp(agent.name())) {
+                Ok(place) if Arc::ptr_eq(&agents[place].inner, &agent.inner) => continue,
+                Ok(_) => return Err(ConfigError::DuplicateAgent { agent: agent.name().clone() }),
+                Err(place) => agents.insert(place, agent.clone()),
             }
-            agents.insert(agent.name().clone(), agent.clone());
             queue.extend(agent.inner.handoffs.iter().filter_map(|handoff| match &handoff.target {
                 Target::Agent(agent) => Some(agent.clone()),
                 Target::Named(_) => None,
@@ -40,7 +38,7 @@ impl<C: Send + Sync + 'static> Graph<C> {
     /// Whether the models can be offered the tools that are no functions, nested agents' included. `model` is the
     /// run's own, where it has one.
     pub(crate) fn check_models(&self, model: Option<&SharedModel>) -> Result<(), ConfigError> {
-        for agent in self.agents.values() {
+        for agent in &self.agents {
             for tool in &agent.inner.tools {
                 if let ToolBody::Agent(AgentTool { target: Target::Agent(inner), .. }) = &tool.body {
                     Self::new(inner, &[])?.check_models(model)?;
@@ -59,6 +57,7 @@ impl<C: Send + Sync + 'static> Graph<C> {
     }
 
     pub(crate) fn agent(&self, name: &AgentName) -> Result<&Agent<C>, ConfigError> {
-        self.agents.get(name).ok_or_else(|| ConfigError::UnknownAgent { agent: name.clone() })
+        let place = self.agents.binary_search_by(|agent| agent.name().cmp(name));
+        place.map(|place| &self.agents[place]).map_err(|_| ConfigError::UnknownAgent { agent: name.clone() })
     }
 }

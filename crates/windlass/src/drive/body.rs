@@ -18,7 +18,7 @@ use crate::error::readable;
 use crate::event::EventKind;
 use crate::guardrail::panic_text;
 use crate::run::NextCall;
-use crate::tool::{Prepared, Start, Tool, ToolBody, ToolError};
+use crate::tool::{Body, Prepared, Start, Tool, ToolBody, ToolError};
 
 type BodyResult = Result<OutputContent, ToolError>;
 
@@ -51,30 +51,21 @@ impl<C: Send + Sync + 'static> Driver<C> {
         loop {
             let tool = &work.ready.tool;
             let ToolBody::Function(body) = &tool.body else { return Ok(Ended::Given(Given::cancelled())) };
-            let start = match prepared.take() {
-                Some(prepared) => Ok(prepared),
-                None => body.prepare(&work.ready.arguments).map_err(ToolError::tell),
-            };
-            let end = match start {
-                Ok(prepared) => self.run_once(prepared, work).await,
-                Err(error) => BodyEnd::Done(Err(error)),
-            };
-            let given = match end {
-                BodyEnd::Done(Ok(output)) => Given::new(How::Succeeded, output),
-                BodyEnd::Done(Err(error)) => {
-                    match self.failed_body(error, attempt, runnable, work).boxed().await? {
-                        Some(ended) => return Ok(ended),
-                        None => {
-                            attempt += 1;
-                            continue;
-                        }
-                    }
+            let failing = match self.run_once(prepared.take(), body, work).await {
+                BodyEnd::Done(Ok(output)) => return Ok(Ended::Given(Given::new(How::Succeeded, output))),
+                BodyEnd::Done(Err(error)) => self.failed_body(error, attempt, runnable, work).boxed(),
+                BodyEnd::TimedOut => {
+                    return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::TimedOut)));
                 }
-                BodyEnd::TimedOut => given_for_timeout(tool, &work.ctx, How::TimedOut),
-                BodyEnd::LeftRunning => given_for_timeout(tool, &work.ctx, How::LeftRunning),
-                BodyEnd::Cancelled => Given::cancelled(),
+                BodyEnd::LeftRunning => {
+                    return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::LeftRunning)));
+                }
+                BodyEnd::Cancelled => return Ok(Ended::Given(Given::cancelled())),
             };
-            return Ok(Ended::Given(given));
+            if let Some(ended) = failing.await? {
+                return Ok(ended);
+            }
+            attempt += 1;
         }
     }
 
@@ -108,8 +99,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
-    async fn run_once(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> BodyEnd {
-        let (mut task, stopping) = self.start(prepared, work);
+    async fn run_once(
+        &self,
+        prepared: Option<Box<dyn Prepared<C>>>,
+        body: &Arc<dyn Body<C>>,
+        work: &CallWork<'_, C>,
+    ) -> BodyEnd {
+        let started = match prepared {
+            Some(prepared) => Ok(self.start(prepared, work)),
+            None => body.prepare(&work.ready.arguments).map(|prepared| self.start(prepared, work)),
+        };
+        let (mut task, stopping) = match started {
+            Ok(started) => started,
+            Err(problems) => return BodyEnd::Done(Err(ToolError::tell(problems))),
+        };
         let mut over = work.ready.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         let ended = {
             let mut ended = pin!(unless_stopped(&work.turn.stop, &mut task.0));

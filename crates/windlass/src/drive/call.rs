@@ -36,7 +36,7 @@ pub(super) enum CallEnd {
     /// It has its output, and the run fails.
     Fatal(Box<Failure>),
     /// The run cannot go on here.
-    Broken(Box<Halt>),
+    Broken(Halt),
 }
 
 /// One call and what it works with.
@@ -69,7 +69,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             (step, ready) => Either::Right(self.rarely(step, ready, turn).boxed()),
         };
-        ended.map(move |ended| (place, ended.unwrap_or_else(|halt| CallEnd::Broken(Box::new(halt)))))
+        ended.map(move |ended| (place, ended.unwrap_or_else(CallEnd::Broken)))
     }
 
     async fn rarely(&self, step: Step, ready: Option<Ready<C>>, turn: &TurnWork<C>) -> Result<CallEnd, Halt> {
@@ -100,12 +100,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         turn: &'a TurnWork<C>,
     ) -> CallWork<'a, C> {
         let facts = CallFacts {
-            tool: ready.tool.key().clone(),
+            tool: ready.tool.clone(),
             arguments: ready.arguments.clone(),
             raw_arguments: ready.raw.clone(),
-            receipt: ready.tool.receipt(&ready.arguments),
             replies,
-            output: ready.tool.output_visibility,
         };
         let ctx = ToolContext::new(turn.around.clone(), call.clone(), facts);
         CallWork { call: call.clone(), ready, ctx, turn }
@@ -187,8 +185,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         };
         let right = if work.ready.tool.effect == Effect::Idempotent {
             match self.claim(work).boxed().await? {
-                Ok(right) => right.map(Box::new),
-                Err(given) => return self.settle_given(work, given, Started::No).boxed().await,
+                Ok(right) => right,
+                Err(given) => return self.settle_given(work, *given, Started::No).boxed().await,
             }
         } else {
             None

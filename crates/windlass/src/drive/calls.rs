@@ -77,7 +77,12 @@ impl<C> Queue<C> {
         if !self.released.remove(&place) {
             self.taken += 1;
         }
-        Some((place, self.calls.get_mut(place)?.take()?))
+        let queued = self.calls.get_mut(place)?.take()?;
+        if self.taken == self.calls.len() && self.waiting.is_empty() {
+            // Nothing comes any more, and the calls may run for long.
+            self.calls = Vec::new();
+        }
+        Some((place, queued))
     }
 
     /// Lets the call begin that follows this one.
@@ -101,7 +106,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let failure = self.run_queue(queue, &turn).await?;
         self.tools = Some(turn.tools);
         if let Some(failure) = failure {
-            return Err(Halt::Failure(failure));
+            return Err(failure.into());
         }
         if self.stop.is_cancelled() {
             return Err(Halt::Cancelled);
@@ -165,13 +170,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let limit = self.shared.config.concurrency.unwrap_or(usize::MAX);
         let mut queue = Queue::new(queue);
         let mut running = FuturesUnordered::new();
-        let mut failure: Option<(usize, Failure)> = None;
+        let mut failure: Option<(usize, Box<Failure>)> = None;
         let mut broken = None;
         loop {
             let mut begun = 0;
             while begun < STRIDE && running.len() < limit && !turn.stop.is_cancelled() {
                 let Some((place, (step, found))) = queue.pop() else { break };
-                running.push(self.call(place, step, found, turn));
+                // The set keeps one more in reserve, so those that it holds are small.
+                running.push(self.call(place, step, found, turn).boxed());
                 begun += 1;
             }
             let mut ended = 0;
@@ -192,12 +198,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     CallEnd::Fatal(fatal) => {
                         queue.release(place);
                         if failure.as_ref().is_none_or(|(first, _)| place < *first) {
-                            failure = Some((place, *fatal));
+                            failure = Some((place, fatal));
                         }
                         turn.stop.cancel();
                     }
                     CallEnd::Broken(halt) => {
-                        broken.get_or_insert(*halt);
+                        broken.get_or_insert(halt);
                         turn.stop.cancel();
                     }
                 }
@@ -212,11 +218,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(halt) = broken {
             return Err(halt);
         }
-        while let Some((place, (step, _))) = queue.pop() {
-            self.settle_unstarted(step.call()).boxed().await?;
+        while let Some((place, call)) = queue.pop().map(|(place, (step, _))| (place, step.call().clone())) {
+            self.settle_unstarted(&call).boxed().await?;
             queue.release(place);
         }
-        Ok(failure.map(|(_, failure)| failure))
+        Ok(failure.map(|(_, failure)| *failure))
     }
 
     /// A call that the end of the run kept from starting has its output too; one that waits for a person keeps

@@ -62,10 +62,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let name = guardrail.name.to_string();
             match verdict {
                 Ok(Verdict::Pass) => {}
-                Ok(Verdict::Trip) => return Err(Halt::Failure(Failure::OutputGuardrail { guardrail: name })),
+                Ok(Verdict::Trip) => return Err(Failure::OutputGuardrail { guardrail: name }.into()),
                 Err(error) => {
                     let message = readable(error.to_string());
-                    return Err(Halt::Failure(Failure::GuardrailFailed { guardrail: name, message }));
+                    return Err(Failure::GuardrailFailed { guardrail: name, message }.into());
                 }
             }
         }
@@ -86,7 +86,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 let message = handled.in_history.then(|| Arc::new(Item::assistant(handled.output.as_str())));
                 self.end_with(&name, Finished { output: handled.output, message }).await
             }
-            None => Err(Halt::Failure(failure)),
+            None => Err(failure.into()),
         }
     }
 }

@@ -20,9 +20,13 @@ pub(super) struct Overlap {
 }
 
 impl Overlap {
-    /// Waits until one of them trips. Never ends where none does.
-    pub(super) async fn trips(&mut self) -> Failure {
-        match self.settle().await {
+    /// Waits until one of them trips. Never ends where none does, or where there are none.
+    pub(super) async fn trips(overlap: Option<&mut Box<Self>>) -> Failure {
+        let settled = match overlap {
+            Some(overlap) => overlap.settle().await,
+            None => Ok(()),
+        };
+        match settled {
             Err(failure) => failure,
             Ok(()) => std::future::pending().await,
         }
@@ -65,16 +69,18 @@ impl Overlap {
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Runs the guardrails that come before anything else.
     pub(super) async fn guard_first(&mut self, agent: &Agent<C>) -> Result<(), Halt> {
-        let mut first = self.guardrails(agent, Timing::First);
-        self.unless_stopped(first.settle()).await?.map_err(Halt::Failure)
+        match self.guardrails(agent, Timing::First) {
+            Some(mut first) => self.unless_stopped(first.settle()).await?.map_err(Halt::from),
+            None => Ok(()),
+        }
     }
 
     /// Starts the guardrails that run beside the model.
     pub(super) fn guard_beside(&mut self, agent: &Agent<C>) -> Result<(), Halt> {
         let mut overlap = self.guardrails(agent, Timing::Overlapping);
-        let begun = overlap.begin().map_err(Halt::Failure);
+        let begun = overlap.as_mut().map_or(Ok(()), |overlap| overlap.begin());
         self.overlap = Mutex::new(overlap);
-        begun
+        begun.map_err(Halt::from)
     }
 
     /// Nothing takes effect before the guardrails beside the model have settled.
@@ -86,27 +92,32 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let agent = self.agent(&name)?;
             self.guard_beside(&agent)?;
         }
-        let stop = self.stop.clone();
         let overlap = self.overlap.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(overlap) = overlap else { return Ok(()) };
+        let stop = self.stop.clone();
         tokio::select! {
             biased;
-            settled = overlap.settle() => settled.map_err(Halt::Failure),
+            settled = overlap.settle() => settled.map_err(Halt::from),
             () = stop.cancelled() => Err(Halt::Cancelled),
         }
     }
 
-    fn guardrails(&mut self, agent: &Agent<C>, timing: Timing) -> Overlap {
+    /// The guardrails of a timing, where there are any.
+    fn guardrails(&mut self, agent: &Agent<C>, timing: Timing) -> Option<Box<Overlap>> {
+        let (shared, is_outermost) = (self.shared.clone(), self.path.is_empty());
+        let of_run = shared.config.input_guardrails.iter().filter(|_| is_outermost);
+        let guardrails = agent.inner.input_guardrails.iter().chain(of_run).filter(|one| one.timing == timing);
+        let mut guardrails = guardrails.peekable();
+        guardrails.peek()?;
         let ctx = self.context(agent.name());
         let input: Arc<[_]> = self.run().asked_with().into();
-        let of_run = self.shared.config.input_guardrails.iter().filter(|_| self.path.is_empty());
         let overlap = Overlap::default();
-        let guardrails = agent.inner.input_guardrails.iter().chain(of_run).filter(|one| one.timing == timing);
         for (place, guardrail) in guardrails.cloned().enumerate() {
             let (ctx, input) = (ctx.clone(), input.clone());
             let checked = async move { (place, verdict(&guardrail, guardrail.check(ctx, input).await)) };
             overlap.running.push(checked.boxed());
         }
-        overlap
+        Some(Box::new(overlap))
     }
 }
 

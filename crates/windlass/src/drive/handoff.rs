@@ -30,7 +30,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let arguments = serde_json::from_str(&arguments).unwrap_or_default();
             let input = HandoffInput { ctx: ctx.clone(), to: to.clone(), arguments };
             self.unless_stopped(act(input)).await?.map_err(|message| {
-                Halt::Failure(Failure::Handoff { to: to.to_string(), message: readable(message) })
+                Halt::from(Failure::Handoff { to: to.to_string(), message: readable(message) })
             })?;
         }
         let moment = Moment::HandedOff { ctx, to: to.clone() };

@@ -89,9 +89,10 @@ struct Driver<C> {
     tools: Option<Arc<Toolset<C>>>,
     /// Calls of the last answer, with their arguments read.
     ready: VecDeque<(CallId, Ready<C>)>,
-    overlap: Mutex<Overlap>,
+    /// The guardrails beside the model, where there are any.
+    overlap: Mutex<Option<Box<Overlap>>>,
     guarded: bool,
-    model_error: Option<ModelError>,
+    model_error: Option<Box<ModelError>>,
     /// The calls of the open turn whose outputs watchers were shown.
     shown: BTreeSet<CallId>,
     /// What is to be done when this driver leaves the run.
@@ -109,22 +110,34 @@ enum Stop {
 /// Why something that was asked for did not come about.
 enum Halt {
     /// The run fails with this.
-    Failure(Failure),
+    Failure(Box<Failure>),
     /// The run was told to stop.
     Cancelled,
     /// The run cannot go on here, and stays as it is.
-    Error(RunError),
+    Error(Box<RunError>),
+}
+
+impl From<Failure> for Halt {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure.into())
+    }
+}
+
+impl From<RunError> for Halt {
+    fn from(error: RunError) -> Self {
+        Self::Error(error.into())
+    }
 }
 
 impl From<ConfigError> for Halt {
     fn from(error: ConfigError) -> Self {
-        Self::Error(error.into())
+        RunError::from(error).into()
     }
 }
 
 impl From<StoreError> for Halt {
     fn from(error: StoreError) -> Self {
-        Self::Error(error.into())
+        RunError::from(error).into()
     }
 }
 
@@ -284,8 +297,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Next::Model { .. } | Next::Exhausted { .. } if self.stops_after_turn() => {
                     Err(Halt::Cancelled)
                 }
-                Next::Model { .. } if self.is_given() => self.take_given().await,
-                Next::Model { turn, .. } => self.ask_model(turn).await,
+                Next::Model { .. } if self.is_given() => self.take_given().boxed().await,
+                Next::Model { turn, .. } => self.ask_model(turn).boxed().await,
                 Next::Calls(steps) => self.work(steps).await,
                 // What happens once in a run, or never, has its state on the side: a run in flight holds room for
                 // the largest of these futures.
@@ -297,7 +310,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
                 Next::Judge { agent } => self.judge(&agent).boxed().await,
                 Next::Finish(candidate) => self.finish(candidate).boxed().await,
-                Next::Fail(failure) => Err(Halt::Failure(failure)),
+                Next::Fail(failure) => Err(failure.into()),
                 Next::Pause(_) => {
                     self.show_outputs().await;
                     self.emitter.settled().await;
@@ -328,11 +341,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 {
                     return Ok(Stop::Left);
                 }
-                Err(Halt::Failure(failure)) => self.end_as(Entry::Failed(Failed { failure })).boxed().await?,
+                Err(Halt::Failure(failure)) => {
+                    self.end_as(Entry::Failed(Failed { failure: *failure })).boxed().await?;
+                }
                 // What is open now says whether the run is cancelled, pauses instead, or is left.
                 Err(Halt::Cancelled) if self.stop.is_cancelled() => {}
                 Err(Halt::Cancelled) => self.cancelled().boxed().await?,
-                Err(Halt::Error(error)) => return Err(error),
+                Err(Halt::Error(error)) => return Err(*error),
             }
         }
     }
@@ -404,11 +419,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         match self.end_begun().await {
             // Whoever cannot be told does not keep the run from ending.
             Ok(()) | Err(Halt::Failure(_) | Halt::Cancelled) => {}
-            Err(Halt::Error(error)) => return Err(error),
+            Err(Halt::Error(error)) => return Err(*error),
         }
         match self.record(end).await {
             Ok(()) => self.save_turn().await,
-            Err(Halt::Error(error)) => Err(error),
+            Err(Halt::Error(error)) => Err(*error),
             Err(Halt::Failure(_) | Halt::Cancelled) => Ok(()),
         }
     }
@@ -436,7 +451,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// The machine refused what this driver recorded: a defect here, and the run must not go on.
     fn broken(&self, why: &Illegal) -> Halt {
-        Halt::Error(StoreError::new(format!("run `{}` would become invalid: {why}", self.run_id)).into())
+        StoreError::new(format!("run `{}` would become invalid: {why}", self.run_id)).into()
     }
 
     /// Adds what the settled turn produced to the session, all at once.
@@ -479,7 +494,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Ok(Outcome::Finished(FinishedRun { output, record }))
             }
             (Stop::Over, Some(End::Failed(failure))) => {
-                Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error: self.model_error })))
+                let model_error = self.model_error.map(|error| *error);
+                Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error })))
             }
             (Stop::Over, Some(End::Cancelled)) => {
                 let settlement = Settlement::of(record.journal());
@@ -525,7 +541,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         });
         let Some(told) = told else { return Ok(()) };
         self.unless_stopped(told).await?.map_err(|error| {
-            Halt::Failure(Failure::Hook { hook: name.to_owned(), message: readable(error.to_string()) })
+            Failure::Hook { hook: name.to_owned(), message: readable(error.to_string()) }.into()
         })
     }
 

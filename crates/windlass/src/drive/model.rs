@@ -12,6 +12,7 @@ use windlass_core::{
 };
 
 use super::call::unless_stopped;
+use super::guard::Overlap;
 use super::{Driver, Halt};
 use crate::agent::{Agent, ForcedChoice, ToolUse, Toolset};
 use crate::error::{ConfigError, readable};
@@ -101,7 +102,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let ctx = self.context(agent.name());
             self.tell_or_fail(agent, || Moment::ModelAnswered { ctx, items }).boxed().await?;
         }
-        planned.map_err(|misbehaviour| Halt::Failure(Failure::Misbehaviour(misbehaviour)))
+        planned.map_err(|misbehaviour| Failure::Misbehaviour(misbehaviour).into())
     }
 
     async fn guard_and_greet(&mut self, agent: &Agent<C>) -> Result<(), Halt> {
@@ -125,7 +126,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let config = &self.shared.config;
         let model = config.model.clone().or_else(|| agent.inner.model.clone());
         let model = model.ok_or_else(|| ConfigError::NoModel { agent: agent.name().clone() })?;
-        let mut settings = agent.inner.settings.overridden_by(&config.settings);
+        let mut settings = match &config.settings {
+            Some(over) => agent.inner.settings.overridden_by(over),
+            None => agent.inner.settings.clone(),
+        };
         let is_lifted = agent.inner.forced_choice == ForcedChoice::Lifted;
         if is_lifted && self.locked(|run| run.has_used_tools(agent.name())) {
             settings.tool_choice = None;
@@ -170,8 +174,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             .await?;
             let Some(wait) = wait else {
                 let message = readable(error.to_string());
-                self.model_error = Some(error);
-                return Err(Halt::Failure(Failure::Model { message }));
+                self.model_error = Some(Box::new(error));
+                return Err(Failure::Model { message }.into());
             };
             self.emitter
                 .emit(EventKind::Warning { message: readable(format!("the model failed: {error}")) })
@@ -231,7 +235,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let halt = tokio::select! {
             biased;
             () = self.stop.cancelled() => Halt::Cancelled,
-            failure = overlap.trips() => Halt::Failure(failure),
+            failure = Overlap::trips(overlap.as_mut()) => failure.into(),
             answer = asking => return Ok(answer),
         };
         if was_asked.into_inner() {
@@ -284,7 +288,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let policy = self.shared.config.loops;
         let times = self.run().repeats();
         if times >= policy.stop {
-            return Err(Halt::Failure(Failure::LoopDetected { times }));
+            return Err(Failure::LoopDetected { times }.into());
         }
         if times >= policy.warn {
             let message = format!("the model has made the same calls {times} times in a row");

@@ -119,7 +119,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         };
         driver.at_end.run(driven.as_ref().map_or(Leaving::Over, leaving)).await;
         let stop = match driven {
-            Ok(stop) => stop.map_err(Halt::Error)?,
+            Ok(stop) => stop?,
             // The agent is this call's body, and a body's panic is its call's failure.
             Err(panic) => {
                 let message = format!("agent `{}` panicked: {}", agent.name(), panic_text(&*panic));

@@ -29,7 +29,7 @@ pub(super) struct Ready<C> {
     /// The body with its arguments; absent for agents, and for arguments that cannot be used.
     pub(super) prepared: Option<Box<dyn Prepared<C>>>,
     /// The arguments of an agent.
-    pub(super) value: Option<Value>,
+    pub(super) value: Option<Box<Value>>,
     /// What a person put in place of the model's arguments, as it may be shown.
     pub(super) edited: Option<Arc<str>>,
 }
@@ -39,7 +39,7 @@ impl<C> Ready<C> {
     pub(super) fn shown(&self) -> Option<&(dyn Any + Send + Sync)> {
         match (&self.prepared, &self.value) {
             (Some(prepared), _) => Some(prepared.arguments()),
-            (None, Some(value)) => Some(value),
+            (None, Some(value)) => Some(&**value),
             (None, None) => None,
         }
     }
@@ -182,7 +182,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Lookup::Fatal { offered } => {
                 let (name, agent) = (name.to_owned(), agent.name().clone());
                 let missing = Misbehaviour::MissingTool { name, agent, offered };
-                Err(Halt::Failure(Failure::Misbehaviour(missing)))
+                Err(Failure::Misbehaviour(missing).into())
             }
             Lookup::Tool(_) | Lookup::Handoff { .. } => {
                 Ok(Again::Gone { how: How::Missing, text: String::new() })
@@ -277,7 +277,7 @@ fn read<C: Send + Sync + 'static>(
     let prepared = frozen.and_then(|frozen| match &tool.body {
         ToolBody::Function(body) => body.prepare(&frozen).map(Some),
         ToolBody::Agent(_) => {
-            value = Some(checked_value(&frozen, tool.schema())?);
+            value = Some(Box::new(checked_value(&frozen, tool.schema())?));
             Ok(None)
         }
     });

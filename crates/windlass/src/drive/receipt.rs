@@ -44,15 +44,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) async fn claim(
         &self,
         work: &CallWork<'_, C>,
-    ) -> Result<Result<Option<Right<'_>>, Given>, Halt> {
+    ) -> Result<Result<Option<Box<Right<'_>>>, Box<Given>>, Halt> {
         let Some(digest) = work.ready.tool.receipt(&work.ready.arguments) else { return Ok(Ok(None)) };
         let flight = loop {
             match self.shared.ledger.claim(digest, self.age(work)) {
                 Claim::Mine(flight) => break flight,
-                Claim::Receipt(output) => return Ok(Err(Given::new(How::Receipt, output))),
+                Claim::Receipt(output) => return Ok(Err(Given::new(How::Receipt, output).into())),
                 Claim::Wait(landed) => {
                     if waited_for(&work.turn.stop, landed.cancelled()).await.is_none() {
-                        return Ok(Err(Given::cancelled()));
+                        return Ok(Err(Given::cancelled().into()));
                     }
                 }
             }
@@ -60,11 +60,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let shared = match self.shared_key(digest, work) {
             Some((store, owner, key)) => match self.claim_shared(store, owner, key, work).await? {
                 Ok(shared) => Some(shared),
-                Err(given) => return Ok(Err(given)),
+                Err(given) => return Ok(Err(given.into())),
             },
             None => None,
         };
-        Ok(Ok(Some(Right { flight, shared })))
+        Ok(Ok(Some(Right { flight, shared }.into())))
     }
 
     async fn claim_shared(

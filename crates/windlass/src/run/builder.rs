@@ -59,7 +59,7 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
 
     /// The answer is there already, and is all that is to be carried out.
     pub(crate) fn given(mut self, given: drive::Given<C>) -> Self {
-        self.config.given = Some(given);
+        self.config.given = Some(Box::new(given));
         self
     }
 
@@ -113,7 +113,7 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
 
     /// Settings that beat the agents' own.
     pub fn settings(mut self, settings: ModelSettings) -> Self {
-        self.config.settings = settings;
+        self.config.settings = Some(Box::new(settings));
         self
     }
 

@@ -10,36 +10,42 @@ use windlass_core::CallId;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cancel {
     pub(crate) now: CancellationToken,
-    after_turn: Arc<AtomicBool>,
-    keep_approvals: Arc<AtomicBool>,
-    hand_over: Arc<AtomicBool>,
-    lost: Arc<AtomicBool>,
+    asked: Arc<Asked>,
+}
+
+/// What was asked for besides.
+#[derive(Debug, Default)]
+struct Asked {
+    after_turn: AtomicBool,
+    keep_approvals: AtomicBool,
+    hand_over: AtomicBool,
+    lost: AtomicBool,
 }
 
 impl Cancel {
     pub(crate) fn is_due_after_turn(&self) -> bool {
-        self.after_turn.load(Ordering::Relaxed)
+        self.asked.after_turn.load(Ordering::Relaxed)
     }
 
     pub(crate) fn keeps_approvals(&self) -> bool {
-        self.keep_approvals.load(Ordering::Relaxed)
+        self.asked.keep_approvals.load(Ordering::Relaxed)
     }
 
     /// This driver has lost the run: it stops, and leaves the run as it is.
     pub(crate) fn lose(&self) {
-        self.lost.store(true, Ordering::Relaxed);
-        self.hand_over.store(true, Ordering::Relaxed);
+        self.asked.lost.store(true, Ordering::Relaxed);
+        self.asked.hand_over.store(true, Ordering::Relaxed);
         self.now.cancel();
     }
 
     /// Whether this driver has lost the run, and nothing of it may go on here.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.asked.lost.load(Ordering::Relaxed)
     }
 
     /// Whether the run is to be left as it is, for another driver to go on with.
     pub(crate) fn hands_over(&self) -> bool {
-        self.hand_over.load(Ordering::Relaxed)
+        self.asked.hand_over.load(Ordering::Relaxed)
     }
 }
 
@@ -68,20 +74,20 @@ impl CancelHandle {
 
     /// As [`CancelHandle::now`], with a word on what waits for a person.
     pub fn now_with(&self, approvals: Approvals) {
-        self.cancel.keep_approvals.store(approvals == Approvals::Keep, Ordering::Relaxed);
+        self.cancel.asked.keep_approvals.store(approvals == Approvals::Keep, Ordering::Relaxed);
         self.now();
     }
 
     /// Leaves the run for another driver, now or later, here or elsewhere. Calls that run get the run's drain
     /// to finish; those that do not are left as started, as a crash would leave them. Nothing is cancelled.
     pub fn hand_over(&self) {
-        self.cancel.hand_over.store(true, Ordering::Relaxed);
+        self.cancel.asked.hand_over.store(true, Ordering::Relaxed);
         self.now();
     }
 
     /// Lets the turn that is under way settle, and stops then.
     pub fn after_turn(&self) {
-        self.cancel.after_turn.store(true, Ordering::Relaxed);
+        self.cancel.asked.after_turn.store(true, Ordering::Relaxed);
     }
 }
 

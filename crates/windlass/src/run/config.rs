@@ -25,7 +25,7 @@ const DEFAULT_DRAIN: Duration = Duration::from_millis(250);
 const DEFAULT_EVENT_BUFFER: usize = 256;
 
 pub(crate) struct RunConfig<C> {
-    pub(crate) given: Option<Given<C>>,
+    pub(crate) given: Option<Box<Given<C>>>,
     pub(crate) run_id: Option<RunId>,
     pub(crate) max_turns: Option<u32>,
     pub(crate) concurrency: Option<usize>,
@@ -33,7 +33,8 @@ pub(crate) struct RunConfig<C> {
     pub(crate) missing_tool: MissingTool,
     pub(crate) drain: Duration,
     pub(crate) model: Option<SharedModel>,
-    pub(crate) settings: ModelSettings,
+    /// Over those of the agents, where there are any.
+    pub(crate) settings: Option<Box<ModelSettings>>,
     pub(crate) model_retry: ModelRetry,
     pub(crate) loops: LoopPolicy,
     pub(crate) approval_expiry: Option<Duration>,
@@ -63,7 +64,7 @@ impl<C> Default for RunConfig<C> {
             missing_tool: MissingTool::default(),
             drain: DEFAULT_DRAIN,
             model: None,
-            settings: ModelSettings::default(),
+            settings: None,
             model_retry: ModelRetry::default(),
             loops: LoopPolicy::default(),
             approval_expiry: None,

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{AgentName, CallId, CallPath, Digest, Item, Media, Question, Reply, RunId, ToolKey};
 
+use super::Tool;
 use crate::artefact::Artefacts;
 use crate::drive::Visibility;
 use crate::error::StoreError;
@@ -67,7 +68,7 @@ struct Inner<C> {
     around: Arc<Around<C>>,
     call: CallId,
     path: OnceLock<CallPath>,
-    facts: CallFacts,
+    facts: CallFacts<C>,
     /// Stops this call alone. There is none before somebody asks for it.
     stop: OnceLock<CancellationToken>,
 }
@@ -87,13 +88,11 @@ pub(crate) struct Around<C> {
 }
 
 /// What a call's context is made of.
-pub(crate) struct CallFacts {
-    pub(crate) tool: ToolKey,
+pub(crate) struct CallFacts<C> {
+    pub(crate) tool: Arc<Tool<C>>,
     pub(crate) arguments: Arc<str>,
     pub(crate) raw_arguments: RawArguments,
-    pub(crate) receipt: Option<Digest>,
     pub(crate) replies: Vec<Reply>,
-    pub(crate) output: Visibility,
 }
 
 /// Arguments as the model wrote them.
@@ -117,7 +116,7 @@ impl RawArguments {
 }
 
 impl<C> ToolContext<C> {
-    pub(crate) fn new(around: Arc<Around<C>>, call: CallId, facts: CallFacts) -> Self {
+    pub(crate) fn new(around: Arc<Around<C>>, call: CallId, facts: CallFacts<C>) -> Self {
         let (path, stop) = (OnceLock::new(), OnceLock::new());
         Self { inner: Arc::new(Inner { around, call, path, facts, stop }) }
     }
@@ -149,7 +148,7 @@ impl<C> ToolContext<C> {
 
     /// The tool's identity.
     pub fn tool(&self) -> &ToolKey {
-        &self.inner.facts.tool
+        &self.inner.facts.tool.key
     }
 
     /// The arguments that the call runs with, in canonical form.
@@ -166,10 +165,10 @@ impl<C> ToolContext<C> {
     /// attempt, after a crash, on another machine, and in a fork that goes on with the call. For an idempotent tool it is the same for every call
     /// with the same arguments; otherwise it belongs to this call alone.
     pub fn idempotency_key(&self) -> String {
-        let digest = match &self.inner.facts.receipt {
-            Some(receipt) => *receipt,
+        let digest = match self.inner.facts.tool.receipt(&self.inner.facts.arguments) {
+            Some(receipt) => receipt,
             None => {
-                let tool = self.inner.facts.tool.to_string();
+                let tool = self.tool().to_string();
                 let path = self.path().to_string();
                 let around = &self.inner.around;
                 let run = around.inherited.get(&self.inner.call).unwrap_or(&around.run.run);
@@ -230,7 +229,7 @@ impl<C> ToolContext<C> {
     /// The journal then names them and does not hold them; the model is shown them. Without a store, and for a
     /// secret output, they travel with the output instead.
     pub async fn keep_media(&self, media_type: &str, base64: &str) -> Result<Media, StoreError> {
-        match self.inner.facts.output {
+        match self.inner.facts.tool.output_visibility {
             Visibility::Open => self.inner.around.artefacts.keep_media(media_type, base64).await,
             Visibility::Secret => Ok(Media {
                 data: Some(base64.to_owned()),

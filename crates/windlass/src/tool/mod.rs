@@ -458,7 +458,9 @@ impl<C: Send + Sync + 'static> Tool<C> {
             }
         }
     }
+}
 
+impl<C> Tool<C> {
     /// Under which digest a result is kept, where the tool is idempotent.
     pub(crate) fn receipt(&self, arguments: &str) -> Option<Digest> {
         // The schema is part of it, so that two tools that merely share a name do not share results.
