@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use windlass::core::{Run, RunId, Timestamp, read_lines};
 use windlass::store::{LeaseClaim, Snapshot, SqliteStore, Store, paused};
 
@@ -24,7 +25,7 @@ impl Scratch {
         &self.0
     }
 
-    fn store(&self) -> Result<Arc<dyn Store>, String> {
+    fn store(&self) -> Result<Arc<SqliteStore>, String> {
         let store = SqliteStore::open(self.0.join("bench.db")).map_err(|error| error.to_string())?;
         Ok(Arc::new(store))
     }
@@ -36,7 +37,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes so many durable calls: one a turn, then all in one turn.
+/// How many runs share a store where many do.
+const RUNS: usize = 64;
+
+/// Makes so many durable calls: one a turn, then all in one turn, then one a turn in many runs at once.
 pub async fn calls(size: usize) -> Result<usize, String> {
     let scratch = Scratch::new()?;
     let store = scratch.store()?;
@@ -53,7 +57,19 @@ pub async fn calls(size: usize) -> Result<usize, String> {
         let entries = outcome.record().journal().len();
         println!("{name}: {entries} entries, {:.0} entries a second", entries as f64 / seconds);
     }
-    Ok(size * 2)
+    let (agent, before, began) = (script(size.div_ceil(RUNS), 1), store.written(), Instant::now());
+    let runs = (0..RUNS).map(|_| agent.run("go").store(store.clone()).unlimited_turns().into_future());
+    let mut entries = 0;
+    for outcome in join_all(runs).await {
+        entries += outcome.map_err(|error| error.to_string())?.record().journal().len();
+    }
+    let (seconds, syncs) = (began.elapsed().as_secs_f64(), store.written().syncs - before.syncs);
+    println!(
+        "{RUNS} runs at once: {entries} entries, {:.0} entries a second, {syncs} syncs, {:.1} entries a sync",
+        entries as f64 / seconds,
+        entries as f64 / syncs.max(1) as f64,
+    );
+    Ok(size * 3)
 }
 
 /// Stores a run of about so many entries, then opens it: from its whole journal, and from a snapshot of it.

@@ -9,6 +9,7 @@ pub mod durable;
 pub mod measure;
 #[cfg(feature = "search")]
 pub mod search;
+pub mod seeds;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@
 //! `arguments N` reads an order N times.
 //! `durable N` makes N calls whose starts and settlements are on the disk before anything else happens, one after
 //! another and many at once, and says how many entries a second that is; `open N` says how long it takes to open a
-//! stored run of N entries.
+//! stored run of N entries; `seeds N` simulates N lives of a run that crash somewhere, and says how many a second.
 //! With the feature `search`, `search N…` makes indexes of N chunks and searches them; `search FOLDER` does so with the
 //! files of a folder.
 //! With the feature `computer`, `computer --node FOLDER --python PROGRAM` measures a browser, beside Playwright where it
@@ -20,9 +20,9 @@
 
 use std::process::ExitCode;
 
-use windlass_bench::{arguments, calls, case, compare, durable, entries, events, resume, turns};
+use windlass_bench::{arguments, calls, case, compare, durable, entries, events, resume, seeds, turns};
 
-const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
+const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open|seeds N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -48,6 +48,10 @@ fn main() -> ExitCode {
 
 fn counted(work: &str, size: &str) -> Result<(), String> {
     let size: usize = size.parse().map_err(|_| format!("`{size}` is not a number"))?;
+    if work == "seeds" {
+        println!("{} done", seeds::run(size)?);
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let done = runtime.map_err(|error| error.to_string())?.block_on(async {
         match work {

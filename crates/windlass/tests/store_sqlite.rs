@@ -166,6 +166,43 @@ async fn requests_that_wait_together_are_committed_together() {
     assert!(commits <= 100, "{commits} commits for {requests} requests");
 }
 
+/// Does nothing.
+#[tool]
+async fn noop() -> &'static str {
+    "ok"
+}
+
+/// How many runs there are at once, and how many entries one sync of the disk carries at least.
+const AT_ONCE: usize = 64;
+const A_SYNC: u64 = 10;
+
+#[tokio::test]
+async fn runs_at_once_share_the_syncs_of_the_disk() {
+    let mut carried = Vec::new();
+    // A disk that syncs in no time gives little time to gather in, so it has a few chances.
+    for _ in 0..5 {
+        let place = Place::new();
+        let store = place.open();
+        let agent = || {
+            let turns = (0..10).map(|turn| Reply::call(&format!("c{turn}"), "noop", json!({})));
+            let model = ScriptedModel::new(turns.chain([Reply::text("done")]));
+            Agent::new("busy").model(model).tools((noop,))
+        };
+        let before = store.written().syncs;
+        let runs =
+            (0..AT_ONCE).map(|_| agent().run("go").store(store.clone()).unlimited_turns().into_future());
+        let outcomes = join_all(runs).await;
+        let entries: usize =
+            outcomes.into_iter().map(|outcome| outcome.expect("runs").record().journal().len()).sum();
+        let syncs = store.written().syncs - before;
+        carried.push(entries as u64 / syncs.max(1));
+        if carried.last().is_some_and(|carried| *carried >= A_SYNC) {
+            return;
+        }
+    }
+    panic!("entries that a sync carried: {carried:?}");
+}
+
 #[tokio::test]
 async fn what_need_not_be_durable_does_not_wait_for_the_disk() {
     let place = Place::new();
