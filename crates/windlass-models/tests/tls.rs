@@ -5,40 +5,20 @@
 #![cfg(feature = "tls")]
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use windlass::Agent;
 use windlass::run::ModelRetry;
 use windlass_models::OpenAi;
+use windlass_tls::testing::{Trust, acceptor, said_by};
 
 const ADDRESS: &str = "WINDLASS_TEST_TLS_ADDRESS";
 const ANSWER: &str =
     r#"{"id":"1","choices":[{"index":0,"message":{"content":"Sealed."},"finish_reason":"stop"}]}"#;
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
-
 /// A server that answers every connection once.
 async fn serve(listener: TcpListener) {
-    let certificate = CertificateDer::from_pem_file(fixture("server.pem")).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(fixture("server.key")).expect("a key");
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .expect("they fit");
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = acceptor().expect("certificates");
     while let Ok((stream, _)) = listener.accept().await {
         // A client that does not trust us hangs up.
         let Ok(mut stream) = acceptor.accept(stream).await else { continue };
@@ -56,20 +36,9 @@ async fn serve(listener: TcpListener) {
     }
 }
 
-/// What the asking process says, with these certificates trusted.
-async fn asked(address: &str, trusted: PathBuf) -> String {
-    let address = address.to_owned();
-    let run = move || {
-        Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "asks_where_it_is_told_to", "--nocapture"])
-            .env(ADDRESS, address)
-            .env("SSL_CERT_FILE", trusted)
-            .env_remove("SSL_CERT_DIR")
-            .output()
-            .expect("it runs")
-    };
-    let output = tokio::task::spawn_blocking(run).await.expect("it ends");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+/// What the asking process says.
+async fn asked(address: &str, trust: Trust) -> String {
+    said_by("asks_where_it_is_told_to", ADDRESS, address, trust).await.expect("it runs")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,10 +48,9 @@ async fn trusted_servers_are_asked_and_others_are_not() {
     let server = tokio::spawn(serve(listener));
     let address = format!("https://localhost:{port}/v1");
 
-    let said = asked(&address, fixture("ca.pem")).await;
+    let said = asked(&address, Trust::TheSigner).await;
     assert!(said.contains("said: Sealed."), "{said}");
-    // Another certificate, which did not sign the server's.
-    let said = asked(&address, fixture("server.pem")).await;
+    let said = asked(&address, Trust::SomebodyElse).await;
     assert!(said.contains("failed: ") && said.contains("certificate"), "{said}");
     server.abort();
 }

@@ -5,39 +5,18 @@
 #![cfg(feature = "tls")]
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use windlass::prelude::*;
 use windlass_realtime::openai::OpenAi;
 use windlass_realtime::testing::{Loopback, Reply as Said};
 use windlass_realtime::{LiveEvent, Realtime};
+use windlass_tls::testing::{Trust, acceptor, said_by};
 
 const ADDRESS: &str = "WINDLASS_TEST_WSS_ADDRESS";
 
-/// Certificates that are good for nothing but tests.
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../windlass-models/tests/fixtures").join(name)
-}
-
 /// Takes TLS off what comes in, and passes it on.
 async fn unseal(listener: TcpListener, inner: std::net::SocketAddr) {
-    let certificate = CertificateDer::from_pem_file(fixture("server.pem")).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(fixture("server.key")).expect("a key");
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .expect("they fit");
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = acceptor().expect("certificates");
     while let Ok((stream, _)) = listener.accept().await {
         // A client that does not trust us hangs up.
         let Ok(mut outer) = acceptor.accept(stream).await else { continue };
@@ -48,20 +27,9 @@ async fn unseal(listener: TcpListener, inner: std::net::SocketAddr) {
     }
 }
 
-/// What the talking process says, with these certificates trusted.
-async fn talked(address: &str, trusted: PathBuf) -> String {
-    let address = address.to_owned();
-    let run = move || {
-        Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "talks_where_it_is_told_to", "--nocapture"])
-            .env(ADDRESS, address)
-            .env("SSL_CERT_FILE", trusted)
-            .env_remove("SSL_CERT_DIR")
-            .output()
-            .expect("it runs")
-    };
-    let output = tokio::task::spawn_blocking(run).await.expect("it ends");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+/// What the talking process says.
+async fn talked(address: &str, trust: Trust) -> String {
+    said_by("talks_where_it_is_told_to", ADDRESS, address, trust).await.expect("it runs")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,10 +41,9 @@ async fn trusted_servers_are_talked_to_and_others_are_not() {
     let unsealing = tokio::spawn(unseal(listener, inner));
     let address = format!("wss://localhost:{port}/v1/realtime");
 
-    let said = talked(&address, fixture("ca.pem")).await;
+    let said = talked(&address, Trust::TheSigner).await;
     assert!(said.contains("said: Sealed."), "{said}");
-    // Another certificate, which did not sign the server's.
-    let said = talked(&address, fixture("server.pem")).await;
+    let said = talked(&address, Trust::SomebodyElse).await;
     assert!(said.contains("failed: ") && said.contains("not trusted"), "{said}");
     unsealing.abort();
     serving.abort();

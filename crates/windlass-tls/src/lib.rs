@@ -1,6 +1,9 @@
 //! TLS over a TCP connection, trusting what this machine trusts: its own certificates, or those that `SSL_CERT_FILE`
 //! names. HTTP/1.1 and WebSockets are what is spoken over it.
 
+#[cfg(feature = "testing")]
+pub mod testing;
+
 use std::io;
 use std::sync::{Arc, OnceLock};
 
