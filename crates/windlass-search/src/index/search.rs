@@ -246,18 +246,18 @@ impl Search<'_> {
         vector: Option<&[f32]>,
         analyser: &mut Analyser,
     ) -> rusqlite::Result<Vec<Ranked>> {
-        let asked = expand::words_of(question, analyser);
-        let wanted = expand::correct(look.db, look.snapshot, asked)?;
-        let words = look.by_words(&wanted)?;
-        if self.signals == Signals::Words {
-            return Ok(fuse(&[Share { list: &words, weight: 1.0 }]));
-        }
         if self.signals == Signals::Vectors {
             let near = match vector {
                 Some(vector) => look.by_vector(&quantise(vector))?,
                 None => Vec::new(),
             };
             return Ok(fuse(&[Share { list: &near, weight: 1.0 }]));
+        }
+        let asked = expand::words_of(question, analyser);
+        let wanted = expand::correct(look.db, look.snapshot, asked)?;
+        let words = look.by_words(&wanted)?;
+        if self.signals == Signals::Words {
+            return Ok(fuse(&[Share { list: &words, weight: 1.0 }]));
         }
         let second_look = self.ranking.ranker.as_deref() != Some("none");
         let feedback = if second_look && !words.is_empty() {

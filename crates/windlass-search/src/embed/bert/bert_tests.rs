@@ -184,6 +184,8 @@ fn a_network_is_worked_out_as_it_is_described() {
         assert!(near > 0.999_999, "{text}: {near}");
     }
     assert_eq!(model.embed(&[""], Purpose::Query).expect("embeds"), [vec![0.0; HIDDEN]]);
+    // Words that it does not know mean nothing to it.
+    assert_eq!(model.embed(&["Кот сидит на окне"], Purpose::Query).expect("embeds"), [vec![0.0; HIDDEN]]);
     // Longer than its positions: read in windows, and all of it counts.
     let long = "pump bleed ".repeat(40);
     let vector = &model.embed(&[&long], Purpose::Document).expect("embeds")[0];
@@ -230,6 +232,9 @@ fn minilm_gives_the_vectors_that_it_gives_elsewhere() {
             assert!((f64::from(*got) - right).abs() < 1e-4, "{text}, {at}: {got} {right}");
         }
     }
+    // Spelt letter by letter, which is no way to read.
+    let arabic = &model.embed(&["ذهب الولد إلى المدرسة في الصباح"], Purpose::Query).expect("embeds")[0];
+    assert!(arabic.iter().all(|value| *value == 0.0));
     let texts = ["a dead car battery", "the automobile would not start", "simmer the onions in butter"];
     let [car, auto, cook] = &model.embed(&texts, Purpose::Query).expect("embeds")[..] else { unreachable!() };
     let wide: Vec<f64> = car.iter().map(|value| f64::from(*value)).collect();

@@ -27,7 +27,8 @@ const WINDOW: usize = 256;
 /// A text is read in at most this many windows; what comes after them has no say.
 const MOST_WINDOWS: usize = 16;
 
-/// A sentence model in the process. Far slower than the table of words, and far better.
+/// A sentence model in the process. Far slower than the table of words, and far better. Texts in a script that its
+/// vocabulary was not made for have no vector, and words alone decide.
 ///
 /// It reads folders in the layout of `sentence-transformers` whose network is a BERT: `config.json`, `vocab.txt`,
 /// `model.safetensors`, and where they are there `sentence_bert_config.json` and `1_Pooling/config.json`.
@@ -125,9 +126,10 @@ impl SentenceModel {
         let inner = &*self.inner;
         let room = inner.window - 2;
         let most = room * MOST_WINDOWS;
-        let ids = inner.pieces.ids(&format!("{prefix}{text}"), most);
+        let pieces = inner.pieces.pieces(&format!("{prefix}{text}"), most);
+        let ids = &pieces.ids;
         let mut sum = vec![0f32; inner.network.hidden()];
-        if ids.is_empty() {
+        if ids.is_empty() || !pieces.are_readable() {
             return sum;
         }
         // Windows of one size, so that a short end does not count as much as a long beginning.

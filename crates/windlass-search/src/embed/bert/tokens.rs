@@ -14,6 +14,24 @@ pub(super) struct WordPieces {
     end: u32,
 }
 
+/// A text in pieces.
+#[derive(Default)]
+pub(super) struct Pieces {
+    pub(super) ids: Vec<u32>,
+    /// How many words it has, how many pieces they are, and how many of them are not known.
+    words: usize,
+    pieces: usize,
+    unknown: usize,
+}
+
+impl Pieces {
+    /// Whether the vocabulary was made for such texts. Those of another script are spelt letter by letter, or not known
+    /// at all, and what a network makes of that means nothing.
+    pub(super) fn are_readable(&self) -> bool {
+        self.pieces * 2 <= self.words * 7 && self.unknown * 2 <= self.words
+    }
+}
+
 impl WordPieces {
     /// A vocabulary: one piece a line, in the order of their ids.
     pub(super) fn read(lines: &[u8]) -> Result<Self, String> {
@@ -31,34 +49,47 @@ impl WordPieces {
     }
 
     /// The pieces of a text, at most so many.
-    pub(super) fn ids(&self, text: &str, most: usize) -> Vec<u32> {
-        let mut found = Vec::new();
+    pub(super) fn pieces(&self, text: &str, most: usize) -> Pieces {
+        let mut found = Pieces::default();
         let mut word = String::new();
         for c in text.chars().chain([' ']) {
-            if found.len() >= most {
+            if found.ids.len() >= most {
                 break;
             }
             match Class::of(c) {
                 Class::Word => lower(c, &mut word),
                 Class::Nothing => {}
                 class => {
-                    self.add(&word, &mut found);
+                    self.add_word(&word, &mut found);
                     word.clear();
                     if class == Class::Alone {
                         lower(c, &mut word);
-                        self.add(&word, &mut found);
+                        if c.is_alphanumeric() {
+                            self.add_word(&word, &mut found);
+                        } else {
+                            self.add(&word, &mut found.ids);
+                        }
                         word.clear();
                     }
                 }
             }
         }
-        found.truncate(most);
+        found.ids.truncate(most);
         found
     }
 
     /// The same with what stands before and after every text.
     pub(super) fn framed(&self, ids: &[u32]) -> Vec<u32> {
         [&[self.begin], ids, &[self.end]].concat()
+    }
+
+    fn add_word(&self, word: &str, found: &mut Pieces) {
+        let before = found.ids.len();
+        self.add(word, &mut found.ids);
+        let added = &found.ids[before..];
+        found.words += usize::from(!word.is_empty());
+        found.pieces += added.len();
+        found.unknown += usize::from(added == [self.unknown]);
     }
 
     /// Longest pieces first; a word of which a part is not known is not known.
