@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -39,16 +39,23 @@ impl Digest {
         Self(hash.finalize().into())
     }
 
-    /// The digest of several lines, joined by newlines: a form that any other program can make too.
-    pub(crate) fn of_lines(lines: &[&str]) -> Self {
+    /// The digest of this one as text, a newline and another text: a form that any other program can make too.
+    pub(crate) fn followed_by(&self, text: &str) -> Self {
         let mut hash = Sha256::new();
-        for (at, line) in lines.iter().enumerate() {
-            if at > 0 {
-                hash.update(b"\n");
-            }
-            hash.update(line.as_bytes());
-        }
+        hash.update(self.hex());
+        hash.update(b"\n");
+        hash.update(text.as_bytes());
         Self(hash.finalize().into())
+    }
+
+    fn hex(&self) -> [u8; 64] {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0u8; 64];
+        for (byte, digits) in self.0.iter().zip(text.chunks_exact_mut(2)) {
+            digits[0] = HEX[usize::from(byte >> 4)];
+            digits[1] = HEX[usize::from(byte & 15)];
+        }
+        text
     }
 
     /// The first sixteen hex digits: enough to tell things apart on a screen.
@@ -59,13 +66,7 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
-        let mut text = [0u8; 64];
-        for (at, byte) in self.0.iter().enumerate() {
-            text[at * 2] = HEX[usize::from(byte >> 4)];
-            text[at * 2 + 1] = HEX[usize::from(byte & 15)];
-        }
-        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+        f.write_str(std::str::from_utf8(&self.hex()).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -79,27 +80,46 @@ impl std::str::FromStr for Digest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || format!("a digest has 64 lower-case hex digits, this is `{text}`");
-        if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(wrong());
-        }
-        let mut bytes = [0u8; 32];
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).map_err(|_| wrong())?;
-        }
-        Ok(Self(bytes))
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        let read = || {
+            let mut bytes = [0u8; 32];
+            for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+                *byte = (value(digits[0])? << 4) | value(digits[1])?;
+            }
+            (text.len() == 64).then_some(Self(bytes))
+        };
+        read().ok_or_else(|| format!("a digest has 64 lower-case hex digits, this is `{text}`"))
     }
 }
 
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let hex = self.hex();
+        serializer.serialize_str(std::str::from_utf8(&hex).map_err(ser::Error::custom)?)
     }
 }
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        deserializer.deserialize_str(HexDigits)
+    }
+}
+
+/// Reads digits where they lie.
+struct HexDigits;
+
+impl de::Visitor<'_> for HexDigits {
+    type Value = Digest;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("64 lower-case hex digits")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Digest, E> {
         text.parse().map_err(de::Error::custom)
     }
 }

@@ -121,7 +121,7 @@ impl Chain {
     }
 
     fn after(&self, body: &str) -> Digest {
-        Digest::of_lines(&[&self.head.to_string(), body])
+        self.head.followed_by(body)
     }
 }
 

@@ -136,14 +136,14 @@ impl Journal {
         let clock = Clock::start();
         let owner = owner_name();
         let lease = store.acquire(run, LeaseClaim::lasting(&owner, clock.now(), terms.lasting)).await?;
-        let Opened { replay, records, chain, snapshot } = match read(&*store, run).await {
+        let Opened { replay, records, chain, covered } = match read(&*store, run).await {
             Ok(opened) => opened,
             Err(error) => {
                 store.release(&lease).await?;
                 return Err(error.into());
             }
         };
-        let snapshots = Snapshots::after(snapshot);
+        let snapshots = Snapshots::after(&replay, covered);
         let written = Written { records, chain, snapshots, usage: replay.usage, is_broken: false };
         Ok((Self::of(Some(Owned::new(store, lease, clock, terms)), clock, written), replay))
     }

@@ -11,16 +11,20 @@ use crate::store::Snapshot;
 
 #[derive(Default)]
 pub(super) struct Snapshots {
-    /// The last one.
-    last: Option<Box<Replay>>,
+    /// What some of the records add up to: the next one is made from there.
+    reached: Option<Box<Replay>>,
+    /// How many records the last one covers.
+    covered: u64,
     /// How many records there were when the run last stood between two turns, and the hash of the last of them.
     between_turns: Option<(u64, Digest)>,
 }
 
 impl Snapshots {
-    /// Those of a run that was opened from one.
-    pub(super) fn after(last: Option<Replay>) -> Self {
-        Self { last: last.map(Box::new), between_turns: None }
+    /// Those of a run that was opened, from one that covers so many records or from none.
+    pub(super) fn after(opened: &Replay, covered: u64) -> Self {
+        // Without one there are all records to make the next from.
+        let reached = (covered > 0).then(|| Box::new(opened.clone()));
+        Self { reached, covered, between_turns: None }
     }
 
     pub(super) fn between_turns(&mut self, records: u64, head: Digest) {
@@ -29,7 +33,7 @@ impl Snapshots {
 
     /// Whether it is time for one while the run goes on.
     pub(super) fn is_due(&self, every: u64) -> bool {
-        self.grown() >= every.max(self.covered()).max(1)
+        self.grown() >= every.max(self.covered).max(1)
     }
 
     /// Whether one is worth making before the run is left.
@@ -41,7 +45,7 @@ impl Snapshots {
     pub(super) fn make(&mut self, records: &Records) -> Option<Snapshot> {
         let (until, head) = self.between_turns?;
         let earlier = records.len() - records.later().len();
-        let mut replay = self.last.take();
+        let mut replay = self.reached.take();
         let from = replay.as_ref().map_or(0, |replay| replay.next_seq as usize);
         let until_later = usize::try_from(until).ok()?.checked_sub(earlier)?;
         let new = records.later().get(from.checked_sub(earlier)?..until_later)?;
@@ -52,16 +56,13 @@ impl Snapshots {
             }
         }
         let body = replay.as_ref()?.to_snapshot()?;
-        self.last = replay;
+        self.reached = replay;
+        self.covered = until;
         Some(Snapshot { records: until, head, body })
     }
 
     /// How many records the last one does not cover.
     fn grown(&self) -> u64 {
-        self.between_turns.map_or(0, |(records, _)| records.saturating_sub(self.covered()))
-    }
-
-    fn covered(&self) -> u64 {
-        self.last.as_ref().map_or(0, |replay| replay.next_seq)
+        self.between_turns.map_or(0, |(records, _)| records.saturating_sub(self.covered))
     }
 }

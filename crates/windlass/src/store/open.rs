@@ -69,8 +69,8 @@ pub(crate) struct Opened {
     pub(crate) replay: Replay,
     pub(crate) records: Records,
     pub(crate) chain: Chain,
-    /// The snapshot that it was opened from.
-    pub(crate) snapshot: Option<Replay>,
+    /// How many records the snapshot covers that it was opened from; none without one.
+    pub(crate) covered: u64,
 }
 
 /// Reads a stored run: from its snapshot, where there is one that fits, or else from its beginning. All of its lines
@@ -83,21 +83,21 @@ pub(crate) async fn read(store: &dyn Store, run: &RunId) -> Result<Opened, OpenE
     // Without it the run opens all the same.
     let snapshot = store.snapshot(run).await.ok().flatten();
     let snapshot = snapshot.and_then(|snapshot| fitting(run, &lines, &snapshot));
-    let later = lines.split_off(snapshot.as_ref().map_or(0, |replay| replay.next_seq as usize));
+    let covered = snapshot.as_ref().map_or(0, |replay| replay.next_seq);
+    let later = lines.split_off(covered as usize);
     let unreadable = |source| OpenError::Saved { run: run.clone(), source };
     let mut chain = Chain::default();
     for (seq, line) in lines.iter().enumerate() {
         chain.follow(seq as u64, line).map_err(unreadable)?;
     }
-    let from = lines.len() as u64;
-    let later = later.iter().zip(from..).map(|(line, seq)| chain.read(seq, line));
+    let later = later.iter().zip(covered..).map(|(line, seq)| chain.read(seq, line));
     let later = later.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
-    let replay = match snapshot.clone() {
+    let replay = match snapshot {
         Some(mut replay) => later.iter().try_for_each(|record| replay.go_on(record)).map(|()| replay),
         None => Run::replay(&later),
     };
     let replay = replay.map_err(|source| OpenError::Replay { run: run.clone(), source })?;
-    Ok(Opened { replay, records: Records::since(lines, later), chain, snapshot })
+    Ok(Opened { replay, records: Records::since(lines, later), chain, covered })
 }
 
 /// What a snapshot stands for, where it is one of these lines.
