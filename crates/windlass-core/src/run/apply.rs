@@ -209,7 +209,10 @@ impl Run {
             self.phase = conclusion(answered).map_or(Phase::Ready, Phase::Concluding);
             return Ok(());
         }
-        self.used_tools.insert(answered.agent.clone());
+        if let Err(place) = self.used_tools.binary_search(&answered.agent) {
+            self.used_tools.reserve_exact(1);
+            self.used_tools.insert(place, answered.agent.clone());
+        }
         self.count_repeats(answered);
         let calls = answered.items.iter().filter(|item| matches!(***item, Item::Call(_)));
         let slots = answered.calls.iter().cloned().zip(calls.cloned());

@@ -24,7 +24,8 @@ impl Run {
             _ => return out_of_place("the call has gone on"),
         };
         (slot.decided, slot.is_covered) = (None, false);
-        slot.state = SlotState::Held { reason: held.reason.clone(), expires: held.expires, attempt, edited };
+        let reason = Box::new(held.reason.clone());
+        slot.state = SlotState::Held { reason, expires: held.expires, attempt, edited };
         Ok(())
     }
 
@@ -55,10 +56,10 @@ impl Run {
             decided.decision,
             Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }
         );
-        if is_of_approval && slot.decided.as_ref().is_some_and(|(before, _)| *before != decided.decision) {
+        if is_of_approval && slot.decided.as_ref().is_some_and(|before| before.0 != decided.decision) {
             slot.uncover();
         }
-        match &mut slot.decided {
+        match slot.decided.as_deref_mut() {
             Some((before, _)) if *before != decided.decision => {
                 return Err(Illegal::AlreadyDecided(decided.call.clone()));
             }
@@ -100,7 +101,7 @@ impl Slot {
         let (reason, attempt, edited) = match &self.state {
             // A decision may come before the call was seen to need one: it is kept, and nobody is asked again.
             SlotState::Open => (HoldReason::Approval, 0, None),
-            SlotState::Held { reason, attempt, edited, .. } => (reason.clone(), *attempt, edited.clone()),
+            SlotState::Held { reason, attempt, edited, .. } => ((**reason).clone(), *attempt, edited.clone()),
             SlotState::Approved { .. }
             | SlotState::Answered { .. }
             | SlotState::Running { .. }
@@ -130,7 +131,7 @@ impl Slot {
             (_, HoldReason::Question(_)) => return wrong("for an answer to its question"),
             (_, HoldReason::Approval) => return wrong("for approval"),
         };
-        (self.decided, self.is_covered) = (Some((decided.decision.clone(), decided.reach)), false);
+        (self.decided, self.is_covered) = (Some(Box::new((decided.decision.clone(), decided.reach))), false);
         Ok(())
     }
 
@@ -153,7 +154,7 @@ impl Slot {
         self.uncover();
         let waits = match &self.state {
             SlotState::Open => true,
-            SlotState::Held { reason, .. } => *reason == HoldReason::Approval,
+            SlotState::Held { reason, .. } => **reason == HoldReason::Approval,
             SlotState::Approved { .. }
             | SlotState::Answered { .. }
             | SlotState::Running { .. }
@@ -180,7 +181,7 @@ impl Slot {
             }
         };
         self.state = state;
-        (self.decided, self.is_covered) = (Some((decision, Reach::Always)), true);
+        (self.decided, self.is_covered) = (Some(Box::new((decision, Reach::Always))), true);
     }
 }
 

@@ -47,7 +47,8 @@ pub struct Run {
     added_input: Vec<Arc<Item>>,
     seen: CallMap<Digest>,
     standing: BTreeMap<(AgentName, ToolKey), StandingVerdict>,
-    used_tools: BTreeSet<AgentName>,
+    /// Sorted: there are few.
+    used_tools: Vec<AgentName>,
     usage: Usage,
     last_response_id: Option<String>,
     repeats: Repeats,
@@ -178,7 +179,7 @@ impl Run {
             added_input: Vec::new(),
             seen: CallMap::default(),
             standing: BTreeMap::new(),
-            used_tools: BTreeSet::new(),
+            used_tools: Vec::new(),
             usage: Usage::default(),
             last_response_id: None,
             repeats: Repeats::default(),
@@ -295,7 +296,7 @@ impl Run {
 
     /// Whether `agent` has used a tool, which lifts a forced tool choice.
     pub fn has_used_tools(&self, agent: &AgentName) -> bool {
-        self.used_tools.contains(agent)
+        self.used_tools.binary_search(agent).is_ok()
     }
 
     /// What the run has cost, nested agents not included.

@@ -73,7 +73,7 @@ pub(super) struct Slot {
     pub(super) item: Arc<Item>,
     pub(super) state: SlotState,
     /// What was decided about it, and how far that reaches.
-    pub(super) decided: Option<(Decision, Reach)>,
+    pub(super) decided: Option<Box<(Decision, Reach)>>,
     /// Whether that was said of every call of its tool, and not of this one. A call whose rule is asked each time may
     /// be covered and undecided.
     pub(super) is_covered: bool,
@@ -88,7 +88,7 @@ pub(super) enum SlotState {
     /// Planned, and nothing else.
     Open,
     /// It waits for a person.
-    Held { reason: HoldReason, expires: Option<Timestamp>, attempt: u32, edited: Option<Arc<str>> },
+    Held { reason: Box<HoldReason>, expires: Option<Timestamp>, attempt: u32, edited: Option<Arc<str>> },
     /// A person said that it may run.
     Approved { edited: Option<Arc<str>>, attempt: u32 },
     /// A person said what its output is, or that it gets none of its own.
@@ -239,7 +239,7 @@ impl Slot {
 
     /// Whether its body waits for an answer.
     pub(super) fn asks(&self) -> bool {
-        matches!(&self.state, SlotState::Held { reason: HoldReason::Question(_), .. })
+        matches!(&self.state, SlotState::Held { reason, .. } if matches!(**reason, HoldReason::Question(_)))
     }
 
     /// Whether it waits for a person, itself or an agent nested in it.
@@ -270,7 +270,7 @@ impl Slot {
             agent: agent.clone(),
             tool: self.planned.key.clone(),
             arguments: edited.as_deref().unwrap_or(&self.call().arguments).to_owned(),
-            reason: reason.clone(),
+            reason: (**reason).clone(),
             attempt: *attempt,
             digest: self.planned.digest,
             expires: *expires,

@@ -89,7 +89,7 @@ impl Replay {
                 .iter()
                 .map(|((agent, tool), verdict)| (agent.clone(), tool.clone(), verdict.clone()))
                 .collect(),
-            used_tools: run.used_tools.clone(),
+            used_tools: run.used_tools.iter().cloned().collect(),
             usage: run.usage,
             usage_with_nested: self.usage,
             last_response_id: run.last_response_id.clone(),
@@ -137,7 +137,7 @@ impl Replay {
             added_input: Vec::new(),
             seen,
             standing: standing.collect(),
-            used_tools: kept.used_tools,
+            used_tools: kept.used_tools.into_iter().collect(),
             usage: kept.usage,
             last_response_id: kept.last_response_id,
             repeats: kept.repeats,

@@ -18,7 +18,7 @@ use crate::store::{
 };
 
 pub(super) struct Journal {
-    owned: Option<Owned>,
+    owned: Option<Box<Owned>>,
     clock: Clock,
     sequence: Arc<AtomicU64>,
     written: Mutex<Written>,
@@ -148,7 +148,7 @@ impl Journal {
         Ok((Self::of(Some(Owned::new(store, lease, clock, terms)), clock, written), replay))
     }
 
-    fn of(owned: Option<Owned>, clock: Clock, written: Written) -> Self {
+    fn of(owned: Option<Box<Owned>>, clock: Clock, written: Written) -> Self {
         let sequence = Arc::new(AtomicU64::new(written.records.len().saturating_sub(1) as u64));
         Self { owned, clock, sequence, written: Mutex::new(written) }
     }
@@ -261,9 +261,9 @@ impl Journal {
 }
 
 impl Owned {
-    fn new(store: Arc<dyn Store>, lease: Lease, clock: Clock, terms: Terms) -> Self {
+    fn new(store: Arc<dyn Store>, lease: Lease, clock: Clock, terms: Terms) -> Box<Self> {
         let heartbeat = Heartbeat::start(store.clone(), lease.clone(), terms.lasting, clock, terms.lost);
-        Self { store, lease, _heartbeat: heartbeat }
+        Box::new(Self { store, lease, _heartbeat: heartbeat })
     }
 }
 
