@@ -32,6 +32,8 @@ mod canonical;
 mod decision;
 mod entry;
 mod failure;
+#[cfg(test)]
+mod golden;
 mod id;
 mod item;
 mod plan;

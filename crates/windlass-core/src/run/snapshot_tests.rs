@@ -1,30 +1,12 @@
-use crate::entry::Record;
+use crate::golden::{GOLDEN, golden};
 use crate::run::{Replay, Run};
-use crate::{from_text, time};
-
-const GOLDEN: [(&str, &str); 11] = [
-    ("finished", include_str!("../../tests/golden/v1/finished.windlass")),
-    ("paused", include_str!("../../tests/golden/v1/paused.windlass")),
-    ("nested", include_str!("../../tests/golden/v1/nested.windlass")),
-    ("handoffs", include_str!("../../tests/golden/v1/handoffs.windlass")),
-    ("crashed", include_str!("../../tests/golden/v1/crashed.windlass")),
-    ("decisions", include_str!("../../tests/golden/v1/decisions.windlass")),
-    ("hows", include_str!("../../tests/golden/v1/hows.windlass")),
-    ("failures", include_str!("../../tests/golden/v1/failures.windlass")),
-    ("items", include_str!("../../tests/golden/v1/items.windlass")),
-    ("forked", include_str!("../../tests/golden/v1/forked.windlass")),
-    ("asked", include_str!("../../tests/golden/v1/asked.windlass")),
-];
-
-fn golden(text: &str) -> Vec<Record> {
-    from_text(text).expect("a golden file is a saved run")
-}
+use crate::time;
 
 #[test]
 fn a_run_goes_on_from_a_snapshot_as_from_its_whole_journal() {
     let mut taken = 0;
-    for (name, text) in GOLDEN {
-        let records = golden(text);
+    for (name, _) in GOLDEN {
+        let records = golden(name);
         let whole = Run::replay(&records).expect("it adds up");
         for until in 1..=records.len() {
             let prefix = Run::replay(&records[..until]).expect("a prefix adds up");
@@ -43,8 +25,8 @@ fn a_run_goes_on_from_a_snapshot_as_from_its_whole_journal() {
 
 #[test]
 fn none_is_taken_while_calls_are_open_or_the_run_is_over() {
-    for (name, text) in GOLDEN {
-        let records = golden(text);
+    for (name, _) in GOLDEN {
+        let records = golden(name);
         for until in 1..=records.len() {
             let replay = Run::replay(&records[..until]).expect("a prefix adds up");
             let run = &replay.run;
@@ -57,7 +39,7 @@ fn none_is_taken_while_calls_are_open_or_the_run_is_over() {
 
 #[test]
 fn what_another_version_wrote_is_not_read() {
-    let records = golden(GOLDEN[0].1);
+    let records = golden("finished");
     let snapshot = Run::replay(&records[..1]).expect("it adds up").to_snapshot().expect("nothing is open");
     assert!(Replay::from_snapshot(&snapshot).is_some());
     // Whoever changes what is written changes the number of its shape too.
@@ -77,7 +59,7 @@ fn what_another_version_wrote_is_not_read() {
 
 #[test]
 fn an_item_is_written_once() {
-    let records = golden(GOLDEN[0].1);
+    let records = golden("finished");
     let boundary = |until: &usize| {
         Run::replay(&records[..*until])
             .is_ok_and(|replay| replay.run.turn() > 0 && replay.to_snapshot().is_some())

@@ -4,31 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
+use crate::golden::{GOLDEN, golden, golden_text};
 use crate::{
     Answered, CallSettled, CallStarted, Chain, Decision, Digest, FoundTool, How, Line, Lookup, Plan, Reach,
     Reasoning, RunId, SavedError, Step, ToolKey, Usage, from_text, plan, to_text,
 };
-
-const GOLDEN: [(&str, &str); 10] = [
-    ("finished", include_str!("../../tests/golden/v1/finished.windlass")),
-    ("paused", include_str!("../../tests/golden/v1/paused.windlass")),
-    ("nested", include_str!("../../tests/golden/v1/nested.windlass")),
-    ("handoffs", include_str!("../../tests/golden/v1/handoffs.windlass")),
-    ("crashed", include_str!("../../tests/golden/v1/crashed.windlass")),
-    ("decisions", include_str!("../../tests/golden/v1/decisions.windlass")),
-    ("hows", include_str!("../../tests/golden/v1/hows.windlass")),
-    ("failures", include_str!("../../tests/golden/v1/failures.windlass")),
-    ("items", include_str!("../../tests/golden/v1/items.windlass")),
-    ("forked", include_str!("../../tests/golden/v1/forked.windlass")),
-];
-
-fn golden_text(name: &str) -> &'static str {
-    GOLDEN.iter().find(|(known, _)| *known == name).expect("there is such a golden file").1
-}
-
-fn golden(name: &str) -> Vec<Record> {
-    from_text(golden_text(name)).expect("a golden file is a saved run")
-}
 
 fn fork_of(records: &[Record], at: u64, change: Change) -> Result<Vec<Record>, ForkError> {
     fork(records, at, "fork".into(), change)
