@@ -97,7 +97,7 @@ pub(super) struct Actor<C> {
     pub(super) ends: Ends<C>,
     pub(super) plan: Plan<C>,
     pub(super) setting: Setting<C>,
-    /// Every agent that was current, as it was then.
+    /// The agents that were current, as they were then; of very many, the last.
     pub(super) agents: BTreeMap<u32, Resolved<C>>,
     pub(super) next_agent: u32,
     pub(super) runs: BTreeMap<RunId, LiveRun>,

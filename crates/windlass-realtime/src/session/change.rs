@@ -18,6 +18,9 @@ pub(super) struct Resolution<C> {
     result: Result<Resolved<C>, String>,
 }
 
+/// How many agents are remembered as they were. More answers than that are not open at once.
+const REMEMBERED: usize = 128;
+
 impl<C: Send + Sync + 'static> Actor<C> {
     /// Asks for the instructions and tools of an agent, once; then it becomes current.
     pub(super) fn resolve(
@@ -53,6 +56,7 @@ impl<C: Send + Sync + 'static> Actor<C> {
                 let configuration = Arc::new(configuration(&resolved, &self.setting.settings));
                 let is_checked = resolved.is_checked() || !self.plan.guardrails.is_empty();
                 self.agents.insert(agent.number, resolved);
+                self.forget_old_agents();
                 if let Some(reply) = reply {
                     self.changing.insert(agent.number, reply);
                 }
@@ -69,6 +73,20 @@ impl<C: Send + Sync + 'static> Actor<C> {
                     }
                 }
             }
+        }
+    }
+
+    /// A session may change agents for as long as it lasts. Calls and answers that are under way keep theirs.
+    fn forget_old_agents(&mut self) {
+        while self.agents.len() > REMEMBERED {
+            let current = self.machine.agent().number;
+            let is_needed = |number: u32| {
+                number == current
+                    || self.changing.contains_key(&number)
+                    || self.runs.values().any(|live| live.agent == number)
+            };
+            let Some(oldest) = self.agents.keys().copied().find(|number| !is_needed(*number)) else { return };
+            self.agents.remove(&oldest);
         }
     }
 }

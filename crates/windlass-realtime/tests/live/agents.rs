@@ -127,6 +127,28 @@ async fn a_call_keeps_the_agent_that_it_was_made_under() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn very_many_changes_keep_what_is_needed_and_forget_the_rest() {
+    let (old, new): (Arc<AtomicU32>, Arc<AtomicU32>) = (Arc::default(), Arc::default());
+    let first = Agent::new("first").tools(counted("look", &old).approve_always());
+    let server = server([Reply::call("c1", "look", "{}"), Reply::say("Waiting.")]);
+    let (session, mut events) = connected(first, &server).await;
+    session.say("Look").await.expect("is there");
+    until(&mut events, |event| matches!(event, LiveEvent::CallHeld { .. })).await;
+    let mut held_by_one = None;
+    for _ in 0..300 {
+        let other = Agent::new("other").tools(counted("look", &new));
+        session.update_agent(other).await.expect("is there").expect("changes");
+        until(&mut events, |event| matches!(event, LiveEvent::AgentChanged { .. })).await;
+        held_by_one.get_or_insert(Arc::strong_count(&new) - 1);
+    }
+    let (held, by_one) = (Arc::strong_count(&new) - 1, held_by_one.expect("agents changed"));
+    assert!(held < 200 * by_one, "{held} are held, {by_one} by each agent");
+    session.approve("c1").await.expect("is there").expect("waits");
+    until(&mut events, |event| matches!(event, LiveEvent::CallSettled { .. })).await;
+    assert_eq!((ran(&old), ran(&new)), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_was_switched_off_meanwhile_does_not_run() {
     let (runs, on) = (Arc::default(), Arc::new(AtomicU32::new(1)));
     let switch = on.clone();
