@@ -56,13 +56,14 @@ async fn s32_receipts_have_the_scope_that_was_declared() {
     assert_eq!(bodies(Scope::Store, [&a, &b], none, None).await, 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn s32_receipts_expire_when_they_were_to() {
     let session = Session::in_memory("a");
     let long = Some(Duration::from_secs(3600));
     assert_eq!(bodies(Scope::Store, [&session, &session], Duration::ZERO, long).await, 1);
+    // Longer than the calls of one run are apart, also where the machine is busy.
     let short = Some(Duration::from_secs(1));
-    assert_eq!(bodies(Scope::Store, [&session, &session], Duration::from_secs(5), short).await, 2);
+    assert_eq!(bodies(Scope::Store, [&session, &session], Duration::from_millis(1_200), short).await, 2);
 }
 
 #[tokio::test]
