@@ -53,7 +53,12 @@ impl<V> CallMap<V> {
 
     /// Makes room for so many more.
     pub(crate) fn reserve(&mut self, more: usize) {
-        self.entries.reserve_exact(more);
+        // Most runs are short and take what they need. One that goes on must not be copied for every answer.
+        if self.entries.is_empty() {
+            self.entries.reserve_exact(more);
+        } else {
+            self.entries.reserve(more);
+        }
         let len = self.entries.len() + more;
         if len > FEW && len * 2 > self.table.len() {
             self.lay_out(len);
