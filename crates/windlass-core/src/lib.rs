@@ -40,6 +40,7 @@ mod plan;
 mod rewrite;
 mod run;
 mod saved;
+mod scan;
 pub mod schema;
 pub mod time;
 mod tool;

@@ -10,6 +10,7 @@ use std::cmp::Ordering;
 use serde_json::{Number, Value};
 
 use crate::canonical::{canonical, utf16_order, write_number, write_text};
+use crate::scan::{HIGH, plain_len};
 
 /// Rewrites JSON text in canonical form, where it is not in it.
 pub fn canonical_text(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
@@ -268,31 +269,6 @@ impl<'a> Rewriter<'a> {
         }
         Some(())
     }
-}
-
-/// A one in every byte, and the highest bit of every byte.
-const ONES: u64 = u64::MAX / 255;
-const HIGH: u64 = ONES << 7;
-
-/// How many bytes stand for themselves in a string, from the first on. None where nothing ends them.
-#[inline]
-fn plain_len(bytes: &[u8]) -> Option<usize> {
-    let (words, rest) = bytes.as_chunks::<8>();
-    for (at, word) in words.iter().enumerate() {
-        let ends = ends_plain(u64::from_le_bytes(*word));
-        if ends != 0 {
-            return Some(at * 8 + ends.trailing_zeros() as usize / 8);
-        }
-    }
-    let at = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' '))?;
-    Some(words.len() * 8 + at)
-}
-
-/// The lowest bit that is set is in the first byte that stands for more than itself in a string, or may not be in one.
-fn ends_plain(word: u64) -> u64 {
-    let below = |word: u64, byte: u8| word.wrapping_sub(ONES * u64::from(byte)) & !word;
-    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-    (is(b'"') | is(b'\\') | below(word, b' ')) & HIGH
 }
 
 /// The first eight bytes of a key of this length as a number that is ordered as they are.

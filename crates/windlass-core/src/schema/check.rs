@@ -1,15 +1,20 @@
 //! Does a value fit a schema? Lists every way in which it does not, in words that a model can act on.
 //!
 //! What is not understood (`pattern`, `format`, `not` …) is ignored: such a rule is the tool's own to enforce.
-//! The work is bounded, whatever the schema and the value are.
+//! The work is bounded, whatever the schema and the value are. The value is canonical text, and is checked where it
+//! stands: its first byte says what it is, and equal values are equal texts.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::fmt;
+use std::fmt::{self, Write};
 
-use serde_json::{Map, Value};
+use serde_json::{Number, Value};
 
-use crate::canonical::canonical;
+use super::shape::{Begins, Bound, Fields, Items, Node, NodeId, Rest, Rules, Side, Size, Types, nodes};
+use super::words::{QUOTED, cut, either, enumerated, plain, quoted, shown};
+use crate::canonical::{canonical, write_number};
+use crate::scan::Canonical;
 
 /// How many problems are listed before the rest is only counted.
 const LISTED: usize = 20;
@@ -17,10 +22,6 @@ const LISTED: usize = 20;
 const DEPTH: usize = 96;
 /// How many schemas are looked at. Unions of references to themselves would otherwise not end in our lifetime.
 const STEPS: usize = 100_000;
-/// How much of a value is quoted.
-const QUOTED: usize = 40;
-/// How many alternatives are named.
-const NAMED: usize = 30;
 
 /// One way in which something does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,28 +38,43 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Checks `value` against `schema`. Empty means that it fits.
+/// Checks `value` against `schema`. Empty means that it fits. Whoever checks against it again keeps a [`Shape`](super::Shape).
 pub fn check(schema: &Value, value: &Value) -> Vec<Problem> {
-    let mut checker = Checker { root: schema, steps: STEPS };
-    let mut found = Found::default();
-    checker.visit(schema, value, &Path::Root, 0, &mut found);
-    let more = found.count - found.list.len();
-    let mut problems: Vec<Problem> = found.list.into_iter().map(|note| note.problem).collect();
-    if more > 0 {
-        let message = format!("has {more} more {}", if more == 1 { "problem" } else { "problems" });
-        problems.push(Problem { path: Path::Root.to_string(), message });
-    }
-    problems
+    check_text(&nodes(schema), &canonical(value))
 }
 
 /// The problems as one text, separated by semicolons.
 pub fn describe(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    let mut text = String::new();
+    for (at, problem) in problems.iter().enumerate() {
+        for part in [if at > 0 { "; `" } else { "`" }, &problem.path, "` ", &problem.message] {
+            text.push_str(part);
+        }
+    }
+    text
+}
+
+pub(super) fn check_text(nodes: &[Node], text: &str) -> Vec<Problem> {
+    let mut checker = Checker { nodes, text: Canonical(text), steps: STEPS };
+    let mut found = Found::default();
+    checker.visit(0, 0, &Path::Root, 0, &mut found);
+    let more = found.count - found.list.len();
+    let mut problems: Vec<Problem> = Vec::with_capacity(found.list.len() + 1);
+    for note in found.list {
+        let message = note.what.message(checker.text, note.at);
+        problems.push(Problem { path: note.path, message });
+    }
+    if more > 0 {
+        let message = format!("has {more} more {}", if more == 1 { "problem" } else { "problems" });
+        problems.push(Problem { path: Path::Root.to_text(), message });
+    }
+    problems
 }
 
 /// Where the check stands. A list of borrowed steps, so that a value that fits costs no text.
 enum Path<'a> {
     Root,
+    /// A field, its name as canonical text has it.
     Field(&'a Self, &'a str),
     Index(&'a Self, usize),
 }
@@ -70,57 +86,146 @@ impl Path<'_> {
             Self::Field(parent, _) | Self::Index(parent, _) => parent.len() + 1,
         }
     }
-}
 
-impl fmt::Display for Path<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn to_text(&self) -> String {
+        let mut text = String::with_capacity(32);
+        self.write(&mut text);
+        if text.is_empty() { "arguments".to_owned() } else { text }
+    }
+
+    /// Writes the steps from the root on; the root itself is nothing where a plain name follows.
+    fn write(&self, out: &mut String) {
+        let parent = match self {
+            Self::Root => return,
+            Self::Field(parent, _) | Self::Index(parent, _) => parent,
+        };
+        parent.write(out);
         match self {
-            Self::Root => f.write_str("arguments"),
-            Self::Index(parent, at) => write!(f, "{parent}[{at}]"),
-            Self::Field(parent, name) => {
-                let plain = !name.is_empty()
+            Self::Field(_, name) => {
+                let name = &*plain(name);
+                let is_plain = !name.is_empty()
                     && name.len() <= 2 * QUOTED
                     && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '$'));
-                match (parent, plain) {
-                    (Self::Root, true) => f.write_str(name),
-                    (parent, true) => write!(f, "{parent}.{name}"),
-                    (parent, false) => write!(f, "{parent}[{}]", quoted(name)),
+                match (parent, is_plain) {
+                    (Self::Root, true) => out.push_str(name),
+                    (_, true) => {
+                        out.push('.');
+                        out.push_str(name);
+                    }
+                    (parent, false) => parent.write_index(out, &quoted(name)),
                 }
             }
+            Self::Index(parent, at) => parent.write_index(out, at),
+            Self::Root => {}
+        }
+    }
+
+    fn write_index(&self, out: &mut String, index: impl fmt::Display) {
+        let root = if matches!(self, Self::Root) { "arguments" } else { "" };
+        let written = write!(out, "{root}[{index}]");
+        debug_assert!(written.is_ok(), "writing to a string does not fail");
+    }
+}
+
+/// What is wrong. It is put into words only where it is told.
+#[derive(Clone)]
+enum What<'s> {
+    TooMuch,
+    NoTarget(&'s str),
+    /// The wrong type; holds the right ones.
+    Type(Cow<'s, [String]>),
+    /// Not one of the allowed values; holds them, written out.
+    Choice(Cow<'s, [String]>),
+    Unwanted,
+    Missing,
+    Unknown(&'s [String]),
+    Size {
+        limit: Limit,
+        size: usize,
+        of: [&'static str; 2],
+    },
+    Bound(&'s Bound),
+    Repeated,
+    Ambiguous,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    Least(u64),
+    Most(u64),
+}
+
+impl What<'_> {
+    /// Whether a field is missing or should not be there.
+    fn is_shape(&self) -> bool {
+        matches!(self, Self::Unwanted | Self::Missing | Self::Unknown(_))
+    }
+
+    fn message(&self, text: Canonical<'_>, at: usize) -> String {
+        match self {
+            Self::TooMuch => "is too deep or too large to be checked".to_owned(),
+            Self::NoTarget(target) => {
+                format!("cannot be checked: the schema refers to `{target}`, which it does not have")
+            }
+            Self::Type(wanted) => format!("must be {}, is {}", either(wanted), shown(text, at)),
+            Self::Choice(allowed) => match &**allowed {
+                [one] => format!("must be {one}, is {}", shown(text, at)),
+                several => format!("must be one of {}, is {}", enumerated(several), shown(text, at)),
+            },
+            Self::Unwanted => format!("must not be given, is {}", shown(text, at)),
+            Self::Missing => "is missing".to_owned(),
+            Self::Unknown([]) => "is not a known field; no fields are known here".to_owned(),
+            Self::Unknown(known) => format!("is not a known field; known are: {}", enumerated(known)),
+            Self::Size { limit, size, of: [one, many] } => {
+                let (words, limit) = match limit {
+                    Limit::Least(least) => ("at least", least),
+                    Limit::Most(most) => ("at most", most),
+                };
+                format!("must have {words} {limit} {}, has {size}", if *limit == 1 { one } else { many })
+            }
+            Self::Bound(bound) => {
+                let words = match bound.side {
+                    Side::AtLeast => "at least",
+                    Side::AtMost => "at most",
+                    Side::MoreThan => "more than",
+                    Side::LessThan => "less than",
+                };
+                let mut limit = String::new();
+                write_number(&bound.limit, &mut limit);
+                format!("must be {words} {}, is {}", cut(&limit), cut(text.value(at)))
+            }
+            Self::Repeated => "repeats an earlier item".to_owned(),
+            Self::Ambiguous => "fits more than one of the allowed forms".to_owned(),
         }
     }
 }
 
-/// What kind of problem it is, for telling which branch of a union was meant.
-#[derive(Clone, PartialEq)]
-enum Kind {
-    /// The wrong type; holds the right ones.
-    Type(Vec<String>),
-    /// Not one of the allowed values; holds them, written out.
-    Choice(Vec<String>),
-    /// A field that is missing or should not be there.
-    Shape,
-    Other,
-}
-
-struct Note {
-    problem: Problem,
-    kind: Kind,
+struct Note<'s> {
+    path: String,
+    /// How long the path is.
     depth: usize,
+    /// Where the value begins.
+    at: usize,
+    what: What<'s>,
 }
 
 #[derive(Default)]
-struct Found {
-    list: Vec<Note>,
+struct Found<'s> {
+    list: Vec<Note<'s>>,
     count: usize,
 }
 
-impl Found {
-    fn add(&mut self, path: &Path<'_>, kind: Kind, message: impl FnOnce() -> String) {
+impl<'s> Found<'s> {
+    fn add(&mut self, path: &Path<'_>, at: usize, what: What<'s>) {
+        self.insert(self.list.len(), path, at, what);
+    }
+
+    /// Adds a problem before others. Those that no longer find room are only counted.
+    fn insert(&mut self, place: usize, path: &Path<'_>, at: usize, what: What<'s>) {
         self.count += 1;
-        if self.list.len() < LISTED {
-            let problem = Problem { path: path.to_string(), message: message() };
-            self.list.push(Note { problem, kind, depth: path.len() });
+        if place < LISTED {
+            self.list.insert(place, Note { path: path.to_text(), depth: path.len(), at, what });
+            self.list.truncate(LISTED);
         }
     }
 
@@ -133,367 +238,312 @@ impl Found {
     /// The lower, the likelier it is that the value at `depth` was meant for this branch: it has the right type,
     /// then the right tag, then the right fields.
     fn distance(&self, depth: usize) -> (bool, usize, usize, usize) {
-        let count = |test: &dyn Fn(&Note) -> bool| self.list.iter().filter(|note| test(note)).count();
+        let count = |test: &dyn Fn(&Note<'_>) -> bool| self.list.iter().filter(|note| test(note)).count();
         (
-            count(&|note| note.depth == depth && !matches!(note.kind, Kind::Shape | Kind::Other)) > 0,
-            count(&|note| note.depth == depth + 1 && matches!(note.kind, Kind::Choice(_))),
-            count(&|note| note.depth == depth + 1 && note.kind == Kind::Shape),
+            count(&|note| note.depth == depth && matches!(note.what, What::Type(_) | What::Choice(_))) > 0,
+            count(&|note| note.depth == depth + 1 && matches!(note.what, What::Choice(_))),
+            count(&|note| note.depth == depth + 1 && note.what.is_shape()),
             self.count,
         )
     }
 }
 
-struct Checker<'a> {
-    root: &'a Value,
+struct Checker<'s, 't> {
+    nodes: &'s [Node],
+    text: Canonical<'t>,
     steps: usize,
 }
 
-impl Checker<'_> {
-    fn visit(&mut self, schema: &Value, value: &Value, path: &Path<'_>, depth: usize, found: &mut Found) {
+impl<'s> Checker<'s, '_> {
+    /// Checks the value that begins at a place. Says where it ends, if that was found out.
+    fn visit(
+        &mut self,
+        node: NodeId,
+        at: usize,
+        path: &Path<'_>,
+        depth: usize,
+        found: &mut Found<'s>,
+    ) -> Option<usize> {
         if self.steps == 0 || depth > DEPTH {
-            return found.add(path, Kind::Other, || "is too deep or too large to be checked".to_owned());
+            found.add(path, at, What::TooMuch);
+            return None;
         }
         self.steps -= 1;
-        let rules = match schema {
-            Value::Object(rules) => rules,
-            Value::Bool(false) => {
-                return found.add(path, Kind::Shape, || format!("must not be given, is {}", shown(value)));
+        let nodes = self.nodes;
+        let rules = match nodes.get(node)? {
+            Node::Rules(rules) => rules,
+            Node::Nothing => {
+                found.add(path, at, What::Unwanted);
+                return None;
             }
-            _ => return,
+            Node::Anything => return None,
         };
-        if value.is_null() && rules.get("nullable") == Some(&Value::Bool(true)) {
-            return;
+        let kind = Begins::of(self.text.byte(at));
+        if rules.nullable && kind == Begins::of(b'n') {
+            return None;
         }
-        if let Some(target) = rules.get("$ref").and_then(Value::as_str) {
-            match resolve(self.root, target) {
-                Some(target) => self.visit(target, value, path, depth + 1, found),
-                None => found.add(path, Kind::Other, || {
-                    format!("cannot be checked: the schema refers to `{target}`, which it does not have")
-                }),
-            }
+        let mut end = None;
+        match &rules.reference {
+            None => {}
+            Some(Ok(target)) => end = self.visit(*target, at, path, depth + 1, found),
+            Some(Err(target)) => found.add(path, at, What::NoTarget(target)),
         }
-        if !check_type(rules, value, path, found) {
+        if let Some(types) = &rules.types
+            && !self.is_of(types, kind, at)
+        {
+            found.add(path, at, What::Type(Cow::Borrowed(&types.words)));
             // What else the schema asks for is asked of the right type.
-            return;
+            return end;
         }
-        check_choice(rules, value, path, found);
-        match value {
-            Value::Object(fields) => self.visit_object(rules, fields, path, depth, found),
-            Value::Array(items) => self.visit_list(rules, items, path, depth, found),
-            Value::String(text) => check_text(rules, text, path, found),
-            Value::Number(_) => check_number(rules, value, path, found),
-            Value::Null | Value::Bool(_) => {}
-        }
-        for part in list(rules, "allOf") {
-            self.visit(part, value, path, depth + 1, found);
-        }
-        for (keyword, one_only) in [("anyOf", false), ("oneOf", true)] {
-            let branches = list(rules, keyword);
-            if !branches.is_empty() {
-                self.visit_union(branches, one_only, value, path, depth, found);
+        for choice in &rules.choices {
+            let value = self.text.value(at);
+            end = Some(at + value.len());
+            if !choice.texts.iter().any(|allowed| allowed == value) {
+                found.add(path, at, What::Choice(Cow::Borrowed(&choice.names)));
             }
         }
+        match self.text.byte(at) {
+            b'{' => end = Some(self.visit_object(&rules.fields, at, path, depth, found)),
+            b'[' => end = Some(self.visit_list(&rules.items, at, path, depth, found)),
+            b'"' if !rules.length.is_any() => {
+                let length = plain(self.text.string(at)).chars().count();
+                check_size(rules.length, length, ["character", "characters"], path, at, found);
+            }
+            _ if kind.is_number() && !rules.bounds.is_empty() => self.check_bounds(rules, at, path, found),
+            _ => {}
+        }
+        for part in &rules.all_of {
+            end = self.visit(*part, at, path, depth + 1, found).or(end);
+        }
+        for (branches, one_only) in [(&rules.any_of, false), (&rules.one_of, true)] {
+            if !branches.is_empty() {
+                end = self.visit_union(branches, one_only, at, path, depth, found).or(end);
+            }
+        }
+        end
+    }
+
+    fn is_of(&self, types: &Types, kind: Begins, at: usize) -> bool {
+        types.begins.has(kind) && !(types.is_whole && kind.is_number() && !is_whole(self.text.value(at)))
     }
 
     fn visit_object(
         &mut self,
-        rules: &Map<String, Value>,
-        fields: &Map<String, Value>,
+        fields: &'s Fields,
+        at: usize,
         path: &Path<'_>,
         depth: usize,
-        found: &mut Found,
-    ) {
-        for name in list(rules, "required").iter().filter_map(Value::as_str) {
-            if !fields.contains_key(name) {
-                found.add(&Path::Field(path, name), Kind::Shape, || "is missing".to_owned());
+        found: &mut Found<'s>,
+    ) -> usize {
+        let (begin, first) = (at, found.list.len());
+        let (mut at, mut count, mut likely) = (at + 1, 0, 0);
+        let mut seen = Seen::default();
+        while self.text.byte(at) == b'"' {
+            let key_end = self.text.string_end(at);
+            let name = self.text.between(at + 1, key_end - 1);
+            let value = key_end + 1;
+            let field = fields.named.get(likely).filter(|field| field.name == name).map(|_| likely);
+            let field = field.or_else(|| fields.named.binary_search_by(|field| (*field.name).cmp(name)).ok());
+            if let Some(place) = field {
+                seen.add(place);
+                likely = place + 1;
             }
+            let path = Path::Field(path, name);
+            let end = match (field.and_then(|place| fields.named[place].node), fields.rest) {
+                (Some(node), _) | (None, Rest::Checked(node)) => {
+                    self.visit(node, value, &path, depth + 1, found)
+                }
+                (None, Rest::Refused) => {
+                    found.add(&path, value, What::Unknown(&fields.known));
+                    None
+                }
+                (None, Rest::Unchecked) => None,
+            };
+            at = end.unwrap_or_else(|| self.text.value_end(value));
+            at += usize::from(self.text.byte(at) == b',');
+            count += 1;
         }
-        let known = rules.get("properties").and_then(Value::as_object);
-        let rest = match rules.get("additionalProperties") {
-            // Patterns are not read here, and a field may be known through one of them.
-            Some(Value::Bool(false)) if rules.contains_key("patternProperties") => None,
-            rest => rest,
-        };
-        for (name, field) in fields {
-            let at = Path::Field(path, name);
-            match (known.and_then(|known| known.get(name)), rest) {
-                (Some(schema), _) => self.visit(schema, field, &at, depth + 1, found),
-                (None, Some(Value::Bool(false))) => found.add(&at, Kind::Shape, || unknown_field(known)),
-                (None, Some(schema)) => self.visit(schema, field, &at, depth + 1, found),
-                (None, None) => {}
-            }
+        // What is missing is told first.
+        let missing = fields.required.iter().filter(|place| !seen.has(**place));
+        for (before, place) in missing.enumerate() {
+            let path = Path::Field(path, &fields.named[*place].name);
+            found.insert(first + before, &path, begin, What::Missing);
         }
-        check_size(rules, ["minProperties", "maxProperties"], fields.len(), ["field", "fields"], path, found);
+        check_size(fields.size, count, ["field", "fields"], path, begin, found);
+        at + 1
     }
 
     fn visit_list(
         &mut self,
-        rules: &Map<String, Value>,
-        items: &[Value],
+        items: &'s Items,
+        at: usize,
         path: &Path<'_>,
         depth: usize,
-        found: &mut Found,
-    ) {
-        let first = list(rules, "prefixItems");
-        for (at, item) in items.iter().enumerate() {
-            if let Some(schema) = first.get(at).or_else(|| rules.get("items")) {
-                self.visit(schema, item, &Path::Index(path, at), depth + 1, found);
+        found: &mut Found<'s>,
+    ) -> usize {
+        let begin = at;
+        let (mut at, mut count) = (at + 1, 0);
+        let mut places = Vec::new();
+        while !matches!(self.text.byte(at), b']' | 0) {
+            let node = items.first.get(count).copied().or(items.rest);
+            let end = node.and_then(|node| self.visit(node, at, &Path::Index(path, count), depth + 1, found));
+            let end = end.unwrap_or_else(|| self.text.value_end(at));
+            if items.are_unique {
+                places.push((at, end));
+            }
+            at = end + usize::from(self.text.byte(end) == b',');
+            count += 1;
+        }
+        check_size(items.size, count, ["item", "items"], path, begin, found);
+        let mut seen = BTreeSet::new();
+        for (index, (from, until)) in places.into_iter().enumerate() {
+            if !seen.insert(self.text.between(from, until)) {
+                found.add(&Path::Index(path, index), from, What::Repeated);
             }
         }
-        check_size(rules, ["minItems", "maxItems"], items.len(), ["item", "items"], path, found);
-        if rules.get("uniqueItems") == Some(&Value::Bool(true)) {
-            let mut seen = BTreeSet::new();
-            for (at, item) in items.iter().enumerate() {
-                if !seen.insert(canonical(item)) {
-                    found.add(&Path::Index(path, at), Kind::Other, || "repeats an earlier item".to_owned());
-                }
-            }
-        }
+        at + 1
     }
 
     fn visit_union(
         &mut self,
-        branches: &[Value],
+        branches: &[NodeId],
         one_only: bool,
-        value: &Value,
+        at: usize,
         path: &Path<'_>,
         depth: usize,
-        found: &mut Found,
-    ) {
+        found: &mut Found<'s>,
+    ) -> Option<usize> {
         let mut fits = 0;
-        let mut tried = Vec::with_capacity(branches.len());
+        let mut end = None;
+        let mut tried = Vec::new();
         for branch in branches {
             let mut own = Found::default();
-            self.visit(branch, value, path, depth + 1, &mut own);
+            end = self.visit(*branch, at, path, depth + 1, &mut own).or(end);
             if own.count > 0 {
                 tried.push(own);
                 continue;
             }
             fits += 1;
             if !one_only {
-                return;
-            }
-        }
-        match fits {
-            0 => {}
-            1 => return,
-            _ => {
-                return found.add(path, Kind::Other, || "fits more than one of the allowed forms".to_owned());
+                return end;
             }
         }
         let here = path.len();
-        if let Some((kind, message)) = nothing_near(&tried, here, value) {
-            return found.add(path, kind, || message);
+        if fits > 1 {
+            found.add(path, at, What::Ambiguous);
+        } else if fits == 0 {
+            if let Some(what) = nothing_near(&tried, here) {
+                found.add(path, at, what);
+            } else if let Some(closest) = tried.into_iter().min_by_key(|own| own.distance(here)) {
+                found.append(closest);
+            }
         }
-        if let Some(closest) = tried.into_iter().min_by_key(|own| own.distance(here)) {
-            found.append(closest);
+        end
+    }
+
+    fn check_bounds(&self, rules: &'s Rules, at: usize, path: &Path<'_>, found: &mut Found<'s>) {
+        let text = self.text.value(at);
+        let number = text.parse::<i64>().map(Number::from).or_else(|_| serde_json::from_str(text));
+        let Ok(number) = number else { return };
+        for bound in &rules.bounds {
+            let fits = compare(&number, &bound.limit).is_none_or(|order| match bound.side {
+                Side::AtLeast => order.is_ge(),
+                Side::AtMost => order.is_le(),
+                Side::MoreThan => order.is_gt(),
+                Side::LessThan => order.is_lt(),
+            });
+            if !fits {
+                found.add(path, at, What::Bound(bound));
+            }
         }
     }
 }
 
-/// Where every branch wants another type or another value, one message that names them all.
-fn nothing_near(tried: &[Found], here: usize, value: &Value) -> Option<(Kind, String)> {
+/// Where every branch wants another type or another value, one problem that names them all.
+fn nothing_near<'s>(tried: &[Found<'s>], here: usize) -> Option<What<'s>> {
     let (mut types, mut choices): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
     for own in tried {
         let [note] = own.list.as_slice() else { return None };
-        let (into, from) = match &note.kind {
-            Kind::Type(from) if note.depth == here => (&mut types, from),
-            Kind::Choice(from) if note.depth == here => (&mut choices, from),
+        let (into, from) = match &note.what {
+            What::Type(from) if note.depth == here => (&mut types, from),
+            What::Choice(from) if note.depth == here => (&mut choices, from),
             _ => return None,
         };
-        for name in from {
+        for name in &**from {
             if !into.contains(name) {
                 into.push(name.clone());
             }
         }
     }
-    Some(match (types.is_empty(), choices.is_empty()) {
-        (false, true) => (Kind::Type(types.clone()), wrong_type(&types, value)),
+    match (types.is_empty(), choices.is_empty()) {
+        (false, true) => Some(What::Type(types.into())),
+        (true, true) => None,
         // `null` beside a list of values is a value like them.
-        (true, false) => (Kind::Choice(choices.clone()), wrong_choice(&choices, value)),
-        (false, false) => {
+        (_, false) => {
             choices.append(&mut types);
-            (Kind::Choice(choices.clone()), wrong_choice(&choices, value))
+            Some(What::Choice(choices.into()))
         }
-        (true, true) => return None,
-    })
-}
-
-fn check_type(rules: &Map<String, Value>, value: &Value, path: &Path<'_>, found: &mut Found) -> bool {
-    let wanted: Vec<&str> = match rules.get("type") {
-        Some(Value::String(name)) => vec![name],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-        _ => return true,
-    };
-    let fits = wanted.iter().any(|name| match *name {
-        "null" => value.is_null(),
-        "boolean" => value.is_boolean(),
-        "string" => value.is_string(),
-        "number" => value.is_number(),
-        "integer" => is_whole(value),
-        "array" => value.is_array(),
-        "object" => value.is_object(),
-        _ => true,
-    });
-    if !fits {
-        let wanted: Vec<String> = wanted.iter().map(|name| type_words(name).to_owned()).collect();
-        let message = wrong_type(&wanted, value);
-        found.add(path, Kind::Type(wanted), || message);
-    }
-    fits
-}
-
-fn check_choice(rules: &Map<String, Value>, value: &Value, path: &Path<'_>, found: &mut Found) {
-    let constant = rules.get("const").map(std::slice::from_ref);
-    let several = rules.get("enum").and_then(Value::as_array).map(Vec::as_slice);
-    for allowed in [constant, several].into_iter().flatten() {
-        let own = canonical(value);
-        if allowed.iter().any(|one| one == value || canonical(one) == own) {
-            continue;
-        }
-        let names: Vec<String> = allowed.iter().map(brief).collect();
-        let message = wrong_choice(&names, value);
-        found.add(path, Kind::Choice(names), || message);
     }
 }
 
-fn check_text(rules: &Map<String, Value>, text: &str, path: &Path<'_>, found: &mut Found) {
-    let limits = ["minLength", "maxLength"];
-    if limits.iter().any(|limit| rules.contains_key(*limit)) {
-        check_size(rules, limits, text.chars().count(), ["character", "characters"], path, found);
-    }
+/// Which of the named fields are there.
+#[derive(Default)]
+struct Seen {
+    first: u64,
+    rest: Vec<u64>,
 }
 
-fn check_number(rules: &Map<String, Value>, value: &Value, path: &Path<'_>, found: &mut Found) {
-    let limits = [
-        ("minimum", "at least", &[Ordering::Greater, Ordering::Equal][..]),
-        ("maximum", "at most", &[Ordering::Less, Ordering::Equal]),
-        ("exclusiveMinimum", "more than", &[Ordering::Greater]),
-        ("exclusiveMaximum", "less than", &[Ordering::Less]),
-    ];
-    for (keyword, words, allowed) in limits {
-        let Some(limit) = rules.get(keyword).filter(|limit| limit.is_number()) else { continue };
-        if compare(value, limit).is_some_and(|order| !allowed.contains(&order)) {
-            found.add(path, Kind::Other, || format!("must be {words} {}, is {}", brief(limit), brief(value)));
+impl Seen {
+    fn add(&mut self, place: usize) {
+        let bit = 1 << (place % 64);
+        match (place / 64).checked_sub(1) {
+            None => self.first |= bit,
+            Some(word) => {
+                if self.rest.len() <= word {
+                    self.rest.resize(word + 1, 0);
+                }
+                self.rest[word] |= bit;
+            }
         }
+    }
+
+    fn has(&self, place: usize) -> bool {
+        let word = match (place / 64).checked_sub(1) {
+            None => self.first,
+            Some(word) => self.rest.get(word).copied().unwrap_or_default(),
+        };
+        word & (1 << (place % 64)) != 0
     }
 }
 
 fn check_size(
-    rules: &Map<String, Value>,
-    [least, most]: [&str; 2],
+    limits: Size,
     size: usize,
-    [one, many]: [&str; 2],
+    of: [&'static str; 2],
     path: &Path<'_>,
-    found: &mut Found,
+    at: usize,
+    found: &mut Found<'_>,
 ) {
-    let limit = |keyword: &str| rules.get(keyword).and_then(Value::as_u64);
-    let counted = |count: u64| format!("{count} {}", if count == 1 { one } else { many });
-    let size = size as u64;
-    if let Some(least) = limit(least).filter(|least| size < *least) {
-        found.add(path, Kind::Other, || format!("must have at least {}, has {size}", counted(least)));
+    if let Some(least) = limits.least.filter(|least| (size as u64) < *least) {
+        found.add(path, at, What::Size { limit: Limit::Least(least), size, of });
     }
-    if let Some(most) = limit(most).filter(|most| size > *most) {
-        found.add(path, Kind::Other, || format!("must have at most {}, has {size}", counted(most)));
+    if let Some(most) = limits.most.filter(|most| size as u64 > *most) {
+        found.add(path, at, What::Size { limit: Limit::Most(most), size, of });
     }
 }
 
-/// The schema that a local reference names. Shared with the strict form.
-pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    root.pointer(reference.strip_prefix('#')?)
-}
-
-fn list<'a>(rules: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
-    rules.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn is_whole(value: &Value) -> bool {
-    value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
+/// Of a number in canonical form. Doubles with a positive exponent are too large to have a fraction.
+fn is_whole(number: &str) -> bool {
+    let has = |sign: u8| number.bytes().any(|byte| byte == sign);
+    !(has(b'.') || has(b'e')) || has(b'+')
 }
 
 /// Integers are compared with all their digits; a double would take 2^53 and its successor for the same.
-fn compare(a: &Value, b: &Value) -> Option<Ordering> {
-    let whole = |value: &Value| value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+fn compare(a: &Number, b: &Number) -> Option<Ordering> {
+    let whole = |number: &Number| number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
     match (whole(a), whole(b)) {
         (Some(a), Some(b)) => Some(a.cmp(&b)),
         _ => a.as_f64()?.partial_cmp(&b.as_f64()?),
-    }
-}
-
-fn wrong_type(wanted: &[String], value: &Value) -> String {
-    format!("must be {}, is {}", either(wanted), shown(value))
-}
-
-fn wrong_choice(allowed: &[String], value: &Value) -> String {
-    match allowed {
-        [one] => format!("must be {one}, is {}", shown(value)),
-        _ => {
-            format!("must be one of {}, is {}", enumerated(allowed.iter().map(String::as_str)), shown(value))
-        }
-    }
-}
-
-fn unknown_field(known: Option<&Map<String, Value>>) -> String {
-    match known.filter(|known| !known.is_empty()) {
-        Some(known) => {
-            format!("is not a known field; known are: {}", enumerated(known.keys().map(String::as_str)))
-        }
-        None => "is not a known field; no fields are known here".to_owned(),
-    }
-}
-
-fn type_words(name: &str) -> &str {
-    match name {
-        "boolean" => "true or false",
-        "string" => "a string",
-        "number" => "a number",
-        "integer" => "an integer",
-        "array" => "a list",
-        "object" => "an object",
-        other => other,
-    }
-}
-
-fn either(names: &[String]) -> String {
-    match names {
-        [] => "nothing".to_owned(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-    }
-}
-
-fn enumerated<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let more = names.len().saturating_sub(NAMED);
-    let text = names.take(NAMED).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{text} and {more} more") } else { text }
-}
-
-/// A value with its kind, as in `is the string "many"`.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Null | Value::Bool(_) => value.to_string(),
-        Value::Number(_) => format!("the number {}", brief(value)),
-        Value::String(text) => format!("the string {}", quoted(text)),
-        Value::Array(items) => format!("a list of {}", items.len()),
-        Value::Object(_) => "an object".to_owned(),
-    }
-}
-
-fn brief(value: &Value) -> String {
-    match value {
-        Value::String(text) => quoted(text),
-        other => cut(&canonical(other)),
-    }
-}
-
-fn quoted(text: &str) -> String {
-    Value::String(cut(text)).to_string()
-}
-
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(QUOTED) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::check::{Problem, describe, resolve};
+use super::{Problem, describe, resolve};
 
 /// How deep a schema may be nested. Providers stop long before.
 const DEPTH: usize = 32;

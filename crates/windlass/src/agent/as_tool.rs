@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use windlass_core::schema::Shape;
 use windlass_core::{AgentName, Effect, Item};
 
 use super::{Agent, Target};
@@ -15,11 +16,13 @@ const DEFAULT_NESTED_TURNS: u32 = 10;
 pub(crate) struct AgentTool<C> {
     pub(crate) target: Target<C>,
     pub(crate) max_turns: Option<u32>,
+    /// What its arguments are checked against.
+    pub(crate) shape: Arc<Shape>,
 }
 
 impl<C> Clone for AgentTool<C> {
     fn clone(&self) -> Self {
-        Self { target: self.target.clone(), max_turns: self.max_turns }
+        Self { target: self.target.clone(), max_turns: self.max_turns, shape: self.shape.clone() }
     }
 }
 
@@ -59,15 +62,16 @@ impl<C: Send + Sync + 'static> Tool<C> {
 }
 
 fn agent_tool<C: Send + Sync + 'static>(target: Target<C>, name: &str, description: &str) -> Tool<C> {
-    let schema = json!({
+    let schema = Arc::new(json!({
         "type": "object",
         "properties": { "input": { "type": "string" } },
         "required": ["input"],
         "additionalProperties": false,
-    });
-    let body = AgentTool { target, max_turns: Some(DEFAULT_NESTED_TURNS) };
+    }));
+    let shape = Arc::new(Shape::new(schema.clone()));
+    let body = AgentTool { target, max_turns: Some(DEFAULT_NESTED_TURNS), shape };
     // Its own calls have effects of their own; going on with an agent repeats none of them.
-    Tool::new(name, description, Arc::new(schema), ToolBody::Agent(body)).effect(Effect::Pure)
+    Tool::new(name, description, schema, ToolBody::Agent(body)).effect(Effect::Pure)
 }
 
 /// A name in the form that providers take for tools: lower case, with `_` for everything else.

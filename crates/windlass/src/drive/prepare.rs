@@ -276,8 +276,8 @@ fn read<C: Send + Sync + 'static>(
     let mut value = None;
     let prepared = frozen.and_then(|frozen| match &tool.body {
         ToolBody::Function(body) => body.prepare(&frozen).map(Some),
-        ToolBody::Agent(_) => {
-            value = Some(Box::new(checked_value(&frozen, tool.schema())?));
+        ToolBody::Agent(agent) => {
+            value = Some(Box::new(checked_value(&frozen, &agent.shape)?));
             Ok(None)
         }
     });

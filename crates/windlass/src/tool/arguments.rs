@@ -5,7 +5,8 @@ use std::panic::AssertUnwindSafe;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::{canonical_text, schema};
+use windlass_core::canonical_text;
+use windlass_core::schema::{Shape, describe};
 
 use super::{Tool, ToolBody};
 
@@ -18,16 +19,15 @@ impl<C: Send + Sync + 'static> Tool<C> {
         let frozen = freeze(arguments)?;
         match &self.body {
             ToolBody::Function(body) => body.prepare(&frozen).map(drop),
-            ToolBody::Agent(_) => checked_value(&frozen, self.schema()).map(drop),
+            ToolBody::Agent(agent) => checked_value(&frozen, &agent.shape).map(drop),
         }
     }
 }
 
 /// Frozen arguments as a value, which has no type but its schema.
-pub(crate) fn checked_value(frozen: &str, shape: &Value) -> Result<Value, String> {
-    let value = read(frozen, shape)?;
-    let problems = schema::check(shape, &value);
-    if problems.is_empty() { Ok(value) } else { Err(schema::describe(&problems)) }
+pub(crate) fn checked_value(frozen: &str, shape: &Shape) -> Result<Value, String> {
+    let problems = shape.check(frozen);
+    if problems.is_empty() { read(frozen, shape) } else { Err(describe(&problems)) }
 }
 
 /// Freezes what the model wrote. The body never sees anything else, so what was shown, decided, recorded and
@@ -45,7 +45,7 @@ pub(crate) fn freeze(raw: &str) -> Result<Cow<'_, str>, String> {
 }
 
 /// Reads canonical arguments as `A`, or lists everything that is wrong with them, by path.
-pub(crate) fn read<A: DeserializeOwned>(text: &str, shape: &Value) -> Result<A, String> {
+pub(crate) fn read<A: DeserializeOwned>(text: &str, shape: &Shape) -> Result<A, String> {
     // A type may do what it likes while it is read.
     match std::panic::catch_unwind(AssertUnwindSafe(|| serde_json::from_str(text))) {
         Ok(read) => read.map_err(|error| problems::<A>(text, shape, &error)),
@@ -55,11 +55,10 @@ pub(crate) fn read<A: DeserializeOwned>(text: &str, shape: &Value) -> Result<A, 
 
 /// Only wrong arguments pay for finding out all that is wrong with them.
 #[cold]
-fn problems<A: DeserializeOwned>(text: &str, shape: &Value, error: &serde_json::Error) -> String {
-    let value: Value = serde_json::from_str(text).unwrap_or_default();
-    let found = schema::check(shape, &value);
+fn problems<A: DeserializeOwned>(text: &str, shape: &Shape, error: &serde_json::Error) -> String {
+    let found = shape.check(text);
     if !found.is_empty() {
-        return schema::describe(&found);
+        return describe(&found);
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, A>(&mut reader) {

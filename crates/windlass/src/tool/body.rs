@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_core::OutputContent;
+use windlass_core::schema::Shape;
 
 use super::{ToolContext, ToolError, arguments, content_of};
 
@@ -40,10 +41,10 @@ pub(crate) enum Start {
 }
 
 /// How arguments become what the function takes.
-type Read<A> = fn(&str, &Value) -> Result<A, String>;
+type Read<A> = fn(&str, &Shape) -> Result<A, String>;
 
 struct Function<A, F> {
-    schema: Arc<Value>,
+    shape: Shape,
     read: Read<A>,
     run: Arc<F>,
 }
@@ -64,7 +65,7 @@ where
     Ready<A, F>: Prepared<C> + 'static,
 {
     fn prepare(&self, text: &str) -> Result<Box<dyn Prepared<C>>, String> {
-        let arguments = (self.read)(text, &self.schema)?;
+        let arguments = (self.read)(text, &self.shape)?;
         Ok(Box::new(Ready { arguments, run: self.run.clone() }))
     }
 }
@@ -125,7 +126,11 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function { schema, read: arguments::read::<A>, run: Arc::new(Asynchronous(run)) })
+    Arc::new(Function {
+        shape: Shape::new(schema),
+        read: arguments::read::<A>,
+        run: Arc::new(Asynchronous(run)),
+    })
 }
 
 pub(crate) fn typed_blocking<C, A, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
@@ -136,7 +141,7 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function { schema, read: arguments::read::<A>, run: Arc::new(Blocking(run)) })
+    Arc::new(Function { shape: Shape::new(schema), read: arguments::read::<A>, run: Arc::new(Blocking(run)) })
 }
 
 pub(crate) fn dynamic<C, F, Fut, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
@@ -147,7 +152,11 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function { schema, read: arguments::checked_value, run: Arc::new(Asynchronous(run)) })
+    Arc::new(Function {
+        shape: Shape::new(schema),
+        read: arguments::checked_value,
+        run: Arc::new(Asynchronous(run)),
+    })
 }
 
 pub(crate) fn dynamic_blocking<C, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
@@ -157,5 +166,9 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function { schema, read: arguments::checked_value, run: Arc::new(Blocking(run)) })
+    Arc::new(Function {
+        shape: Shape::new(schema),
+        read: arguments::checked_value,
+        run: Arc::new(Blocking(run)),
+    })
 }
