@@ -144,7 +144,7 @@ fn write_value(value: &Value, out: &mut String) {
         Value::Object(map) => {
             let mut fields: Vec<(&String, &Value)> = map.iter().collect();
             // The map may be sorted already or keep insertion order, as features of serde_json decide.
-            fields.sort_by(|a, b| utf16_order(a.0, b.0));
+            fields.sort_by(|a, b| utf16_order(a.0.as_bytes(), b.0.as_bytes()));
             out.push('{');
             for (at, (key, value)) in fields.into_iter().enumerate() {
                 if at > 0 {
@@ -159,13 +159,17 @@ fn write_value(value: &Value, out: &mut String) {
     }
 }
 
-pub(crate) fn utf16_order(a: &str, b: &str) -> Ordering {
+/// The order of keys, which are UTF-8.
+pub(crate) fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     // The order of bytes is that of characters. That of UTF-16 units differs only where characters that are written
     // with surrogates (first byte 0xf0 and above) meet the last ones that are not (0xee and 0xef).
-    match a.bytes().zip(b.bytes()).find(|(a, b)| a != b) {
+    match a.iter().zip(b).find(|(a, b)| a != b) {
         None => a.len().cmp(&b.len()),
-        Some((a, b)) if a < 0xee || b < 0xee => a.cmp(&b),
-        Some(_) => a.encode_utf16().cmp(b.encode_utf16()),
+        Some((a, b)) if *a < 0xee || *b < 0xee => a.cmp(b),
+        Some(_) => {
+            let units = |key| String::from_utf8_lossy(key).encode_utf16().collect::<Vec<_>>();
+            units(a).cmp(&units(b))
+        }
     }
 }
 

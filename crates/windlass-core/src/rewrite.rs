@@ -5,22 +5,22 @@
 //! through a value, which is the rule. So the two cannot differ in what they accept or say.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
 
 use crate::canonical::{canonical, utf16_order, write_number, write_text};
-use crate::scan::{HIGH, plain_len};
+use crate::scan::{HIGH, plain_head, plain_len};
 
 /// Rewrites JSON text in canonical form, where it is not in it.
 pub fn canonical_text(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
-    let mut rewriter = Rewriter { text, ..Rewriter::default() };
-    match rewriter.whole() {
-        Some(()) if rewriter.kept_from == 0 => Ok(Cow::Borrowed(text)),
+    let mut written = Written { members: Vec::with_capacity(MEMBERS), ..Written::default() };
+    let is_short = u32::try_from(text.len()).is_ok_and(|len| len < u32::MAX / 8);
+    match is_short.then(|| whole(text.as_bytes(), &mut written)).flatten() {
+        Some(()) if written.kept_from == 0 => Ok(Cow::Borrowed(text)),
         Some(()) => {
-            rewriter.write_kept(text.len());
+            written.keep(text.as_bytes(), text.len());
             // It is made of whole pieces of text.
-            Ok(Cow::Owned(String::from_utf8(rewriter.out).unwrap_or_default()))
+            Ok(Cow::Owned(String::from_utf8(written.out).unwrap_or_default()))
         }
         None => serde_json::from_str::<Value>(text).map(|value| Cow::Owned(canonical(&value))),
     }
@@ -29,257 +29,334 @@ pub fn canonical_text(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
 /// How deep values may be nested on this way.
 const DEEPEST: u32 = 64;
 
+/// How many members there is room for at first.
+const MEMBERS: usize = 32;
+
 /// The longest whole number that is copied without a look at its size.
 const PLAIN_DIGITS: usize = 18;
 
 /// Decimals of up to so many digits read as a double and print as they were.
 const EXACT_DIGITS: usize = 15;
 
+/// What came of the text so far. The place in the text is not in it: it is handed on, so that it stays at hand.
 #[derive(Default)]
-struct Rewriter<'a> {
-    text: &'a str,
-    at: usize,
+struct Written {
     /// What was written. The text from `kept_from` on follows, as it stands.
     out: Vec<u8>,
     kept_from: usize,
     depth: u32,
     /// The members of the objects that are open, the innermost last.
-    members: Vec<Member<'a>>,
+    members: Vec<Member>,
     unordered: Vec<u8>,
 }
 
-/// A member of an object.
-struct Member<'a> {
-    key: &'a str,
+/// A member of an object. Places in texts of more than 4 GiB are not for this way.
+#[derive(Clone, Copy)]
+struct Member {
     /// The beginning of the key, so that most keys are told apart in one look.
     head: u64,
-    /// Where it stands in what is written.
-    from: usize,
-    until: usize,
+    /// Where the key is in the text.
+    key: u32,
+    key_end: u32,
+    /// Where the member is in what is written.
+    from: u32,
+    until: u32,
 }
 
-impl Member<'_> {
-    fn order(&self, other: &Self) -> Ordering {
-        match self.head.cmp(&other.head) {
-            unequal if unequal.is_ne() && (self.head | other.head) & HIGH == 0 => unequal,
-            _ => utf16_order(self.key, other.key),
+impl Member {
+    fn key<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        text.get(self.key as usize..self.key_end as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    fn is_after(&self, other: &Self, text: &[u8]) -> bool {
+        if self.head != other.head && (self.head | other.head) & HIGH == 0 {
+            self.head > other.head
+        } else {
+            utf16_order(self.key(text), other.key(text)).is_gt()
         }
     }
 }
 
-impl<'a> Rewriter<'a> {
-    fn whole(&mut self) -> Option<()> {
-        self.value()?;
-        self.skip_space();
-        (self.at == self.text.len()).then_some(())
+/// Sorts the members of an object. There are few of them as a rule, and nearly all are told apart in one look.
+fn sort(members: &mut [Member], text: &[u8]) {
+    if members.len() > MEMBERS {
+        return members.sort_unstable_by(|a, b| utf16_order(a.key(text), b.key(text)));
+    }
+    for next in 1..members.len() {
+        let member = members[next];
+        let mut place = next;
+        while place > 0 && members[place - 1].is_after(&member, text) {
+            members[place] = members[place - 1];
+            place -= 1;
+        }
+        members[place] = member;
+    }
+}
+
+impl Written {
+    /// The place in what is written that a place in the text has.
+    fn place(&self, at: usize) -> usize {
+        self.out.len() + at - self.kept_from
     }
 
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    /// The place in what is written that the text has come to.
-    fn written(&self) -> usize {
-        self.out.len() + self.at - self.kept_from
-    }
-
-    fn write_kept(&mut self, until: usize) {
+    fn keep(&mut self, text: &[u8], until: usize) {
         if self.out.capacity() == 0 {
-            self.out.reserve(self.text.len() + 8);
+            self.out.reserve(text.len() + 8);
         }
-        self.out.extend_from_slice(&self.text.as_bytes()[self.kept_from..until]);
+        self.out.extend_from_slice(&text[self.kept_from..until]);
         self.kept_from = until;
     }
 
-    /// Writes something in place of the text from here on up to where it has come to.
-    fn replace(&mut self, from: usize, with: &str) {
-        self.write_kept(from);
+    /// Writes something in place of the text between these places.
+    fn replace(&mut self, text: &[u8], from: usize, until: usize, with: &str) {
+        self.keep(text, from);
         self.out.extend_from_slice(with.as_bytes());
-        self.kept_from = self.at;
+        self.kept_from = until;
     }
 
-    fn skip_space(&mut self) {
-        if self.peek().is_some_and(|byte| byte <= b' ') {
-            let from = self.at;
-            while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
-                self.at += 1;
-            }
-            self.replace(from, "");
+    /// Writes the members of an object again, sorted. A key that comes twice is not for this way.
+    fn put_in_order(&mut self, text: &[u8], first: usize, begin: usize, at: usize) -> Option<()> {
+        self.keep(text, at);
+        let members = &mut self.members[first..];
+        sort(members, text);
+        let is_same = |a: &Member, b: &Member| a.head == b.head && a.key(text) == b.key(text);
+        if members.windows(2).any(|two| is_same(&two[0], &two[1])) {
+            return None;
         }
-    }
-
-    /// The next byte that is no space.
-    fn next(&mut self) -> Option<u8> {
-        self.skip_space();
-        self.peek()
-    }
-
-    fn value(&mut self) -> Option<()> {
-        match self.next()? {
-            b'"' => self.string(),
-            b'{' => self.nested(Self::object),
-            b'[' => self.nested(Self::list),
-            b't' => self.word(b"true"),
-            b'f' => self.word(b"false"),
-            b'n' => self.word(b"null"),
-            _ => self.number(),
+        // Every member is followed by a comma, the last one too for a moment.
+        self.out.push(b',');
+        self.unordered.clear();
+        self.unordered.reserve(text.len() + 8);
+        for member in members {
+            self.unordered.extend_from_slice(&self.out[member.from as usize..=member.until as usize]);
         }
-    }
-
-    fn nested(&mut self, read: fn(&mut Self) -> Option<()>) -> Option<()> {
-        self.depth += 1;
-        (self.depth <= DEEPEST).then_some(())?;
-        self.at += 1;
-        read(self)?;
-        self.at += 1;
-        self.depth -= 1;
+        self.out[begin..].copy_from_slice(&self.unordered);
+        self.out.pop();
         Some(())
     }
+}
 
-    fn word(&mut self, word: &[u8]) -> Option<()> {
-        self.text.as_bytes()[self.at..].starts_with(word).then(|| self.at += word.len())
+fn whole(text: &[u8], written: &mut Written) -> Option<()> {
+    let end = value(text, 0, written)?;
+    (after_space(text, end, written) == text.len()).then_some(())
+}
+
+/// The next place that is no space. Space is not written.
+#[inline]
+fn after_space(text: &[u8], at: usize, written: &mut Written) -> usize {
+    match text.get(at) {
+        Some(..=b' ') => skip_space(text, at, written),
+        _ => at,
     }
+}
 
-    fn list(&mut self) -> Option<()> {
-        if self.next()? == b']' {
-            return Some(());
-        }
+#[inline(never)]
+fn skip_space(text: &[u8], from: usize, written: &mut Written) -> usize {
+    let rest = &text[from..];
+    let space = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r')).count();
+    written.replace(text, from, from + space, "");
+    from + space
+}
+
+/// Goes over a value, and over the space before it: says where it ends.
+fn value(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
+    let at = after_space(text, at, written);
+    match text.get(at)? {
+        b'"' => string(text, at, written),
+        b'{' => object(text, deeper(at, written)?, written),
+        b'[' => list(text, deeper(at, written)?, written),
+        b't' => word(text, at, b"true"),
+        b'f' => word(text, at, b"false"),
+        b'n' => word(text, at, b"null"),
+        _ => number(text, at, written),
+    }
+}
+
+/// What follows the bracket at this place.
+fn deeper(at: usize, written: &mut Written) -> Option<usize> {
+    written.depth += 1;
+    (written.depth <= DEEPEST).then_some(at + 1)
+}
+
+fn word(text: &[u8], at: usize, word: &[u8]) -> Option<usize> {
+    text.get(at..)?.starts_with(word).then_some(at + word.len())
+}
+
+/// The place of this byte, which comes next where there is no space.
+#[inline]
+fn at_byte(text: &[u8], at: usize, byte: u8, written: &mut Written) -> Option<usize> {
+    if text.get(at) == Some(&byte) {
+        return Some(at);
+    }
+    let at = after_space(text, at, written);
+    (*text.get(at)? == byte).then_some(at)
+}
+
+fn list(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
+    let mut at = after_space(text, at, written);
+    if *text.get(at)? != b']' {
         loop {
-            self.value()?;
-            match self.next()? {
-                b',' => self.at += 1,
-                b']' => return Some(()),
+            at = value(text, at, written)?;
+            if text.get(at) == Some(&b',') {
+                at += 1;
+                continue;
+            }
+            at = after_space(text, at, written);
+            match text.get(at)? {
+                b',' => at += 1,
+                b']' => break,
                 _ => return None,
             }
         }
     }
+    written.depth -= 1;
+    Some(at + 1)
+}
 
-    fn object(&mut self) -> Option<()> {
-        if self.next()? == b'}' {
-            return Some(());
-        }
-        let (first, begin) = (self.members.len(), self.written());
+fn object(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
+    let mut at = after_space(text, at, written);
+    if *text.get(at)? != b'}' {
+        let (first, begin) = (written.members.len(), written.place(at));
         let mut is_ordered = true;
+        let mut before: Option<Member> = None;
         loop {
-            self.skip_space();
-            let from = self.written();
-            let mut member = self.member(from)?;
-            if let Some(before) = self.members[first..].last() {
-                is_ordered &= before.order(&member).is_lt();
+            at = at_byte(text, at, b'"', written)?;
+            let from = written.place(at);
+            let mut member = member(text, at, from as u32)?;
+            if let Some(before) = before {
+                is_ordered &= member.is_after(&before, text);
             }
-            (self.next()? == b':').then(|| self.at += 1)?;
-            self.value()?;
-            member.until = self.written();
-            self.members.push(member);
-            match self.next()? {
-                b',' => self.at += 1,
+            at = at_byte(text, member.key_end as usize + 1, b':', written)?;
+            at = value(text, at + 1, written)?;
+            member.until = written.place(at) as u32;
+            written.members.push(member);
+            before = Some(member);
+            if text.get(at) == Some(&b',') {
+                at += 1;
+                continue;
+            }
+            at = after_space(text, at, written);
+            match text.get(at)? {
+                b',' => at += 1,
                 b'}' => break,
                 _ => return None,
             }
         }
         if !is_ordered {
-            self.put_in_order(first, begin)?;
+            written.put_in_order(text, first, begin, at)?;
         }
-        self.members.truncate(first);
-        Some(())
+        written.members.truncate(first);
     }
+    written.depth -= 1;
+    Some(at + 1)
+}
 
-    /// Writes the members of an object again, sorted. A key that comes twice is not for this way.
-    fn put_in_order(&mut self, first: usize, begin: usize) -> Option<()> {
-        self.write_kept(self.at);
-        let members = &mut self.members[first..];
-        members.sort_unstable_by(Member::order);
-        if members.windows(2).any(|two| two[0].head == two[1].head && two[0].key == two[1].key) {
-            return None;
+/// The beginning of a member, up to the end of its key, which must be plain.
+#[inline]
+fn member(text: &[u8], at: usize, from: u32) -> Option<Member> {
+    let rest = text.get(at + 1..)?;
+    let (len, head) = match rest.first_chunk::<8>() {
+        Some(word) => match plain_head(*word) {
+            Some(len) => (len, u64::from_be_bytes(*word) & !(u64::MAX >> (8 * len))),
+            None => (8 + plain_len(&rest[8..])?, u64::from_be_bytes(*word)),
+        },
+        None => {
+            let len = plain_len(rest)?;
+            (len, head(rest, len))
         }
-        self.unordered.clear();
-        self.unordered.reserve(self.out.len() - begin + 1);
-        for member in members {
-            self.unordered.extend_from_slice(&self.out[member.from..member.until]);
-            self.unordered.push(b',');
+    };
+    let key = at as u32 + 1;
+    (rest.get(len) == Some(&b'"')).then_some(Member { head, key, key_end: key + len as u32, from, until: 0 })
+}
+
+#[inline]
+fn string(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
+    let rest = text.get(at + 1..)?;
+    let len = plain_len(rest)?;
+    if rest[len] == b'"' { Some(at + len + 2) } else { escaped(text, at, written) }
+}
+
+/// A string with escapes.
+#[inline(never)]
+fn escaped(text: &[u8], from: usize, written: &mut Written) -> Option<usize> {
+    let mut at = from + 1;
+    loop {
+        at += plain_len(text.get(at..)?)?;
+        match text[at] {
+            b'"' => break,
+            b'\\' => at += 2,
+            _ => return None,
         }
-        self.unordered.pop();
-        self.out[begin..].copy_from_slice(&self.unordered);
-        Some(())
     }
-
-    /// The beginning of a member, up to the end of its key, which must be plain.
-    fn member(&mut self, from: usize) -> Option<Member<'a>> {
-        (self.peek()? == b'"').then_some(())?;
-        let begin = self.at + 1;
-        let rest = &self.text.as_bytes()[begin..];
-        let len = plain_len(rest)?;
-        (rest[len] == b'"').then_some(())?;
-        self.at = begin + len + 1;
-        Some(Member { key: &self.text[begin..begin + len], head: head(rest, len), from, until: 0 })
+    at += 1;
+    let token = &text[from..at];
+    let read: String = serde_json::from_slice(token).ok()?;
+    let mut canonical = String::with_capacity(token.len());
+    write_text(&read, &mut canonical);
+    if canonical.as_bytes() != token {
+        written.replace(text, from, at, &canonical);
     }
+    Some(at)
+}
 
-    fn string(&mut self) -> Option<()> {
-        let from = self.at;
-        let rest = &self.text.as_bytes()[from + 1..];
-        let len = plain_len(rest)?;
-        if rest[len] == b'"' {
-            self.at = from + len + 2;
-        } else {
-            let token = self.escaped()?;
-            let text: String = serde_json::from_str(token).ok()?;
-            let mut written = String::with_capacity(token.len());
-            write_text(&text, &mut written);
-            if written != token {
-                self.replace(from, &written);
-            }
+/// A number. Most are whole, or decimals that are written as short as they can be.
+#[inline]
+fn number(text: &[u8], from: usize, written: &mut Written) -> Option<usize> {
+    let digits = |mut at: usize| {
+        while text.get(at).is_some_and(u8::is_ascii_digit) {
+            at += 1;
         }
-        Some(())
-    }
-
-    /// A string with its quotes.
-    fn escaped(&mut self) -> Option<&'a str> {
-        let begin = self.at;
-        self.at += 1;
-        loop {
-            self.at += plain_len(self.text.as_bytes().get(self.at..)?)?;
-            match self.peek()? {
-                b'"' => break,
-                b'\\' => self.at += 2,
-                _ => return None,
-            }
+        at
+    };
+    let begin = from + usize::from(text[from] == b'-');
+    let point = digits(begin);
+    let (whole, leads_with_zero) = (point - begin, text.get(begin) == Some(&b'0'));
+    match text.get(point) {
+        Some(b'.') if !leads_with_zero => {
+            let end = digits(point + 1);
+            let is_plain = !matches!(text.get(end), Some(b'.' | b'e' | b'E' | b'+' | b'-'))
+                && whole > 0
+                && end > point + 1
+                && whole + end - point - 1 <= EXACT_DIGITS
+                && text[end - 1] != b'0';
+            if is_plain { Some(end) } else { other_number(text, from, written) }
         }
-        self.at += 1;
-        // After a backslash there may be the middle of a character.
-        self.text.get(begin..self.at)
-    }
-
-    fn number(&mut self) -> Option<()> {
-        let rest = &self.text.as_bytes()[self.at..];
-        let is_part = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-        let end = rest.iter().position(|byte| !is_part(byte)).unwrap_or(rest.len());
-        let (from, token) = (self.at, self.text.get(self.at..self.at + end)?);
-        self.at += end;
-        match plain_number(token.as_bytes()) {
-            Some(len) if len == end => {}
-            Some(len) => self.replace(from + len, ""),
-            None => {
-                let number: Number = serde_json::from_str(token).ok()?;
-                let mut written = String::new();
-                write_number(&number, &mut written);
-                if written != token {
-                    self.replace(from, &written);
-                }
-            }
-        }
-        Some(())
+        Some(b'.' | b'e' | b'E' | b'+' | b'-') => other_number(text, from, written),
+        _ if (1..=PLAIN_DIGITS).contains(&whole) && (!leads_with_zero || point == from + 1) => Some(point),
+        _ => other_number(text, from, written),
     }
 }
 
-/// The first eight bytes of a key of this length as a number that is ordered as they are.
-fn head(key: &[u8], len: usize) -> u64 {
-    let head = match key.first_chunk::<8>() {
-        Some(head) => u64::from_be_bytes(*head),
+#[inline(never)]
+fn other_number(text: &[u8], from: usize, written: &mut Written) -> Option<usize> {
+    let rest = &text[from..];
+    let is_part = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+    let len = rest.iter().position(|byte| !is_part(byte)).unwrap_or(rest.len());
+    let (token, until) = (&rest[..len], from + len);
+    match plain_number(token) {
+        Some(plain) if plain == len => {}
+        Some(plain) => written.replace(text, from + plain, until, ""),
         None => {
-            key[..len].iter().fold(0, |head, byte| (head << 8) | u64::from(*byte)) << (64 - 8 * len.max(1))
+            let number: Number = serde_json::from_slice(token).ok()?;
+            let mut canonical = String::new();
+            write_number(&number, &mut canonical);
+            if canonical.as_bytes() != token {
+                written.replace(text, from, until, &canonical);
+            }
         }
-    };
-    if len < 8 { head & !(u64::MAX >> (8 * len)) } else { head }
+    }
+    Some(until)
+}
+
+/// The bytes of a key of less than eight as a number that is ordered as they are.
+#[inline(never)]
+fn head(key: &[u8], len: usize) -> u64 {
+    let mut head = [0; 8];
+    for (byte, from) in head.iter_mut().zip(&key[..len]) {
+        *byte = *from;
+    }
+    u64::from_be_bytes(head)
 }
 
 /// How much of a number is its canonical form, where it is a beginning of it. None where that takes more than a

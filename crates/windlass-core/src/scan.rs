@@ -18,11 +18,20 @@ pub(crate) fn plain_len(bytes: &[u8]) -> Option<usize> {
     Some(words.len() * 8 + at)
 }
 
+/// The same of eight bytes, where one of them ends them.
+#[inline]
+pub(crate) fn plain_head(bytes: [u8; 8]) -> Option<usize> {
+    let ends = ends_plain(u64::from_le_bytes(bytes));
+    (ends != 0).then(|| ends.trailing_zeros() as usize / 8)
+}
+
 /// The lowest bit that is set is in the first byte that stands for more than itself in a string, or may not be in one.
+#[inline]
 fn ends_plain(word: u64) -> u64 {
     let below = |word: u64, byte: u8| word.wrapping_sub(ONES * u64::from(byte)) & !word;
-    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-    (is(b'"') | is(b'\\') | below(word, b' ')) & HIGH
+    // With this bit turned, a quote comes right after what is below a space, and a space after it.
+    let quote_or_control = below(word ^ (ONES * 2), b'"' - 1);
+    (quote_or_control | below(word ^ (ONES * u64::from(b'\\')), 1)) & HIGH
 }
 
 /// Canonical text, which needs no check of its own: a place in it is the number of bytes before it. Places that
@@ -32,8 +41,15 @@ pub(crate) struct Canonical<'a>(pub(crate) &'a str);
 
 impl<'a> Canonical<'a> {
     /// The byte at a place; none is zero.
+    #[inline]
     pub(crate) fn byte(self, at: usize) -> u8 {
         self.0.as_bytes().get(at).copied().unwrap_or_default()
+    }
+
+    /// Whether this is what stands there.
+    #[inline]
+    pub(crate) fn is_at(self, at: usize, text: &str) -> bool {
+        self.0.as_bytes().get(at..).is_some_and(|rest| rest.starts_with(text.as_bytes()))
     }
 
     pub(crate) fn between(self, from: usize, until: usize) -> &'a str {

@@ -112,7 +112,7 @@ impl Path<'_> {
                         out.push('.');
                         out.push_str(name);
                     }
-                    (parent, false) => parent.write_index(out, &quoted(name)),
+                    (parent, false) => parent.write_index(out, quoted(name)),
                 }
             }
             Self::Index(parent, at) => parent.write_index(out, at),
@@ -216,6 +216,7 @@ struct Found<'s> {
 }
 
 impl<'s> Found<'s> {
+    #[cold]
     fn add(&mut self, path: &Path<'_>, at: usize, what: What<'s>) {
         self.insert(self.list.len(), path, at, what);
     }
@@ -254,7 +255,7 @@ struct Checker<'s, 't> {
     steps: usize,
 }
 
-impl<'s> Checker<'s, '_> {
+impl<'s, 't> Checker<'s, 't> {
     /// Checks the value that begins at a place. Says where it ends, if that was found out.
     fn visit(
         &mut self,
@@ -264,20 +265,42 @@ impl<'s> Checker<'s, '_> {
         depth: usize,
         found: &mut Found<'s>,
     ) -> Option<usize> {
-        if self.steps == 0 || depth > DEPTH {
-            found.add(path, at, What::TooMuch);
-            return None;
-        }
-        self.steps -= 1;
-        let nodes = self.nodes;
-        let rules = match nodes.get(node)? {
-            Node::Rules(rules) => rules,
-            Node::Nothing => {
-                found.add(path, at, What::Unwanted);
+        let (mut node, mut depth, nodes) = (node, depth, self.nodes);
+        loop {
+            if self.steps == 0 || depth > DEPTH {
+                found.add(path, at, What::TooMuch);
                 return None;
             }
-            Node::Anything => return None,
-        };
+            self.steps -= 1;
+            match nodes.get(node)? {
+                Node::Same(target) => (node, depth) = (*target, depth + 1),
+                Node::Typed(types) => {
+                    self.check_type(types, at, path, found);
+                    return None;
+                }
+                Node::Rules(rules) if !rules.has_more => {
+                    let fits =
+                        rules.types.as_ref().is_none_or(|types| self.check_type(types, at, path, found));
+                    return if fits { self.visit_parts(rules, at, path, depth, found) } else { None };
+                }
+                Node::Rules(rules) => return self.visit_rules(rules, at, path, depth, found),
+                Node::Nothing => {
+                    found.add(path, at, What::Unwanted);
+                    return None;
+                }
+                Node::Anything => return None,
+            }
+        }
+    }
+
+    fn visit_rules(
+        &mut self,
+        rules: &'s Rules,
+        at: usize,
+        path: &Path<'_>,
+        depth: usize,
+        found: &mut Found<'s>,
+    ) -> Option<usize> {
         let kind = Begins::of(self.text.byte(at));
         if rules.nullable && kind == Begins::of(b'n') {
             return None;
@@ -288,11 +311,8 @@ impl<'s> Checker<'s, '_> {
             Some(Ok(target)) => end = self.visit(*target, at, path, depth + 1, found),
             Some(Err(target)) => found.add(path, at, What::NoTarget(target)),
         }
-        if let Some(types) = &rules.types
-            && !self.is_of(types, kind, at)
-        {
-            found.add(path, at, What::Type(Cow::Borrowed(&types.words)));
-            // What else the schema asks for is asked of the right type.
+        // What else the schema asks for is asked of the right type.
+        if rules.types.as_ref().is_some_and(|types| !self.check_type(types, at, path, found)) {
             return end;
         }
         for choice in &rules.choices {
@@ -302,15 +322,12 @@ impl<'s> Checker<'s, '_> {
                 found.add(path, at, What::Choice(Cow::Borrowed(&choice.names)));
             }
         }
-        match self.text.byte(at) {
-            b'{' => end = Some(self.visit_object(&rules.fields, at, path, depth, found)),
-            b'[' => end = Some(self.visit_list(&rules.items, at, path, depth, found)),
-            b'"' if !rules.length.is_any() => {
-                let length = plain(self.text.string(at)).chars().count();
-                check_size(rules.length, length, ["character", "characters"], path, at, found);
-            }
-            _ if kind.is_number() && !rules.bounds.is_empty() => self.check_bounds(rules, at, path, found),
-            _ => {}
+        end = self.visit_parts(rules, at, path, depth, found).or(end);
+        if self.text.byte(at) == b'"' && !rules.length.is_any() {
+            let length = plain(self.text.string(at)).chars().count();
+            check_size(rules.length, length, ["character", "characters"], path, at, found);
+        } else if kind.is_number() && !rules.bounds.is_empty() {
+            self.check_bounds(rules, at, path, found);
         }
         for part in &rules.all_of {
             end = self.visit(*part, at, path, depth + 1, found).or(end);
@@ -323,8 +340,31 @@ impl<'s> Checker<'s, '_> {
         end
     }
 
-    fn is_of(&self, types: &Types, kind: Begins, at: usize) -> bool {
-        types.begins.has(kind) && !(types.is_whole && kind.is_number() && !is_whole(self.text.value(at)))
+    #[inline]
+    fn check_type(&self, types: &'s Types, at: usize, path: &Path<'_>, found: &mut Found<'s>) -> bool {
+        let kind = Begins::of(self.text.byte(at));
+        let fits =
+            types.begins.has(kind) && !(types.is_whole && kind.is_number() && !is_whole(self.text.value(at)));
+        if !fits {
+            found.add(path, at, What::Type(Cow::Borrowed(&types.words)));
+        }
+        fits
+    }
+
+    #[inline]
+    fn visit_parts(
+        &mut self,
+        rules: &'s Rules,
+        at: usize,
+        path: &Path<'_>,
+        depth: usize,
+        found: &mut Found<'s>,
+    ) -> Option<usize> {
+        match self.text.byte(at) {
+            b'{' => Some(self.visit_object(&rules.fields, at, path, depth, found)),
+            b'[' => Some(self.visit_list(&rules.items, at, path, depth, found)),
+            _ => None,
+        }
     }
 
     fn visit_object(
@@ -339,17 +379,21 @@ impl<'s> Checker<'s, '_> {
         let (mut at, mut count, mut likely) = (at + 1, 0, 0);
         let mut seen = Seen::default();
         while self.text.byte(at) == b'"' {
-            let key_end = self.text.string_end(at);
-            let name = self.text.between(at + 1, key_end - 1);
-            let value = key_end + 1;
-            let field = fields.named.get(likely).filter(|field| field.name == name).map(|_| likely);
-            let field = field.or_else(|| fields.named.binary_search_by(|field| (*field.name).cmp(name)).ok());
-            if let Some(place) = field {
+            // Both are sorted, so the next field is the one after the last, as a rule.
+            let (name, value, place) = match fields.named.get(likely) {
+                Some(field) if self.text.is_at(at, &field.key) => {
+                    (&*field.name, at + field.key.len(), Some(likely))
+                }
+                _ => self.find(fields, at),
+            };
+            let mut node = None;
+            if let Some(place) = place {
                 seen.add(place);
                 likely = place + 1;
+                node = fields.named[place].node;
             }
             let path = Path::Field(path, name);
-            let end = match (field.and_then(|place| fields.named[place].node), fields.rest) {
+            let end = match (node, fields.rest) {
                 (Some(node), _) | (None, Rest::Checked(node)) => {
                     self.visit(node, value, &path, depth + 1, found)
                 }
@@ -371,6 +415,17 @@ impl<'s> Checker<'s, '_> {
         }
         check_size(fields.size, count, ["field", "fields"], path, begin, found);
         at + 1
+    }
+
+    /// The name of a field at a place, where its value begins, and which of the named ones it is.
+    fn find<'a>(&self, fields: &'a Fields, at: usize) -> (&'a str, usize, Option<usize>)
+    where
+        't: 'a,
+    {
+        let key_end = self.text.string_end(at);
+        let name = self.text.between(at + 1, key_end - 1);
+        let place = fields.named.binary_search_by(|field| (*field.name).cmp(name)).ok();
+        (name, key_end + 1, place)
     }
 
     fn visit_list(
@@ -534,8 +589,8 @@ fn check_size(
 
 /// Of a number in canonical form. Doubles with a positive exponent are too large to have a fraction.
 fn is_whole(number: &str) -> bool {
-    let has = |sign: u8| number.bytes().any(|byte| byte == sign);
-    !(has(b'.') || has(b'e')) || has(b'+')
+    let is_plain = !number.bytes().any(|byte| matches!(byte, b'.' | b'e'));
+    is_plain || number.bytes().any(|byte| byte == b'+')
 }
 
 /// Integers are compared with all their digits; a double would take 2^53 and its successor for the same.

@@ -1,6 +1,6 @@
 //! A schema made ready to check with: every keyword is read once, and every reference is followed once.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Number, Value};
@@ -35,6 +35,10 @@ pub(super) type NodeId = usize;
 pub(super) enum Node {
     Anything,
     Nothing,
+    /// A type, and no more.
+    Typed(Types),
+    /// Another schema, and no more.
+    Same(NodeId),
     Rules(Box<Rules>),
 }
 
@@ -53,6 +57,8 @@ pub(super) struct Rules {
     pub(super) all_of: Vec<NodeId>,
     pub(super) any_of: Vec<NodeId>,
     pub(super) one_of: Vec<NodeId>,
+    /// Whether it asks for more than types, fields and items.
+    pub(super) has_more: bool,
 }
 
 #[derive(Debug, Default)]
@@ -121,6 +127,8 @@ pub(super) struct Fields {
 pub(super) struct Field {
     /// The name as canonical text has it, without quotes: the same names have the same.
     pub(super) name: String,
+    /// The same with its quotes and a colon.
+    pub(super) key: String,
     pub(super) node: Option<NodeId>,
 }
 
@@ -171,13 +179,13 @@ pub(super) enum Side {
 
 /// Reads a schema. What it leads to is in the list once.
 pub(super) fn nodes(schema: &Value) -> Vec<Node> {
-    let mut reader = Reader { root: schema, ids: HashMap::new(), found: Vec::new() };
+    let mut reader = Reader { root: schema, ids: BTreeMap::new(), found: Vec::new() };
     reader.id(schema);
     let mut nodes = Vec::new();
     // What is read leads to more.
     while let Some(schema) = reader.found.get(nodes.len()) {
         nodes.push(match schema {
-            Value::Object(rules) => Node::Rules(Box::new(reader.rules(rules))),
+            Value::Object(rules) => reader.node(rules),
             Value::Bool(false) => Node::Nothing,
             _ => Node::Anything,
         });
@@ -188,7 +196,7 @@ pub(super) fn nodes(schema: &Value) -> Vec<Node> {
 struct Reader<'a> {
     root: &'a Value,
     /// By where a schema lies, so that each is read once, however it is come to.
-    ids: HashMap<*const Value, NodeId>,
+    ids: BTreeMap<*const Value, NodeId>,
     found: Vec<&'a Value>,
 }
 
@@ -204,8 +212,30 @@ impl<'a> Reader<'a> {
         schemas.iter().map(|schema| self.id(schema)).collect()
     }
 
+    fn node(&mut self, rules: &'a Map<String, Value>) -> Node {
+        let mut read = self.rules(rules);
+        // What most schemas inside others are is told apart here, and need not be each time.
+        let is_asked = |keyword: &&str| rules.contains_key(*keyword);
+        read.has_more = MORE.iter().any(is_asked);
+        let asks_for_parts = PARTS.iter().any(is_asked);
+        match &mut read {
+            Rules { types, has_more: false, .. } if !asks_for_parts => {
+                types.take().map_or(Node::Anything, Node::Typed)
+            }
+            Rules { reference: Some(Ok(target)), .. }
+                if !asks_for_parts
+                    && !rules.contains_key("type")
+                    && MORE.iter().filter(|keyword| is_asked(keyword)).eq([&"$ref"]) =>
+            {
+                Node::Same(*target)
+            }
+            _ => Node::Rules(Box::new(read)),
+        }
+    }
+
     fn rules(&mut self, rules: &'a Map<String, Value>) -> Rules {
         Rules {
+            has_more: true,
             nullable: rules.get("nullable") == Some(&Value::Bool(true)),
             reference: rules.get("$ref").and_then(Value::as_str).map(|target| {
                 resolve(self.root, target).map(|schema| self.id(schema)).ok_or_else(|| target.to_owned())
@@ -232,11 +262,11 @@ impl<'a> Reader<'a> {
         let required: Vec<&str> = list(rules, "required").iter().filter_map(Value::as_str).collect();
         let mut named: Vec<Field> = Vec::new();
         for (name, schema) in known.into_iter().flatten() {
-            named.push(Field { name: written(name), node: Some(self.id(schema)) });
+            named.push(field(name, Some(self.id(schema))));
         }
         for name in &required {
             if known.is_none_or(|known| !known.contains_key(*name)) {
-                named.push(Field { name: written(name), node: None });
+                named.push(field(name, None));
             }
         }
         named.sort_by(|a, b| a.name.cmp(&b.name));
@@ -260,8 +290,44 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The keywords that ask for something of objects and of lists.
+const PARTS: [&str; 9] = [
+    "properties",
+    "required",
+    "additionalProperties",
+    "minProperties",
+    "maxProperties",
+    "prefixItems",
+    "items",
+    "minItems",
+    "maxItems",
+];
+
+/// All other keywords that are read, besides `type`.
+const MORE: [&str; 14] = [
+    "nullable",
+    "$ref",
+    "const",
+    "enum",
+    "uniqueItems",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "allOf",
+    "anyOf",
+    "oneOf",
+];
+
 fn list<'a>(rules: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
     rules.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn field(name: &str, node: Option<NodeId>) -> Field {
+    let name = written(name);
+    Field { key: format!("\"{name}\":"), name, node }
 }
 
 /// A name as it stands between the quotes of canonical text.
