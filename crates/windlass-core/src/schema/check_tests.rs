@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::found::LISTED;
 use super::*;
 
 fn problems(schema: &Value, value: Value) -> Vec<String> {

@@ -4,6 +4,7 @@
 //! back: a model that is told every problem at once corrects them in one go.
 
 mod check;
+mod found;
 mod shape;
 mod strict;
 mod words;
