@@ -5,6 +5,7 @@
 //! through a value, which is the rule. So the two cannot differ in what they accept or say.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
 
@@ -31,6 +32,9 @@ const DEEPEST: u32 = 64;
 
 /// How many members there is room for at first.
 const MEMBERS: usize = 32;
+
+/// How much is copied at once of short members.
+const PIECE: usize = 32;
 
 /// The longest whole number that is copied without a look at its size.
 const PLAIN_DIGITS: usize = 18;
@@ -69,29 +73,42 @@ impl Member {
     }
 
     #[inline]
-    fn is_after(&self, other: &Self, text: &[u8]) -> bool {
+    fn order(&self, other: &Self, text: &[u8]) -> Ordering {
         if self.head != other.head && (self.head | other.head) & HIGH == 0 {
-            self.head > other.head
+            self.head.cmp(&other.head)
         } else {
-            utf16_order(self.key(text), other.key(text)).is_gt()
+            utf16_order(self.key(text), other.key(text))
         }
     }
 }
 
-/// Sorts the members of an object. There are few of them as a rule, and nearly all are told apart in one look.
-fn sort(members: &mut [Member], text: &[u8]) {
-    if members.len() > MEMBERS {
-        return members.sort_unstable_by(|a, b| utf16_order(a.key(text), b.key(text)));
+/// Sorts the members of an object, unless a key comes twice. There are few of them as a rule, and nearly all are told
+/// apart in one look.
+fn sort(members: &mut [Member], text: &[u8]) -> Option<()> {
+    let heads = members.iter().fold(0, |heads, member| heads | member.head);
+    if members.len() > MEMBERS || heads & HIGH != 0 {
+        members.sort_unstable_by(|a, b| a.order(b, text));
+        return members.windows(2).all(|two| two[0].order(&two[1], text).is_lt()).then_some(());
     }
     for next in 1..members.len() {
         let member = members[next];
+        let sorted = &mut members[..=next];
         let mut place = next;
-        while place > 0 && members[place - 1].is_after(&member, text) {
-            members[place] = members[place - 1];
+        while place > 0 && sorted[place - 1].head > member.head {
+            sorted[place] = sorted[place - 1];
             place -= 1;
         }
-        members[place] = member;
+        while place > 0 && sorted[place - 1].head == member.head {
+            match sorted[place - 1].order(&member, text) {
+                Ordering::Less => break,
+                Ordering::Equal => return None,
+                Ordering::Greater => sorted[place] = sorted[place - 1],
+            }
+            place -= 1;
+        }
+        sorted[place] = member;
     }
+    Some(())
 }
 
 impl Written {
@@ -119,19 +136,25 @@ impl Written {
     fn put_in_order(&mut self, text: &[u8], first: usize, begin: usize, at: usize) -> Option<()> {
         self.keep(text, at);
         let members = &mut self.members[first..];
-        sort(members, text);
-        let is_same = |a: &Member, b: &Member| a.head == b.head && a.key(text) == b.key(text);
-        if members.windows(2).any(|two| is_same(&two[0], &two[1])) {
-            return None;
-        }
+        sort(members, text)?;
         // Every member is followed by a comma, the last one too for a moment.
         self.out.push(b',');
-        self.unordered.clear();
-        self.unordered.reserve(text.len() + 8);
-        for member in members {
-            self.unordered.extend_from_slice(&self.out[member.from as usize..=member.until as usize]);
+        let room = self.out.len() - begin + PIECE;
+        if self.unordered.len() < room {
+            self.unordered.resize(room.max(text.len() + PIECE), 0);
         }
-        self.out[begin..].copy_from_slice(&self.unordered);
+        let mut end = 0;
+        for member in members {
+            let (from, len) = (member.from as usize, (member.until - member.from) as usize + 1);
+            let target = self.unordered[end..].first_chunk_mut::<PIECE>();
+            match (target, self.out[from..].first_chunk::<PIECE>()) {
+                // More than there is of a short one is copied and written over, which takes no call.
+                (Some(target), Some(piece)) if len <= PIECE => *target = *piece,
+                _ => self.unordered[end..end + len].copy_from_slice(&self.out[from..from + len]),
+            }
+            end += len;
+        }
+        self.out[begin..].copy_from_slice(&self.unordered[..end]);
         self.out.pop();
         Some(())
     }
@@ -173,6 +196,15 @@ fn value(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
     }
 }
 
+/// As [`value`], and at hand for what most values inside others are.
+#[inline]
+fn part(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
+    match text.get(at) {
+        Some(b'"') => string(text, at, written),
+        _ => value(text, at, written),
+    }
+}
+
 /// What follows the bracket at this place.
 fn deeper(at: usize, written: &mut Written) -> Option<usize> {
     written.depth += 1;
@@ -197,7 +229,7 @@ fn list(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
     let mut at = after_space(text, at, written);
     if *text.get(at)? != b']' {
         loop {
-            at = value(text, at, written)?;
+            at = part(text, at, written)?;
             if text.get(at) == Some(&b',') {
                 at += 1;
                 continue;
@@ -219,19 +251,20 @@ fn object(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
     if *text.get(at)? != b'}' {
         let (first, begin) = (written.members.len(), written.place(at));
         let mut is_ordered = true;
-        let mut before: Option<Member> = None;
+        let mut before = 0;
         loop {
             at = at_byte(text, at, b'"', written)?;
             let from = written.place(at);
             let mut member = member(text, at, from as u32)?;
-            if let Some(before) = before {
-                is_ordered &= member.is_after(&before, text);
+            if is_ordered && !(member.head > before && (member.head | before) & HIGH == 0) {
+                let last = written.members[first..].last();
+                is_ordered = last.is_none_or(|last| last.order(&member, text).is_lt());
             }
+            before = member.head;
             at = at_byte(text, member.key_end as usize + 1, b':', written)?;
-            at = value(text, at + 1, written)?;
+            at = part(text, at + 1, written)?;
             member.until = written.place(at) as u32;
             written.members.push(member);
-            before = Some(member);
             if text.get(at) == Some(&b',') {
                 at += 1;
                 continue;
@@ -273,8 +306,11 @@ fn member(text: &[u8], at: usize, from: u32) -> Option<Member> {
 #[inline]
 fn string(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
     let rest = text.get(at + 1..)?;
-    let len = plain_len(rest)?;
-    if rest[len] == b'"' { Some(at + len + 2) } else { escaped(text, at, written) }
+    let len = match rest.first_chunk::<8>().and_then(|word| plain_head(*word)) {
+        Some(len) => len,
+        None => plain_len(rest)?,
+    };
+    if rest.get(len) == Some(&b'"') { Some(at + len + 2) } else { escaped(text, at, written) }
 }
 
 /// A string with escapes.

@@ -47,9 +47,18 @@ impl<'a> Canonical<'a> {
     }
 
     /// Whether this is what stands there.
+    pub(crate) fn is_at(self, at: usize, text: &[u8]) -> bool {
+        self.0.as_bytes().get(at..).is_some_and(|rest| rest.starts_with(text))
+    }
+
+    /// The eight bytes from a place on; the first is the lowest, and none are zero.
     #[inline]
-    pub(crate) fn is_at(self, at: usize, text: &str) -> bool {
-        self.0.as_bytes().get(at..).is_some_and(|rest| rest.starts_with(text.as_bytes()))
+    pub(crate) fn word(self, at: usize) -> u64 {
+        let rest = self.0.as_bytes().get(at..).unwrap_or_default();
+        match rest.first_chunk::<8>() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => rest.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte)),
+        }
     }
 
     pub(crate) fn between(self, from: usize, until: usize) -> &'a str {
@@ -85,7 +94,14 @@ impl<'a> Canonical<'a> {
     }
 
     /// Where the string whose first quote is here ends, the last quote included.
+    #[inline]
     pub(crate) fn string_end(self, at: usize) -> usize {
+        let ends = ends_plain(self.word(at + 1));
+        let end = at + 1 + ends.trailing_zeros() as usize / 8;
+        if ends != 0 && self.byte(end) == b'"' { end + 1 } else { self.long_string_end(at) }
+    }
+
+    fn long_string_end(self, at: usize) -> usize {
         let mut at = at + 1;
         loop {
             let rest = self.0.as_bytes().get(at..).unwrap_or_default();

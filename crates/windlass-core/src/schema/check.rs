@@ -78,7 +78,26 @@ struct Checker<'s, 't> {
 
 impl<'s, 't> Checker<'s, 't> {
     /// Checks the value that begins at a place. Says where it ends, if that was found out.
+    #[inline(always)]
     fn visit(
+        &mut self,
+        node: NodeId,
+        at: usize,
+        path: &Path<'_>,
+        depth: usize,
+        found: &mut Found<'s>,
+    ) -> Option<usize> {
+        if let Some(Node::Typed(types)) = self.nodes.get(node)
+            && self.steps > 0
+            && depth <= DEPTH
+        {
+            self.steps -= 1;
+            return self.visit_typed(types, at, path, found);
+        }
+        self.visit_node(node, at, path, depth, found)
+    }
+
+    fn visit_node(
         &mut self,
         node: NodeId,
         at: usize,
@@ -95,10 +114,7 @@ impl<'s, 't> Checker<'s, 't> {
             self.steps -= 1;
             match nodes.get(node)? {
                 Node::Same(target) => (node, depth) = (*target, depth + 1),
-                Node::Typed(types) => {
-                    self.check_type(types, at, path, found);
-                    return None;
-                }
+                Node::Typed(types) => return self.visit_typed(types, at, path, found),
                 Node::Rules(rules) if !rules.has_more => {
                     let fits =
                         rules.types.as_ref().is_none_or(|types| self.check_type(types, at, path, found));
@@ -161,15 +177,63 @@ impl<'s, 't> Checker<'s, 't> {
         end
     }
 
-    #[inline]
+    /// What most values are, at hand.
+    #[inline(always)]
+    fn visit_typed(
+        &self,
+        types: &'s Types,
+        at: usize,
+        path: &Path<'_>,
+        found: &mut Found<'s>,
+    ) -> Option<usize> {
+        match self.text.byte(at) {
+            b'"' if types.begins.has(Begins::of(b'"')) => Some(self.text.string_end(at)),
+            b'0'..=b'9' if types.begins.has(Begins::of(b'0')) => {
+                let end = self.digits_end(at);
+                match self.text.byte(end) {
+                    b',' | b'}' | b']' => Some(end),
+                    _ => self.visit_other(types, at, path, found),
+                }
+            }
+            _ => self.visit_other(types, at, path, found),
+        }
+    }
+
+    #[inline(never)]
+    fn visit_other(
+        &self,
+        types: &'s Types,
+        at: usize,
+        path: &Path<'_>,
+        found: &mut Found<'s>,
+    ) -> Option<usize> {
+        // Where objects and lists end is for whoever goes over them to say.
+        let is_short = !matches!(self.text.byte(at), b'{' | b'[');
+        (self.check_type(types, at, path, found) && is_short).then(|| self.text.value_end(at))
+    }
+
     fn check_type(&self, types: &'s Types, at: usize, path: &Path<'_>, found: &mut Found<'s>) -> bool {
         let kind = Begins::of(self.text.byte(at));
-        let fits =
-            types.begins.has(kind) && !(types.is_whole && kind.is_number() && !is_whole(self.text.value(at)));
+        let fits = types.begins.has(kind) && !(types.is_whole && kind.is_number() && !self.is_whole(at));
         if !fits {
             found.add(path, at, What::Type(Cow::Borrowed(&types.words)));
         }
         fits
+    }
+
+    #[inline]
+    fn digits_end(&self, at: usize) -> usize {
+        let mut end = at;
+        while self.text.byte(end).is_ascii_digit() {
+            end += 1;
+        }
+        end
+    }
+
+    /// Whether a number has no fraction. Doubles with a positive exponent are too large to have one.
+    fn is_whole(&self, at: usize) -> bool {
+        !matches!(self.text.byte(self.digits_end(at + 1)), b'.' | b'e')
+            || self.text.value(at).bytes().any(|byte| byte == b'+')
     }
 
     #[inline]
@@ -202,8 +266,8 @@ impl<'s, 't> Checker<'s, 't> {
         while self.text.byte(at) == b'"' {
             // Both are sorted, so the next field is the one after the last, as a rule.
             let (name, value, place) = match fields.named.get(likely) {
-                Some(field) if self.text.is_at(at, &field.key) => {
-                    (&*field.name, at + field.key.len(), Some(likely))
+                Some(field) if field.key.is_at(self.text, at) => {
+                    (&*field.name, at + field.key.len, Some(likely))
                 }
                 _ => self.find(fields, at),
             };
@@ -379,12 +443,6 @@ fn check_size(
     if let Some(most) = limits.most.filter(|most| size as u64 > *most) {
         found.add(path, at, What::Size { limit: Limit::Most(most), size, of });
     }
-}
-
-/// Of a number in canonical form. Doubles with a positive exponent are too large to have a fraction.
-fn is_whole(number: &str) -> bool {
-    let is_plain = !number.bytes().any(|byte| matches!(byte, b'.' | b'e'));
-    is_plain || number.bytes().any(|byte| byte == b'+')
 }
 
 /// Integers are compared with all their digits; a double would take 2^53 and its successor for the same.

@@ -8,6 +8,7 @@ use serde_json::{Map, Number, Value};
 use super::words::{brief, type_words};
 use super::{Problem, check, resolve};
 use crate::canonical::{canonical, write_text};
+use crate::scan::Canonical;
 
 /// A schema that texts are checked against, again and again. What that takes is made when it is first needed.
 #[derive(Debug)]
@@ -127,9 +128,39 @@ pub(super) struct Fields {
 pub(super) struct Field {
     /// The name as canonical text has it, without quotes: the same names have the same.
     pub(super) name: String,
-    /// The same with its quotes and a colon.
-    pub(super) key: String,
+    pub(super) key: Key,
     pub(super) node: Option<NodeId>,
+}
+
+/// The name of a field with its quotes and a colon.
+#[derive(Debug)]
+pub(super) struct Key {
+    /// The first eight bytes, and which bits of them there are: most keys are known by them.
+    head: u64,
+    mask: u64,
+    rest: Vec<u8>,
+    pub(super) len: usize,
+}
+
+impl Key {
+    fn new(name: &str) -> Self {
+        let text = format!("\"{name}\":");
+        let mut head = [0; 8];
+        let len = text.len().min(8);
+        head[..len].copy_from_slice(&text.as_bytes()[..len]);
+        Self {
+            head: u64::from_le_bytes(head),
+            mask: u64::MAX >> (64 - 8 * len),
+            rest: text.as_bytes()[len..].to_vec(),
+            len: text.len(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_at(&self, text: Canonical<'_>, at: usize) -> bool {
+        (text.word(at) ^ self.head) & self.mask == 0
+            && (self.rest.is_empty() || text.is_at(at + 8, &self.rest))
+    }
 }
 
 /// What other fields may be.
@@ -327,7 +358,7 @@ fn list<'a>(rules: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
 
 fn field(name: &str, node: Option<NodeId>) -> Field {
     let name = written(name);
-    Field { key: format!("\"{name}\":"), name, node }
+    Field { key: Key::new(&name), name, node }
 }
 
 /// A name as it stands between the quotes of canonical text.

@@ -1,6 +1,7 @@
 //! How problems are put: values, lists and types in words that a model can act on.
 
 use std::borrow::Cow;
+use std::fmt::{self, Display};
 
 use serde_json::Value;
 
@@ -24,31 +25,36 @@ pub(super) fn type_words(name: &str) -> &str {
     }
 }
 
-pub(super) fn either(names: &[String]) -> String {
-    match names {
-        [] => "nothing".to_owned(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-    }
+pub(super) fn either(names: &[String]) -> impl Display {
+    fmt::from_fn(|f| match names {
+        [] => f.write_str("nothing"),
+        [one] => f.write_str(one),
+        [first @ .., last] => write!(f, "{} or {last}", first.join(", ")),
+    })
 }
 
-pub(super) fn enumerated(names: &[String]) -> String {
-    let text = names[..names.len().min(NAMED)].join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => text,
-        more => format!("{text} and {more} more"),
-    }
+pub(super) fn enumerated(names: &[String]) -> impl Display {
+    fmt::from_fn(|f| {
+        f.write_str(&names[..names.len().min(NAMED)].join(", "))?;
+        match names.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    })
 }
 
 /// A value of canonical text with its kind, as in `is the string "many"`.
-pub(super) fn shown(text: Canonical<'_>, at: usize) -> String {
-    match text.byte(at) {
-        b'n' | b't' | b'f' => text.value(at).to_owned(),
-        b'"' => format!("the string {}", quoted(&plain(text.string(at)))),
-        b'[' => format!("a list of {}", length(text, at)),
-        b'{' => "an object".to_owned(),
-        _ => format!("the number {}", cut(text.value(at))),
-    }
+pub(super) fn shown(text: Canonical<'_>, at: usize) -> impl Display {
+    fmt::from_fn(move |f| match text.byte(at) {
+        b'n' | b't' | b'f' => f.write_str(text.value(at)),
+        b'"' => {
+            f.write_str("the string ")?;
+            f.write_str(&quoted(&plain(text.string(at))))
+        }
+        b'[' => write!(f, "a list of {}", length(text, at)),
+        b'{' => f.write_str("an object"),
+        _ => write!(f, "the number {}", cut(text.value(at))),
+    })
 }
 
 pub(super) fn brief(value: &Value) -> String {
