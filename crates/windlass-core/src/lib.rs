@@ -59,7 +59,7 @@ pub use item::{
     Call, CallKind, Carried, Content, Handoff, Item, Media, Message, Output, OutputContent, OutputStatus,
     Reasoning, Role,
 };
-pub use plan::{BodyKind, FoundTool, Lookup, Misbehaviour, Plan, Planned, Work, call_digest, plan};
+pub use plan::{BodyKind, FoundTool, Lookup, Misbehaviour, Plan, Planned, Unfit, Work, call_digest, plan};
 pub use rewrite::canonical_text;
 pub use run::{
     Applied, Candidate, CandidateSource, Doubt, End, GateStep, Illegal, InvalidStep, Next, Part, Produced,

@@ -51,7 +51,22 @@ pub struct FoundTool {
     /// Where the tool is idempotent: under which digest its result is kept.
     pub receipt: Option<Digest>,
     /// The arguments in canonical form, or what is wrong with them.
-    pub arguments: Result<Arc<str>, String>,
+    pub arguments: Result<Arc<str>, Unfit>,
+}
+
+/// Arguments that a tool cannot be called with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// Every problem, by path.
+    pub problems: String,
+    /// The arguments in canonical form, where that is known.
+    pub frozen: Option<Arc<str>>,
+}
+
+impl From<String> for Unfit {
+    fn from(problems: String) -> Self {
+        Self { problems, frozen: None }
+    }
 }
 
 /// What runs when a tool is called.
@@ -194,7 +209,10 @@ pub fn plan(
             Lookup::Handoff { .. } | Lookup::Missing { .. } | Lookup::Fatal { .. } => ToolKey::of_call(call),
         };
         let digest = match &found {
-            Lookup::Tool(FoundTool { arguments: Ok(arguments), .. }) => call_digest(&key, arguments),
+            Lookup::Tool(FoundTool {
+                arguments: Ok(arguments) | Err(Unfit { frozen: Some(arguments), .. }),
+                ..
+            }) => call_digest(&key, arguments),
             _ => call_digest(&key, &loosely_canonical(&call.arguments)),
         };
         if let Some(earlier) = fresh.get(&call.id).or_else(|| seen.get(&call.id)) {
@@ -223,7 +241,7 @@ pub fn plan(
                         gate: tool.gate,
                         receipt: tool.receipt,
                     },
-                    Err(problems) => Work::Invalid { problems },
+                    Err(Unfit { problems, .. }) => Work::Invalid { problems },
                 }
             }
             Lookup::Handoff { .. } if has_handoff => Work::Ignored,

@@ -12,7 +12,7 @@ use windlass_core::{
     CallSettled, CallStarted, Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure,
     Finished, FoundTool, Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Media, Message,
     Misbehaviour, ModelFailed, Output, OutputContent, OutputStatus, Plan, Reach, Reasoning, Record, Revoked,
-    Role, Run, Started, Timestamp, ToolKey, Usage, call_digest, canonical, plan, time,
+    Role, Run, Started, Timestamp, ToolKey, Unfit, Usage, call_digest, canonical, plan, time,
 };
 
 /// Every golden file of format 1: its name and its journal.
@@ -133,9 +133,9 @@ fn look_up(call: &Call) -> Lookup {
         "transfer_to_desk" => return Lookup::Handoff { to: "desk".into() },
         name => return Lookup::Missing { text: format!("Tool '{name}' not found.") },
     };
-    let arguments: Result<Arc<str>, String> = match serde_json::from_str(&call.arguments) {
+    let arguments: Result<Arc<str>, Unfit> = match serde_json::from_str(&call.arguments) {
         Ok(value) => Ok(canonical(&value).into()),
-        Err(error) => Err(format!("not JSON: {error}")),
+        Err(error) => Err(format!("not JSON: {error}").into()),
     };
     let digest = arguments.as_ref().ok().map(|arguments| call_digest(&key, arguments));
     let receipt = digest.filter(|_| effect == Effect::Idempotent);

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use windlass_core::{
     BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, Next, Run, Step,
-    call_digest,
+    Unfit, call_digest,
 };
 
 use super::secret::{self, Marked, Visibility};
@@ -249,10 +249,10 @@ fn read_again<C: Send + Sync + 'static>(
     let raw = run.arguments(call).unwrap_or_default();
     let (found, mut ready) = read(tool, edited.unwrap_or(raw), RawArguments::Text(raw.into()));
     let name = || tool.key().to_string();
-    let arguments = found.arguments.map_err(|problems| ConfigError::ArgumentsGone {
+    let arguments = found.arguments.map_err(|unfit| ConfigError::ArgumentsGone {
         tool: name(),
         call: path.clone(),
-        problems,
+        problems: unfit.problems,
     })?;
     if edited.is_some() {
         ready.edited = Some(arguments);
@@ -273,6 +273,8 @@ fn read<C: Send + Sync + 'static>(
         Ok(frozen) => (&**frozen).into(),
         Err(_) => written.into(),
     };
+    // Some providers write nothing for nothing, which is not the same call as `{}`.
+    let is_frozen = frozen.is_ok() && !written.trim().is_empty();
     let mut value = None;
     let prepared = frozen.and_then(|frozen| match &tool.body {
         ToolBody::Function(body) => body.prepare(&frozen).map(Some),
@@ -300,9 +302,12 @@ fn read<C: Send + Sync + 'static>(
             };
             (Ok(open.unwrap_or_else(|| text.clone())), prepared)
         }
-        // What is wrong with arguments quotes them, which secrets must not be.
-        Err(_) if !tool.secret_arguments.is_empty() => (Err(NOT_SHOWN.to_owned()), None),
-        Err(problems) => (Err(problems), None),
+        Err(problems) => {
+            // What is wrong with arguments quotes them, which secrets must not be.
+            let is_open = tool.secret_arguments.is_empty();
+            let problems = if is_open { problems } else { NOT_SHOWN.to_owned() };
+            (Err(Unfit { problems, frozen: is_frozen.then(|| text.clone()) }), None)
+        }
     };
     let found = FoundTool {
         key: tool.key().clone(),

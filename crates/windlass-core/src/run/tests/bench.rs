@@ -210,8 +210,11 @@ pub(super) fn look_up(call: &Call) -> Lookup {
         name => return Lookup::Missing { text: format!("no {name}") },
     };
     let key = ToolKey::of_call(call);
-    let arguments =
-        if call.arguments == "{" { Err("not JSON".to_owned()) } else { Ok(call.arguments.as_str().into()) };
+    let arguments = if call.arguments == "{" {
+        Err("not JSON".to_owned().into())
+    } else {
+        Ok(call.arguments.as_str().into())
+    };
     let receipt = (effect == Effect::Idempotent).then(|| call_digest(&key, &call.arguments));
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
     Lookup::Tool(FoundTool { key, body, effect, gate, conflict, receipt, arguments })
