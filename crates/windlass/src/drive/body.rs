@@ -1,4 +1,4 @@
-//! Running a body: as a task of its own, within its time, with its panics caught and its end waited for.
+//! Running a body: within its time, with its panics caught and its end waited for.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -7,20 +7,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::task::{JoinError, JoinHandle};
 use windlass_core::{CallEndedLate, Entry, How, OutputContent, Question, Runnable};
 
 use super::call::{CallWork, unless_stopped};
+use super::running::{Deadline, Gone, Running};
 use super::secret::{self, SECRET, Visibility};
 use super::told::{Given, given_for_error, given_for_timeout};
 use super::{Driver, Halt, lock};
 use crate::error::readable;
 use crate::event::EventKind;
-use crate::guardrail::panic_text;
 use crate::run::NextCall;
-use crate::tool::{Body, Prepared, Start, Tool, ToolBody, ToolError};
-
-type BodyResult = Result<OutputContent, ToolError>;
+use crate::tool::{Body, BodyResult, Prepared, Start, Tool, ToolBody, ToolError};
 
 /// What came of running a body.
 pub(super) enum Ended {
@@ -109,13 +106,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(prepared) => Ok(self.start(prepared, work)),
             None => body.prepare(&work.ready.arguments).map(|prepared| self.start(prepared, work)),
         };
-        let (mut task, stopping) = match started {
+        let (mut running, stopping) = match started {
             Ok(started) => started,
             Err(problems) => return BodyEnd::Done(Err(ToolError::tell(problems))),
         };
         let mut over = work.ready.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+        if running.is_here() {
+            work.turn.siblings_begun().await;
+            if work.turn.stop.is_cancelled() {
+                return self.stop_body(running, stopping, Stopped::ByRun, work).boxed().await;
+            }
+        }
         let ended = {
-            let mut ended = pin!(unless_stopped(&work.turn.stop, &mut task.0));
+            let mut ended = pin!(unless_stopped(&work.turn.stop, &mut running));
             poll_fn(|cx| {
                 if let Poll::Ready(ended) = ended.as_mut().poll(cx) {
                     return Poll::Ready(Some(ended));
@@ -132,56 +135,58 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(None) => Stopped::ByRun,
             None => Stopped::ByDeadline,
         };
-        self.stop_task(task, stopping, stopped, work).boxed().await
+        self.stop_body(running, stopping, stopped, work).boxed().await
     }
 
-    /// Starts a body as a task of its own.
-    fn start(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> (AbortOnDrop, Stopping) {
+    fn start(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> (Running, Stopping) {
         match prepared.start(work.ctx.clone()) {
             Start::Async(body) => {
                 let body = self.shared.config.call_layers.iter().rev().fold(body, |inner, layer| {
                     let (layer, ctx) = (layer.clone(), work.ctx.clone());
                     async move { layer(ctx, NextCall(inner)).await }.boxed()
                 });
-                (AbortOnDrop(tokio::spawn(body)), Stopping::ByDropping)
+                let tool = &work.ready.tool;
+                let deadline = tool.timeout.map_or(Deadline::None, |_| Deadline::Some);
+                (Running::on(&tool.pace, body, deadline), Stopping::ByDropping)
             }
-            Start::Blocking(body) => (AbortOnDrop(tokio::task::spawn_blocking(body)), Stopping::ByAsking),
+            Start::Blocking(body) => (Running::blocking(body), Stopping::ByAsking),
         }
     }
 
     /// Stops a body that is past its time, or whose turn has stopped. What has ended is never lost.
-    async fn stop_task(
+    async fn stop_body(
         &self,
-        mut task: AbortOnDrop,
+        mut running: Running,
         stopping: Stopping,
         stopped: Stopped,
         work: &CallWork<'_, C>,
     ) -> BodyEnd {
         work.ctx.stop();
+        running.move_out();
         // A run that is handed over lets its bodies finish, if they can in time.
         let cancel = &self.shared.cancel;
         let may_finish = matches!(stopped, Stopped::ByRun) && cancel.hands_over() && !cancel.is_lost();
         if stopping == Stopping::ByDropping && !may_finish {
-            task.0.abort();
+            running.abort();
         }
         let wait = match (stopping, stopped) {
             // A deadline holds: it is not made longer by the wait for a body that will not stop.
             (Stopping::ByAsking, Stopped::ByDeadline) => Duration::ZERO,
             _ => self.shared.config.drain,
         };
-        let ended = tokio::time::timeout(wait, &mut task.0).await;
+        let ended = tokio::time::timeout(wait, &mut running).await;
         if ended.is_err() {
             // It had its time. What another driver goes on with must not go on here too.
-            task.0.abort();
+            running.abort();
         }
         match (ended, stopping, stopped) {
             // It finished in the moment in which it was stopped.
             (Ok(Ok(result)), _, _) => BodyEnd::Done(result),
-            (Ok(Err(error)), _, _) if error.is_panic() => BodyEnd::Done(flat(Err(error))),
-            (Ok(Err(_)), _, Stopped::ByDeadline) => BodyEnd::TimedOut,
-            (Ok(Err(_)), _, Stopped::ByRun) => BodyEnd::Cancelled,
+            (Ok(Err(gone @ Gone::Panicked(_))), _, _) => BodyEnd::Done(flat(Err(gone))),
+            (Ok(Err(Gone::Dropped)), _, Stopped::ByDeadline) => BodyEnd::TimedOut,
+            (Ok(Err(Gone::Dropped)), _, Stopped::ByRun) => BodyEnd::Cancelled,
             (Err(_), _, stopped) => {
-                self.watch_late(task, work);
+                self.watch_late(running, work);
                 match (stopping, stopped) {
                     (_, Stopped::ByRun) => {
                         lock(&self.shared.draining).push(work.call.clone());
@@ -195,16 +200,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Records what becomes of a body that nobody waits for any more.
-    fn watch_late(&self, task: AbortOnDrop, work: &CallWork<'_, C>) {
+    fn watch_late(&self, running: Running, work: &CallWork<'_, C>) {
         let journal = Arc::downgrade(&self.shared.journal);
         let (path, call) = (self.path.clone(), work.call.clone());
         let name = work.ctx.path().to_string();
         let (tool, arguments) = (work.ready.tool.clone(), work.ready.arguments.clone());
         tokio::spawn(async move {
-            let mut task = task;
-            let ended = (&mut task.0).await;
+            let ended = running.await;
             // That it was dropped does not tell how far it had come, so it is no end to record.
-            let was_dropped = ended.as_ref().is_err_and(JoinError::is_cancelled);
+            let was_dropped = matches!(ended, Err(Gone::Dropped));
             let result = written(flat(ended), &tool, &arguments);
             match &result {
                 Ok(_) => tracing::warn!(call = %name, "a body that was given up on has ended"),
@@ -243,22 +247,11 @@ enum Stopped {
     ByDeadline,
 }
 
-/// A body does not outlive the wait for it unless somebody takes it over.
-struct AbortOnDrop(JoinHandle<BodyResult>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-fn flat(ended: Result<BodyResult, JoinError>) -> BodyResult {
+fn flat(ended: Result<BodyResult, Gone>) -> BodyResult {
     match ended {
         Ok(result) => result,
-        Err(error) if error.is_panic() => {
-            Err(ToolError::hidden(format!("the body panicked: {}", panic_text(&*error.into_panic()))))
-        }
-        Err(_) => Err(ToolError::hidden("the body cancelled itself")),
+        Err(Gone::Panicked(text)) => Err(ToolError::hidden(format!("the body panicked: {text}"))),
+        Err(Gone::Dropped) => Err(ToolError::hidden("the body cancelled itself")),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::task::unconstrained;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{CallId, CallMap, CallSettled, Entry, Failure, How, SettleStep, Step, text};
 
@@ -33,6 +33,46 @@ pub(super) struct TurnWork<C> {
     pub(super) stop: CancellationToken,
     /// What the contexts of the calls share.
     pub(super) around: Arc<Around<C>>,
+    /// Whether calls are being begun, each up to its body.
+    beginning: AtomicBool,
+}
+
+impl<C> TurnWork<C> {
+    /// Waits until the siblings that begin with a call have come as far as it has: one of them may end the run, and
+    /// then no body that has not run yet is to run. Whoever begins calls asks each of them again.
+    pub(super) async fn siblings_begun(&self) {
+        let is_beginning = || self.beginning.load(Ordering::Relaxed);
+        poll_fn(|_| if is_beginning() { Poll::Pending } else { Poll::Ready(()) }).await;
+    }
+}
+
+/// What the calls of a turn came to that ends it.
+#[derive(Default)]
+struct Ends {
+    /// The first in the model's order that fails the run.
+    failure: Option<(usize, Box<Failure>)>,
+    broken: Option<Halt>,
+}
+
+impl Ends {
+    fn take<C>(&mut self, (place, end): (usize, CallEnd), queue: &mut Queue<C>, turn: &TurnWork<C>) {
+        match end {
+            CallEnd::Settled => queue.release(place),
+            // What follows a call that waits for a person waits with it.
+            CallEnd::Held | CallEnd::Left => {}
+            CallEnd::Fatal(fatal) => {
+                queue.release(place);
+                if self.failure.as_ref().is_none_or(|(first, _)| place < *first) {
+                    self.failure = Some((place, fatal));
+                }
+                turn.stop.cancel();
+            }
+            CallEnd::Broken(halt) => {
+                self.broken.get_or_insert(halt);
+                turn.stop.cancel();
+            }
+        }
+    }
 }
 
 /// The calls that have not begun, by their place in the model's order.
@@ -132,7 +172,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             at_end: self.at_end.list(),
             inherited: self.run().inherited().clone(),
         });
-        Ok(TurnWork { agent, tools, stop, around })
+        Ok(TurnWork { agent, tools, stop, around, beginning: AtomicBool::new(false) })
     }
 
     /// Every call with its tool. Whatever is missing is found out here, before any of them runs.
@@ -170,43 +210,35 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let limit = self.shared.config.concurrency.unwrap_or(usize::MAX);
         let mut queue = Queue::new(queue);
         let mut running = FuturesUnordered::new();
-        let mut failure: Option<(usize, Box<Failure>)> = None;
-        let mut broken = None;
+        let mut ends = Ends::default();
         loop {
-            let mut begun = 0;
+            let (mut begun, mut ended_at_once) = (0, Vec::new());
+            turn.beginning.store(true, Ordering::Relaxed);
             while begun < STRIDE && running.len() < limit && !turn.stop.is_cancelled() {
                 let Some((place, (step, found))) = queue.pop() else { break };
                 // The set keeps one more in reserve, so those that it holds are small.
-                running.push(self.call(place, step, found, turn).boxed());
+                let mut call = self.call(place, step, found, turn).boxed();
+                match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+                    Poll::Ready(end) => ended_at_once.push(end),
+                    Poll::Pending => running.push(call),
+                }
                 begun += 1;
+            }
+            turn.beginning.store(false, Ordering::Relaxed);
+            for end in ended_at_once {
+                ends.take(end, &mut queue, turn);
             }
             let mut ended = 0;
             while ended < STRIDE {
-                // The runtime's own budget would have those calls asked in vain that are beyond it; a stride is ours.
                 let waits = begun < STRIDE && ended == 0;
-                let next = unconstrained(poll_fn(|cx| match running.poll_next_unpin(cx) {
+                let next = poll_fn(|cx| match running.poll_next_unpin(cx) {
                     Poll::Pending if waits => Poll::Pending,
                     Poll::Pending => Poll::Ready(None),
                     ready => ready,
-                }));
-                let Some((place, end)) = next.await else { break };
+                });
+                let Some(end) = next.await else { break };
                 ended += 1;
-                match end {
-                    CallEnd::Settled => queue.release(place),
-                    // What follows a call that waits for a person waits with it.
-                    CallEnd::Held | CallEnd::Left => {}
-                    CallEnd::Fatal(fatal) => {
-                        queue.release(place);
-                        if failure.as_ref().is_none_or(|(first, _)| place < *first) {
-                            failure = Some((place, fatal));
-                        }
-                        turn.stop.cancel();
-                    }
-                    CallEnd::Broken(halt) => {
-                        broken.get_or_insert(halt);
-                        turn.stop.cancel();
-                    }
-                }
+                ends.take(end, &mut queue, turn);
             }
             if begun == 0 && ended == 0 {
                 break;
@@ -215,14 +247,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 tokio::task::yield_now().await;
             }
         }
-        if let Some(halt) = broken {
+        if let Some(halt) = ends.broken {
             return Err(halt);
         }
         while let Some((place, call)) = queue.pop().map(|(place, (step, _))| (place, step.call().clone())) {
             self.settle_unstarted(&call).boxed().await?;
             queue.release(place);
         }
-        Ok(failure.map(|(_, failure)| *failure))
+        Ok(ends.failure.map(|(_, failure)| *failure))
     }
 
     /// A call that the end of the run kept from starting has its output too; one that waits for a person keeps

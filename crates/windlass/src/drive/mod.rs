@@ -2,8 +2,8 @@
 //!
 //! There is one path. A fresh run, a resumed one, a streamed one and an agent inside a tool all go through
 //! [`Driver::drive`]. Inside one driver, calls run side by side as futures of one task, so the machine needs
-//! no lock that is ever contended; bodies are tasks of their own, so that one that blocks or panics harms
-//! nobody else.
+//! no lock that is ever contended; bodies that are not known to be quick are tasks of their own, so that one that
+//! blocks harms nobody else.
 
 mod body;
 mod call;
@@ -18,6 +18,7 @@ mod model;
 mod nested;
 mod prepare;
 mod receipt;
+mod running;
 mod secret;
 mod snapshots;
 mod told;
@@ -54,6 +55,7 @@ use self::secret::Secrets;
 
 pub(crate) use self::given::Given;
 pub(crate) use self::ledger::Ledger;
+pub(crate) use self::running::Pace;
 pub(crate) use self::secret::{Visibility, is_without, without};
 pub(crate) use crate::run::Origin;
 

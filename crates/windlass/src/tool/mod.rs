@@ -21,7 +21,7 @@ pub use source::{SourceRequest, SourcedTools, ToolSource};
 
 pub(crate) use approval::Approval;
 pub(crate) use arguments::{checked_value, freeze};
-pub(crate) use body::{Body, Prepared, Start};
+pub(crate) use body::{Body, BodyResult, Prepared, Start};
 pub(crate) use context::{Around, CallFacts, RawArguments};
 pub(crate) use hosted::hosted_server;
 pub(crate) use options::{Enabled, Order};
@@ -43,7 +43,7 @@ use tokio::sync::Semaphore;
 use windlass_core::{Digest, Effect, ToolKey, canonical, schema};
 
 use crate::agent::AgentTool;
-use crate::drive::Visibility;
+use crate::drive::{Pace, Visibility};
 use crate::error::ConfigError;
 use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
 use crate::model::{OfferedKind, OfferedTool};
@@ -64,6 +64,7 @@ pub struct Tool<C = ()> {
     strictness: Strictness,
     kind: OfferedKind,
     pub(crate) body: ToolBody<C>,
+    pub(crate) pace: Arc<Pace>,
     pub(crate) effect: Effect,
     effect_rule: Option<EffectRule>,
     pub(crate) approval: Approval<C>,
@@ -188,6 +189,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             strictness: Strictness::Strict,
             kind: OfferedKind::Function,
             body,
+            pace: Arc::default(),
             effect: Effect::default(),
             effect_rule: None,
             approval: Approval::Never,
@@ -488,6 +490,7 @@ impl<C> Clone for Tool<C> {
             strictness: self.strictness,
             kind: self.kind.clone(),
             body: self.body.clone(),
+            pace: self.pace.clone(),
             effect: self.effect,
             effect_rule: self.effect_rule.clone(),
             approval: self.approval.clone(),
