@@ -252,9 +252,9 @@ impl Run {
                 _ => Next::Model { agent: self.agent.clone(), turn: self.turn + 1 },
             },
             Phase::Working(turn) => {
+                let mut steps = Vec::with_capacity(turn.slots.len());
                 let following = turn.slots.iter().zip(turn.following());
-                let steps: Vec<Step> =
-                    following.filter_map(|(slot, following)| step(slot, following)).collect();
+                steps.extend(following.filter_map(|(slot, following)| step(slot, following)));
                 if steps.is_empty() { Next::Pause(self.pending()) } else { Next::Calls(steps) }
             }
             Phase::HandingOff(turn) => match turn.handoff() {

@@ -1,23 +1,25 @@
 //! Running a body: within its time, with its panics caught and its end waited for.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::{Future, poll_fn, ready};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use windlass_core::{CallEndedLate, Entry, How, OutputContent, Question, Runnable};
 
-use super::call::{CallWork, unless_stopped};
+use super::call::CallWork;
 use super::running::{Deadline, Gone, Running};
 use super::secret::{self, SECRET, Visibility};
+use super::stop::{poll_stop, unless_stopped};
 use super::told::{Given, given_for_error, given_for_timeout};
 use super::{Driver, Halt, lock};
 use crate::error::readable;
 use crate::event::EventKind;
 use crate::run::NextCall;
-use crate::tool::{Body, BodyResult, Prepared, Start, Tool, ToolBody, ToolError};
+use crate::tool::{BodyResult, Prepared, Start, Tool, ToolBody, ToolError};
 
 /// What came of running a body.
 pub(super) enum Ended {
@@ -37,32 +39,35 @@ enum BodyEnd {
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Runs the body of a call, as often as its tool's retries allow.
-    pub(super) async fn run_body(
-        &self,
-        runnable: &Runnable,
-        work: &mut CallWork<'_, C>,
-    ) -> Result<Ended, Halt> {
+    pub(super) fn run_body<'a>(
+        &'a self,
+        runnable: &'a Runnable,
+        work: &'a mut CallWork<'_, C>,
+    ) -> impl Future<Output = Result<Ended, Halt>> + Send {
         let mut attempt = runnable.attempt();
         let mut prepared = work.ready.prepared.take();
         let work = &*work;
-        loop {
-            let tool = &work.ready.tool;
-            let ToolBody::Function(body) = &tool.body else { return Ok(Ended::Given(Given::cancelled())) };
-            let failing = match self.run_once(prepared.take(), body, work).await {
-                BodyEnd::Done(Ok(output)) => return Ok(Ended::Given(Given::new(How::Succeeded, output))),
-                BodyEnd::Done(Err(error)) => self.failed_body(error, attempt, runnable, work).boxed(),
-                BodyEnd::TimedOut => {
-                    return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::TimedOut)));
+        async move {
+            loop {
+                let tool = &work.ready.tool;
+                let failing = match self.run_once(prepared.take(), work).await {
+                    BodyEnd::Done(Ok(output)) => {
+                        return Ok(Ended::Given(Given::new(How::Succeeded, output)));
+                    }
+                    BodyEnd::Done(Err(error)) => self.failed_body(error, attempt, runnable, work).boxed(),
+                    BodyEnd::TimedOut => {
+                        return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::TimedOut)));
+                    }
+                    BodyEnd::LeftRunning => {
+                        return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::LeftRunning)));
+                    }
+                    BodyEnd::Cancelled => return Ok(Ended::Given(Given::cancelled())),
+                };
+                if let Some(ended) = failing.await? {
+                    return Ok(ended);
                 }
-                BodyEnd::LeftRunning => {
-                    return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::LeftRunning)));
-                }
-                BodyEnd::Cancelled => return Ok(Ended::Given(Given::cancelled())),
-            };
-            if let Some(ended) = failing.await? {
-                return Ok(ended);
+                attempt += 1;
             }
-            attempt += 1;
         }
     }
 
@@ -95,47 +100,61 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(None)
     }
 
-    /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
-    async fn run_once(
-        &self,
+    /// Runs a body once, with what was made of its arguments when they were planned, or anew.
+    fn run_once<'a>(
+        &'a self,
         prepared: Option<Box<dyn Prepared<C>>>,
-        body: &Arc<dyn Body<C>>,
-        work: &CallWork<'_, C>,
-    ) -> BodyEnd {
-        let started = match prepared {
-            Some(prepared) => Ok(self.start(prepared, work)),
-            None => body.prepare(&work.ready.arguments).map(|prepared| self.start(prepared, work)),
+        work: &'a CallWork<'_, C>,
+    ) -> impl Future<Output = BodyEnd> + Send {
+        let prepared = match (prepared, &work.ready.tool.body) {
+            (Some(prepared), _) => Ok(prepared),
+            (None, ToolBody::Function(body)) => body.prepare(&work.ready.arguments),
+            (None, ToolBody::Agent(_)) => return Either::Left(ready(BodyEnd::Cancelled)),
         };
-        let (mut running, stopping) = match started {
-            Ok(started) => started,
-            Err(problems) => return BodyEnd::Done(Err(ToolError::tell(problems))),
-        };
+        match prepared {
+            Ok(prepared) => Either::Right(self.wait(self.start(prepared, work), work)),
+            Err(problems) => Either::Left(ready(BodyEnd::Done(Err(ToolError::tell(problems))))),
+        }
+    }
+
+    /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
+    fn wait<'a>(
+        &'a self,
+        (mut running, stopping): (Running, Stopping),
+        work: &'a CallWork<'_, C>,
+    ) -> impl Future<Output = BodyEnd> + Send {
         let mut over = work.ready.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
-        if running.is_here() {
-            work.turn.siblings_begun().await;
-            if work.turn.stop.is_cancelled() {
-                return self.stop_body(running, stopping, Stopped::ByRun, work).boxed().await;
+        async move {
+            let stop = &work.turn.stop;
+            let ended = {
+                let mut listening = pin!(None);
+                poll_fn(|cx| {
+                    if running.is_new_here() {
+                        if work.turn.is_beginning() {
+                            return Poll::Pending;
+                        }
+                        if stop.is_cancelled() {
+                            return Poll::Ready(Err(Stopped::ByRun));
+                        }
+                    }
+                    if let Poll::Ready(ended) = Pin::new(&mut running).poll(cx) {
+                        return Poll::Ready(Ok(ended));
+                    }
+                    if poll_stop(stop, listening.as_mut(), cx).is_ready() {
+                        return Poll::Ready(Err(Stopped::ByRun));
+                    }
+                    match &mut over {
+                        Some(over) => over.as_mut().poll(cx).map(|()| Err(Stopped::ByDeadline)),
+                        None => Poll::Pending,
+                    }
+                })
+                .await
+            };
+            match ended {
+                Ok(ended) => BodyEnd::Done(flat(ended)),
+                Err(stopped) => self.stop_body(running, stopping, stopped, work).boxed().await,
             }
         }
-        let ended = {
-            let mut ended = pin!(unless_stopped(&work.turn.stop, &mut running));
-            poll_fn(|cx| {
-                if let Poll::Ready(ended) = ended.as_mut().poll(cx) {
-                    return Poll::Ready(Some(ended));
-                }
-                match &mut over {
-                    Some(over) => over.as_mut().poll(cx).map(|()| None),
-                    None => Poll::Pending,
-                }
-            })
-            .await
-        };
-        let stopped = match ended {
-            Some(Some(ended)) => return BodyEnd::Done(flat(ended)),
-            Some(None) => Stopped::ByRun,
-            None => Stopped::ByDeadline,
-        };
-        self.stop_body(running, stopping, stopped, work).boxed().await
     }
 
     fn start(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> (Running, Stopping) {

@@ -1,13 +1,11 @@
 //! One call, from its plan to its output. The order of this file is the order of a call.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
-use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::OwnedSemaphorePermit;
 use windlass_core::{
     BodyKind, CallId, CallPath, CallSettled, Doubt, Effect, Entry, Failure, GateStep, Held, HoldReason, How,
     InvalidStep, OutputContent, Reply, Runnable, Step, Timestamp, ToolKey, text,
@@ -16,6 +14,8 @@ use windlass_core::{
 use super::body::Ended;
 use super::calls::TurnWork;
 use super::prepare::Ready;
+use super::receipt::Right;
+use super::stop::{unless_stopped, waited_for};
 use super::told::{Given, failed, said, told_of_edit};
 use super::{Driver, Halt, Visibility};
 use crate::artefact::READ_ON;
@@ -45,6 +45,13 @@ pub(super) struct CallWork<'a, C> {
     pub(super) ready: Ready<C>,
     pub(super) ctx: ToolContext<C>,
     pub(super) turn: &'a TurnWork<C>,
+}
+
+/// What a call holds while it runs.
+struct Admitted<'a> {
+    _permit: Option<OwnedSemaphorePermit>,
+    /// Others wait for it to share its receipt.
+    right: Option<Box<Right<'a>>>,
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -170,15 +177,37 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if runnable.body() == BodyKind::Agent && self.locked(|run| run.is_running(&work.call)) {
             return self.resume_agent(work).boxed().await;
         }
-        if let Some(given) = self.broken_off(work) {
-            return self.settle_given(work, given, Started::No).boxed().await;
+        let admitted = match self.admit(runnable, work).await? {
+            Ok(admitted) => admitted,
+            Err(end) => return Ok(end),
+        };
+        match runnable.body() {
+            BodyKind::Agent => self.start_agent(work).boxed().await,
+            BodyKind::Function => match self.run_body(runnable, work).await? {
+                Ended::Given(given) if admitted.right.is_none() => self.finish_call(work, given).await,
+                ended => self.conclude(ended, admitted, work).boxed().await,
+            },
         }
-        let _permit = match &work.ready.tool.permits {
+    }
+
+    /// Sees a call through everything that may keep it from starting, and records and tells its start.
+    async fn admit<'a>(
+        &'a self,
+        runnable: &Runnable,
+        work: &CallWork<'_, C>,
+    ) -> Result<Result<Admitted<'a>, CallEnd>, Halt> {
+        if let Some(given) = self.broken_off(work) {
+            return self.settle_given(work, given, Started::No).boxed().await.map(Err);
+        }
+        let permit = match &work.ready.tool.permits {
             Some(permits) => match permits.clone().try_acquire_owned() {
                 Ok(permit) => Some(permit),
                 Err(_) => match waited_for(&work.turn.stop, permits.clone().acquire_owned()).boxed().await {
                     Some(permit) => permit.ok(),
-                    None => return self.settle_given(work, Given::cancelled(), Started::No).boxed().await,
+                    None => {
+                        let given = Given::cancelled();
+                        return self.settle_given(work, given, Started::No).boxed().await.map(Err);
+                    }
                 },
             },
             None => None,
@@ -186,43 +215,49 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let right = if work.ready.tool.effect == Effect::Idempotent {
             match self.claim(work).boxed().await? {
                 Ok(right) => right,
-                Err(given) => return self.settle_given(work, *given, Started::No).boxed().await,
+                Err(given) => return self.settle_given(work, *given, Started::No).boxed().await.map(Err),
             }
         } else {
             None
         };
         if let Some(given) = self.guard_input(work).await {
-            return self.settle_given(work, *given, Started::No).boxed().await;
+            return self.settle_given(work, *given, Started::No).boxed().await.map(Err);
         }
         self.recorded(self.move_by(runnable.started())?).await?;
         // A call that goes on with an answer was told to have started when it asked.
         if work.ctx.replies().is_empty()
             && let Err(given) = self.tell_start(work).await
         {
-            return self.settle_given(work, *given, Started::Yes).boxed().await;
+            return self.settle_given(work, *given, Started::Yes).boxed().await.map(Err);
         }
-        match runnable.body() {
-            BodyKind::Agent => self.start_agent(work).boxed().await,
-            BodyKind::Function => {
-                let given = match self.run_body(runnable, work).await? {
-                    Ended::Given(given) => given,
-                    Ended::Asks(question) => {
-                        if let Some(right) = right {
-                            self.land(*right, None).boxed().await?;
-                        }
-                        let cancel = &self.shared.cancel;
-                        let is_kept = cancel.hands_over() || cancel.keeps_approvals();
-                        if work.turn.stop.is_cancelled() && !is_kept {
-                            return self.settle_given(work, Given::cancelled(), Started::Yes).boxed().await;
-                        }
-                        return self.hold(Held::for_answer(work.call.clone(), *question)).boxed().await;
-                    }
-                };
+        Ok(Ok(Admitted { _permit: permit, right }))
+    }
+
+    /// What becomes of a call that asks a person, or that others wait for to share its receipt.
+    async fn conclude(
+        &self,
+        ended: Ended,
+        admitted: Admitted<'_>,
+        work: &CallWork<'_, C>,
+    ) -> Result<CallEnd, Halt> {
+        match ended {
+            Ended::Given(given) => {
                 let end = self.finish_call(work, given).await?;
-                if let Some(right) = right {
-                    self.land(*right, work.ready.tool.receipts.expire_after).boxed().await?;
+                if let Some(right) = admitted.right {
+                    self.land(*right, work.ready.tool.receipts.expire_after).await?;
                 }
                 Ok(end)
+            }
+            Ended::Asks(question) => {
+                if let Some(right) = admitted.right {
+                    self.land(*right, None).await?;
+                }
+                let cancel = &self.shared.cancel;
+                let is_kept = cancel.hands_over() || cancel.keeps_approvals();
+                if work.turn.stop.is_cancelled() && !is_kept {
+                    return self.settle_given(work, Given::cancelled(), Started::Yes).await;
+                }
+                self.hold(Held::for_answer(work.call.clone(), *question)).await
             }
         }
     }
@@ -282,23 +317,26 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Cuts and guards what the body gave, and makes it the call's output.
-    pub(super) async fn finish_call(&self, work: &CallWork<'_, C>, given: Given) -> Result<CallEnd, Halt> {
-        let given = match given.how {
-            How::Cancelled => given,
-            _ if given.failure.is_some() => given,
-            _ => {
-                let mut given = given;
-                if !work.ready.tool.output_guardrails.is_empty() {
-                    given = self.guard_output(work, given).boxed().await;
-                }
-                if is_over_budget(work, &given) {
-                    given = self.within_budget(work, given).boxed().await?;
-                }
-                given
+    /// Makes what the body gave the call's output, guarded and cut where that is due.
+    pub(super) fn finish_call<'a>(
+        &'a self,
+        work: &'a CallWork<'a, C>,
+        given: Given,
+    ) -> impl Future<Output = Result<CallEnd, Halt>> + Send {
+        let is_plain = given.how == How::Cancelled
+            || given.failure.is_some()
+            || (work.ready.tool.output_guardrails.is_empty() && !is_over_budget(work, &given));
+        if is_plain {
+            return Either::Left(self.settle_given(work, given, Started::Yes));
+        }
+        let finishing = async move {
+            let mut given = self.guard_output(work, given).await;
+            if is_over_budget(work, &given) {
+                given = self.within_budget(work, given).await?;
             }
+            self.settle_given(work, given, Started::Yes).await
         };
-        self.settle_given(work, given, Started::Yes).await
+        Either::Right(finishing.boxed())
     }
 
     /// Runs the output guardrails in order, each on what the ones before made of the output.
@@ -490,31 +528,6 @@ enum Started {
 
 /// What the model is told where a guardrail could not do its work.
 const GUARDRAIL_FAILED: &str = "The call was stopped by a check that could not be completed.";
-
-/// As [`unless_stopped`], for what another call gives up when it ends: if it ended the turn, it is of no use.
-pub(super) async fn waited_for<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
-    unless_stopped(stop, future).await.filter(|_| !stop.is_cancelled())
-}
-
-/// The future's result, or none where the turn is stopped first. What has finished is not lost to a stop.
-pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    // Most futures are there at once, and need nobody who listens for a stop.
-    let mut stopped = pin!(None);
-    poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        if stopped.is_none() {
-            stopped.set(Some(stop.cancelled()));
-        }
-        match stopped.as_mut().as_pin_mut() {
-            Some(stopped) => stopped.poll(cx).map(|()| None),
-            None => Poll::Pending,
-        }
-    })
-    .await
-}
 
 fn is_over_budget<C>(work: &CallWork<'_, C>, given: &Given) -> bool {
     matches!(&given.output, OutputContent::Text(text) if text.len() > work.ready.tool.output_budget)

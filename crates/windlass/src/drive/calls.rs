@@ -38,11 +38,10 @@ pub(super) struct TurnWork<C> {
 }
 
 impl<C> TurnWork<C> {
-    /// Waits until the siblings that begin with a call have come as far as it has: one of them may end the run, and
-    /// then no body that has not run yet is to run. Whoever begins calls asks each of them again.
-    pub(super) async fn siblings_begun(&self) {
-        let is_beginning = || self.beginning.load(Ordering::Relaxed);
-        poll_fn(|_| if is_beginning() { Poll::Pending } else { Poll::Ready(()) }).await;
+    /// Whether siblings are still on the way to their bodies: one of them may end the run, and then no body that has
+    /// not run yet is to run. Whoever begins calls asks each of them again.
+    pub(super) fn is_beginning(&self) -> bool {
+        self.beginning.load(Ordering::Relaxed)
     }
 }
 

@@ -21,6 +21,7 @@ mod receipt;
 mod running;
 mod secret;
 mod snapshots;
+mod stop;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -549,7 +550,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// What a function of the application gives, unless the run is stopped first: it need not ever come back.
     async fn unless_stopped<F: Future>(&self, future: F) -> Result<F::Output, Halt> {
-        call::unless_stopped(&self.stop, future).await.ok_or(Halt::Cancelled)
+        stop::unless_stopped(&self.stop, future).await.ok_or(Halt::Cancelled)
     }
 
     /// The machine, for a driver that holds no calls under way.

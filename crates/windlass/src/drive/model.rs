@@ -11,8 +11,8 @@ use windlass_core::{
     Produced, Usage, plan,
 };
 
-use super::call::unless_stopped;
 use super::guard::Overlap;
+use super::stop::unless_stopped;
 use super::{Driver, Halt};
 use crate::agent::{Agent, ForcedChoice, ToolUse, Toolset};
 use crate::error::{ConfigError, readable};

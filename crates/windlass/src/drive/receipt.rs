@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use windlass_core::{Digest, How};
 
-use super::call::{CallWork, unless_stopped, waited_for};
+use super::call::CallWork;
 use super::ledger::{Age, Claim, Flight};
+use super::stop::{unless_stopped, waited_for};
 use super::told::Given;
 use super::{Driver, Halt};
 use crate::clock::Clock;

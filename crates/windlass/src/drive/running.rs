@@ -84,7 +84,7 @@ pub(super) enum Gone {
 impl Running {
     /// Runs an async body: in this task where its tool has earned it, and no deadline hangs on it.
     pub(super) fn on(pace: &Arc<Pace>, body: BoxFuture<'static, BodyResult>, deadline: Deadline) -> Self {
-        let timed = Timed { body, pace: pace.clone(), last: Took::Little };
+        let timed = Timed { body, pace: pace.clone(), last: None };
         Self(match deadline {
             Deadline::None if pace.is_trusted() => Place::Here(timed),
             Deadline::None | Deadline::Some => Place::There(tokio::spawn(timed)),
@@ -96,9 +96,9 @@ impl Running {
         Self(Place::There(tokio::task::spawn_blocking(body)))
     }
 
-    /// Whether it only moves on while it is waited for.
-    pub(super) fn is_here(&self) -> bool {
-        matches!(self.0, Place::Here(_))
+    /// Whether it is in this task, and nothing of it has run yet.
+    pub(super) fn is_new_here(&self) -> bool {
+        matches!(&self.0, Place::Here(Timed { last: None, .. }))
     }
 
     /// Gives it a task of its own, if it has none.
@@ -124,7 +124,7 @@ impl Future for Running {
         if let Place::Here(timed) = &mut self.0 {
             match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *timed).poll(cx))) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(Ok(result)),
-                Ok(Poll::Pending) if timed.last == Took::Little => return Poll::Pending,
+                Ok(Poll::Pending) if timed.last == Some(Took::Little) => return Poll::Pending,
                 Ok(Poll::Pending) => self.move_out(),
                 Err(panic) => return Poll::Ready(Err(Gone::Panicked(panic_text(&*panic)))),
             }
@@ -161,7 +161,8 @@ impl From<JoinError> for Gone {
 struct Timed {
     body: BoxFuture<'static, BodyResult>,
     pace: Arc<Pace>,
-    last: Took,
+    /// How long it had the thread when it last did.
+    last: Option<Took>,
 }
 
 impl Future for Timed {
@@ -170,8 +171,9 @@ impl Future for Timed {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BodyResult> {
         let began = Instant::now();
         let polled = self.body.as_mut().poll(cx);
-        self.last = if began.elapsed() > QUICK { Took::Long } else { Took::Little };
-        self.pace.saw(self.last);
+        let took = if began.elapsed() > QUICK { Took::Long } else { Took::Little };
+        self.last = Some(took);
+        self.pace.saw(took);
         polled
     }
 }
