@@ -8,7 +8,7 @@ use futures_util::future::Either;
 use tokio::sync::OwnedSemaphorePermit;
 use windlass_core::{
     BodyKind, CallId, CallPath, CallSettled, Doubt, Effect, Entry, Failure, GateStep, Held, HoldReason, How,
-    InvalidStep, OutputContent, Reply, Runnable, Step, Timestamp, ToolKey, text,
+    InvalidStep, OutputContent, Reply, Runnable, Step, Timestamp, ToolKey,
 };
 
 use super::body::Ended;
@@ -21,7 +21,6 @@ use super::{Driver, Halt, Visibility};
 use crate::artefact::READ_ON;
 use crate::error::readable;
 use crate::event::EventKind;
-use crate::guardrail::ToolVerdict;
 use crate::hook::{Moment, Then};
 use crate::tool::{CallFacts, OnFailure, Reconciled, ToolContext, ToolError};
 
@@ -262,43 +261,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Runs the input guardrails, where there are any. The first that does not allow says what becomes of the call.
-    async fn guard_input(&self, work: &CallWork<'_, C>) -> Option<Box<Given>> {
-        if work.ready.tool.input_guardrails.is_empty() {
-            return None;
-        }
-        self.guarded_input(work).boxed().await.map(Box::new)
-    }
-
-    /// Runs the input guardrails in order.
-    async fn guarded_input(&self, work: &CallWork<'_, C>) -> Option<Given> {
-        for guardrail in &work.ready.tool.input_guardrails {
-            let Some(verdict) = unless_stopped(&work.turn.stop, guardrail.check(work.ctx.clone())).await
-            else {
-                return Some(Given::cancelled());
-            };
-            match verdict {
-                Ok(ToolVerdict::Allow) => {}
-                Ok(ToolVerdict::Reject(message)) => return Some(Given::new(How::Guarded, message)),
-                Ok(ToolVerdict::Replace(output)) => return Some(Given::new(How::Guarded, output)),
-                Ok(ToolVerdict::Stop) => {
-                    let failure = Failure::ToolInputGuardrail {
-                        guardrail: guardrail.name.to_string(),
-                        tool: work.ready.tool.key().to_string(),
-                        call: work.call.clone(),
-                    };
-                    return Some(Given::fatal(How::Guarded, text::CANCELLED, failure));
-                }
-                Err(error) => {
-                    let message = readable(format!("guardrail `{}` failed: {error}", guardrail.name));
-                    self.emitter.emit(EventKind::Warning { message }).await;
-                    return Some(Given::new(How::Guarded, GUARDRAIL_FAILED));
-                }
-            }
-        }
-        None
-    }
-
     async fn tell_start(&self, work: &CallWork<'_, C>) -> Result<(), Box<Given>> {
         if self.emitter.is_watched() {
             let tool = work.ready.tool.key().clone();
@@ -337,35 +299,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             self.settle_given(work, given, Started::Yes).await
         };
         Either::Right(finishing.boxed())
-    }
-
-    /// Runs the output guardrails in order, each on what the ones before made of the output.
-    async fn guard_output(&self, work: &CallWork<'_, C>, mut given: Given) -> Given {
-        for guardrail in &work.ready.tool.output_guardrails {
-            let checked = guardrail.check(work.ctx.clone(), given.output.clone());
-            let Some(verdict) = unless_stopped(&work.turn.stop, checked).await else {
-                return Given::cancelled();
-            };
-            match verdict {
-                Ok(ToolVerdict::Allow) => {}
-                Ok(ToolVerdict::Replace(output)) => given.output = output,
-                Ok(ToolVerdict::Reject(message)) => return Given::new(How::Guarded, message),
-                Ok(ToolVerdict::Stop) => {
-                    let failure = Failure::ToolOutputGuardrail {
-                        guardrail: guardrail.name.to_string(),
-                        tool: work.ready.tool.key().to_string(),
-                        call: work.call.clone(),
-                    };
-                    return Given::fatal(How::Guarded, text::CANCELLED, failure);
-                }
-                Err(error) => {
-                    let message = readable(format!("guardrail `{}` failed: {error}", guardrail.name));
-                    self.emitter.emit(EventKind::Warning { message }).await;
-                    return Given::new(How::Guarded, GUARDRAIL_FAILED);
-                }
-            }
-        }
-        given
     }
 
     /// Cuts text to the tool's budget, says so, and keeps the whole for reading on.
@@ -525,9 +458,6 @@ enum Started {
     Yes,
     No,
 }
-
-/// What the model is told where a guardrail could not do its work.
-const GUARDRAIL_FAILED: &str = "The call was stopped by a check that could not be completed.";
 
 fn is_over_budget<C>(work: &CallWork<'_, C>, given: &Given) -> bool {
     matches!(&given.output, OutputContent::Text(text) if text.len() > work.ready.tool.output_budget)

@@ -5,8 +5,10 @@
 //! no lock that is ever contended; bodies that are not known to be quick are tasks of their own, so that one that
 //! blocks harms nobody else.
 
+mod begin;
 mod body;
 mod call;
+mod call_guard;
 mod calls;
 mod finish;
 mod given;
@@ -24,7 +26,7 @@ mod snapshots;
 mod stop;
 mod told;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,27 +35,28 @@ use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next,
-    Produced, Reach, Run, RunId, Started,
+    Produced, Reach, Run, RunId,
 };
 
 use crate::agent::{Agent, Graph, Toolset};
 use crate::artefact::Artefacts;
 use crate::error::{ConfigError, FailedRun, RunError, StoreError, readable};
-use crate::event::{Emitter, EventKind, Watched};
+use crate::event::{Emitter, EventKind};
 use crate::hook::{Hook, HookError, Moment};
 use crate::model::ModelError;
 use crate::run::{
-    AtEnd, Cancel, CancelledRun, FinishedRun, Leaving, Outcome, Paused, RunConfig, RunRecord, Settlement,
+    AtEnd, Cancel, CancelledRun, FinishedRun, Outcome, Paused, RunConfig, RunRecord, Settlement,
 };
 use crate::session::Session;
 use crate::store::{Posted, RunStatus};
 use crate::tool::RunContext;
 
 use self::guard::Overlap;
-use self::journal::{Journal, Terms, Writing};
+use self::journal::{Journal, Writing};
 use self::prepare::Ready;
 use self::secret::Secrets;
 
+pub(crate) use self::begin::run;
 pub(crate) use self::given::Given;
 pub(crate) use self::ledger::Ledger;
 pub(crate) use self::running::Pace;
@@ -141,124 +144,6 @@ impl From<ConfigError> for Halt {
 impl From<StoreError> for Halt {
     fn from(error: StoreError) -> Self {
         RunError::from(error).into()
-    }
-}
-
-/// Runs an agent from its origin to an outcome.
-pub(crate) fn run<C: Send + Sync + 'static>(
-    agent: Agent<C>,
-    origin: Origin,
-    app: Arc<C>,
-    config: RunConfig<C>,
-    cancel: Cancel,
-    watched: Option<Watched>,
-) -> BoxFuture<'static, Result<Outcome, RunError>> {
-    // What it takes to begin is not held on to while the run goes on.
-    let beginning = begin(agent, origin, app, config, cancel, watched).boxed();
-    async move {
-        let (mut driver, is_fresh) = beginning.await?;
-        let driven = driver.drive_from(is_fresh).await;
-        driver.at_end.run(leaving(&driven)).boxed().await;
-        let stop = driven?;
-        let status = driver.status(&stop);
-        driver.shared.journal.leave(status).await?;
-        driver.outcome(stop)
-    }
-    .boxed()
-}
-
-/// The driver of a run, and whether the run is a new one.
-async fn begin<C: Send + Sync + 'static>(
-    agent: Agent<C>,
-    origin: Origin,
-    app: Arc<C>,
-    mut config: RunConfig<C>,
-    cancel: Cancel,
-    watched: Option<Watched>,
-) -> Result<(Box<Driver<C>>, bool), RunError> {
-    let graph = Arc::new(Graph::new(&agent, &config.agents)?);
-    graph.check_models(config.model.as_ref())?;
-    let session = config.session.clone();
-    let hooks = std::mem::take(&mut config.hooks);
-    let terms = Terms { lasting: config.lease, lost: cancel.clone() };
-    let (journal, run, receipts, is_fresh) = match origin {
-        Origin::Input(input) => {
-            let history = match &session {
-                Some(session) => session.items().await.map_err(RunError::Session)?,
-                None => Vec::new(),
-            };
-            let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
-            let started = Started {
-                run: id,
-                agent: agent.name().clone(),
-                history,
-                input,
-                max_turns: config.max_turns,
-                session: session.as_ref().map(|session| session.id().clone()),
-                origin: None,
-            };
-            let run = Run::start(started.clone());
-            let journal = Journal::begin(started, config.store.clone(), terms).await?;
-            (journal, run, BTreeMap::new(), true)
-        }
-        Origin::Paused(paused) => {
-            let (record, receipts) = paused.into_parts();
-            let run = record.run.clone();
-            let journal = Journal::resume(record, config.store.clone(), terms).await?;
-            (journal, run, receipts, false)
-        }
-        Origin::Stored(run) => {
-            let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
-            let (journal, replay) = Journal::open(&run, store, terms).await?;
-            (journal, replay.run, replay.receipts, false)
-        }
-    };
-    let journal = Arc::new(journal);
-    let ledger = config.given.as_ref().map(|given| given.ledger.clone()).unwrap_or_default();
-    ledger.take_in(receipts);
-    let tools = config.given.as_ref().map(|given| given.tools.clone());
-    let artefacts = Arc::new(Artefacts::new(run.id().clone(), config.store.clone(), run.history()));
-    let emitter = Emitter::new(watched, journal.sequence());
-    let saved = run.settled_len();
-    let shown = run.produced_in_open_turn().iter().filter_map(output_of).collect();
-    let driver = Driver {
-        stop: cancel.now.clone(),
-        shared: Arc::new(Shared {
-            app,
-            config,
-            journal,
-            ledger,
-            secrets: Secrets::default(),
-            artefacts,
-            cancel,
-            draining: Mutex::default(),
-        }),
-        graph,
-        path: [].into(),
-        run_id: run.id().clone(),
-        run: Mutex::new(run),
-        emitter,
-        hooks,
-        session,
-        saved,
-        greeted: None,
-        tools,
-        ready: VecDeque::new(),
-        overlap: Mutex::default(),
-        guarded: false,
-        model_error: None,
-        shown,
-        at_end: AtEnd::default(),
-    };
-    Ok((Box::new(driver), is_fresh))
-}
-
-/// How a driver leaves its run.
-fn leaving(driven: &Result<Stop, RunError>) -> Leaving {
-    match driven {
-        Ok(Stop::Paused) => Leaving::Paused,
-        Ok(Stop::Left) => Leaving::HandedOver,
-        Ok(Stop::Over) | Err(_) => Leaving::Over,
     }
 }
 

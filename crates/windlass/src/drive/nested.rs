@@ -8,10 +8,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{CallPath, End, Entry, How, Run, RunId, Started};
 
+use super::begin::leaving;
 use super::body::deadline;
 use super::call::{CallEnd, CallWork};
 use super::told::{Given, given_for_error, given_for_timeout};
-use super::{Driver, Halt, Stop, leaving};
+use super::{Driver, Halt, Stop};
 use crate::agent::{Agent, AgentTool, Graph, Target};
 use crate::error::{RunError, readable};
 use crate::event::EventKind;
