@@ -301,10 +301,12 @@ impl Seen {
             self.wrong.push(broken.to_string());
         }
         let path = |call: &CallId| CallPath::new(&record.path, call.clone()).to_string();
-        if let Entry::Held(_) | Entry::CallStarted(_) | Entry::CallSettled(_) = record.entry {
+        if let Entry::Held(_) | Entry::CallStarted(_) | Entry::CallSettled(_) | Entry::HandedOff(_) =
+            record.entry
+        {
             self.acted.extend(self.places.get(&record.path).cloned());
         }
-        if let Entry::Answered(_) = record.entry {
+        if let Entry::Answered(_) | Entry::AnswerRefused(_) = record.entry {
             self.answered.extend(self.places.get(&record.path).cloned());
         }
         match &record.entry {
