@@ -1,30 +1,18 @@
 //! Servers from a `.mcp.json`. One that needs a variable that is not set is left out, and the others are there.
 
+mod shop;
+
 use windlass::prelude::*;
-use windlass_mcp::{Config, McpServer, Servers};
-
-/// What is in stock.
-#[tool(effect = pure)]
-async fn stock(item: String) -> String {
-    format!("3 {item}")
-}
-
-/// Orders more.
-#[tool]
-async fn order(item: String, count: u32) -> String {
-    format!("ordered {count} {item}")
-}
+use windlass_mcp::{Config, Servers};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The same program is the server: an agent and its tools need not live together.
-    if std::env::args().nth(1).as_deref() == Some("serve") {
-        McpServer::new("shop").tools((stock, order)).serve_stdio().await?;
-        return Ok(());
+    if shop::is_wanted() {
+        return Ok(shop::server().serve_stdio().await?);
     }
-    let program = std::env::current_exe()?.display().to_string();
     let file = json!({ "mcpServers": {
-        "shop": { "command": program, "args": ["serve", "${LEVEL:-quiet}"] },
+        "shop": { "command": shop::program()?, "args": ["serve", "${LEVEL:-quiet}"] },
         "bank": { "url": "https://bank.example/mcp", "headers": { "authorization": "Bearer ${BANK_TOKEN_NOT_SET}" } },
     } });
     let folder = std::env::temp_dir().join(format!("windlass-mcp-config-{}", std::process::id()));

@@ -1,26 +1,15 @@
 //! An agent with the tools of an MCP server at an address.
 
+mod shop;
+
 use windlass::prelude::*;
-use windlass_mcp::{Approve, Config, McpServer, ServerConfig, Servers};
-
-/// What is in stock.
-#[tool(effect = pure)]
-async fn stock(item: String) -> String {
-    format!("3 {item}")
-}
-
-/// Orders more.
-#[tool]
-async fn order(item: String, count: u32) -> String {
-    format!("ordered {count} {item}")
-}
+use windlass_mcp::{Approve, Config, ServerConfig, Servers};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let shop = McpServer::new("shop").tools((stock, order));
-    tokio::spawn(shop.serve_http(listener, std::future::pending()));
+    tokio::spawn(shop::server().serve_http(listener, std::future::pending()));
 
     let server = ServerConfig::http("shop", format!("http://{address}/mcp")).header("x-till", "7");
     let servers = Servers::connect(Config::new().server(server)).await;
