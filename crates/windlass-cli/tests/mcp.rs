@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use support::Project;
@@ -15,7 +16,8 @@ fn filesystem_server() -> Option<String> {
         .map(|folder| PathBuf::from(folder).join("node_modules/.bin/mcp-server-filesystem"))
         .filter(|program| program.exists());
     if found.is_none() {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "not shown: no filesystem server is here; WINDLASS_MCP_SERVERS names the folder that .ci/run fills"
         );
     }

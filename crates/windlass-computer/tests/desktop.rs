@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::io::Write;
+
 use support::{Pages, at, browser, said, soon};
 use windlass_computer::{
     Browser, BrowserOptions, Button, Chord, Computer, ComputerError, Desktop, DesktopOptions, Region, Window,
@@ -17,7 +19,7 @@ async fn desktop() -> Option<Desktop> {
     match Desktop::start(DesktopOptions::Virtual { width: 1024, height: 700 }).await {
         Ok(desktop) => Some(desktop),
         Err(ComputerError::Missing { what, hint }) => {
-            println!("NOT SHOWN: {what} is not here; {hint}");
+            let _ = writeln!(std::io::stderr(), "not shown: {what} is not here; {hint}");
             None
         }
         Err(error) => panic!("the desktop does not start: {error}"),

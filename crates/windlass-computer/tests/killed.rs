@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +53,7 @@ async fn the_process_that_is_killed() {
 #[tokio::test]
 async fn a_process_that_is_killed_in_a_click_leaves_it_in_doubt_and_no_browser() {
     if let Err(ComputerError::Missing { what, hint }) = Browser::start(BrowserOptions::default()).await {
-        println!("NOT SHOWN: {what} is not here; {hint}");
+        let _ = writeln!(std::io::stderr(), "not shown: {what} is not here; {hint}");
         return;
     }
     let pages = Pages::serve().await;

@@ -3,6 +3,7 @@
 
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,7 +18,8 @@ async fn suite(words: &[&str]) -> Option<String> {
         folder.join("node_modules/@modelcontextprotocol/conformance/dist/index.js"),
     );
     if !node.exists() || !suite.exists() {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "not shown: the conformance suite is not here; WINDLASS_MCP_SERVERS names the folder that .ci/run fills"
         );
         return None;

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::Path;
 
 use common::{Desk, until};
@@ -30,7 +31,10 @@ fn runs(process: u32) -> bool {
 fn can_look() -> bool {
     let can = Path::new("/proc/self/stat").exists();
     if !can {
-        println!("not shown: there is no /proc here, so nobody can say which processes run");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not shown: there is no /proc here, so nobody can say which processes run"
+        );
     }
     can
 }

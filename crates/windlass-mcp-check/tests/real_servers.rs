@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -21,7 +22,10 @@ fn installed(path: &str) -> Option<String> {
         .map(|folder| PathBuf::from(folder).join(path))
         .filter(|program| program.exists());
     if found.is_none() {
-        println!("not shown: {path} is not here; WINDLASS_MCP_SERVERS names the folder that .ci/run fills");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not shown: {path} is not here; WINDLASS_MCP_SERVERS names the folder that .ci/run fills"
+        );
     }
     found.map(|program| program.display().to_string())
 }
@@ -123,7 +127,8 @@ async fn the_everything_server_asks() {
             .await;
     let names: Vec<String> = servers.list().await.iter().map(|tool| tool.name.to_string()).collect();
     let Some(asks) = names.iter().find(|name| name.contains("elicitation")) else {
-        println!("not shown: this everything server has nothing that asks: {names:?}");
+        let _ =
+            writeln!(std::io::stderr(), "not shown: this everything server has nothing that asks: {names:?}");
         return;
     };
     let model = ScriptedModel::new([Reply::call("c1", asks, json!({})), Reply::text("done")]);

@@ -182,7 +182,10 @@ fn shape(value: &Value) -> Value {
 #[tokio::test(start_paused = true)]
 async fn the_official_types_take_every_event() {
     let Some(python) = python() else {
-        println!("not shown: there is no Python with the package `openai` here (WINDLASS_PYTHON names one)");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not shown: there is no Python with the package `openai` here (WINDLASS_PYTHON names one)"
+        );
         return;
     };
     let lines: String = everything()
@@ -219,7 +222,7 @@ async fn the_official_clients_talk_to_the_test_server() {
         [("PyPI `openai`", python, "/v1"), ("npm `@openai/agents-realtime`", node, "/v1/realtime")]
     {
         let Some(mut command) = command else {
-            println!("not shown: {name} is not installed here");
+            let _ = writeln!(std::io::stderr(), "not shown: {name} is not installed here");
             continue;
         };
         let server = Loopback::new([Reply::call("c1", "look", "{}")]);

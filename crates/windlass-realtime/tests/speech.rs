@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
+use std::io::Write;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +25,7 @@ async fn what_is_spoken_is_heard_and_what_is_answered_is_heard_back() {
     let (Some(question), Some(answer)) =
         (spoken("How heavy is the load?"), spoken("Two tons, and it holds."))
     else {
-        println!("not shown: espeak-ng is not installed here");
+        let _ = writeln!(std::io::stderr(), "not shown: espeak-ng is not installed here");
         return;
     };
     let heard: Arc<Mutex<Vec<i16>>> = Arc::default();

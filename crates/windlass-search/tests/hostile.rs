@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -85,11 +86,19 @@ fn what_may_not_be_read_is_named_and_the_rest_is_indexed() {
     let said = match output {
         Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
         Err(error) => {
-            return println!("not shown: an unreadable folder, because `setpriv` does not run: {error}");
+            let _ = writeln!(
+                std::io::stderr(),
+                "not shown: an unreadable folder, because `setpriv` does not run: {error}"
+            );
+            return;
         }
     };
     if said.contains("everything can be read here") {
-        return println!("not shown: an unreadable folder, because this user may read everything");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not shown: an unreadable folder, because this user may read everything"
+        );
+        return;
     }
     assert!(said.contains("the child is content"), "{said}");
     // Now that it can be read again it is.

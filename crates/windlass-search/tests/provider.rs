@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
+use std::io::Write;
 use std::process::Command;
 
 use windlass_models::OpenAi;
@@ -104,7 +105,8 @@ async fn the_official_client_sees_the_same() {
     let python = std::env::var("WINDLASS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", "import openai, pydantic"]).output();
     if !has.is_ok_and(|output| output.status.success()) {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "not shown: vectors by the official Python client, because `{python}` has no package `openai`"
         );
         return;

@@ -1,5 +1,6 @@
 //! How well an index finds: on a public test collection where it is at hand, and on small checks everywhere.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use windlass_search::{Document, Index, Kind};
@@ -12,7 +13,10 @@ mod measure;
 #[test]
 fn fused_is_better_than_words_alone_on_cranfield() {
     let Some(folder) = std::env::var_os("WINDLASS_CRANFIELD").map(PathBuf::from) else {
-        println!("not shown: quality on Cranfield, because WINDLASS_CRANFIELD does not say where it is");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not shown: quality on Cranfield, because WINDLASS_CRANFIELD does not say where it is"
+        );
         return;
     };
     let [words, vectors, fused] = measure::measure(&folder, Index::options()).expect("measures");

@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
 
+use std::io::Write;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -102,7 +103,8 @@ async fn the_official_client_works_with_it() {
     let python = match python() {
         Ok(python) => python,
         Err(why) => {
-            println!(
+            let _ = writeln!(
+                std::io::stderr(),
                 "not shown: the contract with the official Python client, because {why}; set WINDLASS_PYTHON"
             );
             return;

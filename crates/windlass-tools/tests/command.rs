@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,7 +43,10 @@ async fn shell(workspace: &Workspace, text: &str) -> Value {
 fn is_restricted() -> bool {
     let restricted = kernel() != Confinement::None;
     if !restricted {
-        eprintln!("NOT SHOWN: this kernel has no Landlock, so commands are not kept from files");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not shown: this kernel has no Landlock, so commands are not kept from files"
+        );
     }
     restricted
 }
@@ -133,7 +137,8 @@ async fn files_outside_are_neither_read_nor_written() {
 #[tokio::test]
 async fn connections_and_signals_to_the_outside_are_refused() {
     if kernel() != Confinement::Full {
-        eprintln!("NOT SHOWN: this kernel does not restrict connections and signals");
+        let _ =
+            writeln!(std::io::stderr(), "not shown: this kernel does not restrict connections and signals");
         return;
     }
     let (_world, workspace) = world();

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -108,7 +109,7 @@ pub(crate) async fn browser(options: BrowserOptions) -> Option<Browser> {
     match Browser::start(options).await {
         Ok(browser) => Some(browser),
         Err(ComputerError::Missing { what, hint }) => {
-            println!("NOT SHOWN: {what} is not here; {hint}");
+            let _ = writeln!(std::io::stderr(), "not shown: {what} is not here; {hint}");
             None
         }
         Err(error) => panic!("the browser does not start: {error}"),

@@ -46,7 +46,8 @@ fn python() -> Option<String> {
     if found.is_ok_and(|status| status.success()) {
         return Some(python);
     }
-    println!(
+    let _ = writeln!(
+        std::io::stderr(),
         "not shown with the clients themselves: `{python}` with the packages openai and anthropic is not here"
     );
     None

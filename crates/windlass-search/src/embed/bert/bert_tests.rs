@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::io::Write;
 
 use super::*;
 
@@ -220,7 +221,10 @@ fn folders_that_are_no_model_say_what_is_missing() {
 #[test]
 fn minilm_gives_the_vectors_that_it_gives_elsewhere() {
     let Some(folder) = std::env::var_os("WINDLASS_MINILM").map(PathBuf::from) else {
-        println!("not shown: all-MiniLM-L6-v2, because WINDLASS_MINILM does not say where its folder is");
+        let _ = writeln!(
+            std::io::stderr(),
+            "not shown: all-MiniLM-L6-v2, because WINDLASS_MINILM does not say where its folder is"
+        );
         return;
     };
     let model = SentenceModel::open(folder).expect("opens");
