@@ -60,7 +60,7 @@ pub use item::{
     Reasoning, Role,
 };
 pub use plan::{BodyKind, FoundTool, Lookup, Misbehaviour, Plan, Planned, Unfit, Work, call_digest, plan};
-pub use rewrite::canonical_text;
+pub use rewrite::{canonical_text, with_canonical_text};
 pub use run::{
     Applied, Candidate, CandidateSource, Doubt, End, GateStep, Illegal, InvalidStep, Next, Part, Produced,
     Replay, ReplayError, Run, Runnable, SettleStep, Step, TurnResult, text,

@@ -5,6 +5,7 @@
 //! through a value, which is the rule. So the two cannot differ in what they accept or say.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
@@ -14,23 +15,51 @@ use crate::scan::{HIGH, plain_head, plain_len};
 
 /// Rewrites JSON text in canonical form, where it is not in it.
 pub fn canonical_text(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
-    let mut written = Written { members: Vec::with_capacity(MEMBERS), ..Written::default() };
-    let is_short = u32::try_from(text.len()).is_ok_and(|len| len < u32::MAX / 8);
-    match is_short.then(|| whole(text.as_bytes(), &mut written)).flatten() {
-        Some(()) if written.kept_from == 0 => Ok(Cow::Borrowed(text)),
-        Some(()) => {
-            written.keep(text.as_bytes(), text.len());
-            // It is made of whole pieces of text.
-            Ok(Cow::Owned(String::from_utf8(written.out).unwrap_or_default()))
-        }
-        None => serde_json::from_str::<Value>(text).map(|value| Cow::Owned(canonical(&value))),
+    with_spare(|written| {
+        let canonical = rewrite(text, written)?;
+        let is_same = std::ptr::eq(canonical, text);
+        Ok(if is_same { Cow::Borrowed(text) } else { Cow::Owned(canonical.to_owned()) })
+    })
+}
+
+/// As [`canonical_text`], for whoever does not keep the text: it is written where the last one was.
+pub fn with_canonical_text<T>(text: &str, then: impl FnOnce(&str) -> T) -> Result<T, serde_json::Error> {
+    with_spare(|written| rewrite(text, written).map(then))
+}
+
+/// The most room that is kept for the next text.
+const SPARE: usize = 64 * 1024;
+
+thread_local! {
+    /// What large pieces of memory cost is not only their own time: after them, small ones are slower to come by.
+    static LAST: Cell<Written> = Cell::default();
+}
+
+fn with_spare<T>(work: impl FnOnce(&mut Written) -> T) -> T {
+    let mut written = LAST.take();
+    let done = work(&mut written);
+    if written.out.capacity() <= SPARE && written.members.capacity() * size_of::<Member>() <= SPARE {
+        LAST.set(written);
     }
+    done
+}
+
+fn rewrite<'a>(text: &'a str, written: &'a mut Written) -> Result<&'a str, serde_json::Error> {
+    written.clear();
+    let is_short = u32::try_from(text.len()).is_ok_and(|len| len < u32::MAX / 8);
+    match is_short.then(|| whole(text.as_bytes(), written)).flatten() {
+        Some(()) if written.kept_from == 0 => return Ok(text),
+        Some(()) => written.keep(text.as_bytes(), text.len()),
+        None => written.out = canonical(&serde_json::from_str::<Value>(text)?).into_bytes(),
+    }
+    // It is made of whole pieces of text.
+    Ok(std::str::from_utf8(&written.out).unwrap_or_default())
 }
 
 /// How deep values may be nested on this way.
 const DEEPEST: u32 = 64;
 
-/// How many members there is room for at first.
+/// Up to how many members are sorted one by one.
 const MEMBERS: usize = 32;
 
 /// How much is copied at once of short members.
@@ -51,7 +80,6 @@ struct Written {
     depth: u32,
     /// The members of the objects that are open, the innermost last.
     members: Vec<Member>,
-    unordered: Vec<u8>,
 }
 
 /// A member of an object. Places in texts of more than 4 GiB are not for this way.
@@ -112,14 +140,20 @@ fn sort(members: &mut [Member], text: &[u8]) -> Option<()> {
 }
 
 impl Written {
+    fn clear(&mut self) {
+        self.out.clear();
+        self.members.clear();
+        (self.kept_from, self.depth) = (0, 0);
+    }
+
     /// The place in what is written that a place in the text has.
     fn place(&self, at: usize) -> usize {
         self.out.len() + at - self.kept_from
     }
 
     fn keep(&mut self, text: &[u8], until: usize) {
-        if self.out.capacity() == 0 {
-            self.out.reserve(text.len() + 8);
+        if self.out.is_empty() {
+            self.out.reserve(2 * text.len() + 2 * PIECE);
         }
         self.out.extend_from_slice(&text[self.kept_from..until]);
         self.kept_from = until;
@@ -137,25 +171,26 @@ impl Written {
         self.keep(text, at);
         let members = &mut self.members[first..];
         sort(members, text)?;
-        // Every member is followed by a comma, the last one too for a moment.
+        // Every member is followed by a comma, the last one too for a moment. In order they are written behind the
+        // others, and then in their place.
         self.out.push(b',');
-        let room = self.out.len() - begin + PIECE;
-        if self.unordered.len() < room {
-            self.unordered.resize(room.max(text.len() + PIECE), 0);
-        }
-        let mut end = 0;
+        let end = self.out.len();
+        let mut until = end;
         for member in members {
             let (from, len) = (member.from as usize, (member.until - member.from) as usize + 1);
-            let target = self.unordered[end..].first_chunk_mut::<PIECE>();
-            match (target, self.out[from..].first_chunk::<PIECE>()) {
-                // More than there is of a short one is copied and written over, which takes no call.
-                (Some(target), Some(piece)) if len <= PIECE => *target = *piece,
-                _ => self.unordered[end..end + len].copy_from_slice(&self.out[from..from + len]),
+            until += len;
+            match self.out[from..].first_chunk::<PIECE>() {
+                // More than there is of a short one is copied and taken off again, which takes no call.
+                Some(piece) if len <= PIECE => {
+                    let piece = *piece;
+                    self.out.extend_from_slice(&piece);
+                    self.out.truncate(until);
+                }
+                _ => self.out.extend_from_within(from..from + len),
             }
-            end += len;
         }
-        self.out[begin..].copy_from_slice(&self.unordered[..end]);
-        self.out.pop();
+        self.out.copy_within(end.., begin);
+        self.out.truncate(end - 1);
         Some(())
     }
 }
@@ -349,16 +384,18 @@ fn number(text: &[u8], from: usize, written: &mut Written) -> Option<usize> {
     let point = digits(begin);
     let (whole, leads_with_zero) = (point - begin, text.get(begin) == Some(&b'0'));
     match text.get(point) {
-        Some(b'.') if !leads_with_zero => {
+        Some(b'.') => {
             let end = digits(point + 1);
             let is_plain = !matches!(text.get(end), Some(b'.' | b'e' | b'E' | b'+' | b'-'))
                 && whole > 0
                 && end > point + 1
+                // Very small ones have an exponent.
+                && !(leads_with_zero && (whole > 1 || text[point + 1] == b'0'))
                 && whole + end - point - 1 <= EXACT_DIGITS
                 && text[end - 1] != b'0';
             if is_plain { Some(end) } else { other_number(text, from, written) }
         }
-        Some(b'.' | b'e' | b'E' | b'+' | b'-') => other_number(text, from, written),
+        Some(b'e' | b'E' | b'+' | b'-') => other_number(text, from, written),
         _ if (1..=PLAIN_DIGITS).contains(&whole) && (!leads_with_zero || point == from + 1) => Some(point),
         _ => other_number(text, from, written),
     }

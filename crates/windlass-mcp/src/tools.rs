@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use serde_json::Value;
 use windlass::core::Question;
+use windlass::core::schema::Shape;
 use windlass::tool::{Receipts, Reconciled, Schemas, Scope, SourceRequest, SourcedTools, ToolSource};
 use windlass::{RunContext, Tool, ToolContext};
 
@@ -210,7 +211,8 @@ impl<C: Send + Sync + 'static> McpTools<C> {
         let effect = effect(info, trust);
         let schemas =
             Schemas { offered: info.input_schema.clone(), checked: schema::checkable(&info.input_schema) };
-        let expected = info.output_schema.as_ref().map(schema::checkable);
+        let expected =
+            info.output_schema.as_ref().map(|promised| Arc::new(Shape::new(schema::checkable(promised))));
         let within = (tasks == TaskSupport::Yes).then_some(connection.config.call_timeout);
         let body = {
             let shared = (connection.clone(), info.clone(), self.answers.clone(), expected);

@@ -4,7 +4,8 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde::Serialize;
 use serde_json::Value;
 use windlass::ToolError;
-use windlass::core::{Media, schema};
+use windlass::core::schema::{Shape, describe};
+use windlass::core::{Media, canonical};
 use windlass::tool::{File, Image, Text};
 
 /// How many parts of one result are passed on.
@@ -31,7 +32,7 @@ pub(crate) enum Part {
 
 /// A result for the model; where the server says that the call failed, its words are for the model too. One that does
 /// not fit what the server said its results would be is a failure, and the model is told what came.
-pub(crate) fn given(result: CallToolResult, expected: Option<&Value>) -> Result<Given, ToolError> {
+pub(crate) fn given(result: CallToolResult, expected: Option<&Shape>) -> Result<Given, ToolError> {
     let failed = result.is_error == Some(true);
     let problem = match expected {
         Some(expected) if !failed => misfit(expected, result.structured_content.as_ref()),
@@ -65,10 +66,10 @@ pub(crate) fn given(result: CallToolResult, expected: Option<&Value>) -> Result<
 }
 
 /// What is wrong with a structured result.
-fn misfit(expected: &Value, given: Option<&Value>) -> Option<String> {
+fn misfit(expected: &Shape, given: Option<&Value>) -> Option<String> {
     let Some(given) = given else { return Some("it has no structured part".to_owned()) };
-    let problems = schema::check(expected, given);
-    (!problems.is_empty()).then(|| schema::describe(&problems))
+    let problems = expected.check(&canonical(given));
+    (!problems.is_empty()).then(|| describe(&problems))
 }
 
 fn cut(text: &str) -> &str {

@@ -4,7 +4,8 @@ use super::*;
 
 fn told(result: Value, expected: Option<&Value>) -> Result<Given, ToolError> {
     let result = serde_json::from_value(result).unwrap_or_else(|error| panic!("it is a result: {error}"));
-    given(result, expected)
+    let expected = expected.map(|schema| Shape::new(schema.clone().into()));
+    given(result, expected.as_ref())
 }
 
 #[test]

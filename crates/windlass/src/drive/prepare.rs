@@ -268,9 +268,9 @@ fn read<C: Send + Sync + 'static>(
     written: &str,
     raw: RawArguments,
 ) -> (FoundTool, Ready<C>) {
-    let frozen = freeze(written);
+    let frozen = freeze(written, Arc::<str>::from);
     let text: Arc<str> = match &frozen {
-        Ok(frozen) => (&**frozen).into(),
+        Ok(frozen) => frozen.clone(),
         Err(_) => written.into(),
     };
     // Some providers write nothing for nothing, which is not the same call as `{}`.

@@ -88,7 +88,7 @@ impl Paused {
 
     /// The call may run with these arguments, a JSON object, in place of the model's. The model is told.
     pub fn approve_edited(&mut self, call: impl Into<CallPath>, arguments: &str) -> Result<(), DecideError> {
-        let arguments = freeze(arguments).map_err(DecideError::Arguments)?.into_owned();
+        let arguments = freeze(arguments, str::to_owned).map_err(DecideError::Arguments)?;
         self.decide(call, Decision::ApproveEdited { arguments }, Reach::Call)
     }
 

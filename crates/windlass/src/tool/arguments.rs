@@ -1,12 +1,11 @@
 //! Freezing arguments: what the model wrote becomes one canonical text, or a message that says what is wrong.
 
-use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::canonical_text;
 use windlass_core::schema::{Shape, describe};
+use windlass_core::with_canonical_text;
 
 use super::{Tool, ToolBody};
 
@@ -16,11 +15,10 @@ const LONGEST: usize = 4 * 1024 * 1024;
 impl<C: Send + Sync + 'static> Tool<C> {
     /// Whether a call could run with these arguments. If not: what the model would be told is wrong with them.
     pub fn check(&self, arguments: &str) -> Result<(), String> {
-        let frozen = freeze(arguments)?;
-        match &self.body {
-            ToolBody::Function(body) => body.prepare(&frozen).map(drop),
-            ToolBody::Agent(agent) => checked_value(&frozen, &agent.shape).map(drop),
-        }
+        freeze(arguments, |frozen| match &self.body {
+            ToolBody::Function(body) => body.prepare(frozen).map(drop),
+            ToolBody::Agent(agent) => checked_value(frozen, &agent.shape).map(drop),
+        })?
     }
 }
 
@@ -32,16 +30,16 @@ pub(crate) fn checked_value(frozen: &str, shape: &Shape) -> Result<Value, String
 
 /// Freezes what the model wrote. The body never sees anything else, so what was shown, decided, recorded and
 /// run is the same. Some providers write nothing at all for a call without arguments.
-pub(crate) fn freeze(raw: &str) -> Result<Cow<'_, str>, String> {
+pub(crate) fn freeze<T>(raw: &str, then: impl FnOnce(&str) -> T) -> Result<T, String> {
     if raw.len() > LONGEST {
         return Err(format!("`arguments` must be at most {LONGEST} bytes long, is {} bytes long", raw.len()));
     }
     let written = if raw.trim().is_empty() { "{}" } else { raw };
-    let frozen = canonical_text(written).map_err(|error| format!("`arguments` must be JSON: {error}"))?;
-    match kind(&frozen) {
-        None => Ok(frozen),
+    let frozen = with_canonical_text(written, |frozen| match kind(frozen) {
+        None => Ok(then(frozen)),
         Some(kind) => Err(format!("`arguments` must be a JSON object, is {kind}")),
-    }
+    });
+    frozen.map_err(|error| format!("`arguments` must be JSON: {error}"))?
 }
 
 /// Reads canonical arguments as `A`, or lists everything that is wrong with them, by path.
