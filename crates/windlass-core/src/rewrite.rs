@@ -59,7 +59,7 @@ fn rewrite<'a>(text: &'a str, written: &'a mut Written) -> Result<&'a str, serde
 /// How deep values may be nested on this way.
 const DEEPEST: u32 = 64;
 
-/// Up to how many members are sorted one by one.
+/// Up to how many members are sorted by the beginnings of their keys alone.
 const MEMBERS: usize = 32;
 
 /// How much is copied at once of short members.
@@ -110,33 +110,30 @@ impl Member {
     }
 }
 
-/// Sorts the members of an object, unless a key comes twice. There are few of them as a rule, and nearly all are told
-/// apart in one look.
+/// Which members come one after another, where the beginnings of their keys say so. Every one is compared with every
+/// other, which is done sooner for a few than finding out what need not be.
+fn by_heads(members: &[Member]) -> Option<[u8; MEMBERS]> {
+    let mut heads = [0; MEMBERS];
+    let heads = heads.get_mut(..members.len())?;
+    for (head, member) in heads.iter_mut().zip(members) {
+        *head = member.head;
+    }
+    let mut order = [u8::MAX; MEMBERS];
+    let mut all = 0;
+    for (at, head) in heads.iter().enumerate() {
+        let place: usize = heads.iter().map(|other| usize::from(other < head)).sum();
+        if std::mem::replace(&mut order[place], at as u8) != u8::MAX {
+            return None;
+        }
+        all |= head;
+    }
+    (all & HIGH == 0).then_some(order)
+}
+
+/// Sorts members by their whole keys, unless one comes twice.
 fn sort(members: &mut [Member], text: &[u8]) -> Option<()> {
-    let heads = members.iter().fold(0, |heads, member| heads | member.head);
-    if members.len() > MEMBERS || heads & HIGH != 0 {
-        members.sort_unstable_by(|a, b| a.order(b, text));
-        return members.windows(2).all(|two| two[0].order(&two[1], text).is_lt()).then_some(());
-    }
-    for next in 1..members.len() {
-        let member = members[next];
-        let sorted = &mut members[..=next];
-        let mut place = next;
-        while place > 0 && sorted[place - 1].head > member.head {
-            sorted[place] = sorted[place - 1];
-            place -= 1;
-        }
-        while place > 0 && sorted[place - 1].head == member.head {
-            match sorted[place - 1].order(&member, text) {
-                Ordering::Less => break,
-                Ordering::Equal => return None,
-                Ordering::Greater => sorted[place] = sorted[place - 1],
-            }
-            place -= 1;
-        }
-        sorted[place] = member;
-    }
-    Some(())
+    members.sort_unstable_by(|a, b| a.order(b, text));
+    members.windows(2).all(|two| two[0].order(&two[1], text).is_lt()).then_some(())
 }
 
 impl Written {
@@ -170,13 +167,17 @@ impl Written {
     fn put_in_order(&mut self, text: &[u8], first: usize, begin: usize, at: usize) -> Option<()> {
         self.keep(text, at);
         let members = &mut self.members[first..];
-        sort(members, text)?;
+        let order = by_heads(members);
+        if order.is_none() {
+            sort(members, text)?;
+        }
         // Every member is followed by a comma, the last one too for a moment. In order they are written behind the
         // others, and then in their place.
         self.out.push(b',');
         let end = self.out.len();
         let mut until = end;
-        for member in members {
+        for place in 0..members.len() {
+            let member = members[order.map_or(place, |order| usize::from(order[place]))];
             let (from, len) = (member.from as usize, (member.until - member.from) as usize + 1);
             until += len;
             match self.out[from..].first_chunk::<PIECE>() {

@@ -268,7 +268,7 @@ fn read<C: Send + Sync + 'static>(
     written: &str,
     raw: RawArguments,
 ) -> (FoundTool, Ready<C>) {
-    let frozen = freeze(written, Arc::<str>::from);
+    let frozen = freeze(written, |frozen| Arc::<str>::from(frozen));
     let text: Arc<str> = match &frozen {
         Ok(frozen) => frozen.clone(),
         Err(_) => written.into(),
