@@ -244,23 +244,19 @@ impl<'a> Reader<'a> {
     }
 
     fn node(&mut self, rules: &'a Map<String, Value>) -> Node {
-        let mut read = self.rules(rules);
         // What most schemas inside others are is told apart here, and need not be each time.
-        let is_asked = |keyword: &&str| rules.contains_key(*keyword);
-        read.has_more = MORE.iter().any(is_asked);
-        let asks_for_parts = PARTS.iter().any(is_asked);
-        match &mut read {
-            Rules { types, has_more: false, .. } if !asks_for_parts => {
-                types.take().map_or(Node::Anything, Node::Typed)
-            }
-            Rules { reference: Some(Ok(target)), .. }
-                if !asks_for_parts
-                    && !rules.contains_key("type")
-                    && MORE.iter().filter(|keyword| is_asked(keyword)).eq([&"$ref"]) =>
-            {
-                Node::Same(*target)
-            }
-            _ => Node::Rules(Box::new(read)),
+        let (mut parts, mut more) = (0, 0);
+        for keyword in rules.keys() {
+            parts += usize::from(PARTS.contains(&keyword.as_str()));
+            more += usize::from(MORE.contains(&keyword.as_str()));
+        }
+        if (parts, more) == (0, 0) {
+            return types(rules).map_or(Node::Anything, Node::Typed);
+        }
+        let read = self.rules(rules);
+        match &read.reference {
+            Some(Ok(target)) if (parts, more) == (0, 1) && read.types.is_none() => Node::Same(*target),
+            _ => Node::Rules(Box::new(Rules { has_more: more > 0, ..read })),
         }
     }
 
