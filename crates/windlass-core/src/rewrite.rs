@@ -59,11 +59,8 @@ fn rewrite<'a>(text: &'a str, written: &'a mut Written) -> Result<&'a str, serde
 /// How deep values may be nested on this way.
 const DEEPEST: u32 = 64;
 
-/// Up to how many members are sorted by the beginnings of their keys alone.
+/// Up to how many members are sorted by looking at one after another.
 const MEMBERS: usize = 32;
-
-/// How much is copied at once of short members.
-const PIECE: usize = 32;
 
 /// The longest whole number that is copied without a look at its size.
 const PLAIN_DIGITS: usize = 18;
@@ -110,30 +107,33 @@ impl Member {
     }
 }
 
-/// Which members come one after another, where the beginnings of their keys say so. Every one is compared with every
-/// other, which is done sooner for a few than finding out what need not be.
-fn by_heads(members: &[Member]) -> Option<[u8; MEMBERS]> {
-    let mut heads = [0; MEMBERS];
-    let heads = heads.get_mut(..members.len())?;
-    for (head, member) in heads.iter_mut().zip(members) {
-        *head = member.head;
-    }
-    let mut order = [u8::MAX; MEMBERS];
-    let mut all = 0;
-    for (at, head) in heads.iter().enumerate() {
-        let place: usize = heads.iter().map(|other| usize::from(other < head)).sum();
-        if std::mem::replace(&mut order[place], at as u8) != u8::MAX {
-            return None;
-        }
-        all |= head;
-    }
-    (all & HIGH == 0).then_some(order)
-}
-
-/// Sorts members by their whole keys, unless one comes twice.
+/// Sorts the members of an object, unless a key comes twice. There are few of them as a rule, and nearly all are told
+/// apart in one look.
 fn sort(members: &mut [Member], text: &[u8]) -> Option<()> {
-    members.sort_unstable_by(|a, b| a.order(b, text));
-    members.windows(2).all(|two| two[0].order(&two[1], text).is_lt()).then_some(())
+    let heads = members.iter().fold(0, |heads, member| heads | member.head);
+    if members.len() > MEMBERS || heads & HIGH != 0 {
+        members.sort_unstable_by(|a, b| a.order(b, text));
+        return members.windows(2).all(|two| two[0].order(&two[1], text).is_lt()).then_some(());
+    }
+    for next in 1..members.len() {
+        let member = members[next];
+        let sorted = &mut members[..=next];
+        let mut place = next;
+        while place > 0 && sorted[place - 1].head > member.head {
+            sorted[place] = sorted[place - 1];
+            place -= 1;
+        }
+        while place > 0 && sorted[place - 1].head == member.head {
+            match sorted[place - 1].order(&member, text) {
+                Ordering::Less => break,
+                Ordering::Equal => return None,
+                Ordering::Greater => sorted[place] = sorted[place - 1],
+            }
+            place -= 1;
+        }
+        sorted[place] = member;
+    }
+    Some(())
 }
 
 impl Written {
@@ -150,7 +150,7 @@ impl Written {
 
     fn keep(&mut self, text: &[u8], until: usize) {
         if self.out.is_empty() {
-            self.out.reserve(2 * text.len() + 2 * PIECE);
+            self.out.reserve(2 * text.len() + 8);
         }
         self.out.extend_from_slice(&text[self.kept_from..until]);
         self.kept_from = until;
@@ -167,28 +167,13 @@ impl Written {
     fn put_in_order(&mut self, text: &[u8], first: usize, begin: usize, at: usize) -> Option<()> {
         self.keep(text, at);
         let members = &mut self.members[first..];
-        let order = by_heads(members);
-        if order.is_none() {
-            sort(members, text)?;
-        }
+        sort(members, text)?;
         // Every member is followed by a comma, the last one too for a moment. In order they are written behind the
         // others, and then in their place.
         self.out.push(b',');
         let end = self.out.len();
-        let mut until = end;
-        for place in 0..members.len() {
-            let member = members[order.map_or(place, |order| usize::from(order[place]))];
-            let (from, len) = (member.from as usize, (member.until - member.from) as usize + 1);
-            until += len;
-            match self.out[from..].first_chunk::<PIECE>() {
-                // More than there is of a short one is copied and taken off again, which takes no call.
-                Some(piece) if len <= PIECE => {
-                    let piece = *piece;
-                    self.out.extend_from_slice(&piece);
-                    self.out.truncate(until);
-                }
-                _ => self.out.extend_from_within(from..from + len),
-            }
+        for member in members {
+            self.out.extend_from_within(member.from as usize..=member.until as usize);
         }
         self.out.copy_within(end.., begin);
         self.out.truncate(end - 1);
