@@ -237,6 +237,43 @@ fn long_lists_and_long_texts_are_cut() {
 }
 
 #[test]
+fn names_with_escapes_are_found_and_told() {
+    let shape = json!({
+        "properties": { "a\nb": { "type": "integer" } },
+        "required": ["q\"", "a\nb"],
+        "additionalProperties": false,
+    });
+    assert_eq!(
+        problems(&shape, json!({ "a\nb": "x", "\\": 1 })),
+        [
+            "`arguments[\"q\\\"\"]` is missing",
+            "`arguments[\"\\\\\"]` is not a known field; known are: a\nb",
+            "`arguments[\"a\\nb\"]` must be an integer, is the string \"x\"",
+        ]
+    );
+}
+
+#[test]
+fn of_many_fields_those_that_are_missing_are_told_first() {
+    let names: Vec<String> = (0..200).map(|at| format!("f{at:03}")).collect();
+    let known: Value = names.iter().map(|name| (name.clone(), json!({ "type": "integer" }))).collect();
+    let shape = json!({ "properties": known, "required": names });
+    let given = |wrong: usize| -> Value {
+        let there = names.iter().enumerate().filter(|(at, _)| ![0, 63, 64, 199].contains(at));
+        there
+            .map(|(at, name)| (name.clone(), if at <= wrong { json!("x") } else { json!(1) }))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let missing = ["`f000` is missing", "`f063` is missing", "`f064` is missing", "`f199` is missing"];
+    assert_eq!(problems(&shape, given(0)), missing);
+    let many = problems(&shape, given(30));
+    assert_eq!(many[..4], missing);
+    assert_eq!(many[4], "`f001` must be an integer, is the string \"x\"");
+    assert_eq!((many.len(), many[20].as_str()), (21, "`arguments` has 14 more problems"));
+}
+
+#[test]
 fn schemas_that_lead_nowhere_end() {
     let circle = json!({ "$ref": "#" });
     assert_eq!(problems(&circle, json!(1)), ["`arguments` is too deep or too large to be checked"]);
