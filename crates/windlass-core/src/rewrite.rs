@@ -246,20 +246,36 @@ fn at_byte(text: &[u8], at: usize, byte: u8, written: &mut Written) -> Option<us
     (*text.get(at)? == byte).then_some(at)
 }
 
+/// What comes after a part of a list or of an object, and where.
+enum Then {
+    Part(usize),
+    End(usize),
+}
+
+#[inline]
+fn after_part(text: &[u8], at: usize, end: u8, written: &mut Written) -> Option<Then> {
+    if text.get(at) == Some(&b',') {
+        return Some(Then::Part(at + 1));
+    }
+    let at = after_space(text, at, written);
+    match *text.get(at)? {
+        b',' => Some(Then::Part(at + 1)),
+        byte if byte == end => Some(Then::End(at)),
+        _ => None,
+    }
+}
+
 fn list(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
     let mut at = after_space(text, at, written);
     if *text.get(at)? != b']' {
         loop {
             at = part(text, at, written)?;
-            if text.get(at) == Some(&b',') {
-                at += 1;
-                continue;
-            }
-            at = after_space(text, at, written);
-            match text.get(at)? {
-                b',' => at += 1,
-                b']' => break,
-                _ => return None,
+            match after_part(text, at, b']', written)? {
+                Then::Part(next) => at = next,
+                Then::End(end) => {
+                    at = end;
+                    break;
+                }
             }
         }
     }
@@ -286,15 +302,12 @@ fn object(text: &[u8], at: usize, written: &mut Written) -> Option<usize> {
             at = part(text, at + 1, written)?;
             member.until = written.place(at) as u32;
             written.members.push(member);
-            if text.get(at) == Some(&b',') {
-                at += 1;
-                continue;
-            }
-            at = after_space(text, at, written);
-            match text.get(at)? {
-                b',' => at += 1,
-                b'}' => break,
-                _ => return None,
+            match after_part(text, at, b'}', written)? {
+                Then::Part(next) => at = next,
+                Then::End(end) => {
+                    at = end;
+                    break;
+                }
             }
         }
         if !is_ordered {
