@@ -49,6 +49,12 @@ struct Function<A, F> {
     run: Arc<F>,
 }
 
+impl<A, F> Function<A, F> {
+    fn new(schema: Arc<Value>, read: Read<A>, run: F) -> Self {
+        Self { shape: Shape::new(schema), read, run: Arc::new(run) }
+    }
+}
+
 struct Ready<A, F> {
     arguments: A,
     run: Arc<F>,
@@ -126,11 +132,7 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function {
-        shape: Shape::new(schema),
-        read: arguments::read::<A>,
-        run: Arc::new(Asynchronous(run)),
-    })
+    Arc::new(Function::new(schema, arguments::read::<A>, Asynchronous(run)))
 }
 
 pub(crate) fn typed_blocking<C, A, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
@@ -141,7 +143,7 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function { shape: Shape::new(schema), read: arguments::read::<A>, run: Arc::new(Blocking(run)) })
+    Arc::new(Function::new(schema, arguments::read::<A>, Blocking(run)))
 }
 
 pub(crate) fn dynamic<C, F, Fut, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
@@ -152,11 +154,7 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function {
-        shape: Shape::new(schema),
-        read: arguments::checked_value,
-        run: Arc::new(Asynchronous(run)),
-    })
+    Arc::new(Function::new(schema, arguments::checked_value, Asynchronous(run)))
 }
 
 pub(crate) fn dynamic_blocking<C, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
@@ -166,9 +164,5 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function {
-        shape: Shape::new(schema),
-        read: arguments::checked_value,
-        run: Arc::new(Blocking(run)),
-    })
+    Arc::new(Function::new(schema, arguments::checked_value, Blocking(run)))
 }
