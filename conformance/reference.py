@@ -4,7 +4,7 @@
     python reference.py scenario.json …        # one JSON outcome a line
     python reference.py --write DIR …          # DIR/<name>.json for each scenario
 
-FORMAT.md, beside this file, says what a scenario and an outcome hold.
+FORMAT.md, beside this file, defines scenarios and outcomes.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-//! The work that is measured.
+//! The workloads of the benchmarks.
 
 pub mod arguments;
 pub mod case;
@@ -16,68 +16,83 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::core::{Chain, Entry, InputAdded, Item, Record, Run, Started, Timestamp, Usage};
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest};
-use windlass::{Agent, Effect, EventKind, Outcome, Paused, Tool, ToolContext, ToolError};
+use windlass::core::{
+    id::Timestamp,
+    item::Item,
+    journal::{HashChain, InputAdded, JournalEntry, JournalRecord, RunStarted},
+    run::Run,
+    usage::Usage,
+};
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass::{
+    agent::Agent,
+    core::tool::ToolEffect,
+    event::RunEventKind,
+    run::{PausedRun, RunResult},
+    tool::{Tool, ToolContext, ToolError},
+};
 
-use crate::measure::Gate;
+use crate::measure::ArrivalBarrier;
 
-/// A scripted run: so many turns with so many calls each, a call that needs a decision if asked for, and one more
-/// answer that ends it.
+/// A scripted run: turns with tool calls, then optionally a call that requires approval, and a final response.
 #[derive(Clone, Default)]
-pub struct Script {
-    /// Turns that hold calls.
+pub struct BenchScript {
+    /// Number of turns with calls.
     pub turns: usize,
-    /// Calls in each.
+    /// Number of calls in each turn.
     pub calls: usize,
-    /// Whether a call that waits for a person comes last.
-    pub then: Then,
-    /// What each call does.
-    pub body: Body,
+    /// The steps after the turns with calls.
+    pub ending: ScriptEnding,
+    /// The work of each call.
+    pub work: ToolWork,
 }
 
-/// What comes after the turns with calls.
+/// The steps after the turns with calls.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub enum Then {
-    /// The end.
+pub enum ScriptEnding {
+    /// The run finishes.
     #[default]
-    End,
-    /// A call that a person must approve, and then the end.
+    Finish,
+    /// A call requires approval, and then the run finishes.
     Approval,
 }
 
-/// What a call does.
+/// The work of a tool call.
 #[derive(Clone, Default)]
-pub enum Body {
-    /// Nothing.
+pub enum ToolWork {
+    /// The call returns at once.
     #[default]
     Nothing,
-    /// It sleeps.
+    /// The call sleeps.
     Sleep(Duration),
-    /// It waits for all others.
-    Wait(Arc<Gate>),
-    /// It says so on the standard output.
-    Print,
+    /// The call waits until all calls have arrived at the barrier.
+    WaitForAll(Arc<ArrivalBarrier>),
+    /// The call prints an event to standard output.
+    PrintEvent,
 }
 
-impl Body {
+impl ToolWork {
     async fn run(&self) {
         match self {
             Self::Nothing => {}
             Self::Sleep(time) => tokio::time::sleep(*time).await,
-            Self::Wait(gate) => gate.wait().await,
-            Self::Print => println!("{{\"ev\":\"tool\"}}"),
+            Self::WaitForAll(gate) => gate.wait().await,
+            Self::PrintEvent => println!("{{\"ev\":\"tool\"}}"),
         }
     }
 }
 
-/// A model without a memory: it reads the turn off the length of the history, so that it costs the same in every
+/// A stateless model that derives the turn from the length of the history, so that it costs the same in every
 /// turn.
-struct Scripted(Script);
+struct ScriptedBenchModel(BenchScript);
 
-impl Model for Scripted {
-    async fn answer<'a>(&'a self, request: ModelRequest<'a>, _: &'a Deltas) -> Result<Answer, ModelError> {
-        let Script { turns, calls, then, .. } = &self.0;
+impl Model for ScriptedBenchModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let BenchScript { turns, calls, ending: then, .. } = &self.0;
         let items = request.input.len() - 1;
         let turn = items / (2 * calls);
         let is_approved = items > 2 * calls * turns;
@@ -87,62 +102,63 @@ impl Model for Scripted {
                 Arc::new(Item::call(format!("call_{turn}_{call}"), "noop", arguments))
             };
             (0..*calls).map(call).collect()
-        } else if *then == Then::Approval && !is_approved {
+        } else if *then == ScriptEnding::Approval && !is_approved {
             vec![Arc::new(Item::call("gated", "gated", "{\"x\":1}"))]
         } else {
             vec![Arc::new(Item::assistant("done"))]
         };
-        Ok(Answer { items, usage: Some(Usage::tokens(10, 5)), ..Answer::default() })
+        Ok(ModelResponse { items, usage: Some(Usage::of_tokens(10, 5)), ..ModelResponse::default() })
     }
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Number {
+struct NumberArguments {
     #[serde(rename = "x")]
     _x: i64,
 }
 
-fn tool(name: &str, body: Body) -> Tool {
-    Tool::function(name, "Does nothing.", move |_: ToolContext, _: Number| {
+fn bench_tool(name: &str, body: ToolWork) -> Tool {
+    Tool::function(name, "Does nothing.", move |_: ToolContext, _: NumberArguments| {
         let body = body.clone();
         async move {
             body.run().await;
             Ok::<_, ToolError>("ok")
         }
     })
-    .effect(Effect::Pure)
+    .effect(ToolEffect::Pure)
 }
 
-/// An agent that plays a script.
-pub fn agent(script: Script) -> Agent {
-    let tools = (tool("noop", script.body.clone()), tool("gated", Body::Nothing).approve_always());
-    Agent::new("bench").instructions("You are a benchmark.").model(Scripted(script)).tools(tools)
+/// Creates an agent that plays a script.
+pub fn bench_agent(script: BenchScript) -> Agent {
+    let tools =
+        (bench_tool("noop", script.work.clone()), bench_tool("gated", ToolWork::Nothing).needs_approval());
+    Agent::new("bench").instructions("You are a benchmark.").model(ScriptedBenchModel(script)).tools(tools)
 }
 
 /// Runs an agent to its end.
-pub async fn finish(agent: &Agent) -> Result<(), String> {
-    finished(agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?)
+pub async fn run_to_end(agent: &Agent) -> Result<(), String> {
+    ensure_done(agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?)
 }
 
-fn finished(outcome: Outcome) -> Result<(), String> {
-    if outcome.text() == "done" { Ok(()) } else { Err("the run did not finish".to_owned()) }
+fn ensure_done(outcome: RunResult) -> Result<(), String> {
+    if outcome.output_text() == Ok("done") { Ok(()) } else { Err("the run did not finish".to_owned()) }
 }
 
-/// One run of so many turns, with one call in each.
-pub async fn turns(turns: usize) -> Result<usize, String> {
-    finish(&agent(Script { turns, calls: 1, ..Script::default() })).await?;
+/// Executes one run of `turns` turns with one call each.
+pub async fn run_turns(turns: usize) -> Result<usize, String> {
+    run_to_end(&bench_agent(BenchScript { turns, calls: 1, ..BenchScript::default() })).await?;
     Ok(turns)
 }
 
-/// One turn with so many calls.
-pub async fn calls(calls: usize) -> Result<usize, String> {
-    finish(&agent(Script { turns: 1, calls, ..Script::default() })).await?;
+/// Executes one turn with `calls` calls.
+pub async fn run_calls(calls: usize) -> Result<usize, String> {
+    run_to_end(&bench_agent(BenchScript { turns: 1, calls, ..BenchScript::default() })).await?;
     Ok(calls)
 }
 
-/// So many entries: each moves a run, and is written as a line of its journal.
-pub fn entries(entries: usize) -> Result<usize, String> {
-    let mut run = Run::start(Started {
+/// Applies `entries` entries to a run and serialises each as a journal line.
+pub fn apply_entries(entries: usize) -> Result<usize, String> {
+    let mut run = Run::start(RunStarted {
         run: "bench".into(),
         agent: "bench".into(),
         history: Vec::new(),
@@ -151,47 +167,61 @@ pub fn entries(entries: usize) -> Result<usize, String> {
         session: None,
         origin: None,
     });
-    let mut chain = Chain::default();
+    let mut chain = HashChain::default();
     let item = Arc::new(Item::user("a few words more"));
     for seq in 0..entries as u64 {
-        let entry = Entry::InputAdded(InputAdded { items: vec![item.clone()] });
+        let entry = JournalEntry::InputAdded(InputAdded { items: vec![item.clone()] });
         run.apply(&entry).map_err(|error| error.to_string())?;
-        std::hint::black_box(chain.add(&Record { seq, at: Timestamp(seq), path: Vec::new(), entry }));
+        std::hint::black_box(chain.append(&JournalRecord {
+            seq,
+            at: Timestamp(seq),
+            path: Vec::new(),
+            entry,
+        }));
     }
     Ok(run.history().len() - 1)
 }
 
-/// One answer that comes in so many pieces, watched.
-pub async fn events(pieces: usize) -> Result<usize, String> {
-    let mut stream = Agent::new("bench").model(Talking(pieces)).run("go").stream();
+/// Streams one response of `pieces` deltas and returns the number of delta events received.
+pub async fn stream_events(pieces: usize) -> Result<usize, String> {
+    let mut stream = Agent::new("bench").model(StreamingBenchModel(pieces)).run("go").stream();
     let mut seen = 0;
     while let Some(event) = stream.next().await {
-        seen += usize::from(matches!(event.kind, EventKind::TextDelta { .. }));
+        seen += usize::from(matches!(event.kind, RunEventKind::TextDelta { .. }));
     }
-    finished(stream.outcome().await.map_err(|error| error.to_string())?)?;
+    ensure_done(stream.result().await.map_err(|error| error.to_string())?)?;
     Ok(seen)
 }
 
-/// A model that says its answer piece by piece.
-struct Talking(usize);
+/// A model that streams its response in deltas.
+struct StreamingBenchModel(usize);
 
-impl Model for Talking {
-    async fn answer<'a>(&'a self, _: ModelRequest<'a>, deltas: &'a Deltas) -> Result<Answer, ModelError> {
+impl Model for StreamingBenchModel {
+    async fn respond<'a>(
+        &'a self,
+        _: ModelRequest<'a>,
+        deltas: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
         for _ in 0..self.0 {
-            deltas.text("word ").await;
+            deltas.emit_text("word ").await;
         }
         let items = vec![Arc::new(Item::assistant("done"))];
-        Ok(Answer { items, usage: Some(Usage::tokens(10, 5)), ..Answer::default() })
+        Ok(ModelResponse { items, usage: Some(Usage::of_tokens(10, 5)), ..ModelResponse::default() })
     }
 }
 
-/// A run that pauses after so many turns, is written as text, read back, approved and finished.
-pub async fn resume(turns: usize) -> Result<usize, String> {
-    let agent = agent(Script { turns, calls: 1, then: Then::Approval, ..Script::default() });
+/// Pauses a run after `turns` turns, serialises it, restores it, approves the call and finishes the run.
+pub async fn pause_and_resume(turns: usize) -> Result<usize, String> {
+    let agent = bench_agent(BenchScript {
+        turns,
+        calls: 1,
+        ending: ScriptEnding::Approval,
+        ..BenchScript::default()
+    });
     let outcome = agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?;
-    let Outcome::Paused(paused) = outcome else { return Err("the run did not pause".to_owned()) };
-    let mut paused = Paused::from_text(&paused.to_text()).map_err(|error| error.to_string())?;
+    let RunResult::Paused(paused) = outcome else { return Err("the run did not pause".to_owned()) };
+    let mut paused = PausedRun::from_text(&paused.to_text()).map_err(|error| error.to_string())?;
     paused.approve("gated").map_err(|error| error.to_string())?;
-    finished(agent.resume(paused).unlimited_turns().await.map_err(|error| error.to_string())?)?;
+    ensure_done(agent.resume(paused).unlimited_turns().await.map_err(|error| error.to_string())?)?;
     Ok(turns + 1)
 }

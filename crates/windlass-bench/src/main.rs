@@ -1,26 +1,34 @@
-//! Measures Windlass.
+//! The command line of the benchmarks.
 //!
-//! `windlass-bench '{"id":"x","w":"W1","T":100,"warmup":1,"reps":3}'` measures one case, in the form that the
-//! runners of the peers have, and prints a line of JSON for every repetition.
+//! - `windlass-bench '{"id":"x","w":"W1","T":100,"warmup":1,"reps":3}'` measures one case, in the format of the
+//!   peers' runners, and prints a line of JSON for every repetition.
+//! - `windlass-bench compare --peers DIR` measures Windlass and its peers, interleaved, and writes the table in
+//!   `docs/benchmarks.md` and the chart beside it.
 //!
-//! `windlass-bench compare --peers DIR` measures Windlass and its peers side by side, interleaved, and writes the table
-//! in `docs/benchmarks.md` and the chart beside it.
+//! The following do a fixed amount of work and nothing else, so that their instructions can be counted:
 //!
-//! The others do a measured amount of work and nothing else, so that instruction counts mean something:
-//! `windlass-bench turns N` is one run of N turns with one call each; `calls N` is one turn with N calls; `resume N`
-//! pauses after N turns, writes the run as text, reads it and goes on; `entries N` applies and writes N entries; `events N` watches an answer in N pieces;
-//! `arguments N` reads an order N times.
-//! `durable N` makes N calls whose starts and settlements are on the disk before anything else happens, one after
-//! another and many at once, and says how many entries a second that is; `open N` says how long it takes to open a
-//! stored run of N entries; `seeds N` simulates N lives of a run that crash somewhere, and says how many a second.
-//! With the feature `search`, `search N…` makes indexes of N chunks and searches them; `search FOLDER` does so with the
-//! files of a folder.
-//! With the feature `computer`, `computer --node FOLDER --python PROGRAM` measures a browser, beside Playwright where it
-//! is told where that is.
+//! - `turns N` executes one run of N turns with one call each; `calls N` one turn with N calls.
+//! - `resume N` pauses a run after N turns, serialises it, restores it and resumes it.
+//! - `entries N` applies and serialises N journal entries; `events N` streams one response of N deltas.
+//! - `arguments N` checks the arguments of a call N times.
+//!
+//! The following measure time:
+//!
+//! - `durable N` executes N calls with write-ahead of their starts and results, sequentially and concurrently,
+//!   and prints the entries per second.
+//! - `open N` prints the time to open a stored run of N entries.
+//! - `seeds N` simulates N runs with a crash at a random point, and prints the seeds per second.
+//! - `search N…` (feature `search`) builds indexes of N chunks and searches them; `search FOLDER` uses the files of
+//!   a folder.
+//! - `computer --node FOLDER --python PROGRAM` (feature `computer`) measures a browser, and Playwright if it is
+//!   named.
 
 use std::process::ExitCode;
 
-use windlass_bench::{arguments, calls, case, compare, durable, entries, events, resume, seeds, turns};
+use windlass_bench::{
+    apply_entries, arguments, case, compare, durable, pause_and_resume, run_calls, run_turns, seeds,
+    stream_events,
+};
 
 const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open|seeds N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
 
@@ -28,13 +36,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        [case] if case.starts_with('{') => case::run(case),
-        ["compare", options @ ..] => compare::run(options),
+        [case] if case.starts_with('{') => case::run_case(case),
+        ["compare", options @ ..] => compare::run_comparison(options),
         #[cfg(feature = "search")]
-        ["search", what @ ..] => windlass_bench::search::run(what),
+        ["search", what @ ..] => windlass_bench::search::run_search_bench(what),
         #[cfg(feature = "computer")]
-        ["computer", options @ ..] => windlass_bench::computer::run(options),
-        [work, size] => counted(work, size),
+        ["computer", options @ ..] => windlass_bench::computer::run_browser_bench(options),
+        [work, size] => run_counted(work, size),
         _ => Err(USAGE.to_owned()),
     };
     match done {
@@ -46,26 +54,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn counted(work: &str, size: &str) -> Result<(), String> {
+fn run_counted(work: &str, size: &str) -> Result<(), String> {
     let size: usize = size.parse().map_err(|_| format!("`{size}` is not a number"))?;
     if work == "seeds" {
-        println!("{} done", seeds::run(size)?);
+        println!("{} done", seeds::run_seeds(size)?);
         return Ok(());
     }
-    // What is counted must not depend on how long anything takes.
+    // A paused clock keeps instruction counts independent of time.
     let is_timed = matches!(work, "durable" | "open");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(!is_timed).build();
     let done = runtime.map_err(|error| error.to_string())?.block_on(async {
         match work {
-            "turns" => turns(size).await,
-            "calls" => calls(size).await,
-            "resume" => resume(size).await,
-            "entries" => entries(size),
-            "events" => events(size).await,
-            "arguments" => arguments::read(size),
-            "durable" => durable::calls(size).await,
-            "open" => durable::open(size).await,
-            other => Err(format!("`{other}` is not something to do; {USAGE}")),
+            "turns" => run_turns(size).await,
+            "calls" => run_calls(size).await,
+            "resume" => pause_and_resume(size).await,
+            "entries" => apply_entries(size),
+            "events" => stream_events(size).await,
+            "arguments" => arguments::check_order(size),
+            "durable" => durable::measure_durable_calls(size).await,
+            "open" => durable::measure_open(size).await,
+            other => Err(format!("`{other}` is not a benchmark; {USAGE}")),
         }
     })?;
     println!("{done} done");

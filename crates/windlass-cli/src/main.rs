@@ -1,61 +1,62 @@
-//! The `windlass` command: runs agents from a folder, asks before they act, and goes on after a crash.
+//! The `windlass` command: runs agents from a folder, asks for approval before they act, and resumes runs
+//! after a crash.
 //!
-//! The library never talks to the terminal. Everything that a person sees is written here.
+//! The library never writes to the terminal; all user-facing output is in this crate.
 
 mod agent_file;
-mod apology;
 mod args;
+mod cli_error;
 mod command;
 mod demo;
-mod live;
-mod problem;
+mod panic_report;
 mod project;
-mod term;
+mod run_driver;
+mod terminal;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 
-use crate::args::Args;
-use crate::problem::{Exit, Problem};
-use crate::term::Term;
+use crate::args::CliArgs;
+use crate::cli_error::{CliError, CommandExit};
+use crate::terminal::Terminal;
 
-/// How long things that are still under way are waited for when all is said.
-const LINGER: Duration = Duration::from_millis(200);
+/// Time to wait for background tasks when the command ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
-    // Commands of agents run in a restricted child, which is this program again.
+    // Agents' commands run in a sandboxed child process, which is this program started again.
     #[cfg(unix)]
     windlass_tools::sandbox::main_if_asked();
-    let args = match Args::try_parse() {
+    let args = match CliArgs::try_parse() {
         Ok(args) => args,
-        Err(error) => return usage(&error),
+        Err(error) => return print_usage(&error),
     };
-    let term = Term::of(&args);
-    match apology::instead_of_a_panic(&term, || run(args, term.clone())) {
+    let term = Terminal::from_args(&args);
+    match panic_report::run_with_panic_report(&term, || run_to_exit(args, term.clone())) {
         Ok(exit) => exit.into(),
         Err(problem) => {
-            term.problem(&problem);
+            term.report_error(&problem);
             problem.exit().into()
         }
     }
 }
 
-fn run(args: Args, term: Term) -> Result<Exit, Problem> {
+fn run_to_exit(args: CliArgs, term: Terminal) -> Result<CommandExit, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|error| Problem::new(format!("the runtime cannot start: {error}")))?;
-    let exit = runtime.block_on(command::run(args, term));
-    runtime.shutdown_timeout(LINGER);
+        .map_err(|error| CliError::new(format!("the runtime cannot start: {error}")))?;
+    let exit = runtime.block_on(command::run_command(args, term));
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     exit
 }
 
-/// Help and versions are not errors, and what nobody understands is.
-fn usage(error: &clap::Error) -> ExitCode {
-    // Where this cannot be printed there is nobody to tell.
+/// Prints a parse error, help or version, and returns its exit code. Help and version are not errors.
+fn print_usage(error: &clap::Error) -> ExitCode {
+    // A failure to print cannot be reported anywhere.
     let _printed = error.print();
-    if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() }
+    if error.use_stderr() { CommandExit::UsageError.into() } else { CommandExit::Success.into() }
 }

@@ -1,130 +1,139 @@
-//! A project: where an agent lives, and where its runs are kept.
+//! A project: the folder of an agent and the store of its runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use windlass::SqliteStore;
-use windlass::core::RunId;
+use windlass::core::id::RunId;
+use windlass::store::SqliteStore;
 use windlass::store::{RunStatus, Store, StoredRun};
 
-use crate::args::Args;
-use crate::problem::Problem;
+use crate::args::CliArgs;
+use crate::cli_error::CliError;
 
-/// The name of an agent's file in its folder.
+/// Name of the agent file in its folder.
 pub(crate) const AGENT_FILE: &str = "agent.toml";
-/// The folder for what the command keeps.
-const OWN_FOLDER: &str = ".windlass";
+/// Folder for the command's own files.
+const STATE_FOLDER: &str = ".windlass";
 const STORE_FILE: &str = "windlass.db";
-/// The variable that names the store.
+/// Environment variable with the path of the store.
 const STORE_VARIABLE: &str = "WINDLASS_STORE";
 
-/// Where things are.
+/// The folder and the store that a command works on.
 #[derive(Clone, Debug)]
-pub(crate) struct Project {
+pub(crate) struct CliProject {
     folder: PathBuf,
-    store: PathBuf,
+    store_path: PathBuf,
 }
 
-impl Project {
-    /// The project that the command is about: the folder that was named, or else the nearest one above this that
-    /// has an agent or runs.
-    pub(crate) fn find(args: &Args) -> Result<Self, Problem> {
+impl CliProject {
+    /// Returns the project of the command: the folder given by `-C`, or else the nearest folder at or above
+    /// the current one that has an agent or runs.
+    pub(crate) fn from_args(args: &CliArgs) -> Result<Self, CliError> {
         let here = std::env::current_dir()?;
         let folder = match &args.project {
             Some(folder) if folder.is_dir() => folder.clone(),
             Some(folder) => {
-                return Err(Problem::not_found(format!("there is no folder `{}`", folder.display())));
+                return Err(CliError::not_found(format!("there is no folder `{}`", folder.display())));
             }
-            None => above(&here).unwrap_or(here),
+            None => find_in_ancestors(&here).unwrap_or(here),
         };
-        Ok(Self { store: store_of(args, &folder), folder })
+        Ok(Self { store_path: store_path_for(args, &folder), folder })
     }
 
-    /// The project of an agent's file: the project that was named, or else the folder of the file.
-    pub(crate) fn of_agent(args: &Args, file: &Path) -> Result<Self, Problem> {
+    /// Returns the project of an agent file: the folder given by `-C`, or else the folder of the file.
+    pub(crate) fn of_agent_file(args: &CliArgs, file: &Path) -> Result<Self, CliError> {
         if args.project.is_some() {
-            return Self::find(args);
+            return Self::from_args(args);
         }
         let folder = match file.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => std::env::current_dir()?,
         };
-        Ok(Self { store: store_of(args, &folder), folder })
+        Ok(Self { store_path: store_path_for(args, &folder), folder })
     }
 
-    /// Its folder.
+    /// Returns the folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The file with its runs.
+    /// Returns the path of the store.
     pub(crate) fn store_path(&self) -> &Path {
-        &self.store
+        &self.store_path
     }
 
-    /// Opens the store, and makes it where it is not there.
-    pub(crate) fn open_or_make(&self) -> Result<Arc<SqliteStore>, Problem> {
-        if self.store.ends_with(Path::new(OWN_FOLDER).join(STORE_FILE)) {
-            // What the command keeps is nobody's source: version control is told so.
-            let folder = self.store.parent().unwrap_or(Path::new("."));
-            std::fs::create_dir_all(folder).map_err(|error| cannot_make(folder, &error))?;
+    /// Opens the store, creating it if it does not exist.
+    pub(crate) fn open_or_create(&self) -> Result<Arc<SqliteStore>, CliError> {
+        if self.store_path.ends_with(Path::new(STATE_FOLDER).join(STORE_FILE)) {
+            // The store is not source code, so version control ignores its folder.
+            let folder = self.store_path.parent().unwrap_or(Path::new("."));
+            std::fs::create_dir_all(folder).map_err(|error| creation_error(folder, &error))?;
             let ignored = folder.join(".gitignore");
             if !ignored.exists() {
-                std::fs::write(&ignored, "*\n").map_err(|error| cannot_make(&ignored, &error))?;
+                std::fs::write(&ignored, "*\n").map_err(|error| creation_error(&ignored, &error))?;
             }
         }
-        Ok(Arc::new(SqliteStore::open(&self.store)?))
+        Ok(Arc::new(SqliteStore::open(&self.store_path)?))
     }
 
-    /// Opens the store, where there is one.
-    pub(crate) fn open(&self) -> Result<Arc<SqliteStore>, Problem> {
-        if self.store.exists() {
-            return self.open_or_make();
+    /// Opens the store.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it does not exist.
+    pub(crate) fn open_existing(&self) -> Result<Arc<SqliteStore>, CliError> {
+        if self.store_path.exists() {
+            return self.open_or_create();
         }
-        Err(Problem::not_found(format!("there are no runs here: no file `{}`", self.store.display()))
-            .hint("`windlass run` makes the first; -C names another project, --store another file"))
+        Err(CliError::not_found(format!(
+            "no runs found: the file `{}` does not exist",
+            self.store_path.display()
+        ))
+        .with_hint(
+            "`windlass run` starts the first run; use -C for another project or --store for another file",
+        ))
     }
 }
 
-fn cannot_make(path: &Path, error: &std::io::Error) -> Problem {
-    Problem::new(format!("`{}` cannot be made: {error}", path.display()))
-        .hint("--store names another file for the runs")
+fn creation_error(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::new(format!("`{}` cannot be created: {error}", path.display()))
+        .with_hint("use --store to choose another file")
 }
 
-fn above(here: &Path) -> Option<PathBuf> {
+fn find_in_ancestors(here: &Path) -> Option<PathBuf> {
     let is_project = |folder: &&Path| {
-        folder.join(AGENT_FILE).is_file() || folder.join(OWN_FOLDER).join(STORE_FILE).is_file()
+        folder.join(AGENT_FILE).is_file() || folder.join(STATE_FOLDER).join(STORE_FILE).is_file()
     };
     here.ancestors().find(is_project).map(Path::to_owned)
 }
 
-fn store_of(args: &Args, folder: &Path) -> PathBuf {
+fn store_path_for(args: &CliArgs, folder: &Path) -> PathBuf {
     let named = || std::env::var_os(STORE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    args.store.clone().or_else(named).unwrap_or_else(|| folder.join(OWN_FOLDER).join(STORE_FILE))
+    args.store.clone().or_else(named).unwrap_or_else(|| folder.join(STATE_FOLDER).join(STORE_FILE))
 }
 
-/// A new id for a run: ten letters and digits by chance, so that it can be read out and typed.
+/// Creates a run id: ten random letters and digits, short enough to read out and type.
 pub(crate) fn new_run_id() -> RunId {
-    const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    const ID_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     let uuid = uuid::Uuid::now_v7();
-    // The last bytes of such an id are nothing but chance.
+    // The last bytes of a version 7 UUID are random.
     let id = uuid.as_bytes()[8..].iter().chain(&uuid.as_bytes()[6..8]).map(|byte| {
-        let letter = LETTERS.get(usize::from(byte & 31)).copied().unwrap_or(b'0');
+        let letter = ID_ALPHABET.get(usize::from(byte & 31)).copied().unwrap_or(b'0');
         char::from(letter)
     });
     RunId::new(id.collect::<String>())
 }
 
-/// The run that is meant by the beginning of its id; without one, the newest that `is_wanted`.
-pub(crate) async fn pick(
+/// Returns the run with this id or unique id prefix; without one, the newest run that matches `is_wanted`.
+pub(crate) async fn find_run(
     store: &dyn Store,
     named: Option<&str>,
     is_wanted: impl Fn(&StoredRun) -> bool,
-) -> Result<StoredRun, Problem> {
-    let runs = store.runs().await?;
+) -> Result<StoredRun, CliError> {
+    let runs = store.list_runs().await?;
     let Some(named) = named else {
         return runs.into_iter().find(is_wanted).ok_or_else(|| {
-            Problem::not_found("there is no such run").hint("`windlass runs` lists what there is")
+            CliError::not_found("no matching run found").with_hint("`windlass runs` lists the runs")
         });
     };
     if let Some(exact) = runs.iter().find(|run| run.run.as_str() == named) {
@@ -133,14 +142,14 @@ pub(crate) async fn pick(
     let mut matching = runs.into_iter().filter(|run| run.run.as_str().starts_with(named));
     match (matching.next(), matching.next()) {
         (Some(only), None) => Ok(only),
-        (Some(one), Some(other)) => Err(Problem::usage(format!("several runs begin with `{named}`"))
-            .hint(format!("`{}` and `{}` are two of them: give more letters", one.run, other.run))),
-        (None, _) => Err(Problem::not_found(format!("there is no run `{named}`"))
-            .hint("`windlass runs` lists what there is")),
+        (Some(one), Some(other)) => Err(CliError::usage(format!("several run ids begin with `{named}`"))
+            .with_hint(format!("for example `{}` and `{}`; type more characters", one.run, other.run))),
+        (None, _) => Err(CliError::not_found(format!("there is no run `{named}`"))
+            .with_hint("`windlass runs` lists the runs")),
     }
 }
 
-/// Whether a run can be gone on with.
-pub(crate) fn is_open(run: &StoredRun) -> bool {
+/// Returns true if the run has not ended and can be resumed.
+pub(crate) fn is_resumable(run: &StoredRun) -> bool {
     matches!(run.status, RunStatus::Running | RunStatus::Paused)
 }

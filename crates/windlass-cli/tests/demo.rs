@@ -1,4 +1,4 @@
-//! The demo, as a script runs it.
+//! The demo without a terminal.
 
 use std::process::Command;
 

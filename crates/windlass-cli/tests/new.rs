@@ -1,29 +1,32 @@
-//! A project of one's own: made, built, tested and run for real.
+//! A project created by `windlass new`: built, tested and run for real.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod support;
 
 use std::path::Path;
 use std::process::Command;
 
-use support::command;
+use support::windlass_command;
 
 #[test]
 fn a_new_project_builds_passes_its_tests_and_runs() {
     let folder = tempfile::tempdir().expect("there is room");
     let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let clone = clone.canonicalize().expect("this is a clone");
-    let made = command(folder.path(), &["new", "my-agent", "--path"]).arg(&clone).output().expect("it runs");
+    let made = windlass_command(folder.path(), &["new", "my-agent", "--path"])
+        .arg(&clone)
+        .output()
+        .expect("it runs");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let project = folder.path().join("my-agent");
-    // The versions that this workspace has: nothing is fetched for a test.
+    // The lock file of this workspace, so that the test downloads nothing.
     std::fs::copy(clone.join("Cargo.lock"), project.join("Cargo.lock")).expect("there is a lock file");
     let cargo = |words: &[&str]| {
         let output = Command::new(env!("CARGO"))
             .args(words)
             .current_dir(&project)
-            // Kept between runs of this test, so that only the first one builds everything.
+            // Kept between test runs, so that only the first one builds everything.
             .env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("new"))
             .output()
             .expect("cargo runs");
@@ -39,10 +42,10 @@ fn a_new_project_builds_passes_its_tests_and_runs() {
 fn a_name_that_is_none_or_is_taken_is_refused() {
     let folder = tempfile::tempdir().expect("there is room");
     for name in ["7up", "a b", "windlass"] {
-        let made = command(folder.path(), &["new", name]).output().expect("it runs");
+        let made = windlass_command(folder.path(), &["new", name]).output().expect("it runs");
         assert_eq!(made.status.code(), Some(2), "{name}");
     }
     std::fs::create_dir(folder.path().join("taken")).expect("there is room");
-    let made = command(folder.path(), &["new", "taken"]).output().expect("it runs");
+    let made = windlass_command(folder.path(), &["new", "taken"]).output().expect("it runs");
     assert_eq!(made.status.code(), Some(2));
 }

@@ -1,7 +1,8 @@
-//! An agent that fills in a form in a real browser, and a film of it: `cargo run -p windlass-computer --example form`.
+//! An agent that fills in a form in a real browser, and a recording of the run: `cargo run -p
+//! windlass-computer --example form`.
 //!
-//! The model is scripted, so that it needs no key and no network. The film is written as one page, `film.html`, in the
-//! folder that is named on the command line, or in the system's folder for temporary files.
+//! The model is scripted, so the example needs no API key and no network. The recording is written as one
+//! page, `film.html`, to the folder given on the command line or to the system's temporary folder.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use tokio::net::TcpListener;
 use windlass::prelude::*;
 use windlass::store::{MemoryStore, Store};
 use windlass_computer::{
-    Browser, BrowserOptions, ComputerError, ComputerTool, Film, Judged, Sites, Window, recent_screenshots,
+    ActionVerdict, AllowedSites, Browser, BrowserOptions, BrowserWindow, ComputerError, ComputerTool,
+    ScreenRecording, keep_recent_screenshots,
 };
 
 const PAGE: &str = include_str!("../tests/pages/form.html");
@@ -20,29 +22,35 @@ const PAGE: &str = include_str!("../tests/pages/form.html");
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let address = server.local_addr()?;
-    let serving = tokio::spawn(serve(server));
+    let serving = tokio::spawn(serve_form(server));
 
-    // With a window where there is a display and `--show` is given, so that it can be watched.
+    // `--show` opens a window on the current display.
     let is_shown = std::env::args().any(|word| word == "--show");
     let options = BrowserOptions {
         width: 800,
         height: 500,
-        sites: Sites::only([address.to_string()]),
-        window: if is_shown { Window::Shown { display: None } } else { Window::Headless },
+        allowed_sites: AllowedSites::only([address.to_string()]),
+        window: if is_shown { BrowserWindow::Visible { display: None } } else { BrowserWindow::Headless },
         ..BrowserOptions::default()
     };
     if let Err(error @ ComputerError::Missing { .. }) = Browser::start(options.clone()).await {
         println!("not shown: {error}");
         return Ok(());
     }
-    let computer = ComputerTool::made_by(Browser::provider(options)).limit(50).judge(|proposed| async move {
-        println!("{}", proposed.action);
-        Judged::Allow
-    });
+    let computer = ComputerTool::with_provider(Browser::provider(options)).max_actions(50).review_actions(
+        |proposed| async move {
+            println!("{}", proposed.action);
+            ActionVerdict::Allow
+        },
+    );
 
-    let act = |id: &str, actions| Reply::call(id, "computer", json!({ "actions": actions }));
+    let act = |id: &str, actions| ScriptedResponse::call(id, "computer", json!({ "actions": actions }));
     let model = ScriptedModel::new([
-        Reply::call("open", "browser", json!({ "op": "navigate", "url": format!("http://{address}/") })),
+        ScriptedResponse::call(
+            "open",
+            "browser",
+            json!({ "op": "navigate", "url": format!("http://{address}/") }),
+        ),
         act(
             "name",
             json!([{ "type": "click", "x": 150, "y": 55 }, { "type": "type", "text": "Ada Lovelace" }]),
@@ -50,16 +58,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         act("note", json!([{ "type": "keypress", "keys": ["TAB"] }, { "type": "type", "text": "Grüße 🚀" }])),
         act("agree", json!([{ "type": "click", "x": 55, "y": 155 }])),
         act("send", json!([{ "type": "click", "x": 150, "y": 205 }])),
-        Reply::text("The form was sent."),
+        ScriptedResponse::text("The form was sent."),
     ]);
-    let agent = Agent::new("clerk").model(model).tools((computer.tool(), computer.browser_tool()));
+    let agent = Agent::new("clerk").model(model).tools((computer.screen_tool(), computer.browser_tool()));
 
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let run = agent.run("Fill in the form.").store(store.clone()).input_filter(recent_screenshots(2));
+    let run = agent.run("Fill in the form.").store(store.clone()).input_filter(keep_recent_screenshots(2));
     let outcome = run.await?;
-    println!("{}", outcome.text());
+    println!("{}", outcome.output_text()?);
 
-    let film = Film::of(outcome.record().journal(), Some(&*store)).await?;
+    let film = ScreenRecording::from_journal(outcome.record().journal(), Some(&*store)).await?;
     let folder = std::env::args().skip(1).find(|word| word != "--show").map(PathBuf::from);
     let file = folder.unwrap_or_else(std::env::temp_dir).join("film.html");
     std::fs::write(&file, film.to_html("A form is filled in"))?;
@@ -67,12 +75,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     serving.abort();
     assert_eq!(film.frames.len(), 5);
-    assert_eq!(outcome.text(), "The form was sent.");
+    assert_eq!(outcome.output_text()?, "The form was sent.");
     Ok(())
 }
 
-/// One page, and a word of thanks for what is sent to it.
-async fn serve(server: TcpListener) {
+/// Serves the form page, and a thank-you page for submissions.
+async fn serve_form(server: TcpListener) {
     while let Ok((mut stream, _)) = server.accept().await {
         tokio::spawn(async move {
             let mut request = vec![0; 16 * 1024];
@@ -81,7 +89,7 @@ async fn serve(server: TcpListener) {
             let body = if is_sent { "<title>Sent</title><h1>Thank you</h1>" } else { PAGE };
             let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n";
             let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-            // A browser that has gone does not want it any more.
+            // The browser may have closed the connection.
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;
         });

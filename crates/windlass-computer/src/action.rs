@@ -1,4 +1,4 @@
-//! What can be asked of a computer: one enum, whichever provider asks.
+//! The actions that a model can request of a computer, as one enum for all providers.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,199 +7,206 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::key::Chord;
-use crate::read;
+use crate::action_parser;
+use crate::key::KeyChord;
 
-/// A place on the screen, in pixels from the top left.
+/// A position on the screen, in pixels from the top left corner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Point {
-    /// From the left.
+pub struct ScreenPoint {
+    /// Distance from the left edge.
     pub x: u32,
-    /// From the top.
+    /// Distance from the top edge.
     pub y: u32,
 }
 
-/// A part of the screen. The far edge is not in it.
+/// A rectangle on the screen. Its right and bottom edges are exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
-    /// Its top left.
-    pub from: Point,
-    /// Its bottom right.
-    pub to: Point,
+pub struct ScreenRegion {
+    /// Top left corner, inclusive.
+    pub top_left: ScreenPoint,
+    /// Bottom right corner, exclusive.
+    pub bottom_right: ScreenPoint,
 }
 
-impl Region {
-    /// How wide it is.
+impl ScreenRegion {
+    /// Returns the width in pixels.
     pub fn width(&self) -> u32 {
-        self.to.x.saturating_sub(self.from.x)
+        self.bottom_right.x.saturating_sub(self.top_left.x)
     }
 
-    /// How high it is.
+    /// Returns the height in pixels.
     pub fn height(&self) -> u32 {
-        self.to.y.saturating_sub(self.from.y)
+        self.bottom_right.y.saturating_sub(self.top_left.y)
     }
 }
 
-/// A button of the mouse.
+/// A mouse button.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Button {
-    /// The first.
+pub enum MouseButton {
+    /// The primary button.
     #[default]
     Left,
     /// The wheel.
     Middle,
-    /// The second.
+    /// The secondary button.
     Right,
-    /// Back.
+    /// The browser-back side button.
     Back,
-    /// Forward.
+    /// The browser-forward side button.
     Forward,
 }
 
-/// One thing that is asked of a computer.
+/// One action that a model requests of a computer.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Action {
-    /// Looks at the screen.
+pub enum ComputerAction {
+    /// Takes a screenshot.
     Screenshot,
-    /// Looks at a part of it closely.
+    /// Takes a magnified screenshot of a part of the screen.
     Zoom {
-        /// Which part.
-        region: Region,
+        /// The part to magnify.
+        region: ScreenRegion,
     },
-    /// Says where the pointer is.
-    Cursor,
+    /// Reports the position of the pointer.
+    CursorPosition,
     /// Moves the pointer.
     Move {
-        /// Where to.
-        to: Point,
-        /// The keys that are held meanwhile.
-        held: Chord,
+        /// The target position.
+        to: ScreenPoint,
+        /// Keys held down during the action.
+        held_keys: KeyChord,
     },
-    /// Clicks, once or more.
+    /// Clicks one or more times.
     Click {
-        /// Where; where the pointer is, if it does not say.
-        at: Option<Point>,
-        /// Which button.
-        button: Button,
-        /// How often.
+        /// Position of the click; the current pointer position if absent.
+        at: Option<ScreenPoint>,
+        /// The button to click.
+        button: MouseButton,
+        /// Number of clicks.
         times: u32,
-        /// The keys that are held meanwhile.
-        held: Chord,
+        /// Keys held down during the action.
+        held_keys: KeyChord,
     },
-    /// Presses a button and keeps it down.
-    Press {
-        /// Which.
-        button: Button,
+    /// Presses a mouse button and keeps it down.
+    MouseDown {
+        /// The button to press.
+        button: MouseButton,
     },
-    /// Lets a button go.
-    Release {
-        /// Which.
-        button: Button,
+    /// Releases a mouse button.
+    MouseUp {
+        /// The button to release.
+        button: MouseButton,
     },
-    /// Drags along a path.
+    /// Drags with the left button along a path.
     Drag {
-        /// From its first point to its last.
-        path: Vec<Point>,
-        /// The keys that are held meanwhile.
-        held: Chord,
+        /// The points of the path, in order.
+        path: Vec<ScreenPoint>,
+        /// Keys held down during the action.
+        held_keys: KeyChord,
     },
-    /// Scrolls.
+    /// Scrolls by a number of pixels.
     Scroll {
-        /// Where; where the pointer is, if it does not say.
-        at: Option<Point>,
-        /// Pixels to the right.
-        right: i32,
-        /// Pixels down.
-        down: i32,
-        /// The keys that are held meanwhile.
-        held: Chord,
+        /// Position of the pointer while scrolling; its current position if absent.
+        at: Option<ScreenPoint>,
+        /// Pixels to the right; negative to the left.
+        delta_x: i32,
+        /// Pixels down; negative up.
+        delta_y: i32,
+        /// Keys held down during the action.
+        held_keys: KeyChord,
     },
     /// Types text.
-    Type {
-        /// The text.
+    TypeText {
+        /// The text to type; it may contain `{{secret:NAME}}` placeholders.
         text: String,
     },
-    /// Presses keys together.
-    Keys {
-        /// Which.
-        chord: Chord,
-        /// How often.
+    /// Presses keys together and releases them.
+    PressKeys {
+        /// The keys to press.
+        chord: KeyChord,
+        /// Number of repetitions.
         times: u32,
     },
-    /// Holds keys down for a while.
-    Hold {
-        /// Which.
-        chord: Chord,
-        /// For how long.
-        lasting: Duration,
+    /// Holds keys down for a duration.
+    HoldKeys {
+        /// The keys to hold.
+        chord: KeyChord,
+        /// Time until the keys are released.
+        duration: Duration,
     },
-    /// Waits.
+    /// Waits without acting.
     Wait {
-        /// For how long.
-        lasting: Duration,
+        /// Time to wait.
+        duration: Duration,
     },
-    /// Goes to an address, in a browser.
+    /// Navigates the current tab of a browser to a URL.
     Navigate {
-        /// The address.
+        /// The URL to open.
         url: String,
     },
-    /// Goes back, in a browser.
+    /// Goes back in the history of the current tab.
     Back,
-    /// Goes forward, in a browser.
+    /// Goes forward in the history of the current tab.
     Forward,
-    /// Loads the page again, in a browser.
+    /// Reloads the current tab.
     Reload,
     /// Lists the tabs of a browser.
-    Tabs,
-    /// Shows another tab of a browser.
+    ListTabs,
+    /// Activates another tab of a browser.
     SwitchTab {
-        /// Its place in the list, from 0.
+        /// Index of the tab in the list of tabs, from 0.
         tab: usize,
     },
     /// Closes a tab of a browser.
     CloseTab {
-        /// Its place in the list, from 0.
+        /// Index of the tab in the list of tabs, from 0.
         tab: usize,
     },
-    /// Answers the dialog that a page shows.
+    /// Answers the open JavaScript dialog of a page.
     AnswerDialog {
-        /// Yes or no.
-        answer: Answer,
-        /// What to enter.
+        /// Accept or dismiss.
+        answer: DialogAnswer,
+        /// Text to enter into a prompt dialog.
         text: Option<String>,
     },
 }
 
-/// What a dialog is told.
+/// The answer to a JavaScript dialog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Yes, or all right.
+pub enum DialogAnswer {
+    /// Accepts the dialog (OK).
     Accept,
-    /// No.
+    /// Dismisses the dialog (Cancel).
     Dismiss,
 }
 
-impl Action {
-    /// Reads an action as OpenAI or Anthropic puts it, or in our own words. What is wrong is said in words that a
-    /// model can act on.
-    pub fn read(value: &Value) -> Result<Self, String> {
-        read::action(value)
+impl ComputerAction {
+    /// Parses an action in the format of OpenAI, of Anthropic, or of this crate.
+    ///
+    /// # Errors
+    ///
+    /// Returns a message that is written for the model and names the invalid field.
+    pub fn from_json(value: &Value) -> Result<Self, String> {
+        action_parser::parse_action(value)
     }
 
-    /// Whether it only looks: then it may happen again.
-    pub fn looks(&self) -> bool {
+    /// Returns true if the action only observes the screen; such an action is safe to repeat.
+    pub fn is_read_only(&self) -> bool {
         match self {
-            Self::Screenshot | Self::Zoom { .. } | Self::Cursor | Self::Wait { .. } | Self::Tabs => true,
+            Self::Screenshot
+            | Self::Zoom { .. }
+            | Self::CursorPosition
+            | Self::Wait { .. }
+            | Self::ListTabs => true,
             Self::Move { .. }
             | Self::Click { .. }
-            | Self::Press { .. }
-            | Self::Release { .. }
+            | Self::MouseDown { .. }
+            | Self::MouseUp { .. }
             | Self::Drag { .. }
             | Self::Scroll { .. }
-            | Self::Type { .. }
-            | Self::Keys { .. }
-            | Self::Hold { .. }
+            | Self::TypeText { .. }
+            | Self::PressKeys { .. }
+            | Self::HoldKeys { .. }
             | Self::Navigate { .. }
             | Self::Back
             | Self::Forward
@@ -210,52 +217,55 @@ impl Action {
         }
     }
 
-    /// The places on the screen that it names.
-    pub fn points(&self) -> Vec<Point> {
+    /// Returns the screen positions that the action names.
+    pub fn screen_points(&self) -> Vec<ScreenPoint> {
         match self {
             Self::Move { to, .. } => vec![*to],
             Self::Click { at, .. } | Self::Scroll { at, .. } => at.iter().copied().collect(),
             Self::Drag { path, .. } => path.clone(),
             Self::Zoom { region } => {
                 vec![
-                    region.from,
-                    Point { x: region.to.x.saturating_sub(1), y: region.to.y.saturating_sub(1) },
+                    region.top_left,
+                    ScreenPoint {
+                        x: region.bottom_right.x.saturating_sub(1),
+                        y: region.bottom_right.y.saturating_sub(1),
+                    },
                 ]
             }
             _ => Vec::new(),
         }
     }
 
-    /// How long it is meant to take.
-    pub fn lasting(&self) -> Duration {
+    /// Returns the requested duration of a wait or a hold; zero for all other actions.
+    pub fn requested_duration(&self) -> Duration {
         match self {
-            Self::Wait { lasting } | Self::Hold { lasting, .. } => *lasting,
+            Self::Wait { duration: lasting } | Self::HoldKeys { duration: lasting, .. } => *lasting,
             _ => Duration::ZERO,
         }
     }
 
-    /// Its kind in a word, as rules and counts use it.
+    /// Returns the name of the action's kind, as used in rules and messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Screenshot => "screenshot",
             Self::Zoom { .. } => "zoom",
-            Self::Cursor => "cursor_position",
+            Self::CursorPosition => "cursor_position",
             Self::Move { .. } => "move",
             Self::Click { times: 2, .. } => "double_click",
             Self::Click { .. } => "click",
-            Self::Press { .. } => "press",
-            Self::Release { .. } => "release",
+            Self::MouseDown { .. } => "press",
+            Self::MouseUp { .. } => "release",
             Self::Drag { .. } => "drag",
             Self::Scroll { .. } => "scroll",
-            Self::Type { .. } => "type",
-            Self::Keys { .. } => "keypress",
-            Self::Hold { .. } => "hold_key",
+            Self::TypeText { .. } => "type",
+            Self::PressKeys { .. } => "keypress",
+            Self::HoldKeys { .. } => "hold_key",
             Self::Wait { .. } => "wait",
             Self::Navigate { .. } => "navigate",
             Self::Back => "back",
             Self::Forward => "forward",
             Self::Reload => "reload",
-            Self::Tabs => "tabs",
+            Self::ListTabs => "tabs",
             Self::SwitchTab { .. } => "switch_tab",
             Self::CloseTab { .. } => "close_tab",
             Self::AnswerDialog { .. } => "answer_dialog",
@@ -263,14 +273,14 @@ impl Action {
     }
 }
 
-impl fmt::Display for Point {
+impl fmt::Display for ScreenPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({}, {})", self.x, self.y)
     }
 }
 
-/// What it is, for people: the film and the errors say it so. What was typed is not in it, for it may be secret.
-impl fmt::Display for Action {
+/// Formats the action for people, in recordings and errors. Typed text is left out because it may be secret.
+impl fmt::Display for ComputerAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind())?;
         match self {
@@ -280,54 +290,58 @@ impl fmt::Display for Action {
                 (Some(from), Some(to)) => write!(f, " from {from} to {to}"),
                 _ => Ok(()),
             },
-            Self::Type { text } => write!(f, " {} characters", text.chars().count()),
-            Self::Keys { chord, .. } | Self::Hold { chord, .. } => write!(f, " {chord}"),
+            Self::TypeText { text } => write!(f, " {} characters", text.chars().count()),
+            Self::PressKeys { chord, .. } | Self::HoldKeys { chord, .. } => write!(f, " {chord}"),
             Self::Navigate { url } => write!(f, " to {url}"),
             Self::SwitchTab { tab } | Self::CloseTab { tab } => write!(f, " {tab}"),
-            Self::Zoom { region } => write!(f, " from {} to {}", region.from, region.to),
+            Self::Zoom { region } => write!(f, " from {} to {}", region.top_left, region.bottom_right),
             _ => Ok(()),
         }
     }
 }
 
-/// A check that the provider wants somebody to acknowledge before the actions happen.
+/// A safety check that the provider requires to be acknowledged before the actions run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SafetyCheck {
-    /// The provider's id of it.
+    /// The provider's id of the check.
     pub id: String,
-    /// Its kind.
+    /// The provider's code for the kind of check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What it is about.
+    /// The provider's explanation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// The arguments of a call of the computer tool: actions in order, and the provider's checks.
+/// The arguments of a computer tool call: actions in order, and the provider's safety checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComputerCall {
-    /// What is asked, in order.
-    pub actions: Vec<Action>,
-    /// What the provider wants acknowledged first.
+    /// The requested actions, in order.
+    pub actions: Vec<ComputerAction>,
+    /// Safety checks that must be acknowledged before the actions run.
     pub pending_safety_checks: Vec<SafetyCheck>,
 }
 
 impl ComputerCall {
-    /// Reads the arguments of a call: `{"actions": […], "pending_safety_checks": […]}`, or one action alone, as
-    /// Anthropic's tool has it.
-    pub fn read(value: &Value) -> Result<Self, String> {
-        read::call(value)
+    /// Parses the arguments of a call: `{"actions": […], "pending_safety_checks": […]}`, or a single action,
+    /// as Anthropic's tool sends it.
+    ///
+    /// # Errors
+    ///
+    /// Returns a message that is written for the model and names the invalid field.
+    pub fn from_json(value: &Value) -> Result<Self, String> {
+        action_parser::parse_call(value)
     }
 
-    /// Whether it only looks.
-    pub fn looks(&self) -> bool {
-        self.actions.iter().all(Action::looks)
+    /// Returns true if all actions only observe the screen.
+    pub fn is_read_only(&self) -> bool {
+        self.actions.iter().all(ComputerAction::is_read_only)
     }
 }
 
 impl<'de> Deserialize<'de> for ComputerCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::read(&Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        Self::from_json(&Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 
@@ -336,8 +350,8 @@ impl JsonSchema for ComputerCall {
         "ComputerCall".into()
     }
 
-    /// For models that are offered the tool as a function. It says what is needed and leaves the rest to the reader,
-    /// for providers' own computer tools do not follow it.
+    /// The schema for models that are offered the tool as a function. It is deliberately loose: the parser
+    /// validates the arguments, and providers' own computer tools do not follow the schema.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "object",

@@ -1,4 +1,4 @@
-//! A computer: something with a screen, a pointer and keys.
+//! The [`Computer`] trait: a device with a screen, a pointer and a keyboard.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,148 +7,165 @@ use std::time::Duration;
 use data_encoding::BASE64;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass::model::Display;
+use windlass::model::ComputerDisplay;
 
-use crate::action::{Answer, Button, Point, Region};
-use crate::key::Chord;
+use crate::action::{DialogAnswer, MouseButton, ScreenPoint, ScreenRegion};
+use crate::key::KeyChord;
 
-/// What a computer does, as it does it.
-pub type Doing<'a, T> = BoxFuture<'a, Result<T, ComputerError>>;
+/// The future of one operation of a [`Computer`].
+pub type ComputerFuture<'a, T> = BoxFuture<'a, Result<T, ComputerError>>;
 
-/// Something with a screen, a pointer and keys. The tool asks it for one thing at a time.
+/// A device with a screen, a pointer and a keyboard. The tool runs one operation at a time.
 ///
-/// Whatever it does is bounded in time. A future that is dropped leaves no key and no button down.
+/// Every operation is bounded in time.
+///
+/// # Cancel safety
+///
+/// Dropping the future of an operation must not leave a key or a mouse button pressed.
 pub trait Computer: Send + Sync + 'static {
-    /// Its screen.
-    fn display(&self) -> Display;
+    /// Returns the size and environment of the screen.
+    fn display(&self) -> ComputerDisplay;
 
-    /// A picture of the screen.
-    fn screenshot(&self) -> Doing<'_, Screenshot>;
+    /// Takes a screenshot.
+    fn screenshot(&self) -> ComputerFuture<'_, Screenshot>;
 
-    /// A picture of a part of the screen.
-    fn zoom(&self, region: Region) -> Doing<'_, Screenshot>;
+    /// Takes a magnified screenshot of a part of the screen.
+    fn zoom(&self, region: ScreenRegion) -> ComputerFuture<'_, Screenshot>;
 
-    /// Where the pointer is.
-    fn cursor(&self) -> Doing<'_, Point>;
+    /// Returns the position of the pointer.
+    fn cursor_position(&self) -> ComputerFuture<'_, ScreenPoint>;
 
-    /// Moves the pointer, with these keys held.
-    fn move_to<'a>(&'a self, to: Point, held: &'a Chord) -> Doing<'a, ()>;
+    /// Moves the pointer while the given keys are held.
+    fn move_to<'a>(&'a self, to: ScreenPoint, held: &'a KeyChord) -> ComputerFuture<'a, ()>;
 
-    /// Clicks so often, with these keys held.
-    fn click<'a>(&'a self, at: Option<Point>, button: Button, times: u32, held: &'a Chord) -> Doing<'a, ()>;
+    /// Clicks the given number of times while the given keys are held; at the current pointer position if
+    /// `at` is absent.
+    fn click<'a>(
+        &'a self,
+        at: Option<ScreenPoint>,
+        button: MouseButton,
+        times: u32,
+        held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()>;
 
-    /// Presses a button and keeps it down.
-    fn press(&self, button: Button) -> Doing<'_, ()>;
+    /// Presses a mouse button and keeps it down.
+    fn mouse_down(&self, button: MouseButton) -> ComputerFuture<'_, ()>;
 
-    /// Lets a button go.
-    fn release(&self, button: Button) -> Doing<'_, ()>;
+    /// Releases a mouse button.
+    fn mouse_up(&self, button: MouseButton) -> ComputerFuture<'_, ()>;
 
-    /// Drags with the first button, with these keys held.
-    fn drag<'a>(&'a self, path: &'a [Point], held: &'a Chord) -> Doing<'a, ()>;
+    /// Drags along a path with the left button while the given keys are held.
+    fn drag<'a>(&'a self, path: &'a [ScreenPoint], held: &'a KeyChord) -> ComputerFuture<'a, ()>;
 
-    /// Scrolls by so many pixels, with these keys held.
-    fn scroll<'a>(&'a self, at: Option<Point>, right: i32, down: i32, held: &'a Chord) -> Doing<'a, ()>;
+    /// Scrolls by a number of pixels while the given keys are held.
+    fn scroll<'a>(
+        &'a self,
+        at: Option<ScreenPoint>,
+        right: i32,
+        down: i32,
+        held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()>;
 
     /// Types text.
-    fn type_text<'a>(&'a self, text: &'a str) -> Doing<'a, ()>;
+    fn type_text<'a>(&'a self, text: &'a str) -> ComputerFuture<'a, ()>;
 
-    /// Presses keys together.
-    fn keys<'a>(&'a self, chord: &'a Chord) -> Doing<'a, ()>;
+    /// Presses keys together and releases them.
+    fn press_keys<'a>(&'a self, chord: &'a KeyChord) -> ComputerFuture<'a, ()>;
 
-    /// Holds keys for a while.
-    fn hold<'a>(&'a self, chord: &'a Chord, lasting: Duration) -> Doing<'a, ()>;
+    /// Holds keys down for a duration.
+    fn hold_keys<'a>(&'a self, chord: &'a KeyChord, lasting: Duration) -> ComputerFuture<'a, ()>;
 
-    /// Goes to an address.
-    fn navigate<'a>(&'a self, _url: &'a str) -> Doing<'a, ()> {
-        unsupported("go to an address")
+    /// Navigates to a URL.
+    fn navigate<'a>(&'a self, _url: &'a str) -> ComputerFuture<'a, ()> {
+        unsupported_operation("go to an address")
     }
 
-    /// Goes through the history of the page, or loads it again.
-    fn travel(&self, _travel: Travel) -> Doing<'_, ()> {
-        unsupported("go back or forward")
+    /// Goes back or forward in the history of the page, or reloads it.
+    fn navigate_history(&self, _travel: HistoryNavigation) -> ComputerFuture<'_, ()> {
+        unsupported_operation("go back or forward")
     }
 
-    /// The tabs, the current one marked.
-    fn tabs(&self) -> Doing<'_, Vec<Tab>> {
-        unsupported("list tabs")
+    /// Returns the open tabs.
+    fn list_tabs(&self) -> ComputerFuture<'_, Vec<BrowserTab>> {
+        unsupported_operation("list tabs")
     }
 
-    /// Shows another tab.
-    fn switch_tab(&self, _tab: usize) -> Doing<'_, ()> {
-        unsupported("switch tabs")
+    /// Activates another tab.
+    fn switch_tab(&self, _tab: usize) -> ComputerFuture<'_, ()> {
+        unsupported_operation("switch tabs")
     }
 
     /// Closes a tab.
-    fn close_tab(&self, _tab: usize) -> Doing<'_, ()> {
-        unsupported("close tabs")
+    fn close_tab(&self, _tab: usize) -> ComputerFuture<'_, ()> {
+        unsupported_operation("close tabs")
     }
 
-    /// Answers the dialog that the page shows.
-    fn answer_dialog<'a>(&'a self, _answer: Answer, _text: Option<&'a str>) -> Doing<'a, ()> {
-        unsupported("answer dialogs")
+    /// Answers the open JavaScript dialog.
+    fn answer_dialog<'a>(&'a self, _answer: DialogAnswer, _text: Option<&'a str>) -> ComputerFuture<'a, ()> {
+        unsupported_operation("answer dialogs")
     }
 
-    /// What happened since it was last asked that a picture may not show: a dialog, a download, a new tab. The model
-    /// is told.
-    fn notes(&self) -> Vec<String> {
+    /// Takes the notices since the last call about events that a screenshot may not show: a dialog, a
+    /// download, a new tab. They are added to the tool output.
+    fn take_notices(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-fn unsupported<T: Send + 'static>(what: &'static str) -> Doing<'static, T> {
+fn unsupported_operation<T: Send + 'static>(what: &'static str) -> ComputerFuture<'static, T> {
     std::future::ready(Err(ComputerError::Unsupported(what))).boxed()
 }
 
-/// Through the history of a page.
+/// A step in the history of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Travel {
-    /// To the page before.
+pub enum HistoryNavigation {
+    /// The previous page.
     Back,
-    /// To the page after.
+    /// The next page.
     Forward,
-    /// Here again.
+    /// The current page again.
     Reload,
 }
 
 /// A tab of a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tab {
-    /// Its address.
+pub struct BrowserTab {
+    /// URL of its page.
     pub url: String,
-    /// Its title.
+    /// Title of its page.
     pub title: String,
-    /// Whether it is the one that is seen.
+    /// True if the tab is the current one.
     pub is_current: bool,
 }
 
-/// A picture of a screen: a PNG.
+/// A screenshot, held as a PNG in base64.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Screenshot(Arc<str>);
 
 impl Screenshot {
-    /// A PNG that is in base64 already.
-    pub fn of_base64(png: impl Into<Arc<str>>) -> Self {
+    /// Creates a screenshot from a PNG in base64.
+    pub fn from_base64(png: impl Into<Arc<str>>) -> Self {
         Self(png.into())
     }
 
-    /// A PNG.
-    pub fn of_png(png: &[u8]) -> Self {
+    /// Creates a screenshot from a PNG.
+    pub fn from_png(png: &[u8]) -> Self {
         Self(BASE64.encode(png).into())
     }
 
-    /// The PNG in base64.
-    pub fn base64(&self) -> &str {
+    /// Returns the PNG in base64.
+    pub fn as_base64(&self) -> &str {
         &self.0
     }
 
-    /// The PNG.
-    pub fn png(&self) -> Vec<u8> {
+    /// Decodes the PNG; empty if the base64 is invalid.
+    pub fn to_png(&self) -> Vec<u8> {
         BASE64.decode(self.0.as_bytes()).unwrap_or_default()
     }
 
-    /// How wide and how high it is; none where it is no PNG.
+    /// Returns the width and height; `None` if the data is not a PNG.
     pub fn size(&self) -> Option<(u32, u32)> {
-        // The head of a PNG is all that is looked at: 24 bytes are 32 digits.
+        // The PNG header suffices: its 24 bytes are 32 base64 digits.
         let head = BASE64.decode(self.0.as_bytes().get(..32)?).ok()?;
         let number = |at: usize| Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?));
         if head.starts_with(b"\x89PNG\r\n\x1a\n") { Some((number(16)?, number(20)?)) } else { None }
@@ -161,51 +178,52 @@ impl fmt::Debug for Screenshot {
     }
 }
 
-/// Why a computer did not do what it was asked.
+/// The reason why a computer did not perform an operation.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComputerError {
-    /// Something that has to be installed is not there.
-    #[error("{what} is not here; {hint}")]
+    /// A program or library that must be installed was not found.
+    #[error("{what} was not found; {hint}")]
     Missing {
-        /// What.
+        /// The missing dependency.
         what: String,
-        /// What to do.
+        /// Advice for the operator.
         hint: String,
     },
-    /// This computer cannot do that.
+    /// The computer does not support the operation.
     #[error("this computer cannot {0}")]
     Unsupported(&'static str),
-    /// It may not be done, or not now. The words are for the model.
+    /// The operation is not allowed, or not now. The message is shown to the model.
     #[error("{0}")]
     Refused(String),
-    /// The page, or the screen, does not answer.
+    /// The page or the screen did not respond in time.
     #[error("the page did not answer within {} seconds", .waited.as_secs_f64())]
-    Hung {
-        /// How long it was waited for.
+    Unresponsive {
+        /// Time waited for a response.
         waited: Duration,
-        /// The last picture of it.
-        last: Option<Screenshot>,
+        /// Last screenshot before the page stopped responding.
+        last_screenshot: Option<Screenshot>,
     },
     /// The page crashed.
     #[error("the page crashed")]
-    Crashed {
-        /// The last picture of it.
-        last: Option<Screenshot>,
+    PageCrashed {
+        /// Last screenshot before the crash.
+        last_screenshot: Option<Screenshot>,
     },
-    /// The computer is gone.
+    /// The browser or the display has closed.
     #[error("the computer is gone: {0}")]
-    Gone(String),
-    /// It did not work.
+    Closed(String),
+    /// The operation failed.
     #[error("{0}")]
     Failed(String),
 }
 
 impl ComputerError {
-    /// The last picture, where there is one.
-    pub fn last(&self) -> Option<&Screenshot> {
+    /// Returns the last screenshot before the error, if there is one.
+    pub fn last_screenshot(&self) -> Option<&Screenshot> {
         match self {
-            Self::Hung { last, .. } | Self::Crashed { last } => last.as_ref(),
+            Self::Unresponsive { last_screenshot: last, .. }
+            | Self::PageCrashed { last_screenshot: last } => last.as_ref(),
             _ => None,
         }
     }

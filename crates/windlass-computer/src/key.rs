@@ -1,61 +1,61 @@
-//! Keys, by the names that providers give them.
+//! Keyboard keys, by the names that providers use for them.
 
 use std::fmt;
 
 /// Keys that are pressed together, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chord(Vec<Key>);
+pub struct KeyChord(Vec<KeyboardKey>);
 
-/// One key.
+/// One key of a keyboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// A key that writes this character.
+pub enum KeyboardKey {
+    /// A key that produces this character.
     Char(char),
-    /// A key with a name.
+    /// A key with a name, such as Enter.
     Named(NamedKey),
 }
 
-impl Chord {
-    /// No keys.
-    pub const NONE: Self = Self(Vec::new());
+impl KeyChord {
+    /// The chord without keys.
+    pub const EMPTY: Self = Self(Vec::new());
 
-    /// Keys by their names.
-    pub fn of_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        names.into_iter().map(Key::of_name).collect::<Result<_, _>>().map(Self)
+    /// Parses keys from a list of names.
+    pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        names.into_iter().map(KeyboardKey::from_name).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Keys joined by `+`, such as `ctrl+s`.
+    /// Parses keys joined by `+`, such as `ctrl+s`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.chars().count() == 1 {
-            return Self::of_names([text]);
+            return Self::from_names([text]);
         }
-        Self::of_names(text.split('+').map(|name| if name.is_empty() { "+" } else { name.trim() }))
+        Self::from_names(text.split('+').map(|name| if name.is_empty() { "+" } else { name.trim() }))
     }
 
-    /// The keys.
-    pub fn keys(&self) -> &[Key] {
+    /// Returns the keys, in order.
+    pub fn keys(&self) -> &[KeyboardKey] {
         &self.0
     }
 
-    /// Those that change what others mean, and those that do not.
+    /// Returns the modifier keys of the chord.
     pub fn modifiers(&self) -> impl Iterator<Item = NamedKey> + '_ {
         self.0.iter().filter_map(|key| match key {
-            Key::Named(key) if key.is_modifier() => Some(*key),
-            Key::Named(_) | Key::Char(_) => None,
+            KeyboardKey::Named(key) if key.is_modifier() => Some(*key),
+            KeyboardKey::Named(_) | KeyboardKey::Char(_) => None,
         })
     }
 }
 
-impl fmt::Display for Chord {
+impl fmt::Display for KeyChord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, key) in self.0.iter().enumerate() {
             if at > 0 {
                 f.write_str("+")?;
             }
             match key {
-                Key::Char(char) => write!(f, "{char}")?,
-                Key::Named(key) => f.write_str(key.name())?,
+                KeyboardKey::Char(char) => write!(f, "{char}")?,
+                KeyboardKey::Named(key) => f.write_str(key.name())?,
             }
         }
         Ok(())
@@ -66,27 +66,27 @@ macro_rules! named {
     ($($(#[$doc:meta])* $variant:ident: $name:literal, $code:literal, $vk:literal, $keysym:literal, [$($alias:literal),*];)*) => {
         /// A key with a name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[allow(missing_docs, reason = "the names say what they are")]
+        #[allow(missing_docs, reason = "the names are self-explanatory")]
         pub enum NamedKey { $($(#[$doc])* $variant),* }
 
         impl NamedKey {
-            /// Its name, as the web has it.
+            /// Returns the name, as in `KeyboardEvent.key` of the web.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// The place on the keyboard, as the web has it.
+            /// Returns the position on the keyboard, as in `KeyboardEvent.code` of the web.
             pub(crate) fn code(self) -> &'static str {
                 match self { $(Self::$variant => $code),* }
             }
 
-            /// The number that Windows gave it, which browsers still use.
+            /// Returns the Windows virtual-key code, which the DevTools Protocol uses.
             pub(crate) fn virtual_key(self) -> u32 {
                 match self { $(Self::$variant => $vk),* }
             }
 
-            /// The number that X11 gave it.
-            #[cfg_attr(not(feature = "x11"), expect(dead_code, reason = "only desktops ask"))]
+            /// Returns the X11 keysym.
+            #[cfg_attr(not(feature = "x11"), expect(dead_code, reason = "only used by the desktop"))]
             pub(crate) fn keysym(self) -> u32 {
                 match self { $(Self::$variant => $keysym),* }
             }
@@ -134,15 +134,15 @@ named! {
 }
 
 impl NamedKey {
-    /// Whether it changes what other keys mean.
+    /// Returns true if the key is a modifier: Control, Shift, Alt or Meta.
     pub fn is_modifier(self) -> bool {
         matches!(self, Self::Control | Self::Shift | Self::Alt | Self::Meta)
     }
 }
 
-impl Key {
-    /// A key by the name that a provider gives it: `CTRL`, `Return`, `a`, `/`.
-    pub fn of_name(name: &str) -> Result<Self, String> {
+impl KeyboardKey {
+    /// Parses a key from the name that a provider uses: `CTRL`, `Return`, `a`, `/`.
+    pub fn from_name(name: &str) -> Result<Self, String> {
         let mut chars = name.chars();
         if let (Some(only), None) = (chars.next(), chars.next()) {
             return Ok(Self::Char(only));

@@ -1,36 +1,41 @@
-//! Agents that use a screen: a browser, or a desktop, behind one trait, and the tool that drives it.
+//! Computer use for agents: a browser or a desktop behind one trait, and the tool that drives it.
 //!
-//! The tool is a tool like any other: its calls are planned, guarded, decided about and journalled. Looking is
-//! pure, acting is once: after a crash in the middle of a click the call is in doubt, and nobody clicks again
-//! blindly.
-#![doc = include_str!("../../../docs/guide/computer.md")]
+//! The tool behaves like any other: its calls are planned, checked by guardrails, approved and journalled. A
+//! call that only observes has the effect `Pure`; a call that acts has the effect `Once`. After a crash in
+//! the middle of a click the call is in doubt, and it is never repeated without a decision.
+//!
+//! The guide page `docs/guide/computer.md` shows how to use it.
 
 mod action;
+mod action_executor;
+mod action_parser;
 mod browser;
-mod budget;
-mod carry;
+mod call_executor;
 mod computer;
 #[cfg(feature = "x11")]
 mod desktop;
-mod film;
 mod key;
-mod perform;
-mod read;
+mod provider;
+mod recording;
+mod registry;
 mod safety;
+mod screenshot_filter;
 mod secret;
-mod source;
-mod station;
 mod tool;
 
-pub use action::{Action, Answer, Button, ComputerCall, Point, Region, SafetyCheck};
-pub use browser::{Browser, BrowserOptions, Dialogs, Downloads, Elsewhere, Sites, Window};
-pub use budget::{drop_old_screenshots, recent_screenshots};
-pub use computer::{Computer, ComputerError, Doing, Screenshot, Tab, Travel};
+pub use action::{
+    ComputerAction, ComputerCall, DialogAnswer, MouseButton, SafetyCheck, ScreenPoint, ScreenRegion,
+};
+pub use browser::{
+    AllowedSites, Browser, BrowserOptions, BrowserWindow, DialogPolicy, DownloadPolicy, ThirdPartyPolicy,
+};
+pub use computer::{BrowserTab, Computer, ComputerError, ComputerFuture, HistoryNavigation, Screenshot};
 #[cfg(feature = "x11")]
 pub use desktop::{Desktop, DesktopOptions};
-pub use film::{Film, Frame};
-pub use key::{Chord, Key, NamedKey};
-pub use safety::{Acknowledgement, Judged, Proposed};
-pub use secret::Secret;
-pub use source::{ComputerProvider, OnPause};
-pub use tool::{BrowserStep, ComputerTool, InDoubt, Op};
+pub use key::{KeyChord, KeyboardKey, NamedKey};
+pub use provider::{ComputerProvider, PausePolicy};
+pub use recording::{RecordingFrame, ScreenRecording};
+pub use safety::{ActionVerdict, ProposedAction, SafetyCheckDecision};
+pub use screenshot_filter::{drop_old_screenshots, keep_recent_screenshots};
+pub use secret::ComputerSecret;
+pub use tool::{BrowserOperation, BrowserStep, ComputerTool, InDoubtPolicy};

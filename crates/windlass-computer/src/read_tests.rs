@@ -1,10 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::key::{Key, NamedKey};
+use crate::key::{KeyboardKey, NamedKey};
 
-fn point(x: u32, y: u32) -> Point {
-    Point { x, y }
+fn point(x: u32, y: u32) -> ScreenPoint {
+    ScreenPoint { x, y }
 }
 
 #[test]
@@ -41,44 +41,54 @@ fn openai_and_anthropic_ask_for_the_same_things() {
         (json!({ "type": "wait", "ms": 2000 }), json!({ "action": "wait", "duration": 2 })),
     ];
     for (openai, anthropic) in both {
-        let read = Action::read(&openai).expect("OpenAI's is read");
-        assert_eq!(Action::read(&anthropic).expect("Anthropic's is read"), read, "{openai} {anthropic}");
+        let read = ComputerAction::from_json(&openai).expect("OpenAI's is read");
+        assert_eq!(
+            ComputerAction::from_json(&anthropic).expect("Anthropic's is read"),
+            read,
+            "{openai} {anthropic}"
+        );
     }
 }
 
 #[test]
 fn what_only_one_provider_has_is_read() {
-    let read = |value| Action::read(&value).expect("it is read");
-    let region = Region { from: point(10, 20), to: point(110, 70) };
-    assert_eq!(read(json!({ "action": "zoom", "region": [10, 20, 110, 70] })), Action::Zoom { region });
-    assert_eq!(read(json!({ "action": "left_mouse_down" })), Action::Press { button: Button::Left });
-    assert_eq!(read(json!({ "action": "cursor_position" })), Action::Cursor);
-    let chord = Chord::parse("Return").expect("a key");
-    assert_eq!(chord.keys(), [Key::Named(NamedKey::Enter)]);
+    let read = |value| ComputerAction::from_json(&value).expect("it is read");
+    let region = ScreenRegion { top_left: point(10, 20), bottom_right: point(110, 70) };
+    assert_eq!(
+        read(json!({ "action": "zoom", "region": [10, 20, 110, 70] })),
+        ComputerAction::Zoom { region }
+    );
+    assert_eq!(
+        read(json!({ "action": "left_mouse_down" })),
+        ComputerAction::MouseDown { button: MouseButton::Left }
+    );
+    assert_eq!(read(json!({ "action": "cursor_position" })), ComputerAction::CursorPosition);
+    let chord = KeyChord::parse("Return").expect("a key");
+    assert_eq!(chord.keys(), [KeyboardKey::Named(NamedKey::Enter)]);
     assert_eq!(
         read(json!({ "action": "hold_key", "text": "Return", "duration": 1.5 })),
-        Action::Hold { chord, lasting: Duration::from_millis(1500) }
+        ComputerAction::HoldKeys { chord, duration: Duration::from_millis(1500) }
     );
-    assert_eq!(Chord::parse("ctrl++").expect("keys").keys().len(), 3, "a plus is a key too");
+    assert_eq!(KeyChord::parse("ctrl++").expect("keys").keys().len(), 3, "a plus is a key too");
 }
 
 #[test]
 fn a_call_is_read_in_every_form() {
-    let one = ComputerCall::read(&json!({ "action": "screenshot" })).expect("Anthropic's own form");
-    assert_eq!(one.actions, [Action::Screenshot]);
+    let one = ComputerCall::from_json(&json!({ "action": "screenshot" })).expect("Anthropic's own form");
+    assert_eq!(one.actions, [ComputerAction::Screenshot]);
     let preview = json!({ "action": { "type": "click", "x": 1, "y": 2 } });
-    assert!(!ComputerCall::read(&preview).expect("OpenAI's preview").looks());
+    assert!(!ComputerCall::from_json(&preview).expect("OpenAI's preview").is_read_only());
     let wrapped = json!({
         "actions": [{ "action": "left_click", "coordinate": [1, 2] }, { "type": "screenshot" }],
         "pending_safety_checks": [{ "id": "s1", "code": "malicious", "message": "look out" }],
     });
-    let call = ComputerCall::read(&wrapped).expect("the usual form");
+    let call = ComputerCall::from_json(&wrapped).expect("the usual form");
     assert_eq!((call.actions.len(), call.pending_safety_checks.len()), (2, 1));
 }
 
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
-    let wrong = |value| ComputerCall::read(&value).expect_err("it is wrong");
+    let wrong = |value| ComputerCall::from_json(&value).expect_err("it is wrong");
     assert_eq!(wrong(json!({})), "`actions` is missing: a list of actions");
     assert_eq!(
         wrong(json!({ "actions": [{ "type": "screenshot" }, { "type": "click", "x": 1 }] })),

@@ -1,111 +1,114 @@
-//! Safety: what is asked before anything happens. Whoever cannot say yes says no.
+//! Checks that run before any action of a call. A check that cannot decide refuses.
 
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass::core::{AgentName, RunId};
-use windlass::model::Display;
+use windlass::core::id::{AgentName, RunId};
+use windlass::model::ComputerDisplay;
 
-use crate::action::{Action, SafetyCheck};
+use crate::action::{ComputerAction, SafetyCheck};
 
-/// An action that is about to happen.
+/// An action that is about to run, as shown to the application's reviewer.
 #[derive(Clone, Debug)]
-pub struct Proposed {
+pub struct ProposedAction {
     /// The action.
-    pub action: Action,
-    /// Its place in its call, from 0.
-    pub place: usize,
-    /// How many actions its call has.
-    pub of: usize,
-    /// The screen. Its coordinates lie on it.
-    pub display: Display,
-    /// How many actions the run has taken so far; looking does not count.
-    pub taken: u64,
-    /// How many of them within the last minute, in this process.
-    pub last_minute: usize,
-    /// The run.
-    pub run: RunId,
-    /// The agent that asks.
+    pub action: ComputerAction,
+    /// Index of the action in its call, from 0.
+    pub index: usize,
+    /// Number of actions in the call.
+    pub call_len: usize,
+    /// The screen that the coordinates refer to.
+    pub display: ComputerDisplay,
+    /// Number of actions that the run has taken so far, not counting actions that only observe.
+    pub actions_taken: u64,
+    /// Number of those actions within the last minute, in this process.
+    pub actions_last_minute: usize,
+    /// Id of the run.
+    pub run_id: RunId,
+    /// The agent that requests the action.
     pub agent: AgentName,
 }
 
-/// What the application says of an action.
+/// The application's verdict about one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judged {
-    /// It may happen.
+pub enum ActionVerdict {
+    /// The action may run.
     Allow,
-    /// It may not, and nor may the rest of its call. The model is told why.
+    /// No action of the call runs. The reason is shown to the model.
     Refuse(String),
 }
 
-/// What the application says of a provider's safety check.
+/// The application's decision about a provider's safety check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acknowledgement {
-    /// It is acknowledged.
+pub enum SafetyCheckDecision {
+    /// The check is acknowledged.
     Acknowledged,
-    /// A person must say.
+    /// A person must acknowledge the check: the call waits for approval.
     AskPerson,
-    /// It is not. Nothing of the call happens, and the model is told why.
+    /// The check is refused. No action of the call runs, and the reason is shown to the model.
     Refused(String),
 }
 
-type Judge = Arc<dyn Fn(Proposed) -> BoxFuture<'static, Judged> + Send + Sync>;
-type Acknowledge = Arc<dyn Fn(SafetyCheck) -> BoxFuture<'static, Acknowledgement> + Send + Sync>;
+type ActionReviewer = Arc<dyn Fn(ProposedAction) -> BoxFuture<'static, ActionVerdict> + Send + Sync>;
+type SafetyCheckHandler = Arc<dyn Fn(SafetyCheck) -> BoxFuture<'static, SafetyCheckDecision> + Send + Sync>;
 
-/// What is asked before anything happens.
+/// The checks and limits that apply before a call runs.
 #[derive(Clone, Default)]
-pub(crate) struct Safety {
-    judge: Option<Judge>,
-    acknowledge: Option<Acknowledge>,
-    pub(crate) limit: Option<u64>,
-    pub(crate) per_minute: Option<usize>,
+pub(crate) struct SafetyPolicy {
+    reviewer: Option<ActionReviewer>,
+    safety_check_handler: Option<SafetyCheckHandler>,
+    pub(crate) max_actions: Option<u64>,
+    pub(crate) max_actions_per_minute: Option<usize>,
 }
 
-impl Safety {
-    pub(crate) fn judge_with<Fut>(&mut self, judge: impl Fn(Proposed) -> Fut + Send + Sync + 'static)
+impl SafetyPolicy {
+    pub(crate) fn set_reviewer<Fut>(&mut self, judge: impl Fn(ProposedAction) -> Fut + Send + Sync + 'static)
     where
-        Fut: Future<Output = Judged> + Send + 'static,
+        Fut: Future<Output = ActionVerdict> + Send + 'static,
     {
-        self.judge = Some(Arc::new(move |proposed| judge(proposed).boxed()));
+        self.reviewer = Some(Arc::new(move |proposed| judge(proposed).boxed()));
     }
 
-    pub(crate) fn acknowledge_with<Fut>(&mut self, say: impl Fn(SafetyCheck) -> Fut + Send + Sync + 'static)
-    where
-        Fut: Future<Output = Acknowledgement> + Send + 'static,
+    pub(crate) fn set_safety_check_handler<Fut>(
+        &mut self,
+        say: impl Fn(SafetyCheck) -> Fut + Send + Sync + 'static,
+    ) where
+        Fut: Future<Output = SafetyCheckDecision> + Send + 'static,
     {
-        self.acknowledge = Some(Arc::new(move |check| say(check).boxed()));
+        self.safety_check_handler = Some(Arc::new(move |check| say(check).boxed()));
     }
 
-    /// Asks the application of one action.
-    pub(crate) async fn judge(&self, proposed: Proposed) -> Judged {
-        match &self.judge {
+    /// Returns the verdict of the application's reviewer; without a reviewer, the action is allowed.
+    pub(crate) async fn review_action(&self, proposed: ProposedAction) -> ActionVerdict {
+        match &self.reviewer {
             Some(judge) => judge(proposed).await,
-            None => Judged::Allow,
+            None => ActionVerdict::Allow,
         }
     }
 
-    /// What the provider's checks mean: the sternest answer counts. With nobody to say, a person must.
-    pub(crate) async fn acknowledge(&self, checks: &[SafetyCheck]) -> Acknowledgement {
-        let mut sternest = Acknowledgement::Acknowledged;
+    /// Returns the strictest decision about the checks. Without a handler, a person must acknowledge them.
+    pub(crate) async fn decide_safety_checks(&self, checks: &[SafetyCheck]) -> SafetyCheckDecision {
+        let mut sternest = SafetyCheckDecision::Acknowledged;
         for check in checks {
-            let said = match &self.acknowledge {
+            let said = match &self.safety_check_handler {
                 Some(say) => say(check.clone()).await,
-                None => Acknowledgement::AskPerson,
+                None => SafetyCheckDecision::AskPerson,
             };
             match said {
-                Acknowledgement::Refused(_) => return said,
-                Acknowledgement::AskPerson => sternest = Acknowledgement::AskPerson,
-                Acknowledgement::Acknowledged => {}
+                SafetyCheckDecision::Refused(_) => return said,
+                SafetyCheckDecision::AskPerson => sternest = SafetyCheckDecision::AskPerson,
+                SafetyCheckDecision::Acknowledged => {}
             }
         }
         sternest
     }
 }
 
-/// Why an action does not fit a screen; none where it does.
-pub(crate) fn off_screen(action: &Action, display: &Display) -> Option<String> {
-    let outside = action.points().into_iter().find(|at| at.x >= display.width || at.y >= display.height)?;
+/// Returns the reason why an action lies outside the screen; `None` if it does not.
+pub(crate) fn off_screen_reason(action: &ComputerAction, display: &ComputerDisplay) -> Option<String> {
+    let outside =
+        action.screen_points().into_iter().find(|at| at.x >= display.width || at.y >= display.height)?;
     Some(format!(
         "{outside} is outside of the display, which is {} by {} pixels; nothing of this call was done",
         display.width, display.height

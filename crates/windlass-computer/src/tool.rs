@@ -1,4 +1,4 @@
-//! The tools: one for the screen, and one for what only a browser has.
+//! The tools for an agent: one for the screen, and one for operations that only a browser has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,286 +7,295 @@ use futures_util::FutureExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use windlass::core::Effect;
-use windlass::guardrail::{ToolInputGuardrail, ToolVerdict};
-use windlass::model::OfferedKind;
-use windlass::{Tool, ToolContext, ToolError};
+use windlass::core::tool::ToolEffect;
+use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
+use windlass::model::ToolKind;
+use windlass::tool::{Tool, ToolContext, ToolError};
 
-use crate::action::{Action, Answer, ComputerCall, SafetyCheck};
-use crate::carry::{carry_out, show};
+use crate::action::{ComputerAction, ComputerCall, DialogAnswer, SafetyCheck};
+use crate::call_executor::{execute_call, reconcile_with_screenshot};
 use crate::computer::Computer;
-use crate::safety::{Acknowledgement, Judged, Proposed, Safety};
-use crate::secret::{Secret, Secrets};
-use crate::source::{ComputerProvider, OnPause, Source};
-use crate::station::Station;
+use crate::provider::{ComputerProvider, ComputerSource, PausePolicy};
+use crate::registry::ComputerRegistry;
+use crate::safety::{ActionVerdict, ProposedAction, SafetyCheckDecision, SafetyPolicy};
+use crate::secret::{ComputerSecret, ComputerSecrets};
 
-/// The name of the tool, as providers have it.
-const COMPUTER: &str = "computer";
-/// The name of the tool for what only a browser has.
-const BROWSER: &str = "browser";
-/// How long one action may take, unless the tool says otherwise.
-const WITHIN: Duration = Duration::from_secs(30);
+/// Name of the screen tool, as defined by the providers.
+const COMPUTER_TOOL_NAME: &str = "computer";
+/// Name of the tool for operations that only a browser has.
+const BROWSER_TOOL_NAME: &str = "browser";
+/// Default timeout of one action.
+const DEFAULT_ACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A computer, on its way to becoming tools of an agent.
+/// A builder for the tools that drive a computer.
 ///
 /// ```no_run
-/// use windlass_computer::{Browser, BrowserOptions, ComputerTool, Judged};
+/// use windlass_computer::{ActionVerdict, Browser, BrowserOptions, ComputerTool};
 ///
-/// # use windlass::Tool;
-/// let computer = ComputerTool::made_by(Browser::provider(BrowserOptions::default()))
-///     .limit(200)
-///     .judge(|proposed| async move {
-///         if proposed.last_minute > 60 { Judged::Refuse("too fast".into()) } else { Judged::Allow }
+/// # use windlass::tool::Tool;
+/// let computer = ComputerTool::with_provider(Browser::provider(BrowserOptions::default()))
+///     .max_actions(200)
+///     .review_actions(|proposed| async move {
+///         if proposed.actions_last_minute > 60 {
+///             ActionVerdict::Refuse("too fast".into())
+///         } else {
+///             ActionVerdict::Allow
+///         }
 ///     });
-/// let (screen, browser): (Tool, Tool) = (computer.tool(), computer.browser_tool());
+/// let (screen, browser): (Tool, Tool) = (computer.screen_tool(), computer.browser_tool());
 /// ```
 #[derive(Clone)]
 pub struct ComputerTool {
-    source: Source,
-    safety: Safety,
-    approve: Option<Arc<dyn Fn(&[Action]) -> bool + Send + Sync>>,
-    on_pause: OnPause,
-    in_doubt: InDoubt,
-    within: Duration,
-    offered: Offered,
-    secrets: Secrets,
-    typing: Typing,
-    station: std::sync::OnceLock<Arc<Station>>,
+    source: ComputerSource,
+    safety: SafetyPolicy,
+    approval_rule: Option<Arc<dyn Fn(&[ComputerAction]) -> bool + Send + Sync>>,
+    pause_policy: PausePolicy,
+    in_doubt_policy: InDoubtPolicy,
+    action_timeout: Duration,
+    presentation: ToolPresentation,
+    secrets: ComputerSecrets,
+    typed_text: TypedTextRecording,
+    registry: std::sync::OnceLock<Arc<ComputerRegistry>>,
 }
 
-/// What happens to a call that a crash interrupted in the middle of acting.
+/// The handling of a call that a crash interrupted while it was acting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InDoubt {
-    /// A person says what happened.
+pub enum InDoubtPolicy {
+    /// A person settles the call.
     #[default]
     AskPerson,
-    /// The model is shown the screen as it is now, and told that nobody knows. Nothing is done again.
-    ShowModel,
+    /// The model gets the current screen and a note that the outcome is unknown. The actions are not
+    /// repeated.
+    ShowScreen,
 }
 
-/// Whether what is typed is written down.
+/// The journalling of typed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Typing {
+enum TypedTextRecording {
     Recorded,
-    Secret,
+    Redacted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Offered {
+enum ToolPresentation {
     AsComputer,
     AsFunction,
 }
 
 impl ComputerTool {
-    /// Drives a computer that somebody else looks after. Runs that use it at the same time use the same one.
-    pub fn given(computer: Arc<dyn Computer>) -> Self {
-        Self::new(Source::Given(computer))
+    /// Creates tools for a computer that the application owns. Concurrent runs share it.
+    pub fn with_computer(computer: Arc<dyn Computer>) -> Self {
+        Self::new(ComputerSource::Shared(computer))
     }
 
-    /// Drives a computer of the run's own: made at its first call, disposed of when the run leaves.
-    pub fn made_by(provider: impl ComputerProvider) -> Self {
-        Self::new(Source::Made(Arc::new(provider)))
+    /// Creates tools for one computer per run: created at the run's first call, disposed of when the run ends
+    /// or pauses.
+    pub fn with_provider(provider: impl ComputerProvider) -> Self {
+        Self::new(ComputerSource::PerRun(Arc::new(provider)))
     }
 
-    fn new(source: Source) -> Self {
+    fn new(source: ComputerSource) -> Self {
         Self {
             source,
-            safety: Safety::default(),
-            approve: None,
-            on_pause: OnPause::default(),
-            in_doubt: InDoubt::default(),
-            within: WITHIN,
-            offered: Offered::AsComputer,
-            secrets: Secrets::default(),
-            typing: Typing::Recorded,
-            station: std::sync::OnceLock::new(),
+            safety: SafetyPolicy::default(),
+            approval_rule: None,
+            pause_policy: PausePolicy::default(),
+            in_doubt_policy: InDoubtPolicy::default(),
+            action_timeout: DEFAULT_ACTION_TIMEOUT,
+            presentation: ToolPresentation::AsComputer,
+            secrets: ComputerSecrets::default(),
+            typed_text: TypedTextRecording::Recorded,
+            registry: std::sync::OnceLock::new(),
         }
     }
 
-    fn edited(mut self, edit: impl FnOnce(&mut Self)) -> Self {
-        self.station = std::sync::OnceLock::new();
+    fn edit_with(mut self, edit: impl FnOnce(&mut Self)) -> Self {
+        self.registry = std::sync::OnceLock::new();
         edit(&mut self);
         self
     }
 
-    /// Asked of every action before anything of its call happens. One refusal withholds the whole call. A function
-    /// that panics refuses.
+    /// Sets the reviewer, which is asked about every action before any action of the call runs. One refusal
+    /// blocks the whole call. A reviewer that panics refuses.
     #[must_use]
-    pub fn judge<Fut>(self, judge: impl Fn(Proposed) -> Fut + Send + Sync + 'static) -> Self
+    pub fn review_actions<Fut>(self, judge: impl Fn(ProposedAction) -> Fut + Send + Sync + 'static) -> Self
     where
-        Fut: Future<Output = Judged> + Send + 'static,
+        Fut: Future<Output = ActionVerdict> + Send + 'static,
     {
-        self.edited(|tool| tool.safety.judge_with(judge))
+        self.edit_with(|tool| tool.safety.set_reviewer(judge))
     }
 
-    /// Asked of every safety check of the provider's. Without this, or where it says so, a person must acknowledge
-    /// it: the call waits for an approval.
+    /// Sets the handler of the provider's safety checks. Without a handler, or if it returns
+    /// [`SafetyCheckDecision::AskPerson`], a person must acknowledge them: the call waits for approval.
     #[must_use]
-    pub fn acknowledge<Fut>(self, say: impl Fn(SafetyCheck) -> Fut + Send + Sync + 'static) -> Self
+    pub fn on_safety_check<Fut>(self, say: impl Fn(SafetyCheck) -> Fut + Send + Sync + 'static) -> Self
     where
-        Fut: Future<Output = Acknowledgement> + Send + 'static,
+        Fut: Future<Output = SafetyCheckDecision> + Send + 'static,
     {
-        self.edited(|tool| tool.safety.acknowledge_with(say))
+        self.edit_with(|tool| tool.safety.set_safety_check_handler(say))
     }
 
-    /// A person decides before calls whose actions the rule picks.
+    /// Requires approval for calls whose actions match the rule.
     #[must_use]
-    pub fn approve_if(self, rule: impl Fn(&[Action]) -> bool + Send + Sync + 'static) -> Self {
-        self.edited(|tool| tool.approve = Some(Arc::new(rule)))
+    pub fn approve_if(self, rule: impl Fn(&[ComputerAction]) -> bool + Send + Sync + 'static) -> Self {
+        self.edit_with(|tool| tool.approval_rule = Some(Arc::new(rule)))
     }
 
-    /// How many actions a run may take; looking does not count. With a store the count outlasts the process.
+    /// Sets the maximum number of actions per run, not counting actions that only observe. With a store, the
+    /// count survives the process.
     #[must_use]
-    pub fn limit(self, actions: u64) -> Self {
-        self.edited(|tool| tool.safety.limit = Some(actions))
+    pub fn max_actions(self, actions: u64) -> Self {
+        self.edit_with(|tool| tool.safety.max_actions = Some(actions))
     }
 
-    /// How many actions a run may take within a minute, in this process; looking does not count. What is over it is
-    /// refused, and the model is told to wait.
+    /// Sets the maximum number of actions per minute and run in this process, not counting actions that only
+    /// observe. Calls above it are refused, and the model is told to wait.
     #[must_use]
-    pub fn limit_per_minute(self, actions: usize) -> Self {
-        self.edited(|tool| tool.safety.per_minute = Some(actions))
+    pub fn max_actions_per_minute(self, actions: usize) -> Self {
+        self.edit_with(|tool| tool.safety.max_actions_per_minute = Some(actions))
     }
 
-    /// What becomes of the computer while the run waits for a person.
+    /// Sets the handling of the computer while the run waits for a person.
     #[must_use]
-    pub fn on_pause(self, on_pause: OnPause) -> Self {
-        self.edited(|tool| tool.on_pause = on_pause)
+    pub fn on_pause(self, on_pause: PausePolicy) -> Self {
+        self.edit_with(|tool| tool.pause_policy = on_pause)
     }
 
-    /// What happens to a call that a crash interrupted.
+    /// Sets the handling of a call that a crash interrupted.
     #[must_use]
-    pub fn in_doubt(self, in_doubt: InDoubt) -> Self {
-        self.edited(|tool| tool.in_doubt = in_doubt)
+    pub fn in_doubt_policy(self, in_doubt: InDoubtPolicy) -> Self {
+        self.edit_with(|tool| tool.in_doubt_policy = in_doubt)
     }
 
-    /// How long one action may take, besides the time that it is meant to last.
+    /// Sets the timeout of one action, excluding the duration that the action itself requests.
     #[must_use]
-    pub fn within(self, within: Duration) -> Self {
-        self.edited(|tool| tool.within = within)
+    pub fn action_timeout(self, within: Duration) -> Self {
+        self.edit_with(|tool| tool.action_timeout = within)
     }
 
-    /// A secret that the model types by its name, `{{secret:NAME}}`, and does not know. It is put in where the computer
-    /// types it: what is judged, shown, journalled and traced has the name.
+    /// Adds a secret that the model types by name, `{{secret:NAME}}`, without knowing its value. The value is
+    /// substituted when the computer types it; reviewers, approvers, journal and traces see the name.
     #[must_use]
-    pub fn secret(self, name: &str, secret: impl Into<Secret>) -> Self {
-        self.edited(|tool| tool.secrets.add(name, secret.into()))
+    pub fn secret(self, name: &str, secret: impl Into<ComputerSecret>) -> Self {
+        self.edit_with(|tool| tool.secrets.add(name, secret.into()))
     }
 
-    /// Writes down nothing of what is typed, for models that are told secrets: not in the journal, not in a session. A
-    /// call that still waits for a person when its process ends then has to be made again.
+    /// Redacts typed text in the journal and in sessions, for models that know secrets themselves. A call
+    /// that still waits for approval when its process ends must then be made again by the model.
     #[must_use]
-    pub fn secret_typing(self) -> Self {
-        self.edited(|tool| tool.typing = Typing::Secret)
+    pub fn redact_typed_text(self) -> Self {
+        self.edit_with(|tool| tool.typed_text = TypedTextRecording::Redacted)
     }
 
     /// Offers the tool as a function, for models whose provider has no computer tool.
     #[must_use]
     pub fn as_function(self) -> Self {
-        self.edited(|tool| tool.offered = Offered::AsFunction)
+        self.edit_with(|tool| tool.presentation = ToolPresentation::AsFunction)
     }
 
-    /// The tool for the screen.
-    pub fn tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
+    /// Returns the tool for the screen.
+    pub fn screen_tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
         let display = self.source.display();
         let description = format!(
             "Uses a screen of {} by {} pixels ({}): actions in order, then a screenshot.{}",
             display.width,
             display.height,
             display.environment,
-            self.secrets.told()
+            self.secrets.description_sentence()
         );
-        let tool = self.of::<C, ComputerCall>(COMPUTER, &description).non_strict();
-        match self.offered {
-            Offered::AsComputer => tool.offered_as(OfferedKind::Computer(display)),
-            Offered::AsFunction => tool,
+        let tool = self.build_tool::<C, ComputerCall>(COMPUTER_TOOL_NAME, &description).non_strict();
+        match self.presentation {
+            ToolPresentation::AsComputer => tool.provider_kind(ToolKind::Computer(display)),
+            ToolPresentation::AsFunction => tool,
         }
     }
 
-    /// The tool for what only a browser has: addresses, history, tabs, dialogs. It is a function to every provider,
-    /// and goes through the same checks.
+    /// Returns the tool for operations that only a browser has: navigation, history, tabs, dialogs. It is
+    /// offered as a function to every provider and passes the same checks.
     pub fn browser_tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
         let description = "Goes to an address, goes back or forward, reloads, lists, switches or closes tabs, and \
                            answers the dialog of a page. A screenshot follows.";
-        self.of::<C, BrowserStep>(BROWSER, description)
+        self.build_tool::<C, BrowserStep>(BROWSER_TOOL_NAME, description)
     }
 
-    fn of<C, A>(&self, name: &str, description: &str) -> Tool<C>
+    fn build_tool<C, A>(&self, name: &str, description: &str) -> Tool<C>
     where
         C: Send + Sync + 'static,
-        A: Asks + DeserializeOwned + JsonSchema + Send + Sync + 'static,
+        A: ActionRequest + DeserializeOwned + JsonSchema + Send + Sync + 'static,
     {
-        let station = self.station.get_or_init(|| {
+        let station = self.registry.get_or_init(|| {
             let (source, safety, secrets) = (self.source.clone(), self.safety.clone(), self.secrets.clone());
-            Station::new(source, safety, secrets, self.on_pause, self.within)
+            ComputerRegistry::new(source, safety, secrets, self.pause_policy, self.action_timeout)
         });
         let (bodies, guards, rules, doubts) =
             (station.clone(), station.clone(), station.clone(), station.clone());
-        let approve = self.approve.clone();
+        let approve = self.approval_rule.clone();
         let tool = Tool::function(name, description, move |ctx: ToolContext<C>, asked: A| {
             let station = bodies.clone();
             async move {
-                let (actions, checks) = asked.asks().map_err(ToolError::tell)?;
-                carry_out(&station, &ctx, &actions, &checks).await
+                let (actions, checks) = asked.actions_and_checks().map_err(ToolError::visible)?;
+                execute_call(&station, &ctx, &actions, &checks).await
             }
         })
-        .effect_by(|asked: &A| match asked.asks() {
-            Ok((actions, _)) if actions.iter().all(Action::looks) => Effect::Pure,
-            Ok(_) | Err(_) => Effect::Once,
+        .effect_by_arguments(|asked: &A| match asked.actions_and_checks() {
+            Ok((actions, _)) if actions.iter().all(ComputerAction::is_read_only) => ToolEffect::Pure,
+            Ok(_) | Err(_) => ToolEffect::Once,
         })
-        // There is one pointer: calls keep the model's order, and what it meant to follow something follows it.
-        .conflict(|_: &A| COMPUTER.to_owned())
-        .in_steps()
-        // What a provider warns of is asked each time: a decision for good was made before anybody saw the warning.
-        .approve_each_when(move |_, asked: &A| {
-            let (station, asked) = (rules.clone(), asked.asks());
+        // There is one pointer, so calls run in the model's order and a later call depends on the earlier
+        // ones.
+        .conflict_key(|_: &A| COMPUTER_TOOL_NAME.to_owned())
+        .plan_steps()
+        // A standing approval was given before anybody saw this warning, so safety checks are asked about
+        // each time.
+        .needs_approval_each_time_if_async(move |_, asked: &A| {
+            let (station, asked) = (rules.clone(), asked.actions_and_checks());
             async move {
                 let Ok((_, checks)) = asked else { return false };
-                station.safety.acknowledge(&checks).await == Acknowledgement::AskPerson
+                station.safety.decide_safety_checks(&checks).await == SafetyCheckDecision::AskPerson
             }
         })
         .input_guardrail(ToolInputGuardrail::new("computer safety", move |ctx: ToolContext<C>| {
             let station = guards.clone();
             async move {
                 let Ok(asked) = serde_json::from_str::<A>(ctx.arguments()) else {
-                    // They are no arguments of this tool: the model is told so without our help.
-                    return Ok(ToolVerdict::Allow);
+                    // The arguments do not match this tool's schema; the driver reports that to the model.
+                    return Ok(ToolGuardrailVerdict::Allow);
                 };
-                let refused = match asked.asks() {
-                    Ok((actions, checks)) => station.refuse(&ctx, &actions, &checks).await?,
+                let refused = match asked.actions_and_checks() {
+                    Ok((actions, checks)) => station.refusal_reason(&ctx, &actions, &checks).await?,
                     Err(why) => Some(why),
                 };
-                Ok(refused.map_or(ToolVerdict::Allow, ToolVerdict::Reject))
+                Ok(refused.map_or(ToolGuardrailVerdict::Allow, ToolGuardrailVerdict::RejectCall))
             }
         }));
-        let tool = match self.typing {
-            Typing::Recorded => tool,
-            // Where the forms of a call have their text.
-            Typing::Secret => tool.secret_arguments(["text", "action.text", "actions.text"]),
+        let tool = match self.typed_text {
+            TypedTextRecording::Recorded => tool,
+            // The paths of typed text in the accepted argument formats.
+            TypedTextRecording::Redacted => tool.secret_arguments(["text", "action.text", "actions.text"]),
         };
         let tool = match approve {
             None => tool,
-            Some(rule) => {
-                tool.approve_if(move |asked: &A| asked.asks().is_ok_and(|(actions, _)| rule(&actions)))
-            }
+            Some(rule) => tool.needs_approval_if(move |asked: &A| {
+                asked.actions_and_checks().is_ok_and(|(actions, _)| rule(&actions))
+            }),
         };
-        match self.in_doubt {
-            InDoubt::AskPerson => tool,
-            InDoubt::ShowModel => tool.reconcile(move |ctx| {
+        match self.in_doubt_policy {
+            InDoubtPolicy::AskPerson => tool,
+            InDoubtPolicy::ShowScreen => tool.reconcile(move |ctx| {
                 let station = doubts.clone();
-                async move { show(&station, &ctx).await }.boxed()
+                async move { reconcile_with_screenshot(&station, &ctx).await }.boxed()
             }),
         }
     }
 }
 
-/// What a call asks for: its actions, and the provider's checks.
-trait Asks {
-    fn asks(&self) -> Result<(Vec<Action>, Vec<SafetyCheck>), String>;
+/// Tool arguments that translate to actions and safety checks.
+trait ActionRequest {
+    fn actions_and_checks(&self) -> Result<(Vec<ComputerAction>, Vec<SafetyCheck>), String>;
 }
 
-impl Asks for ComputerCall {
-    fn asks(&self) -> Result<(Vec<Action>, Vec<SafetyCheck>), String> {
+impl ActionRequest for ComputerCall {
+    fn actions_and_checks(&self) -> Result<(Vec<ComputerAction>, Vec<SafetyCheck>), String> {
         Ok((self.actions.clone(), self.pending_safety_checks.clone()))
     }
 }
@@ -296,7 +305,7 @@ impl Asks for ComputerCall {
 #[serde(deny_unknown_fields)]
 pub struct BrowserStep {
     /// What to do.
-    pub op: Op,
+    pub op: BrowserOperation,
     /// The address, for `navigate`.
     #[serde(default)]
     pub url: Option<String>,
@@ -314,8 +323,10 @@ pub struct BrowserStep {
 /// What to do in a browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names say what they are")]
-pub enum Op {
+#[schemars(rename = "Op")]
+#[expect(missing_docs, reason = "the names are self-explanatory")]
+#[non_exhaustive]
+pub enum BrowserOperation {
     Navigate,
     Back,
     Forward,
@@ -326,21 +337,23 @@ pub enum Op {
     AnswerDialog,
 }
 
-impl Asks for BrowserStep {
-    fn asks(&self) -> Result<(Vec<Action>, Vec<SafetyCheck>), String> {
+impl ActionRequest for BrowserStep {
+    fn actions_and_checks(&self) -> Result<(Vec<ComputerAction>, Vec<SafetyCheck>), String> {
         let tab = || Ok::<_, String>(self.tab.ok_or("`tab` is missing")? as usize);
         let action = match self.op {
-            Op::Navigate => Action::Navigate { url: self.url.clone().ok_or("`url` is missing")? },
-            Op::Back => Action::Back,
-            Op::Forward => Action::Forward,
-            Op::Reload => Action::Reload,
-            Op::Tabs => Action::Tabs,
-            Op::SwitchTab => Action::SwitchTab { tab: tab()? },
-            Op::CloseTab => Action::CloseTab { tab: tab()? },
-            Op::AnswerDialog => Action::AnswerDialog {
+            BrowserOperation::Navigate => {
+                ComputerAction::Navigate { url: self.url.clone().ok_or("`url` is missing")? }
+            }
+            BrowserOperation::Back => ComputerAction::Back,
+            BrowserOperation::Forward => ComputerAction::Forward,
+            BrowserOperation::Reload => ComputerAction::Reload,
+            BrowserOperation::Tabs => ComputerAction::ListTabs,
+            BrowserOperation::SwitchTab => ComputerAction::SwitchTab { tab: tab()? },
+            BrowserOperation::CloseTab => ComputerAction::CloseTab { tab: tab()? },
+            BrowserOperation::AnswerDialog => ComputerAction::AnswerDialog {
                 answer: match self.accept {
-                    Some(true) => Answer::Accept,
-                    Some(false) => Answer::Dismiss,
+                    Some(true) => DialogAnswer::Accept,
+                    Some(false) => DialogAnswer::Dismiss,
                     None => return Err("`accept` is missing".to_owned()),
                 },
                 text: self.text.clone(),

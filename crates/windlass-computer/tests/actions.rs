@@ -1,6 +1,6 @@
-//! Every action that a provider can ask for, in a real Chromium, by what the page says happened.
+//! Every action that a provider can request, in a real Chromium, verified by the page's own record of events.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/paper.rs"]
 mod paper;
@@ -8,26 +8,30 @@ mod support;
 
 use std::sync::Arc;
 
-use paper::{agent, output};
+use paper::{agent_with_tool, output_of};
 use serde_json::{Value, json};
-use support::{Pages, browser, said};
-use windlass::core::OutputContent;
-use windlass::model::Reply;
+use support::{TestPageServer, recorded_value, start_browser};
+use windlass::core::item::OutputContent;
+use windlass::model::ScriptedResponse;
 use windlass_computer::{Browser, BrowserOptions, Computer, ComputerTool};
 
-/// A run of these calls on a page, each with one action of Anthropic's or a list of OpenAI's.
-async fn played(
+/// Runs these calls on a page, each with one action in Anthropic's format or a list in OpenAI's.
+async fn run_calls(
     page: &str,
     wired: &str,
     calls: &[Value],
-) -> Option<(Pages, Arc<Browser>, windlass::Outcome)> {
-    let pages = Pages::serve().await;
-    let browser = Arc::new(browser(BrowserOptions::default()).await?);
+) -> Option<(TestPageServer, Arc<Browser>, windlass::run::RunResult)> {
+    let pages = TestPageServer::serve().await;
+    let browser = Arc::new(start_browser(BrowserOptions::default()).await?);
     browser.navigate(&pages.url(page)).await.expect("the page opens");
     browser.evaluate(wired).await.expect("the page is wired");
     let calls = calls.iter().enumerate();
-    let replies = calls.map(|(at, arguments)| Reply::call(&format!("c{at}"), "computer", arguments.clone()));
-    let (agent, _) = agent(&ComputerTool::given(browser.clone()), replies.chain([Reply::text("done")]));
+    let replies =
+        calls.map(|(at, arguments)| ScriptedResponse::call(&format!("c{at}"), "computer", arguments.clone()));
+    let (agent, _) = agent_with_tool(
+        &ComputerTool::with_computer(browser.clone()),
+        replies.chain([ScriptedResponse::text("done")]),
+    );
     let outcome = agent.run("go").max_turns(30).await.expect("the run ends");
     Some((pages, browser, outcome))
 }
@@ -41,7 +45,7 @@ async fn everything_that_anthropic_asks_for() {
                  'position:absolute;left:40px;top:560px;margin:0'; document.body.append(text); \
                  addEventListener('mousemove', event => said.at = [event.clientX, event.clientY]); 1";
     let calls = [
-        // A drag in pieces.
+        // A drag in separate steps.
         json!({ "action": "mouse_move", "coordinate": [60, 60] }),
         json!({ "action": "left_mouse_down" }),
         json!({ "action": "mouse_move", "coordinate": [440, 80] }),
@@ -59,19 +63,24 @@ async fn everything_that_anthropic_asks_for() {
         json!({ "action": "scroll", "coordinate": [900, 600], "scroll_direction": "down", "scroll_amount": 5 }),
         json!({ "action": "screenshot" }),
     ];
-    let Some((_, browser, outcome)) = played("play.html", wired, &calls).await else { return };
-    let pictured = |at: usize| matches!(output(&outcome, &format!("c{at}")), OutputContent::Parts(_));
+    let Some((_, browser, outcome)) = run_calls("play.html", wired, &calls).await else { return };
+    let pictured = |at: usize| matches!(output_of(&outcome, &format!("c{at}")), OutputContent::Parts(_));
     assert!((0..calls.len()).all(pictured), "each has its picture");
-    assert_eq!(said(&browser, "dropped").await, true);
+    assert_eq!(recorded_value(&browser, "dropped").await, true);
     assert!(browser.evaluate("ink()").await.expect("a number").as_u64() > Some(300));
     assert_eq!(browser.evaluate("getSelection().toString().trim()").await.expect("a text"), "one two three");
-    assert_eq!(said(&browser, "pressed").await, 3);
-    assert!(said(&browser, "held").await.as_f64() >= Some(900.0), "{:?}", said(&browser, "held").await);
-    assert_eq!(said(&browser, "menu").await, true);
-    assert_eq!(said(&browser, "double").await, true);
-    assert_eq!(said(&browser, "ctrl").await, true);
-    assert!(output(&outcome, "c11").text().contains("X=650,Y=420"));
-    let scrolled = support::soon(async || browser.evaluate("scrollY").await.expect("a number") == 500).await;
+    assert_eq!(recorded_value(&browser, "pressed").await, 3);
+    assert!(
+        recorded_value(&browser, "held").await.as_f64() >= Some(900.0),
+        "{:?}",
+        recorded_value(&browser, "held").await
+    );
+    assert_eq!(recorded_value(&browser, "menu").await, true);
+    assert_eq!(recorded_value(&browser, "double").await, true);
+    assert_eq!(recorded_value(&browser, "ctrl").await, true);
+    assert!(output_of(&outcome, "c11").text().contains("X=650,Y=420"));
+    let scrolled =
+        support::poll_until(async || browser.evaluate("scrollY").await.expect("a number") == 500).await;
     assert!(scrolled, "{:?}", browser.evaluate("scrollY").await);
     browser.close().await;
 }
@@ -80,7 +89,7 @@ async fn everything_that_anthropic_asks_for() {
 async fn everything_that_openai_asks_for() {
     let wired = "addEventListener('auxclick', event => said.button = event.button); \
                  addEventListener('mousemove', event => said.at = [event.clientX, event.clientY]); 1";
-    // One call with everything in it: GA models send lists.
+    // One call with all actions: generally available OpenAI models send lists.
     let all = json!({ "actions": [
         { "type": "screenshot" },
         { "type": "move", "x": 500, "y": 600 },
@@ -92,13 +101,14 @@ async fn everything_that_openai_asks_for() {
         { "type": "wait" },
         { "type": "scroll", "x": 900, "y": 600, "scroll_x": 0, "scroll_y": 300 },
     ] });
-    let Some((_, browser, outcome)) = played("play.html", wired, &[all]).await else { return };
-    assert!(matches!(output(&outcome, "c0"), OutputContent::Parts(_)), "{:?}", output(&outcome, "c0"));
-    assert_eq!(said(&browser, "dropped").await, true);
-    assert_eq!(said(&browser, "double").await, true);
-    assert_eq!(said(&browser, "menu").await, true);
-    assert_eq!(said(&browser, "button").await, 1, "the wheel is a button");
-    let scrolled = support::soon(async || browser.evaluate("scrollY").await.expect("a number") == 300).await;
+    let Some((_, browser, outcome)) = run_calls("play.html", wired, &[all]).await else { return };
+    assert!(matches!(output_of(&outcome, "c0"), OutputContent::Parts(_)), "{:?}", output_of(&outcome, "c0"));
+    assert_eq!(recorded_value(&browser, "dropped").await, true);
+    assert_eq!(recorded_value(&browser, "double").await, true);
+    assert_eq!(recorded_value(&browser, "menu").await, true);
+    assert_eq!(recorded_value(&browser, "button").await, 1, "the wheel is a button");
+    let scrolled =
+        support::poll_until(async || browser.evaluate("scrollY").await.expect("a number") == 300).await;
     assert!(scrolled, "{:?}", browser.evaluate("scrollY").await);
     browser.close().await;
 
@@ -109,7 +119,7 @@ async fn everything_that_openai_asks_for() {
         { "type": "keypress", "keys": ["TAB"] },
         { "type": "keypress", "keys": ["ENTER"] },
     ] });
-    let Some((pages, browser, _)) = played("form.html", "1", &[fill]).await else { return };
-    assert_eq!(pages.sent(), ["name=Ada&note="]);
+    let Some((pages, browser, _)) = run_calls("form.html", "1", &[fill]).await else { return };
+    assert_eq!(pages.submissions(), ["name=Ada&note="]);
     browser.close().await;
 }

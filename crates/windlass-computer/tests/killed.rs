@@ -1,6 +1,6 @@
-//! A real process, killed in the middle of a click: the browser does not outlive it, and nobody clicks again.
+//! A real process killed in the middle of a click: its browser exits with it, and the click is not repeated.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod support;
 
@@ -10,44 +10,50 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Pages, soon};
+use support::{TestPageServer, poll_until};
 use tokio::process::Command;
-use windlass::core::HoldReason;
-use windlass::model::{Reply, ScriptedModel};
+use windlass::core::decision::HoldReason;
+use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::store::{SqliteStore, Store};
-use windlass::{Agent, Tool};
+use windlass::{agent::Agent, tool::Tool};
 use windlass_computer::{Browser, BrowserOptions, ComputerError, ComputerTool};
 
-/// What the process under test is told by.
-const DATABASE: &str = "WINDLASS_TEST_DATABASE";
-/// How long the store believes that a driver lives.
+/// Environment variable with the database path of the child process.
+const DATABASE_VARIABLE: &str = "WINDLASS_TEST_DATABASE";
+/// Lease duration of the run.
 const LEASE: Duration = Duration::from_secs(3);
-const PAGE: &str = "WINDLASS_TEST_PAGE";
+const PAGE_VARIABLE: &str = "WINDLASS_TEST_PAGE";
 
-fn agent(page: &str, replies: impl IntoIterator<Item = Reply>) -> Agent {
+fn clicking_agent(page: &str, replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
     let options = BrowserOptions {
-        start: Some(page.to_owned()),
-        answer_within: Duration::from_secs(600),
+        start_url: Some(page.to_owned()),
+        response_timeout: Duration::from_secs(600),
         ..BrowserOptions::default()
     };
-    let computer = ComputerTool::made_by(Browser::provider(options)).within(Duration::from_secs(600));
-    let tool: Tool = computer.tool();
+    let computer =
+        ComputerTool::with_provider(Browser::provider(options)).action_timeout(Duration::from_secs(600));
+    let tool: Tool = computer.screen_tool();
     Agent::new("clerk").model(ScriptedModel::new(replies)).tools(tool)
 }
 
-/// The button makes the page tell the server, and then hangs it: so the process is in the middle of the click until it
-/// is killed.
-fn click() -> Reply {
-    Reply::call("c1", "computer", json!({ "actions": [{ "type": "click", "x": 650, "y": 460 }] }))
+/// Returns a call whose click makes the page report to the server and then hang, so that the process is in
+/// the middle of the click until it is killed.
+fn click_call() -> ScriptedResponse {
+    ScriptedResponse::call("c1", "computer", json!({ "actions": [{ "type": "click", "x": 650, "y": 460 }] }))
 }
 
-/// Not a test of its own: what the process that is killed runs.
+/// Not a test by itself: the body of the child process that is killed.
 #[tokio::test]
 async fn the_process_that_is_killed() {
-    let (Ok(database), Ok(page)) = (std::env::var(DATABASE), std::env::var(PAGE)) else { return };
+    let (Ok(database), Ok(page)) = (std::env::var(DATABASE_VARIABLE), std::env::var(PAGE_VARIABLE)) else {
+        return;
+    };
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(database).expect("a store"));
-    let run = agent(&page, [click(), Reply::text("done")]).run("click").store(store).run_id("killed");
-    run.lease(LEASE).await.expect("it does not come to this");
+    let run = clicking_agent(&page, [click_call(), ScriptedResponse::text("done")])
+        .run("click")
+        .store(store)
+        .run_id("killed");
+    run.lease_duration(LEASE).await.expect("it does not come to this");
 }
 
 #[tokio::test]
@@ -56,29 +62,32 @@ async fn a_process_that_is_killed_in_a_click_leaves_it_in_doubt_and_no_browser()
         let _ = writeln!(std::io::stderr(), "not shown: {what} is not here; {hint}");
         return;
     }
-    let pages = Pages::serve().await;
+    let pages = TestPageServer::serve().await;
     let folder = tempfile::tempdir().expect("a folder");
     let database = folder.path().join("runs.db");
     let page = pages.url("play.html");
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "the_process_that_is_killed"])
-        .env(DATABASE, &database)
-        .env(PAGE, &page)
-        // Whatever it leaves behind is found by this.
+        .env(DATABASE_VARIABLE, &database)
+        .env(PAGE_VARIABLE, &page)
+        // The browser's profile is created here, so that its leftovers can be found.
         .env("TMPDIR", folder.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
         .expect("it starts");
-    let clicked = |pages: &Pages| pages.asked().iter().filter(|asked| asked.ends_with("/clicked")).count();
-    assert!(soon(async || clicked(&pages) == 1).await, "the click happens: {:?}", pages.asked());
+    let clicked = |pages: &TestPageServer| {
+        pages.requests().iter().filter(|requests| requests.ends_with("/clicked")).count()
+    };
+    assert!(poll_until(async || clicked(&pages) == 1).await, "the click happens: {:?}", pages.requests());
     child.kill().await.expect("it is killed");
 
     let profile = folder.path().display().to_string();
-    let is_gone = soon(async || !commands().iter().any(|command| command.contains(&profile))).await;
-    assert!(is_gone, "the browser ends with its process: {:?}", commands());
-    let put_away = soon(async || {
+    let is_gone =
+        poll_until(async || !command_lines().iter().any(|command| command.contains(&profile))).await;
+    assert!(is_gone, "the browser ends with its process: {:?}", command_lines());
+    let put_away = poll_until(async || {
         let files = std::fs::read_dir(folder.path()).expect("the folder");
         !files.flatten().any(|file| file.file_name().to_string_lossy().starts_with("windlass-browser-"))
     })
@@ -86,22 +95,31 @@ async fn a_process_that_is_killed_in_a_click_leaves_it_in_doubt_and_no_browser()
     assert!(put_away, "its profile is put away");
 
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&database).expect("a store"));
-    // Whoever owned the run is dead, which the store knows when the lease is over.
+    // The owner is dead; the store allows a takeover after the lease has expired.
     tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
-    let agent = agent(&page, [Reply::text("done")]);
+    let agent = clicking_agent(&page, [ScriptedResponse::text("done")]);
     let recovered = agent.recover("killed", store.clone()).await.expect("it is recovered");
-    let mut paused = recovered.paused().expect("a person must say");
-    let pending = paused.pending();
+    let mut paused = recovered.into_paused().expect("a person must say");
+    let pending = paused.pending_calls();
     assert_eq!(pending.len(), 1);
     assert_eq!(pending[0].reason, HoldReason::InDoubt);
     assert_eq!(clicked(&pages), 1, "nobody clicked again");
-    paused.it_happened("c1", "it was clicked").expect("a person says so");
-    assert_eq!(agent.resume(paused).store(store).await.expect("the run ends").text(), "done");
+    paused.confirm_executed("c1", "it was clicked").expect("a person says so");
+    assert_eq!(
+        agent
+            .resume(paused)
+            .store(store)
+            .await
+            .expect("the run ends")
+            .output_text()
+            .expect("the run finished"),
+        "done"
+    );
     assert_eq!(clicked(&pages), 1);
 }
 
-/// The command lines of all processes.
-fn commands() -> Vec<String> {
+/// Returns the command lines of all processes.
+fn command_lines() -> Vec<String> {
     let folders = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = folders.filter_map(|folder| std::fs::read(folder.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).collect()

@@ -1,24 +1,32 @@
-//! A real Chromium that is held to a list of sites: `127.0.0.1` is listed, `localhost` is not, and both are the same server,
-//! which says what reached it.
+//! A real Chromium restricted to an allow list of sites: `127.0.0.1` is listed, `localhost` is not, and both
+//! reach the same server, which records its requests.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod support;
 
 use std::collections::BTreeSet;
 
-use support::{Pages, at, browser, screenshot, soon};
-use windlass_computer::{Browser, BrowserOptions, Button, Chord, Computer, Elsewhere, Sites, Travel};
+use support::{TestPageServer, point_at, poll_until, start_browser, take_screenshot};
+use windlass_computer::{
+    AllowedSites, Browser, BrowserOptions, Computer, HistoryNavigation, KeyChord, MouseButton,
+    ThirdPartyPolicy,
+};
 
-async fn held_to_the_list(pages: &Pages, elsewhere: Elsewhere) -> Option<Browser> {
-    let sites = Sites::only([format!("127.0.0.1:{}", pages.port)]);
-    browser(BrowserOptions { sites, elsewhere, ..BrowserOptions::default() }).await
+async fn restricted_browser(pages: &TestPageServer, elsewhere: ThirdPartyPolicy) -> Option<Browser> {
+    let sites = AllowedSites::only([format!("127.0.0.1:{}", pages.port)]);
+    start_browser(BrowserOptions {
+        allowed_sites: sites,
+        third_party: elsewhere,
+        ..BrowserOptions::default()
+    })
+    .await
 }
 
-/// What reached the site that is not listed.
-fn reached(pages: &Pages) -> BTreeSet<String> {
-    let asked = pages.asked();
-    asked
+/// Returns the requests that reached the site that is not listed.
+fn requests_to_unlisted(pages: &TestPageServer) -> BTreeSet<String> {
+    let requests = pages.requests();
+    requests
         .iter()
         .filter_map(|asked| asked.strip_prefix("localhost")?.split_once('/'))
         .map(|(_, path)| path.into())
@@ -27,8 +35,8 @@ fn reached(pages: &Pages) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn only_listed_sites_are_visited_by_whatever_way() {
-    let pages = Pages::serve().await;
-    let Some(browser) = held_to_the_list(&pages, Elsewhere::Anything).await else { return };
+    let pages = TestPageServer::serve().await;
+    let Some(browser) = restricted_browser(&pages, ThirdPartyPolicy::AllowAll).await else { return };
     let elsewhere = format!("http://localhost:{}/form.html", pages.port);
     let refused = browser.navigate(&elsewhere).await.expect_err("it is not listed");
     assert!(refused.to_string().contains("localhost"), "{refused}");
@@ -67,34 +75,44 @@ async fn only_listed_sites_are_visited_by_whatever_way() {
         frame(&format!("f.srcdoc = `<meta http-equiv=refresh content='0;url={elsewhere}'>`")),
         frame(&format!("f.srcdoc = `<script>top.location.href = '{elsewhere}'</script>`")),
     ] {
-        // Nothing that was refused is still ending: the page that is gone to is the one that is there.
+        // No refused navigation is still in progress: the current page is the one that was navigated to.
         browser.navigate(&pages.url("play.html")).await.expect("it is listed");
         assert_eq!(browser.evaluate("document.title").await.expect("a title"), "Play", "{script}");
-        browser.notes();
-        // By a click, because pages may not open tabs of their own accord.
+        browser.take_notices();
+        // A click is needed, because pages may not open tabs without a user gesture.
         let wired = format!("document.getElementById('menu').onclick = () => {{ {script} }}; 1");
         browser.evaluate(&wired).await.expect("the script runs");
-        browser.click(Some(at(650, 420)), Button::Left, 1, &Chord::NONE).await.expect("the click works");
-        assert!(soon(async || browser.notes().join("\n").contains("`localhost`")).await, "{script}");
-        // Another tab may have been opened, and shows nothing.
-        while browser.tabs().await.expect("tabs").len() > 1 {
+        browser
+            .click(Some(point_at(650, 420)), MouseButton::Left, 1, &KeyChord::EMPTY)
+            .await
+            .expect("the click works");
+        assert!(
+            poll_until(async || browser.take_notices().join("\n").contains("`localhost`")).await,
+            "{script}"
+        );
+        // A new tab may have been opened; it is blank.
+        while browser.list_tabs().await.expect("tabs").len() > 1 {
             browser.close_tab(1).await.expect("it closes");
         }
         assert_eq!(browser.evaluate("document.title").await.expect("a title"), "Play", "{script}");
     }
-    browser.click(Some(at(650, 355)), Button::Left, 1, &Chord::NONE).await.expect("the click works");
-    screenshot(&browser).await;
-    assert!(browser.notes().join("\n").contains("localhost"));
+    browser
+        .click(Some(point_at(650, 355)), MouseButton::Left, 1, &KeyChord::EMPTY)
+        .await
+        .expect("the click works");
+    take_screenshot(&browser).await;
+    assert!(browser.take_notices().join("\n").contains("localhost"));
     browser.navigate(&pages.url("form.html")).await.expect("it is listed");
-    browser.travel(Travel::Back).await.expect("it goes back");
-    screenshot(&browser).await;
+    browser.navigate_history(HistoryNavigation::Back).await.expect("it goes back");
+    take_screenshot(&browser).await;
     assert_eq!(browser.evaluate("document.title").await.expect("a title"), "Play");
-    assert_eq!(reached(&pages), BTreeSet::new());
+    assert_eq!(requests_to_unlisted(&pages), BTreeSet::new());
     browser.close().await;
 }
 
-/// Everything that a page can ask of another site without going there. Each part ends before the next begins.
-const ASKING: &str = r"(async to => {
+/// Every kind of request that a page can send to another site without navigating there. Each request ends
+/// before the next begins.
+const REQUEST_SCRIPT: &str = r"(async to => {
     const ended = (thing, ...names) => new Promise(done => names.forEach(name => thing['on' + name] = done));
     const element = (kind, set) => {
         const made = Object.assign(document.createElement(kind), set);
@@ -125,30 +143,30 @@ const ASKING: &str = r"(async to => {
     return (await fetch('/form.html')).status;
 })";
 
-async fn ask_everything(elsewhere: Elsewhere) -> Option<(Pages, Browser)> {
-    let pages = Pages::serve().await;
-    let browser = held_to_the_list(&pages, elsewhere).await?;
+async fn send_every_request(elsewhere: ThirdPartyPolicy) -> Option<(TestPageServer, Browser)> {
+    let pages = TestPageServer::serve().await;
+    let browser = restricted_browser(&pages, elsewhere).await?;
     browser.navigate(&pages.url("play.html")).await.expect("it is listed");
-    let asked = browser.evaluate(&format!("{ASKING}('http://localhost:{}')", pages.port)).await;
+    let asked = browser.evaluate(&format!("{REQUEST_SCRIPT}('http://localhost:{}')", pages.port)).await;
     assert_eq!(asked.expect("the page asks"), 200, "what is listed is not held back");
     Some((pages, browser))
 }
 
 #[tokio::test]
 async fn nothing_is_asked_of_other_sites_where_that_is_said() {
-    let Some((pages, browser)) = ask_everything(Elsewhere::Nothing).await else { return };
-    let notes = browser.notes().join("\n");
+    let Some((pages, browser)) = send_every_request(ThirdPartyPolicy::BlockAll).await else { return };
+    let notes = browser.take_notices().join("\n");
     assert_eq!(notes.matches("did not get it").count(), 1, "it is told once: {notes}");
-    assert_eq!(reached(&pages), BTreeSet::new());
+    assert_eq!(requests_to_unlisted(&pages), BTreeSet::new());
     browser.close().await;
 }
 
 #[tokio::test]
 async fn pages_have_what_they_are_made_of_from_other_sites_and_tell_them_nothing() {
-    let Some((pages, browser)) = ask_everything(Elsewhere::default()).await else { return };
+    let Some((pages, browser)) = send_every_request(ThirdPartyPolicy::default()).await else { return };
     let expected = ["picture", "script", "style", "socket", "socket-of-worker"];
     assert_eq!(
-        reached(&pages),
+        requests_to_unlisted(&pages),
         expected.map(str::to_owned).into(),
         "sockets are not held back, and we say so"
     );
@@ -157,7 +175,7 @@ async fn pages_have_what_they_are_made_of_from_other_sites_and_tell_them_nothing
 
 #[tokio::test]
 async fn where_only_visits_are_held_to_the_list_all_of_it_arrives() {
-    let Some((pages, browser)) = ask_everything(Elsewhere::Anything).await else { return };
+    let Some((pages, browser)) = send_every_request(ThirdPartyPolicy::AllowAll).await else { return };
     let expected = [
         "picture",
         "script",
@@ -171,6 +189,10 @@ async fn where_only_visits_are_held_to_the_list_all_of_it_arrives() {
         "beacon",
     ];
     let expected: BTreeSet<String> = expected.map(str::to_owned).into();
-    assert!(soon(async || reached(&pages) == expected).await, "{:?}", reached(&pages));
+    assert!(
+        poll_until(async || requests_to_unlisted(&pages) == expected).await,
+        "{:?}",
+        requests_to_unlisted(&pages)
+    );
     browser.close().await;
 }

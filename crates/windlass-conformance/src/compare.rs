@@ -1,38 +1,39 @@
-//! Says where two outcomes differ. What counts as the same is the format's to say, not ours:
+//! Finds the differences between two outcomes. The scenario format defines equality:
 //!
-//! - the order of log lines of different calls is free; of one call, and of lines without a call, it is not;
-//! - outputs that stand together are compared in the order in which the model called;
-//! - a default failure message may say more than the reference's;
-//! - of an error the kind counts, and of an approval the call.
+//! - log lines of different calls may come in any order; lines of one call, and lines without a call, keep
+//!   their order;
+//! - adjacent outputs are compared in the model's call order;
+//! - a default failure message may contain more text than the reference's;
+//! - an error is compared by kind, and an approval by call.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// How the reference's default failure message begins.
-const FAILED: &str = "An error occurred while running the tool. Please try again.";
+/// Prefix of the reference's default failure message.
+const FAILURE_PREFIX: &str = "An error occurred while running the tool. Please try again.";
 
-/// What is compared as it is.
-const PLAIN: [&str; 7] =
+/// Keys that are compared verbatim.
+const VERBATIM_KEYS: [&str; 7] =
     ["status", "final_output", "last_agent", "usage", "events", "context", "peak_concurrency"];
 
-/// One key whose values are not the same.
+/// A key with different values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// Which key.
+pub struct OutcomeDifference {
+    /// Name of the key.
     pub key: &'static str,
-    /// What should have come, as JSON.
+    /// Expected value, as JSON.
     pub expected: String,
-    /// What came, as JSON.
+    /// Actual value, as JSON.
     pub actual: String,
 }
 
-/// The keys in which an outcome differs from the expected one; none where it does not.
-pub fn differences(expected: &Value, actual: &Value) -> Vec<Difference> {
-    let pairs = view(expected).into_iter().zip(view(actual));
+/// Returns the keys in which an outcome differs from the expected one.
+pub fn outcome_differences(expected: &Value, actual: &Value) -> Vec<OutcomeDifference> {
+    let pairs = comparable_fields(expected).into_iter().zip(comparable_fields(actual));
     pairs
-        .filter(|((_, want), (_, got))| !is_same(want, got))
-        .map(|((key, want), (_, got))| Difference {
+        .filter(|((_, want), (_, got))| !is_equal_json(want, got))
+        .map(|((key, want), (_, got))| OutcomeDifference {
             key,
             expected: want.to_string(),
             actual: got.to_string(),
@@ -40,68 +41,72 @@ pub fn differences(expected: &Value, actual: &Value) -> Vec<Difference> {
         .collect()
 }
 
-/// An outcome as it is compared: always the same keys, in the same order.
-fn view(outcome: &Value) -> Vec<(&'static str, Value)> {
-    let mut shown: Vec<_> = PLAIN.into_iter().map(|key| (key, outcome[key].clone())).collect();
-    let rounds = list(&outcome["rounds"]).iter().map(|round| ids(list(round).iter())).collect();
-    let model_calls = list(&outcome["model_calls"]).iter().map(model_call).collect();
+/// Returns the comparable fields of an outcome: always the same keys, in the same order.
+fn comparable_fields(outcome: &Value) -> Vec<(&'static str, Value)> {
+    let mut shown: Vec<_> = VERBATIM_KEYS.into_iter().map(|key| (key, outcome[key].clone())).collect();
+    let rounds =
+        as_list(&outcome["rounds"]).iter().map(|round| sorted_call_ids(as_list(round).iter())).collect();
+    let model_calls = as_list(&outcome["model_calls"]).iter().map(ordered_model_call).collect();
     let session = match &outcome["session"] {
         Value::Null => Value::Null,
-        session => lines(session),
+        session => ordered_lines(session),
     };
     shown.extend([
         ("error", outcome["error"]["kind"].clone()),
-        ("items", items(outcome)),
-        ("approvals", ids(list(&outcome["items"]).iter().filter(|item| item["type"] == "approval"))),
-        ("pending", ids(list(&outcome["pending"]).iter())),
+        ("items", ordered_items(outcome)),
+        (
+            "approvals",
+            sorted_call_ids(as_list(&outcome["items"]).iter().filter(|item| item["type"] == "approval")),
+        ),
+        ("pending", sorted_call_ids(as_list(&outcome["pending"]).iter())),
         ("rounds", rounds),
         ("model_calls", model_calls),
-        ("log", by_call(&outcome["log"])),
+        ("log", group_log_by_call(&outcome["log"])),
         ("session", session),
     ]);
-    shown.into_iter().map(|(key, value)| (key, soften(value))).collect()
+    shown.into_iter().map(|(key, value)| (key, trim_failure_text(value))).collect()
 }
 
-/// The ids of calls, sorted.
-fn ids<'a>(entries: impl Iterator<Item = &'a Value>) -> Value {
-    let mut ids: Vec<&str> = entries.map(|entry| text(&entry["id"])).collect();
+/// Returns the sorted ids of calls.
+fn sorted_call_ids<'a>(entries: impl Iterator<Item = &'a Value>) -> Value {
+    let mut ids: Vec<&str> = entries.map(|entry| as_text(&entry["id"])).collect();
     ids.sort_unstable();
     ids.into()
 }
 
-/// The items without approvals, outputs in the model's order.
-fn items(outcome: &Value) -> Value {
-    let entries = list(&outcome["items"]);
+/// Returns the items without approvals, with outputs in the model's call order.
+fn ordered_items(outcome: &Value) -> Value {
+    let entries = as_list(&outcome["items"]);
     let is_call = |entry: &&Value| entry["type"] == "call" || entry["type"] == "handoff_call";
-    let calls = entries.iter().filter(is_call).map(|entry| text(&entry["id"]));
+    let calls = entries.iter().filter(is_call).map(|entry| as_text(&entry["id"]));
     let entries = entries.iter().filter(|entry| entry["type"] != "approval");
-    model_order(entries, |entry| (entry["type"] == "output").then(|| text(&entry["id"])), calls)
+    sort_outputs_by_call(entries, |entry| (entry["type"] == "output").then(|| as_text(&entry["id"])), calls)
 }
 
-/// A request with its input in the model's order.
-fn model_call(call: &Value) -> Value {
+/// Returns a model request with its input in the model's call order.
+fn ordered_model_call(call: &Value) -> Value {
     let mut call = call.clone();
     if let Value::Object(fields) = &mut call {
-        let input = lines(fields.get("input").unwrap_or(&Value::Null));
+        let input = ordered_lines(fields.get("input").unwrap_or(&Value::Null));
         fields.insert("input".into(), input);
     }
     call
 }
 
-/// History as lines, outputs in the model's order.
-fn lines(entries: &Value) -> Value {
-    let entries = list(entries);
-    let calls = entries.iter().filter_map(|entry| named(text(entry), "call "));
-    model_order(entries.iter(), |entry| named(text(entry), "output "), calls)
+/// Returns history lines with outputs in the model's call order.
+fn ordered_lines(entries: &Value) -> Value {
+    let entries = as_list(entries);
+    let calls = entries.iter().filter_map(|entry| call_in_line(as_text(entry), "call "));
+    sort_outputs_by_call(entries.iter(), |entry| call_in_line(as_text(entry), "output "), calls)
 }
 
-/// The call that a line names behind its first word, where that word is `kind`.
-fn named<'a>(line: &'a str, kind: &str) -> Option<&'a str> {
+/// Returns the call id after the first word of a line, if that word is `kind`.
+fn call_in_line<'a>(line: &'a str, kind: &str) -> Option<&'a str> {
     line.strip_prefix(kind)?.split(' ').next()
 }
 
-/// Outputs that stand together, put into the order in which the model called. Those of unknown calls come last.
-fn model_order<'a>(
+/// Sorts adjacent outputs into the model's call order. Outputs of unknown calls come last.
+fn sort_outputs_by_call<'a>(
     entries: impl Iterator<Item = &'a Value>,
     output_of: impl Fn(&'a Value) -> Option<&'a str>,
     calls: impl Iterator<Item = &'a str>,
@@ -110,7 +115,7 @@ fn model_order<'a>(
     for (at, call) in calls.enumerate() {
         rank.entry(call).or_insert(at);
     }
-    // Two entries of one call keep their order, for the sort is stable.
+    // The sort is stable, so two entries of one call keep their order.
     let place = |call: &str| rank.get(call).copied().unwrap_or(rank.len());
     let mut ordered: Vec<Value> = Vec::new();
     let mut together: Vec<(usize, Value)> = Vec::new();
@@ -119,22 +124,22 @@ fn model_order<'a>(
             together.push((place(call), entry.clone()));
             continue;
         }
-        put(&mut together, &mut ordered);
+        flush_outputs(&mut together, &mut ordered);
         ordered.push(entry.clone());
     }
-    put(&mut together, &mut ordered);
+    flush_outputs(&mut together, &mut ordered);
     ordered.into()
 }
 
-fn put(together: &mut Vec<(usize, Value)>, ordered: &mut Vec<Value>) {
+fn flush_outputs(together: &mut Vec<(usize, Value)>, ordered: &mut Vec<Value>) {
     together.sort_by_key(|(place, _)| *place);
     ordered.extend(together.drain(..).map(|(_, entry)| entry));
 }
 
-/// The log by call, with the lines that have no call under the empty name.
-fn by_call(log: &Value) -> Value {
+/// Groups the log by call. Lines without a call have the empty name.
+fn group_log_by_call(log: &Value) -> Value {
     let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for line in list(log).iter().map(text) {
+    for line in as_list(log).iter().map(as_text) {
         let words: Vec<&str> = line.split(' ').collect();
         let call = match words[..] {
             ["start" | "done" | "cancelled" | "input" | "output" | "approval", ..]
@@ -146,41 +151,43 @@ fn by_call(log: &Value) -> Value {
     found.into_iter().map(|(call, lines)| (call, Value::from(lines))).collect::<Map<_, _>>().into()
 }
 
-/// A default failure message may say more than the reference's: what it says more is cut.
-fn soften(value: Value) -> Value {
+/// Truncates a default failure message after the text that the reference has.
+fn trim_failure_text(value: Value) -> Value {
     match value {
         Value::String(mut text) => {
-            if let Some(at) = text.find(FAILED) {
-                text.truncate(at + FAILED.len());
+            if let Some(at) = text.find(FAILURE_PREFIX) {
+                text.truncate(at + FAILURE_PREFIX.len());
             }
             text.into()
         }
-        Value::Array(items) => items.into_iter().map(soften).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, soften(value))).collect(),
+        Value::Array(items) => items.into_iter().map(trim_failure_text).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(key, value)| (key, trim_failure_text(value))).collect()
+        }
         other => other,
     }
 }
 
-/// Whether two values are the same. Numbers are where their values are: `1` and `1.0` do not differ.
-fn is_same(want: &Value, got: &Value) -> bool {
+/// Returns true if two values are equal. Numbers are compared by value: `1` equals `1.0`.
+fn is_equal_json(want: &Value, got: &Value) -> bool {
     match (want, got) {
         (Value::Number(want), Value::Number(got)) => want == got || want.as_f64() == got.as_f64(),
         (Value::Array(want), Value::Array(got)) => {
-            want.len() == got.len() && want.iter().zip(got).all(|(want, got)| is_same(want, got))
+            want.len() == got.len() && want.iter().zip(got).all(|(want, got)| is_equal_json(want, got))
         }
         (Value::Object(want), Value::Object(got)) => {
             want.len() == got.len()
-                && want.iter().all(|(key, want)| got.get(key).is_some_and(|got| is_same(want, got)))
+                && want.iter().all(|(key, want)| got.get(key).is_some_and(|got| is_equal_json(want, got)))
         }
         (want, got) => want == got,
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+fn as_list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text(value: &Value) -> &str {
+fn as_text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 

@@ -1,31 +1,31 @@
-//! JSON that keeps the order of its keys, and the reference's way of writing values.
+//! JSON with ordered keys, and the reference's formats of values.
 
 use std::fmt::{self, Write};
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// A JSON value whose objects keep the order in which they were written.
+/// A JSON value whose objects keep the order of their keys.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Json {
+pub enum OrderedJson {
     /// `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A whole number.
-    Whole(i64),
+    /// An integer.
+    Integer(i64),
     /// Any other number.
-    Double(f64),
-    /// Text.
+    Float(f64),
+    /// A string.
     Text(String),
-    /// A list.
+    /// An array.
     List(Vec<Self>),
     /// An object.
     Object(Vec<(String, Self)>),
 }
 
-impl Json {
-    /// The value of a field.
+impl OrderedJson {
+    /// Returns the value of a field.
     pub fn get(&self, key: &str) -> Option<&Self> {
         match self {
             Self::Object(fields) => fields.iter().find(|(name, _)| name == key).map(|(_, value)| value),
@@ -33,58 +33,58 @@ impl Json {
         }
     }
 
-    /// The fields, where it is an object.
-    pub fn fields(&self) -> &[(String, Self)] {
+    /// Returns the fields of an object; empty for other values.
+    pub fn object_fields(&self) -> &[(String, Self)] {
         match self {
             Self::Object(fields) => fields,
             _ => &[],
         }
     }
 
-    /// The elements, where it is a list.
-    pub fn list(&self) -> &[Self] {
+    /// Returns the elements of an array; empty for other values.
+    pub fn list_items(&self) -> &[Self] {
         match self {
             Self::List(items) => items,
             _ => &[],
         }
     }
 
-    /// The text, where it is text.
-    pub fn text(&self) -> Option<&str> {
+    /// Returns the text of a string.
+    pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    /// A field's text.
-    pub fn text_of(&self, key: &str) -> Option<&str> {
-        self.get(key)?.text()
+    /// Returns the text of a string field.
+    pub fn text_field(&self, key: &str) -> Option<&str> {
+        self.get(key)?.as_text()
     }
 
-    /// A field's whole number, where it is not negative.
-    pub fn count_of(&self, key: &str) -> Option<u64> {
+    /// Returns the value of a non-negative integer field.
+    pub fn count_field(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
-            Self::Whole(number) => u64::try_from(*number).ok(),
+            Self::Integer(number) => u64::try_from(*number).ok(),
             _ => None,
         }
     }
 
-    /// A field that is a switch, or a default.
-    pub fn switch(&self, key: &str, default: bool) -> bool {
+    /// Returns the value of a boolean field, or the default.
+    pub fn bool_field(&self, key: &str, default: bool) -> bool {
         match self.get(key) {
             Some(Self::Bool(switch)) => *switch,
             _ => default,
         }
     }
 
-    /// As a value without order.
+    /// Converts to a `serde_json::Value`, without key order.
     pub fn to_value(&self) -> Value {
         match self {
             Self::Null => Value::Null,
             Self::Bool(value) => Value::from(*value),
-            Self::Whole(value) => Value::from(*value),
-            Self::Double(value) => Value::from(*value),
+            Self::Integer(value) => Value::from(*value),
+            Self::Float(value) => Value::from(*value),
             Self::Text(value) => Value::from(value.as_str()),
             Self::List(items) => items.iter().map(Self::to_value).collect(),
             Self::Object(fields) => {
@@ -93,33 +93,33 @@ impl Json {
         }
     }
 
-    /// As the reference writes it, in JSON.
-    pub fn write(&self, style: Style) -> String {
+    /// Formats the value as the reference does.
+    pub fn format_as(&self, style: JsonStyle) -> String {
         let mut out = String::new();
-        self.write_to(style, &mut out);
+        self.format_into(style, &mut out);
         out
     }
 
-    fn write_to(&self, style: Style, out: &mut String) {
+    fn format_into(&self, style: JsonStyle, out: &mut String) {
         let (comma, colon) = match style {
-            Style::Compact => (",", ":"),
-            Style::Spaced | Style::Python => (", ", ": "),
+            JsonStyle::Compact => (",", ":"),
+            JsonStyle::SpacedAscii | JsonStyle::PythonRepr => (", ", ": "),
         };
         match self {
-            Self::Null => out.push_str(if style == Style::Python { "None" } else { "null" }),
-            Self::Bool(true) => out.push_str(if style == Style::Python { "True" } else { "true" }),
-            Self::Bool(false) => out.push_str(if style == Style::Python { "False" } else { "false" }),
-            Self::Whole(number) => out.push_str(&number.to_string()),
-            Self::Double(number) => out.push_str(&python_float(*number)),
-            Self::Text(text) if style == Style::Python => python_text(text, out),
-            Self::Text(text) => json_text(text, style, out),
+            Self::Null => out.push_str(if style == JsonStyle::PythonRepr { "None" } else { "null" }),
+            Self::Bool(true) => out.push_str(if style == JsonStyle::PythonRepr { "True" } else { "true" }),
+            Self::Bool(false) => out.push_str(if style == JsonStyle::PythonRepr { "False" } else { "false" }),
+            Self::Integer(number) => out.push_str(&number.to_string()),
+            Self::Float(number) => out.push_str(&python_float_text(*number)),
+            Self::Text(text) if style == JsonStyle::PythonRepr => push_python_text(text, out),
+            Self::Text(text) => push_json_text(text, style, out),
             Self::List(items) => {
                 out.push('[');
                 for (at, item) in items.iter().enumerate() {
                     if at > 0 {
                         out.push_str(comma);
                     }
-                    item.write_to(style, out);
+                    item.format_into(style, out);
                 }
                 out.push(']');
             }
@@ -129,9 +129,9 @@ impl Json {
                     if at > 0 {
                         out.push_str(comma);
                     }
-                    Self::Text(key.clone()).write_to(style, out);
+                    Self::Text(key.clone()).format_into(style, out);
                     out.push_str(colon);
-                    value.write_to(style, out);
+                    value.format_into(style, out);
                 }
                 out.push('}');
             }
@@ -139,25 +139,25 @@ impl Json {
     }
 }
 
-/// How a value is written.
+/// The output format of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Style {
-    /// Without spaces, every character as it is.
+pub enum JsonStyle {
+    /// No spaces, and no escapes for non-ASCII characters.
     Compact,
-    /// With spaces, everything but ASCII escaped.
-    Spaced,
-    /// As Python shows values.
-    Python,
+    /// With spaces, and with non-ASCII characters escaped.
+    SpacedAscii,
+    /// Python's `repr`.
+    PythonRepr,
 }
 
-/// Text as JSON writes it with everything but ASCII escaped.
-pub fn ascii_text(text: &str) -> String {
+/// Returns text as a JSON string with non-ASCII characters escaped.
+pub fn ascii_json_text(text: &str) -> String {
     let mut out = String::new();
-    json_text(text, Style::Spaced, &mut out);
+    push_json_text(text, JsonStyle::SpacedAscii, &mut out);
     out
 }
 
-fn json_text(text: &str, style: Style, out: &mut String) {
+fn push_json_text(text: &str, style: JsonStyle, out: &mut String) {
     out.push('"');
     for character in text.chars() {
         match character {
@@ -169,7 +169,7 @@ fn json_text(text: &str, style: Style, out: &mut String) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             control if control < ' ' => push_escape(u16::try_from(u32::from(control)).unwrap_or(0), out),
-            plain if plain.is_ascii() || style == Style::Compact => out.push(plain),
+            plain if plain.is_ascii() || style == JsonStyle::Compact => out.push(plain),
             other => {
                 let mut units = [0; 2];
                 for unit in other.encode_utf16(&mut units) {
@@ -186,7 +186,7 @@ fn push_escape(unit: u16, out: &mut String) {
     debug_assert!(written.is_ok(), "writing to a string does not fail");
 }
 
-fn python_text(text: &str, out: &mut String) {
+fn push_python_text(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
     for character in text.chars() {
@@ -209,8 +209,8 @@ fn python_text(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// A float as Python shows it.
-pub fn python_float(value: f64) -> String {
+/// Returns a float in Python's notation.
+pub fn python_float_text(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 || (1e-4..1e16).contains(&magnitude) {
         let text = value.to_string();
@@ -230,62 +230,63 @@ pub fn python_float(value: f64) -> String {
     }
 }
 
-impl<'de> Deserialize<'de> for Json {
+impl<'de> Deserialize<'de> for OrderedJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(OrderedJsonVisitor)
     }
 }
 
-struct Reader;
+/// The visitor that deserialises ordered JSON.
+struct OrderedJsonVisitor;
 
-impl<'de> Visitor<'de> for Reader {
-    type Value = Json;
+impl<'de> Visitor<'de> for OrderedJsonVisitor {
+    type Value = OrderedJson;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json::Null)
+    fn visit_unit<E>(self) -> Result<OrderedJson, E> {
+        Ok(OrderedJson::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(Json::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<OrderedJson, E> {
+        Ok(OrderedJson::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json::Whole(value))
+    fn visit_i64<E>(self, value: i64) -> Result<OrderedJson, E> {
+        Ok(OrderedJson::Integer(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(i64::try_from(value).map_or(Json::Double(value as f64), Json::Whole))
+    fn visit_u64<E>(self, value: u64) -> Result<OrderedJson, E> {
+        Ok(i64::try_from(value).map_or(OrderedJson::Float(value as f64), OrderedJson::Integer))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(Json::Double(value))
+    fn visit_f64<E>(self, value: f64) -> Result<OrderedJson, E> {
+        Ok(OrderedJson::Float(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<OrderedJson, E> {
+        Ok(OrderedJson::Text(value.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<OrderedJson, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             list.push(item);
         }
-        Ok(Json::List(list))
+        Ok(OrderedJson::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
-        let mut fields: Vec<(String, Json)> = Vec::new();
-        while let Some((key, value)) = entries.next_entry::<String, Json>()? {
-            // Of two equal keys the last counts, at the place of the first.
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<OrderedJson, A::Error> {
+        let mut fields: Vec<(String, OrderedJson)> = Vec::new();
+        while let Some((key, value)) = entries.next_entry::<String, OrderedJson>()? {
+            // A duplicate key replaces the value and keeps the first position.
             match fields.iter_mut().find(|(known, _)| *known == key) {
                 Some(known) => known.1 = value,
                 None => fields.push((key, value)),
             }
         }
-        Ok(Json::Object(fields))
+        Ok(OrderedJson::Object(fields))
     }
 }

@@ -1,9 +1,9 @@
-//! Plays conformance scenarios: small worlds in JSON, with agents whose models are scripted, tools with a
-//! described behaviour, and a person's decisions. `conformance/` holds them and what the reference SDK made of
-//! them; everything here goes through the public interface of Windlass.
+//! Plays conformance scenarios: JSON files with scripted models, tools of a described behaviour, and a person's
+//! decisions. `conformance/` holds the scenarios and the outcomes of the reference SDK. This crate uses only
+//! the public API of Windlass.
 
 pub mod compare;
-mod guard;
+mod guardrails;
 pub mod json;
 mod mcp;
 pub mod play;

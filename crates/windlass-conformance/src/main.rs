@@ -1,15 +1,15 @@
-//! Prints the outcome of each scenario, one a line.
+//! Prints the outcome of each scenario, one per line.
 
 use std::error::Error;
 use std::process::ExitCode;
 
-use windlass_conformance::json::Json;
-use windlass_conformance::play::play_alone;
+use windlass_conformance::json::OrderedJson;
+use windlass_conformance::play::play_on_own_runtime;
 
 fn main() -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for path in std::env::args().skip(1) {
-        match outcome(&path) {
+        match play_file(&path) {
             Ok(outcome) => println!("{outcome}"),
             Err(error) => {
                 eprintln!("{path}: {}", with_causes(&*error));
@@ -20,9 +20,9 @@ fn main() -> ExitCode {
     status
 }
 
-fn outcome(path: &str) -> Result<String, Box<dyn Error>> {
-    let scenario: Json = serde_json::from_str(&std::fs::read_to_string(path)?)?;
-    Ok(play_alone(&scenario)?.to_string())
+fn play_file(path: &str) -> Result<String, Box<dyn Error>> {
+    let scenario: OrderedJson = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+    Ok(play_on_own_runtime(&scenario)?.to_string())
 }
 
 fn with_causes(error: &dyn Error) -> String {

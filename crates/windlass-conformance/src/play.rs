@@ -1,134 +1,157 @@
-//! Plays a scenario and says what came of it.
+//! Plays a scenario and reports its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use windlass::agent::Agent;
-use windlass::core::{CallId, Decision, Item, Part, Pending, Produced, Reach, Run};
-use windlass::model::item_line;
-use windlass::run::{MissingTool, RunBuilder, RunRecord};
+use windlass::core::{
+    decision::{Decision, DecisionScope, PendingCall},
+    id::CallId,
+    item::Item,
+    run::{Run, RunItem, RunItemKind},
+};
+use windlass::model::describe_item;
+use windlass::run::{OnUnknownTool, RunBuilder, RunRecord};
 use windlass::{
-    DecideError, EventKind, Failure, Outcome, Paused, RestoreError, RunError, Session, StoreError,
+    core::failure::RunFailure,
+    error::{DecisionError, RestoreError, RunError, StoreError},
+    event::RunEventKind,
+    run::{PausedRun, RunResult},
+    session::Session,
 };
 
-use crate::guard::log_hook;
-use crate::json::{Json, Style};
-use crate::mcp::Served;
-use crate::world::{Cast, World};
+use crate::guardrails::log_hook;
+use crate::json::{JsonStyle, OrderedJson};
+use crate::mcp::ScenarioServers;
+use crate::world::{ScenarioAgents, ScenarioWorld};
 
-/// Why a scenario cannot be played to its end. None of this is an outcome.
+/// The reason why a scenario cannot be played. A failed run is an outcome and not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlayError {
-    /// Its runtime could not be built, or its MCP servers could not be served.
-    #[error("the world could not be built")]
+    /// The runtime could not be built, or the MCP servers could not be started.
+    #[error("the runtime or the MCP servers could not be started")]
     Runtime(#[from] std::io::Error),
-    /// It names an agent that it does not have.
-    #[error("there is no agent `{0}`")]
-    NoAgent(String),
+    /// The scenario names an unknown agent.
+    #[error("unknown agent `{0}`")]
+    UnknownAgent(String),
     /// A paused run could not be read back.
     #[error("a paused run could not be read back")]
     Restore(#[from] RestoreError),
     /// A decision was refused.
     #[error("a decision was refused")]
-    Decide(#[from] DecideError),
+    Decide(#[from] DecisionError),
     /// The session could not be read.
     #[error("the session could not be read")]
     Session(#[from] StoreError),
 }
 
-/// Plays a scenario on a runtime of its own. It has one thread, so that bodies begin in the order in which they
-/// are started, as the reference's do.
-pub fn play_alone(scenario: &Json) -> Result<Value, PlayError> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(play(scenario))
+/// Plays a scenario on its own runtime. The runtime has one thread, so that bodies start in order, as in the
+/// reference.
+///
+/// # Errors
+/// Returns an error if the scenario cannot be played.
+pub fn play_on_own_runtime(scenario: &OrderedJson) -> Result<Value, PlayError> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(play_scenario(scenario))
 }
 
-/// Plays a scenario, and says what came of it.
-pub async fn play(scenario: &Json) -> Result<Value, PlayError> {
-    let nothing = Json::Null;
-    let name = scenario.text_of("name").unwrap_or_default();
+/// Plays a scenario and returns its outcome.
+///
+/// # Errors
+/// Returns an error if the scenario cannot be played.
+pub async fn play_scenario(scenario: &OrderedJson) -> Result<Value, PlayError> {
+    let nothing = OrderedJson::Null;
+    let name = scenario.text_field("name").unwrap_or_default();
     let run = scenario.get("run").unwrap_or(&nothing);
-    let world = Arc::new(World::new(scenario.get("context").unwrap_or(&nothing)));
-    let served = Served::new(scenario, &world).await?;
-    let mut player = Player {
-        cast: Cast::new(scenario, served),
+    let world = Arc::new(ScenarioWorld::new(scenario.get("context").unwrap_or(&nothing)));
+    let served = ScenarioServers::new(scenario, &world).await?;
+    let mut player = ScenarioPlayer {
+        scenario_agents: ScenarioAgents::new(scenario, served),
         world,
-        start: scenario.text_of("start").unwrap_or_default().to_owned(),
-        run: run.clone(),
-        session: run.switch("session", false).then(|| Session::in_memory("scenario")),
-        rounds: Vec::new(),
+        start_agent: scenario.text_field("start").unwrap_or_default().to_owned(),
+        run_spec: run.clone(),
+        session: run.bool_field("session", false).then(|| Session::in_memory("scenario")),
+        approval_rounds: Vec::new(),
         events: Vec::new(),
-        listed: Vec::new(),
-        forgetful: None,
+        listed_approvals: Vec::new(),
+        relisting_turn: None,
     };
     let inputs: Vec<String> = match scenario.get("input") {
-        Some(Json::List(texts)) => texts.iter().filter_map(Json::text).map(str::to_owned).collect(),
-        input => vec![input.and_then(Json::text).unwrap_or_default().to_owned()],
+        Some(OrderedJson::List(texts)) => {
+            texts.iter().filter_map(OrderedJson::as_text).map(str::to_owned).collect()
+        }
+        input => vec![input.and_then(OrderedJson::as_text).unwrap_or_default().to_owned()],
     };
-    let decisions = scenario.get("decisions").unwrap_or(&nothing).list();
-    let ended = match player.all(inputs, decisions).await {
+    let decisions = scenario.get("decisions").unwrap_or(&nothing).list_items();
+    let ended = match player.run_all(inputs, decisions).await {
         Ok(outcome) => Ok(outcome),
-        Err(Stopped::Failed(error)) => Err(error),
-        Err(Stopped::Broken(error)) => return Err(error),
+        Err(PlayStop::RunFailed(error)) => Err(error),
+        Err(PlayStop::Unplayable(error)) => return Err(error),
     };
-    tokio::time::sleep(Duration::from_millis(scenario.count_of("settle_ms").unwrap_or(20))).await;
-    player.cast.served.close().await;
-    player.report(name, ended).await
+    tokio::time::sleep(Duration::from_millis(scenario.count_field("settle_ms").unwrap_or(20))).await;
+    player.scenario_agents.servers.close().await;
+    player.build_report(name, ended).await
 }
 
-/// Why no more runs follow.
-enum Stopped {
+/// The reason why no further runs follow.
+enum PlayStop {
     /// A run failed, which is an outcome.
-    Failed(RunError),
+    RunFailed(RunError),
     /// The scenario cannot be played.
-    Broken(PlayError),
+    Unplayable(PlayError),
 }
 
-impl From<RunError> for Stopped {
+impl From<RunError> for PlayStop {
     fn from(error: RunError) -> Self {
-        Self::Failed(error)
+        Self::RunFailed(error)
     }
 }
 
-impl From<PlayError> for Stopped {
+impl From<PlayError> for PlayStop {
     fn from(error: PlayError) -> Self {
-        Self::Broken(error)
+        Self::Unplayable(error)
     }
 }
 
-struct Player {
-    cast: Cast,
-    world: Arc<World>,
-    start: String,
-    run: Json,
+/// The state of a scenario while it is played.
+struct ScenarioPlayer {
+    scenario_agents: ScenarioAgents,
+    world: Arc<ScenarioWorld>,
+    start_agent: String,
+    run_spec: OrderedJson,
     session: Option<Session>,
-    rounds: Vec<Value>,
+    approval_rounds: Vec<Value>,
     events: Vec<String>,
-    /// Approvals that the reference lists beside those of the run's own calls.
-    listed: Vec<Pending>,
-    /// The turn in which the reference forgets which of them it has listed.
-    forgetful: Option<u32>,
+    /// Approvals that the reference lists in addition to those of the run's own calls.
+    listed_approvals: Vec<PendingCall>,
+    /// Turn in which the reference lists known approvals again.
+    relisting_turn: Option<u32>,
 }
 
-impl Player {
-    /// One run for each input, with the decisions as they come.
-    async fn all(&mut self, inputs: Vec<String>, decisions: &[Json]) -> Result<Option<Outcome>, Stopped> {
+impl ScenarioPlayer {
+    /// Plays one run per input, and applies the decisions in order.
+    async fn run_all(
+        &mut self,
+        inputs: Vec<String>,
+        decisions: &[OrderedJson],
+    ) -> Result<Option<RunResult>, PlayStop> {
         let mut decisions = decisions.iter();
         let mut last = None;
         for input in inputs {
-            let agent = self.cast.agents.get(&self.start).cloned();
-            let agent = agent.ok_or_else(|| PlayError::NoAgent(self.start.clone()))?;
-            self.listed.clear();
-            self.forgetful = None;
-            let mut outcome = self.once(agent.run_with(input.as_str(), self.world.clone())).await?;
+            let agent = self.scenario_agents.agents.get(&self.start_agent).cloned();
+            let agent = agent.ok_or_else(|| PlayError::UnknownAgent(self.start_agent.clone()))?;
+            self.listed_approvals.clear();
+            self.relisting_turn = None;
+            let mut outcome =
+                self.run_once(agent.run_with_context(input.as_str(), self.world.clone())).await?;
             loop {
                 outcome = match outcome {
-                    Outcome::Paused(paused) => {
+                    RunResult::Paused(paused) => {
                         let Some(decision) = decisions.next() else {
-                            break last = Some(Outcome::Paused(paused));
+                            break last = Some(RunResult::Paused(paused));
                         };
-                        self.go_on(&agent, paused, decision).await?
+                        self.resume_paused(&agent, paused, decision).await?
                     }
                     outcome => break last = Some(outcome),
                 };
@@ -137,72 +160,83 @@ impl Player {
         Ok(last)
     }
 
-    /// Goes on with a paused run.
-    async fn go_on(
+    /// Resumes a paused run.
+    async fn resume_paused(
         &mut self,
-        agent: &Agent<World>,
-        paused: Paused,
-        decision: &Json,
-    ) -> Result<Outcome, Stopped> {
-        self.rounds.push(paused.pending().iter().map(show_pending).collect());
+        agent: &Agent<ScenarioWorld>,
+        paused: PausedRun,
+        decision: &OrderedJson,
+    ) -> Result<RunResult, PlayStop> {
+        self.approval_rounds.push(paused.pending_calls().iter().map(show_pending).collect());
         let before = paused.record().clone();
-        let paused = self.decided(paused, decision)?;
-        let resumed = self.once(agent.resume_with(paused, self.world.clone())).await?;
-        if let Outcome::Paused(paused) = &resumed {
-            self.list(before.state(), &before.approvals().collect::<Vec<_>>(), paused.pending());
+        let paused = self.with_decisions(paused, decision)?;
+        let resumed = self.run_once(agent.resume_with_context(paused, self.world.clone())).await?;
+        if let RunResult::Paused(paused) = &resumed {
+            self.note_listed_approvals(
+                before.state(),
+                &before.approval_calls().collect::<Vec<_>>(),
+                paused.pending_calls(),
+            );
         }
         Ok(resumed)
     }
 
-    /// When a run that was gone on with waits again, the reference lists more than the run's own approvals: those
-    /// inside nested agents too. In a turn in which an agent waited whose own call was not held, it also lists
-    /// each once more whenever the run was turned to text.
-    fn list(&mut self, before: &Run, held: &[&CallId], now: Vec<Pending>) {
-        let (turn, before, open) = (before.turn(), before.pending(), before.unsettled());
-        let outer = |one: &Pending| one.path.within().first().cloned();
+    /// Notes the approvals that the reference lists when a resumed run pauses again. The reference also lists
+    /// the approvals inside nested agents. In a turn in which a nested agent waited and its own call was not
+    /// held, it lists each approval again after every serialisation of the run.
+    fn note_listed_approvals(&mut self, before: &Run, held: &[&CallId], now: Vec<PendingCall>) {
+        let (turn, before, open) = (before.turn(), before.pending_calls(), before.unsettled_calls());
+        let outer = |one: &PendingCall| one.path.parent_calls().first().cloned();
         if before.iter().filter_map(outer).any(|outer| !held.contains(&&outer)) {
-            self.forgetful = Some(turn);
+            self.relisting_turn = Some(turn);
         }
-        let forgets = self.run.switch("serialise", true) && self.forgetful == Some(turn);
+        let forgets = self.run_spec.bool_field("serialise", true) && self.relisting_turn == Some(turn);
         for one in now {
-            let is_in = |list: &[Pending]| list.iter().any(|known| known.path == one.path);
+            let is_in = |list: &[PendingCall]| list.iter().any(|known| known.path == one.path);
             let is_listed = match outer(&one) {
-                Some(outer) => open.contains(&outer) && (forgets || !is_in(&self.listed)),
+                Some(outer) => open.contains(&outer) && (forgets || !is_in(&self.listed_approvals)),
                 None => forgets && is_in(&before),
             };
             if is_listed {
-                self.listed.push(one);
+                self.listed_approvals.push(one);
             }
         }
     }
 
-    /// The run with a person's decisions, as another process would find it.
-    fn decided(&self, paused: Paused, decision: &Json) -> Result<Paused, PlayError> {
-        let paused =
-            if self.run.switch("serialise", true) { Paused::from_text(&paused.to_text())? } else { paused };
-        Ok(decide(paused, decision)?)
+    /// Applies a person's decisions to the run, after a round trip through its text.
+    fn with_decisions(&self, paused: PausedRun, decision: &OrderedJson) -> Result<PausedRun, PlayError> {
+        let paused = if self.run_spec.bool_field("serialise", true) {
+            PausedRun::from_text(&paused.to_text())?
+        } else {
+            paused
+        };
+        Ok(apply_decisions(paused, decision)?)
     }
 
-    async fn once(&mut self, run: RunBuilder<World>) -> Result<Outcome, RunError> {
-        let mut run = run.hook(log_hook()).agents(self.cast.agents.values().cloned());
-        run = run.max_turns(u32::try_from(self.run.count_of("max_turns").unwrap_or(10)).unwrap_or(u32::MAX));
-        if let Some(limit) = self.run.count_of("concurrency") {
-            run = run.concurrency(usize::try_from(limit).unwrap_or(usize::MAX));
+    async fn run_once(&mut self, run: RunBuilder<ScenarioWorld>) -> Result<RunResult, RunError> {
+        let mut run = run.hook(log_hook()).known_agents(self.scenario_agents.agents.values().cloned());
+        run = run.max_turns(
+            u32::try_from(self.run_spec.count_field("max_turns").unwrap_or(10)).unwrap_or(u32::MAX),
+        );
+        if let Some(limit) = self.run_spec.count_field("concurrency") {
+            run = run.max_concurrent_calls(usize::try_from(limit).unwrap_or(usize::MAX));
         }
-        run = run.missing_tool(match self.run.text_of("tool_not_found") {
-            Some("return_error_to_model") => MissingTool::say(|name, _| format!("Tool '{name}' not found.")),
-            _ => MissingTool::Fail,
+        run = run.on_unknown_tool(match self.run_spec.text_field("tool_not_found") {
+            Some("return_error_to_model") => {
+                OnUnknownTool::custom_message(|name, _| format!("Tool '{name}' not found."))
+            }
+            _ => OnUnknownTool::FailRun,
         });
-        if self.run.switch("pre_approval_guardrails", false) {
-            run = run.early_guardrails();
+        if self.run_spec.bool_field("pre_approval_guardrails", false) {
+            run = run.pre_approval_guardrails();
         }
         if let Some(session) = &self.session {
             run = run.session(session);
         }
-        if self.run.switch("stream", false) { self.streamed(run).await } else { run.await }
+        if self.run_spec.bool_field("stream", false) { self.run_streamed(run).await } else { run.await }
     }
 
-    async fn streamed(&mut self, run: RunBuilder<World>) -> Result<Outcome, RunError> {
+    async fn run_streamed(&mut self, run: RunBuilder<ScenarioWorld>) -> Result<RunResult, RunError> {
         let mut stream = run.stream();
         let mut seen = Vec::new();
         let mut is_cancelled = false;
@@ -212,22 +246,26 @@ impl Player {
             }
             let Some(name) = event_name(&event.kind) else { continue };
             seen.push(name.clone());
-            if self.run.text_of("cancel_on") == Some(&name) {
-                match self.run.text_of("cancel_mode") {
+            if self.run_spec.text_field("cancel_on") == Some(&name) {
+                match self.run_spec.text_field("cancel_mode") {
                     Some("immediate") => {
-                        stream.cancel().now();
+                        stream.cancel_handle().cancel();
                         is_cancelled = true;
                     }
-                    _ => stream.cancel().after_turn(),
+                    _ => stream.cancel_handle().cancel_after_turn(),
                 }
             }
         }
-        let outcome = stream.outcome().await?;
+        let outcome = stream.result().await?;
         self.events.extend(seen);
         Ok(outcome)
     }
 
-    async fn report(self, name: &str, ended: Result<Option<Outcome>, RunError>) -> Result<Value, PlayError> {
+    async fn build_report(
+        self,
+        name: &str,
+        ended: Result<Option<RunResult>, RunError>,
+    ) -> Result<Value, PlayError> {
         let mut report = Map::new();
         report.insert("name".into(), name.into());
         match &ended {
@@ -241,12 +279,12 @@ impl Player {
                 report.insert("error".into(), json!({ "kind": kind, "message": error.to_string() }));
             }
         }
-        report.insert("rounds".into(), self.rounds.into());
-        if self.run.switch("stream", false) {
+        report.insert("rounds".into(), self.approval_rounds.into());
+        if self.run_spec.bool_field("stream", false) {
             report.insert("events".into(), self.events.into());
         }
         let mut calls = Vec::new();
-        for (agent, model) in &self.cast.models {
+        for (agent, model) in &self.scenario_agents.models {
             for request in model.requests() {
                 calls.push(json!({
                     "agent": agent,
@@ -259,25 +297,28 @@ impl Player {
         }
         report.insert("model_calls".into(), calls.into());
         {
-            let state = self.world.state();
+            let state = self.world.lock_state();
             report.insert("log".into(), state.log.clone().into());
-            report.insert("peak_concurrency".into(), state.peak.into());
-            report.insert("context".into(), Json::Object(state.context.clone()).to_value());
+            report.insert("peak_concurrency".into(), state.peak_concurrency.into());
+            report.insert("context".into(), OrderedJson::Object(state.context.clone()).to_value());
         }
         if let Some(session) = &self.session {
             let items = session.items().await?;
-            report.insert("session".into(), items.iter().map(|item| Value::from(item_line(item))).collect());
+            report.insert(
+                "session".into(),
+                items.iter().map(|item| Value::from(describe_item(item))).collect(),
+            );
         }
         Ok(Value::Object(report))
     }
 
-    fn show_outcome(&self, outcome: &Outcome, report: &mut Map<String, Value>) {
+    fn show_outcome(&self, outcome: &RunResult, report: &mut Map<String, Value>) {
         let (status, output, pending) = match outcome {
-            Outcome::Finished(finished) => ("completed", Value::from(finished.output.as_str()), Vec::new()),
-            Outcome::Paused(paused) => {
-                ("interrupted", Value::Null, paused.pending().iter().map(show_pending).collect())
+            RunResult::Finished(finished) => ("completed", Value::from(finished.output.as_str()), Vec::new()),
+            RunResult::Paused(paused) => {
+                ("interrupted", Value::Null, paused.pending_calls().iter().map(show_pending).collect())
             }
-            // The reference has no word for a run that was stopped.
+            // The reference has no status for a cancelled run.
             _ => ("completed", Value::Null, Vec::new()),
         };
         let record = outcome.record();
@@ -287,58 +328,62 @@ impl Player {
         report.insert("last_agent".into(), record.last_agent().as_str().into());
         report.insert("items".into(), self.show_items(record).into());
         let usage = record.usage();
-        // The reference counts answered requests only; failed ones are in `unknown` here.
-        let requests = usage.requests - usage.unknown;
+        // The reference counts only answered requests; `unknown` contains the failed ones.
+        let requests = usage.requests - usage.unknown_requests;
         report.insert("usage".into(), json!({ "requests": requests, "total_tokens": usage.total_tokens() }));
     }
 
     fn show_items(&self, record: &RunRecord) -> Vec<Value> {
-        let state = self.world.state();
+        let state = self.world.lock_state();
         let mut shown: Vec<Value> = Vec::new();
-        for produced in record.items() {
+        for produced in record.run_items() {
             let mut item = show_item(&produced);
-            if let (Part::Output, Some(id)) = (produced.part, item["id"].as_str().map(str::to_owned))
+            if let (RunItemKind::CallOutput, Some(id)) =
+                (produced.kind, item["id"].as_str().map(str::to_owned))
                 && let Some((text, value)) = state.values.get(&id)
                 && item["output"] == text.as_str()
             {
-                item["output"] = value.write(Style::Spaced).into();
+                item["output"] = value.format_as(JsonStyle::SpacedAscii).into();
             }
             shown.push(item);
         }
         let agent_of = |call: &str| {
-            record.items().into_iter().find_map(|produced| match &*produced.item {
+            record.run_items().into_iter().find_map(|produced| match &*produced.item {
                 Item::Call(made) if made.id == *call => Some((made.name.clone(), produced.agent.to_string())),
                 _ => None,
             })
         };
-        for call in record.approvals() {
+        for call in record.approval_calls() {
             let (name, agent) = agent_of(call.as_str()).unwrap_or_default();
             shown.push(json!({ "type": "approval", "name": name, "id": call.as_str(), "agent": agent }));
         }
-        shown.extend(self.listed.iter().map(show_pending));
+        shown.extend(self.listed_approvals.iter().map(show_pending));
         shown
     }
 }
 
-fn decide(mut paused: Paused, decision: &Json) -> Result<Paused, DecideError> {
-    let nothing = Json::Null;
+fn apply_decisions(mut paused: PausedRun, decision: &OrderedJson) -> Result<PausedRun, DecisionError> {
+    let nothing = OrderedJson::Null;
     let listed = |key: &str, id: &str| {
-        decision.get(key).unwrap_or(&nothing).list().iter().any(|listed| listed.text() == Some(id))
+        decision.get(key).unwrap_or(&nothing).list_items().iter().any(|listed| listed.as_text() == Some(id))
     };
-    // Decisions about one call come before those that cover others too.
-    for reach in [Reach::Call, Reach::Always] {
-        for pending in paused.pending() {
+    // Decisions about one call are applied before standing decisions.
+    for reach in [DecisionScope::ThisCall, DecisionScope::ToolForRun] {
+        for pending in paused.pending_calls() {
             let id = pending.call().as_str();
             let rejected = decision.get("reject").and_then(|reject| reject.get(id));
             let decided = if listed("approve", id) {
-                Some((Decision::Approve, Reach::Call))
+                Some((Decision::Approve, DecisionScope::ThisCall))
             } else if listed("always", id) {
-                Some((Decision::Approve, Reach::Always))
+                Some((Decision::Approve, DecisionScope::ToolForRun))
             } else if listed("never", id) {
-                Some((Decision::Reject { message: None }, Reach::Always))
+                Some((Decision::Reject { message: None }, DecisionScope::ToolForRun))
             } else {
                 rejected.map(|message| {
-                    (Decision::Reject { message: message.text().map(str::to_owned) }, Reach::Call)
+                    (
+                        Decision::Reject { message: message.as_text().map(str::to_owned) },
+                        DecisionScope::ThisCall,
+                    )
                 })
             };
             if let Some((decision, how_far)) = decided.filter(|(_, how_far)| *how_far == reach) {
@@ -349,22 +394,22 @@ fn decide(mut paused: Paused, decision: &Json) -> Result<Paused, DecideError> {
     Ok(paused)
 }
 
-fn event_name(kind: &EventKind) -> Option<String> {
+fn event_name(kind: &RunEventKind) -> Option<String> {
     match kind {
-        EventKind::Agent { agent } => Some(format!("agent {agent}")),
-        EventKind::Item(produced) => match (produced.part, &*produced.item) {
-            (Part::Call, _) => Some("tool_called".into()),
-            (Part::HandoffCall, _) => Some("handoff_requested".into()),
-            (Part::Output, _) => Some("tool_output".into()),
-            (Part::Handoff, _) => Some("handoff_occured".into()),
-            (Part::Said, Item::Message(_)) => Some("message_output_created".into()),
-            (Part::Said, _) => None,
+        RunEventKind::AgentUpdated { agent } => Some(format!("agent {agent}")),
+        RunEventKind::Item(produced) => match (produced.kind, &*produced.item) {
+            (RunItemKind::ToolCall, _) => Some("tool_called".into()),
+            (RunItemKind::HandoffCall, _) => Some("handoff_requested".into()),
+            (RunItemKind::CallOutput, _) => Some("tool_output".into()),
+            (RunItemKind::HandoffOutput, _) => Some("handoff_occured".into()),
+            (RunItemKind::ModelOutput, Item::Message(_)) => Some("message_output_created".into()),
+            (RunItemKind::ModelOutput, _) => None,
         },
         _ => None,
     }
 }
 
-fn show_pending(pending: &Pending) -> Value {
+fn show_pending(pending: &PendingCall) -> Value {
     json!({
         "type": "approval",
         "name": pending.tool.name(),
@@ -373,11 +418,11 @@ fn show_pending(pending: &Pending) -> Value {
     })
 }
 
-fn show_item(produced: &Produced) -> Value {
+fn show_item(produced: &RunItem) -> Value {
     let agent = produced.agent.as_str();
-    match (&*produced.item, produced.part) {
+    match (&*produced.item, produced.kind) {
         (Item::Message(message), _) => json!({ "type": "message", "text": message.text(), "agent": agent }),
-        (Item::Call(call), Part::HandoffCall) => {
+        (Item::Call(call), RunItemKind::HandoffCall) => {
             json!({ "type": "handoff_call", "name": call.name, "id": call.id.as_str(), "agent": agent })
         }
         (Item::Call(call), _) => {
@@ -393,18 +438,18 @@ fn show_item(produced: &Produced) -> Value {
     }
 }
 
-fn error_kind(failure: &Failure) -> &'static str {
+fn error_kind(failure: &RunFailure) -> &'static str {
     match failure {
-        Failure::TurnsExhausted { .. } | Failure::LoopDetected { .. } => "MaxTurnsExceeded",
-        Failure::Misbehaviour(_) | Failure::InvalidArguments { .. } | Failure::InvalidOutput { .. } => {
-            "ModelBehaviorError"
-        }
-        Failure::ToolTimeout { .. } => "ToolTimeoutError",
-        Failure::ToolInputGuardrail { .. } => "ToolInputGuardrailTripwireTriggered",
-        Failure::ToolOutputGuardrail { .. } => "ToolOutputGuardrailTripwireTriggered",
-        Failure::InputGuardrail { .. } => "InputGuardrailTripwireTriggered",
-        Failure::OutputGuardrail { .. } => "OutputGuardrailTripwireTriggered",
-        Failure::Model { .. } | Failure::GuardrailFailed { .. } => "Boom",
+        RunFailure::MaxTurnsExceeded { .. } | RunFailure::LoopDetected { .. } => "MaxTurnsExceeded",
+        RunFailure::ModelProtocolError(_)
+        | RunFailure::InvalidArguments { .. }
+        | RunFailure::InvalidOutput { .. } => "ModelBehaviorError",
+        RunFailure::ToolTimeout { .. } => "ToolTimeoutError",
+        RunFailure::ToolInputGuardrailTripped { .. } => "ToolInputGuardrailTripwireTriggered",
+        RunFailure::ToolOutputGuardrailTripped { .. } => "ToolOutputGuardrailTripwireTriggered",
+        RunFailure::InputGuardrailTripped { .. } => "InputGuardrailTripwireTriggered",
+        RunFailure::OutputGuardrailTripped { .. } => "OutputGuardrailTripwireTriggered",
+        RunFailure::ModelRequestFailed { .. } | RunFailure::GuardrailFailed { .. } => "Boom",
         _ => "UserError",
     }
 }

@@ -1,4 +1,4 @@
-//! Decisions: what a person, or a policy in their place, says about a call.
+//! Decisions about tool calls, made by a person or by a policy on a person's behalf.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,160 +8,162 @@ use crate::id::{AgentName, CallId, CallPath, Timestamp};
 use crate::item::OutputContent;
 use crate::tool::ToolKey;
 
-/// What is said about a call that waits.
+/// A decision about a call that is held.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// It may run.
+    /// Approves the call with the model's arguments.
     Approve,
-    /// It may run with these arguments instead.
+    /// Approves the call with edited arguments.
     ApproveEdited {
-        /// The arguments, canonical.
+        /// The edited arguments as canonical JSON.
         arguments: String,
     },
-    /// It may not run, and the model is told this.
+    /// Rejects the call; the model receives the message as the call's output.
     Reject {
-        /// What the model is told; without it, a standard text.
+        /// The message for the model; a standard text if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<String>,
     },
-    /// Of a call in doubt: it happened, with this result.
-    Happened {
-        /// The result.
+    /// Resolves a call in doubt: it was executed and had this result.
+    ConfirmExecuted {
+        /// The result of the execution.
         output: OutputContent,
     },
-    /// Of a call in doubt: it did not happen; run it.
-    DidNotHappen,
-    /// Of a call in doubt: nobody knows; tell the model so.
-    Unknown,
-    /// Of a call that asks: the answer. Its body runs again, and finds it.
+    /// Resolves a call in doubt: it was not executed; the driver executes it again.
+    ConfirmNotExecuted,
+    /// Resolves a call in doubt: nobody knows whether it was executed; the model is told so.
+    OutcomeUnknown,
+    /// Answers the question that the call's body asked. The body runs again and receives the answer.
     Answer {
         /// The answer.
         value: Value,
     },
 }
 
-/// How far a decision reaches.
+/// The set of calls that a decision covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
-    /// This call alone.
+pub enum DecisionScope {
+    /// Only the call that the decision names.
     #[default]
-    Call,
-    /// Every call of this tool by this agent, in this run. An approval leaves out those that are to be decided
-    /// about each time.
-    Always,
+    ThisCall,
+    /// All calls of this tool by this agent in this run. An approval does not cover calls that require approval
+    /// every time.
+    ToolForRun,
 }
 
-/// Why a call waits for a person.
+/// The reason why a call is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HoldReason {
-    /// The tool asks for approval.
+    /// The tool's approval policy requires a decision.
     Approval,
-    /// It had started when a process ended, and nobody knows whether it took effect.
+    /// The process ended after the call had started, and it is unknown whether the call took effect.
     InDoubt,
-    /// Its body needs to know something before it can go on.
-    Question(Question),
+    /// The call's body asks a person a question.
+    Question(PersonQuestion),
 }
 
-/// What the body of a call asks a person.
+/// A question that a call's body asks a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
-    /// The question, in words.
+pub struct PersonQuestion {
+    /// The text of the question.
     pub text: String,
-    /// The JSON Schema that an answer must fit; any answer does where there is none.
+    /// JSON Schema that the answer must satisfy; any answer is accepted if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
 }
 
-impl Question {
-    /// A question in words alone.
+impl PersonQuestion {
+    /// Creates a question without an answer schema.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), schema: None }
     }
 
-    /// Says what an answer must look like.
+    /// Sets the JSON Schema that the answer must satisfy.
     #[must_use]
-    pub fn schema(mut self, schema: Value) -> Self {
+    pub fn with_schema(mut self, schema: Value) -> Self {
         self.schema = Some(schema);
         self
     }
 }
 
-/// A question and its answer.
+/// A question and the person's answer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// What was asked.
-    pub question: Question,
-    /// What was answered.
+pub struct AnsweredQuestion {
+    /// The question.
+    pub question: PersonQuestion,
+    /// The answer.
     pub answer: Value,
 }
 
-/// A call that waits for a person, as it is shown to one.
+/// A call that is held for a person, with everything an approver is shown.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pending {
-    /// Where it stands among nested agents.
+pub struct PendingCall {
+    /// The call's path through nested agents.
     pub path: CallPath,
-    /// The agent that made it.
+    /// The agent that made the call.
     pub agent: AgentName,
     /// The tool's identity.
     pub tool: ToolKey,
-    /// The arguments: as the model wrote them or, of a call in doubt, as a person had changed them.
+    /// The arguments as the model wrote them or, for a call in doubt, as a person edited them.
     pub arguments: String,
-    /// Why it waits.
+    /// The reason why the call is held.
     pub reason: HoldReason,
-    /// How often it had started when it was held: none for an approval. A call may be asked about more than
-    /// once, and each question has its own number.
+    /// Number of times the call had started when it was held; 0 for an approval. A call can be held more than
+    /// once, and the attempt tells the holds apart.
     pub attempt: u32,
-    /// What a decision will be bound to.
+    /// The digest that a decision must carry.
     pub digest: Digest,
-    /// When the wait ends by itself, with a rejection.
-    pub expires: Option<Timestamp>,
-    /// How far an approval of it may reach: not beyond the call where a person is to decide about each.
-    pub reach: Reach,
+    /// Time at which the hold expires and the call is rejected; never if absent.
+    pub expires_at: Option<Timestamp>,
+    /// The widest scope that an approval of this call may have: [`DecisionScope::ThisCall`] if the tool
+    /// requires approval every time.
+    pub max_approval_scope: DecisionScope,
 }
 
-impl Pending {
-    /// The call's own id.
+impl PendingCall {
+    /// Returns the call's id.
     pub fn call(&self) -> &CallId {
         self.path.call()
     }
 
-    /// Whether the wait has ended by itself.
-    pub fn is_over(&self, now: Timestamp) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
+    /// Returns true if the hold has expired at time `now`.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|expires| expires <= now)
     }
 
-    /// The arguments as a value; `null` where they are not JSON.
-    pub fn value(&self) -> Value {
+    /// Returns the arguments as a JSON value, or `null` if they are not valid JSON.
+    pub fn arguments_value(&self) -> Value {
         serde_json::from_str(&self.arguments).unwrap_or_default()
     }
 }
 
-/// A decision that covers later calls too.
+/// A decision that also covers later calls of the same tool by the same agent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
-    /// The calls that lead to the run in which it stands; empty for the run that was asked.
-    pub within: Vec<CallId>,
-    /// The agent whose calls it covers.
+pub struct StandingDecision {
+    /// The calls that lead to the nested run in which the decision applies, outermost first; empty for the run
+    /// that was queried.
+    pub parent_calls: Vec<CallId>,
+    /// The agent whose calls the decision covers.
     pub agent: AgentName,
-    /// The tool.
+    /// The tool whose calls the decision covers.
     pub tool: ToolKey,
-    /// What was said.
+    /// The verdict.
     pub verdict: StandingVerdict,
 }
 
-/// What a standing decision says.
+/// The verdict of a standing decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandingVerdict {
-    /// Calls may run.
+    /// Calls are approved.
     Approve,
-    /// Calls may not run.
+    /// Calls are rejected.
     Reject {
-        /// What the model is told.
+        /// The message for the model; a standard text if absent.
         message: Option<String>,
     },
 }

@@ -1,142 +1,142 @@
-//! Why a run ended with an error, in a form that can be stored.
+//! The serialisable reason why a run failed.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::CallId;
-use crate::plan::Misbehaviour;
+use crate::plan::ModelProtocolError;
 
-/// Why a run ended with an error.
+/// The reason why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Failure {
-    /// It took all its turns.
+pub enum RunFailure {
+    /// The run used its maximum number of turns.
     #[error("the run used all of its {max_turns} turns without a final answer")]
-    TurnsExhausted {
-        /// How many it had.
+    MaxTurnsExceeded {
+        /// The maximum number of turns.
         max_turns: u32,
     },
-    /// The model made the same calls again and again.
-    #[error("the model made the same calls {times} times in a row")]
+    /// The model made the same calls repeatedly.
+    #[error("the model made the same calls {repetitions} times in a row")]
     LoopDetected {
-        /// How often.
-        times: u32,
+        /// Number of identical consecutive turns.
+        repetitions: u32,
     },
-    /// The model did what no tool can answer.
+    /// The model's response violated the tool-call protocol.
     #[error("{0}")]
-    Misbehaviour(Misbehaviour),
-    /// The model could not be reached, or failed.
+    ModelProtocolError(ModelProtocolError),
+    /// The model request failed, and was not retried or exhausted its retries.
     #[error("the model failed: {message}")]
-    Model {
-        /// Its words.
+    ModelRequestFailed {
+        /// The provider's or the model's message.
         message: String,
     },
-    /// The model declined to answer.
+    /// The model refused to answer.
     #[error("the model refused to answer: {message}")]
-    Refused {
-        /// Its words.
+    ModelRefused {
+        /// The provider's or the model's message.
         message: String,
     },
-    /// The final answer does not fit the agent's output type.
+    /// The final output does not match the agent's output type.
     #[error("the final answer does not fit the output type: {message}")]
     InvalidOutput {
-        /// What does not fit.
+        /// The mismatch.
         message: String,
     },
-    /// A tool failed, and its failures end the run.
+    /// A tool failed, and its failure policy ends the run.
     #[error("tool `{tool}` failed: {message}")]
-    Tool {
-        /// The tool.
+    ToolFailed {
+        /// The tool's name.
         tool: String,
-        /// The call.
+        /// The call's id.
         call: CallId,
-        /// What went wrong.
+        /// The error message.
         message: String,
     },
-    /// A tool's arguments could not be used, and its failures end the run.
+    /// A tool's arguments were invalid, and its failure policy ends the run.
     #[error("the arguments for tool `{tool}` cannot be used: {problems}")]
     InvalidArguments {
-        /// The tool.
+        /// The tool's name.
         tool: String,
-        /// The call.
+        /// The call's id.
         call: CallId,
-        /// Every problem, by path.
+        /// All schema violations, with their paths.
         problems: String,
     },
-    /// A tool took too long, and its timeouts end the run.
+    /// A tool exceeded its timeout, and its failure policy ends the run.
     #[error("tool `{tool}` timed out after {seconds} seconds")]
     ToolTimeout {
-        /// The tool.
+        /// The tool's name.
         tool: String,
-        /// The call.
+        /// The call's id.
         call: CallId,
-        /// How long it had, as text.
+        /// The timeout in seconds, as text.
         seconds: String,
     },
-    /// A call ended the run, and the driver that knew why was gone before it had said so.
+    /// A call ended the run, and the driver stopped before it recorded the specific failure.
     #[error("call `{call}` of tool `{tool}` ended the run: {message}")]
     EndedByCall {
-        /// The tool.
+        /// The tool's name.
         tool: String,
-        /// The call.
+        /// The call's id.
         call: CallId,
-        /// What the call's output says.
+        /// Text of the call's output.
         message: String,
     },
-    /// A guardrail of a tool's input ended the run.
+    /// A guardrail on a tool's input ended the run.
     #[error("guardrail `{guardrail}` stopped the run at the input of tool `{tool}`")]
-    ToolInputGuardrail {
-        /// The guardrail.
+    ToolInputGuardrailTripped {
+        /// The guardrail's name.
         guardrail: String,
-        /// The tool.
+        /// The tool's name.
         tool: String,
-        /// The call.
+        /// The call's id.
         call: CallId,
     },
-    /// A guardrail of a tool's output ended the run.
+    /// A guardrail on a tool's output ended the run.
     #[error("guardrail `{guardrail}` stopped the run at the output of tool `{tool}`")]
-    ToolOutputGuardrail {
-        /// The guardrail.
+    ToolOutputGuardrailTripped {
+        /// The guardrail's name.
         guardrail: String,
-        /// The tool.
+        /// The tool's name.
         tool: String,
-        /// The call.
+        /// The call's id.
         call: CallId,
     },
-    /// A guardrail of the run's input tripped.
+    /// A guardrail on the run's input was triggered.
     #[error("guardrail `{guardrail}` refused the input")]
-    InputGuardrail {
-        /// The guardrail.
+    InputGuardrailTripped {
+        /// The guardrail's name.
         guardrail: String,
     },
-    /// A guardrail of the run's output tripped.
+    /// A guardrail on the run's output was triggered.
     #[error("guardrail `{guardrail}` refused the final output")]
-    OutputGuardrail {
-        /// The guardrail.
+    OutputGuardrailTripped {
+        /// The guardrail's name.
         guardrail: String,
     },
-    /// A guardrail of the run could not do its work, which counts as a refusal.
+    /// A guardrail of the run failed; guardrails fail closed.
     #[error("guardrail `{guardrail}` failed: {message}")]
     GuardrailFailed {
-        /// The guardrail.
+        /// The guardrail's name.
         guardrail: String,
-        /// What went wrong.
+        /// The error message.
         message: String,
     },
-    /// A hook that must not fail did.
+    /// A hook whose failure ends the run failed.
     #[error("hook `{hook}` failed: {message}")]
-    Hook {
-        /// Which hook.
+    HookFailed {
+        /// The hook's name.
         hook: String,
-        /// What went wrong.
+        /// The error message.
         message: String,
     },
-    /// A handoff could not be carried out.
+    /// A handoff failed.
     #[error("the handoff to `{to}` failed: {message}")]
-    Handoff {
-        /// The agent that should have gone on.
+    HandoffFailed {
+        /// The agent that was to take over.
         to: String,
-        /// What went wrong.
+        /// The error message.
         message: String,
     },
 }

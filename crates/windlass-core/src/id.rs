@@ -1,10 +1,11 @@
-//! Ids: newtypes over shared text, cheap to clone, with a stable text form.
+//! Identifiers: newtypes over shared text that are cheap to clone and have a stable text form.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Makes an id: a newtype over shared text, cheap to clone, with a stable text form. For crates that depend on `serde`.
+/// Defines an identifier: a newtype over shared text that is cheap to clone and has a stable text form. The
+/// calling crate must depend on `serde`.
 #[macro_export]
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -14,12 +15,12 @@ macro_rules! text_id {
         pub struct $name(::std::sync::Arc<str>);
 
         impl $name {
-            /// Makes the id from its text form.
+            /// Creates the id from its text form.
             pub fn new(text: impl Into<::std::sync::Arc<str>>) -> Self {
                 Self(text.into())
             }
 
-            /// The text form.
+            /// Returns the text form.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -76,29 +77,30 @@ macro_rules! text_id {
 }
 
 text_id! {
-    /// Names one run.
+    /// The id of a run.
     RunId
 }
 text_id! {
-    /// Names one call: the id that the model gave it.
+    /// The id of a tool call, as assigned by the model.
     CallId
 }
 text_id! {
-    /// Names an agent, uniquely among the agents that a run can reach.
+    /// The name of an agent, unique among the agents that a run can reach.
     AgentName
 }
 text_id! {
-    /// Names a session: a stored history that runs share.
+    /// The id of a session: a stored history that several runs share.
     SessionId
 }
 
-/// Where a call stands among nested agents: the calls that lead to it, outermost first, itself last.
+/// The path of a call through nested agents: the calls that lead to it, outermost first, and the call itself
+/// last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "Vec<CallId>", try_from = "Vec<CallId>")]
 pub struct CallPath(Vec<CallId>);
 
 impl CallPath {
-    /// The path of `call` inside the agents reached by `within`.
+    /// Creates the path of `call` inside the nested agents that the calls `within` lead to.
     pub fn new(within: &[CallId], call: CallId) -> Self {
         let mut path = Vec::with_capacity(within.len() + 1);
         path.extend_from_slice(within);
@@ -106,13 +108,13 @@ impl CallPath {
         Self(path)
     }
 
-    /// The call itself.
+    /// Returns the call itself.
     pub fn call(&self) -> &CallId {
         &self.0[self.0.len() - 1]
     }
 
-    /// The calls that lead to it, outermost first; empty for a call of the outermost run.
-    pub fn within(&self) -> &[CallId] {
+    /// Returns the calls that lead to this call, outermost first; empty for a call of the outermost run.
+    pub fn parent_calls(&self) -> &[CallId] {
         &self.0[..self.0.len() - 1]
     }
 }
@@ -138,7 +140,7 @@ impl From<CallId> for CallPath {
 }
 
 impl From<&str> for CallPath {
-    /// Reads `outer/inner`, the form that [`fmt::Display`] writes.
+    /// Parses `outer/inner`, the form that [`fmt::Display`] writes.
     fn from(text: &str) -> Self {
         Self(text.split('/').map(CallId::from).collect())
     }
@@ -156,15 +158,15 @@ impl fmt::Display for CallPath {
     }
 }
 
-/// Milliseconds since the Unix epoch. The core never reads a clock: times come in with the records.
+/// Milliseconds since the Unix epoch. The core reads no clock; timestamps are inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// So much later.
+    /// Returns this time plus `wait`, saturating at the maximum.
     #[must_use]
-    pub fn after(self, wait: std::time::Duration) -> Self {
+    pub fn saturating_add(self, wait: std::time::Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
     }
 }

@@ -1,45 +1,45 @@
-//! Items: what a conversation is made of, in no provider's dialect.
+//! Conversation items in a provider-independent form.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::id::{AgentName, CallId};
 
-/// One piece of a conversation.
+/// One item of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Item {
-    /// What somebody said.
+    /// A message of the system, the user or the model.
     Message(Message),
-    /// The model's reasoning, carried back to it as it came.
-    Reasoning(Reasoning),
-    /// The model asks for a tool.
-    Call(Call),
-    /// What came of a call.
-    Output(Output),
-    /// What came of a call that passed control to another agent.
-    Handoff(Handoff),
-    /// A tool that the provider ran itself.
-    Hosted(Carried),
-    /// An item that this version does not know, carried through untouched.
-    Unknown(Carried),
+    /// Reasoning of the model, sent back to the provider unchanged.
+    Reasoning(ReasoningItem),
+    /// A tool call that the model requested.
+    Call(ToolCall),
+    /// The output of a tool call.
+    Output(CallOutput),
+    /// The output of a call that handed control to another agent.
+    Handoff(HandoffOutput),
+    /// A tool call that the provider executed itself.
+    HostedTool(OpaqueItem),
+    /// An item of a type that this version does not know, preserved unchanged.
+    Unknown(OpaqueItem),
 }
 
 impl Item {
-    /// A message of the user.
+    /// Creates a user message.
     pub fn user(text: impl Into<String>) -> Self {
         Self::Message(Message::new(Role::User, text))
     }
 
-    /// A message of the model.
+    /// Creates an assistant message.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::Message(Message::new(Role::Assistant, text))
     }
 
-    /// A call of `name` with arguments as JSON text.
+    /// Creates a tool call of `name` with arguments as JSON text.
     pub fn call(id: impl Into<CallId>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
-        Self::Call(Call {
+        Self::Call(ToolCall {
             id: id.into(),
             name: name.into(),
             namespace: None,
@@ -50,152 +50,153 @@ impl Item {
     }
 }
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Standing orders, from the application.
+    /// Instructions of the application.
     System,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
 }
 
-/// What somebody said.
+/// A message of the system, the user or the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who said it.
+    /// The author.
     pub role: Role,
-    /// What it holds, in order.
-    pub content: Vec<Content>,
-    /// The provider's id for it.
+    /// The content parts in order.
+    pub content: Vec<ContentPart>,
+    /// The provider's id of the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_id: Option<String>,
 }
 
 impl Message {
-    /// A message of text alone.
+    /// Creates a message with one text part.
     pub fn new(role: Role, text: impl Into<String>) -> Self {
-        Self { role, content: vec![Content::Text { text: text.into() }], item_id: None }
+        Self { role, content: vec![ContentPart::Text { text: text.into() }], item_id: None }
     }
 
-    /// Its text, the parts joined.
+    /// Returns the text of all parts, concatenated.
     pub fn text(&self) -> String {
-        joined_text(&self.content)
+        join_text(&self.content)
     }
 
-    /// Why the model refused, where it did.
+    /// Returns the model's refusal text, if the message is a refusal.
     pub fn refusal(&self) -> Option<&str> {
         self.content.iter().find_map(|part| match part {
-            Content::Refusal { text } => Some(text.as_str()),
+            ContentPart::Refusal { text } => Some(text.as_str()),
             _ => None,
         })
     }
 }
 
-/// A part of a message or of an output.
+/// A part of a message or of a tool output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Content {
+pub enum ContentPart {
     /// Plain text.
     Text {
         /// The text.
         text: String,
     },
-    /// The model declined to answer.
+    /// A refusal of the model.
     Refusal {
-        /// Its words.
+        /// The refusal text.
         text: String,
     },
-    /// A picture.
-    Image(Media),
+    /// An image.
+    Image(MediaSource),
     /// A file.
-    File(Media),
-    /// A part that this version does not know, carried through untouched.
-    Unknown(Carried),
+    File(MediaSource),
+    /// A part of a type that this version does not know, preserved unchanged.
+    Unknown(OpaqueItem),
 }
 
-impl Content {
-    /// A part of text.
+impl ContentPart {
+    /// Creates a text part.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
 }
 
-/// Where the bytes of a picture or a file are.
+/// The location or the bytes of an image or a file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Media {
-    /// An address, `data:` addresses included.
+pub struct MediaSource {
+    /// URL, including `data:` URLs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The provider's id of an uploaded file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_id: Option<String>,
-    /// The bytes in base64, where they travel with the item.
+    /// The bytes in base64, if the item embeds them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
     /// The media type, such as `image/png`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
-    /// A name to show.
+    /// File name for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How closely a model should look: `low`, `high`, `auto`.
+    /// Level of detail at which the model processes the image: `low`, `high` or `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// The model's reasoning.
+/// Reasoning of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reasoning {
-    /// What may be shown of it.
+pub struct ReasoningItem {
+    /// Summary that may be shown to users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
-    /// The provider's id for it.
+    /// The provider's id of the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_id: Option<String>,
-    /// The provider's item as it came, sent back untouched.
+    /// The provider's item, sent back unchanged.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
 
-/// The model asks for a tool.
+/// A tool call that the model requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Call {
-    /// The model's id of this call.
+pub struct ToolCall {
+    /// The call's id, assigned by the model.
     pub id: CallId,
     /// The tool's name as the model wrote it.
     pub name: String,
-    /// The namespace, where the model gave one.
+    /// The namespace, if the model gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The arguments as the model wrote them: JSON text, or something that should have been.
+    /// The arguments as the model wrote them; expected to be JSON text, but not validated.
     pub arguments: String,
     /// The provider's id of the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_id: Option<String>,
-    /// How the provider puts such a call, and expects its output.
+    /// The provider's call type, which also determines the form of the output.
     #[serde(default, skip_serializing_if = "CallKind::is_function")]
     pub kind: CallKind,
 }
 
-/// How a provider puts a call. All kinds are planned, decided, guarded and journalled in the same way; only what
-/// the provider sends and is sent differs.
+/// The provider's type of a tool call. All kinds are planned, approved, guarded and journalled in the same way;
+/// they differ only in the provider's wire format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CallKind {
-    /// A function with JSON arguments.
+    /// A function call with JSON arguments.
     #[default]
     Function,
-    /// Actions on a screen. The arguments are `{"actions": […], "pending_safety_checks": […]}`, and the output holds
-    /// a picture.
+    /// A computer-use call. The arguments are `{"actions": […], "pending_safety_checks": […]}`, and the output
+    /// contains an image.
     Computer,
-    /// A tool of an MCP server that the provider calls itself, and asks about first. The namespace is the server's
-    /// label. An output that is `ok` is the permission; any other is the refusal, with its reason.
+    /// An approval request for a tool of an MCP server that the provider calls itself. The namespace is the
+    /// server's label. An output with status `ok` approves the call; any other output rejects it, with the text
+    /// as the reason.
     HostedMcp,
 }
 
@@ -205,26 +206,26 @@ impl CallKind {
     }
 }
 
-/// What came of a call, as the model is told.
+/// The output of a tool call, as the model receives it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Output {
-    /// Which call.
+pub struct CallOutput {
+    /// The call's id.
     pub call: CallId,
-    /// What it gave.
+    /// The content of the output.
     pub content: OutputContent,
-    /// Whether the call did what was asked.
+    /// The status of the output.
     #[serde(default, skip_serializing_if = "OutputStatus::is_ok")]
     pub status: OutputStatus,
 }
 
-/// Whether a call did what was asked. Providers that have a flag for it are told.
+/// The status of a tool output. It is passed to providers that have a field for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStatus {
-    /// It did.
+    /// The call succeeded.
     #[default]
     Ok,
-    /// It failed, timed out, was refused or was stopped.
+    /// The call failed, timed out, was rejected or was cancelled.
     Failed,
 }
 
@@ -234,22 +235,22 @@ impl OutputStatus {
     }
 }
 
-/// What a call gave: text, or parts.
+/// The content of a tool output: text or content parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputContent {
-    /// Text.
+    /// Plain text.
     Text(String),
-    /// Text, pictures and files in order.
-    Parts(Vec<Content>),
+    /// Text, images and files in order.
+    Parts(Vec<ContentPart>),
 }
 
 impl OutputContent {
-    /// Its text; pictures and files have none.
+    /// Returns the concatenated text; images and files contribute none.
     pub fn text(&self) -> std::borrow::Cow<'_, str> {
         match self {
             Self::Text(text) => text.into(),
-            Self::Parts(parts) => joined_text(parts).into(),
+            Self::Parts(parts) => join_text(parts).into(),
         }
     }
 }
@@ -260,39 +261,39 @@ impl<T: Into<String>> From<T> for OutputContent {
     }
 }
 
-/// Control passed from one agent to another.
+/// The output of a handoff from one agent to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Handoff {
-    /// The call that asked for it.
+pub struct HandoffOutput {
+    /// The call that requested the handoff.
     pub call: CallId,
-    /// The agent that asked.
+    /// The agent that requested the handoff.
     pub from: AgentName,
-    /// The agent that goes on.
+    /// The agent that takes over.
     pub to: AgentName,
 }
 
-impl Handoff {
-    /// What the models are told of it.
-    pub fn text(&self) -> String {
+impl HandoffOutput {
+    /// Returns the text that the model receives as the call's output.
+    pub fn output_text(&self) -> String {
         format!("{{\"assistant\": {}}}", Value::from(self.to.as_str()))
     }
 }
 
-/// A provider's own item, as it came.
+/// A provider-specific item, preserved unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Carried {
-    /// The provider's name for its kind.
+pub struct OpaqueItem {
+    /// The provider's type name of the item.
     pub kind: String,
-    /// All of it.
+    /// The complete item as the provider sent it.
     pub raw: Value,
 }
 
-fn joined_text(parts: &[Content]) -> String {
+fn join_text(parts: &[ContentPart]) -> String {
     parts
         .iter()
         .map(|part| match part {
-            Content::Text { text } | Content::Refusal { text } => text.as_str(),
-            Content::Image(_) | Content::File(_) | Content::Unknown(_) => "",
+            ContentPart::Text { text } | ContentPart::Refusal { text } => text.as_str(),
+            ContentPart::Image(_) | ContentPart::File(_) | ContentPart::Unknown(_) => "",
         })
         .collect()
 }

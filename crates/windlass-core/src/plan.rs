@@ -1,4 +1,4 @@
-//! From an answer of the model to a plan: which calls there are and what each may do, before any of them does.
+//! Planning: turns a model response into planned calls and their dispositions before any of them runs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,257 +6,287 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::calls::CallMap;
+use crate::call_map::CallMap;
 use crate::canonical::Digest;
+use crate::canonical::canonical_text;
 use crate::id::{AgentName, CallId};
-use crate::item::{Call, Item};
-use crate::rewrite::canonical_text;
-use crate::tool::{Effect, Gate, ToolKey};
+use crate::item::{Item, ToolCall};
+use crate::tool::{ApprovalPolicy, ToolEffect, ToolKey};
 
-/// What the driver found under a call's name, in the tools resolved for this turn.
+/// The result of looking up a call's name among the tools resolved for this turn.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Lookup {
-    /// A tool, and what its parser made of the arguments.
-    Tool(FoundTool),
-    /// Another agent, to pass control to.
+pub enum ToolLookup {
+    /// A tool, with its parsed arguments.
+    Tool(ResolvedTool),
+    /// A handoff to another agent.
     Handoff {
-        /// Its name.
+        /// The agent's name.
         to: AgentName,
     },
-    /// Nothing; the model is told this.
-    Missing {
-        /// What it is told.
-        text: String,
+    /// No such tool; the model receives the message as the call's output.
+    UnknownTool {
+        /// The message for the model.
+        message: String,
     },
-    /// Nothing, and the run is configured to end for it.
-    Fatal {
-        /// What there is instead.
-        offered: Vec<String>,
+    /// No such tool, and the run is configured to fail.
+    UnknownToolFatal {
+        /// Names of the tools that are available.
+        available_tools: Vec<String>,
     },
 }
 
-/// A tool that a call found.
+/// A tool that a call resolved to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct FoundTool {
-    /// Its identity.
+pub struct ResolvedTool {
+    /// The tool's identity.
     pub key: ToolKey,
-    /// Whether its body is a function or an agent.
+    /// The kind of the tool's body.
     pub body: BodyKind,
-    /// What it does to the world.
-    pub effect: Effect,
-    /// Whether a person must decide.
-    pub gate: Gate,
-    /// Calls with the same conflict key keep the model's order.
-    pub conflict: Option<String>,
-    /// Where the tool is idempotent: under which digest its result is kept.
-    pub receipt: Option<Digest>,
-    /// The arguments in canonical form, or what is wrong with them.
-    pub arguments: Result<Arc<str>, Unfit>,
+    /// The tool's declared effect.
+    pub effect: ToolEffect,
+    /// The tool's approval policy.
+    pub approval_policy: ApprovalPolicy,
+    /// Conflict key; calls with the same key run one after another in the model's order.
+    pub conflict_key: Option<String>,
+    /// Digest of the tool and its arguments: an identical later call returns the stored result (the receipt) and does
+    /// not run. Absent unless the tool is idempotent, its receipts are shared between calls, and the arguments are
+    /// valid.
+    pub receipt_digest: Option<Digest>,
+    /// The canonical arguments, or the reason why they are invalid.
+    pub arguments: Result<Arc<str>, InvalidArguments>,
 }
 
-/// Arguments that a tool cannot be called with.
+/// Arguments that do not satisfy the tool's schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
-    /// Every problem, by path.
+pub struct InvalidArguments {
+    /// All schema violations, with their paths.
     pub problems: String,
-    /// The arguments in canonical form, where that is known.
-    pub frozen: Option<Arc<str>>,
+    /// The arguments in canonical form, if they are valid JSON.
+    pub canonical_arguments: Option<Arc<str>>,
 }
 
-impl From<String> for Unfit {
+impl From<String> for InvalidArguments {
     fn from(problems: String) -> Self {
-        Self { problems, frozen: None }
+        Self { problems, canonical_arguments: None }
     }
 }
 
-/// What runs when a tool is called.
+/// The kind of body that a tool call executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BodyKind {
-    /// The application's function.
+    /// A function of the application.
     Function,
-    /// Another agent, with a run of its own.
+    /// Another agent, with a nested run.
     Agent,
 }
 
-/// One call of an answer, and what it may do.
+/// A call of a model response together with its disposition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Planned {
-    /// Which call.
+pub struct PlannedCall {
+    /// The call's id.
     pub call: CallId,
     /// The tool's identity.
     pub key: ToolKey,
-    /// Of the identity and the canonical arguments: what a decision is bound to.
+    /// Digest of the tool's identity and the canonical arguments, to which decisions are bound.
     pub digest: Digest,
-    /// What it may do.
-    pub work: Work,
-    /// The call that must settle first, because both have the same conflict key.
+    /// The disposition of the call.
+    pub disposition: CallDisposition,
+    /// Earlier call of the same response that must settle first because it has the same conflict key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<CallId>,
+    pub predecessor: Option<CallId>,
 }
 
-/// What a planned call may do.
+/// The disposition that the planner assigned to a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
-    /// Run a body.
-    Body {
-        /// Which kind.
+pub enum CallDisposition {
+    /// The call executes a body.
+    Execute {
+        /// The kind of body.
         body: BodyKind,
-        /// What it does to the world.
-        effect: Effect,
-        /// Whether a person must decide.
-        gate: Gate,
-        /// Under which digest the result is kept, for idempotent tools.
+        /// The tool's declared effect.
+        effect: ToolEffect,
+        /// The tool's approval policy.
+        approval_policy: ApprovalPolicy,
+        /// Digest under which the result is stored as a receipt, for identical later calls; see
+        /// [`ResolvedTool::receipt_digest`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        receipt: Option<Digest>,
+        receipt_digest: Option<Digest>,
     },
-    /// Tell the model what is wrong with its arguments. The body never sees them.
-    Invalid {
-        /// Every problem, by path.
+    /// The arguments are invalid; the model receives the violations, and the body does not run.
+    InvalidArguments {
+        /// All schema violations, with their paths.
         problems: String,
     },
-    /// Tell the model that there is no such tool.
-    Missing {
-        /// What it is told.
-        text: String,
+    /// The agent has no such tool; the model receives the message.
+    UnknownTool {
+        /// The message for the model.
+        message: String,
     },
-    /// Pass control to another agent, after the other calls of the turn.
+    /// The call hands control to another agent after the turn's other calls have settled.
     Handoff {
-        /// Which agent.
+        /// The agent that takes over.
         to: AgentName,
     },
-    /// A second handoff in one answer: told so, and nothing else.
-    Ignored,
+    /// The call is a second handoff in one response; the model is told that it was ignored.
+    SurplusHandoff,
 }
 
-/// What the model did that no tool can answer. Nothing of the answer has run.
+/// A violation of the tool-call protocol by the model. No call of the response has run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Misbehaviour {
-    /// A call without an id.
+pub enum ModelProtocolError {
+    /// A call has no id.
     #[error("the model called `{name}` without a call id")]
     EmptyCallId {
-        /// The tool it asked for.
+        /// Name of the tool that the model called.
         name: String,
     },
-    /// A call id that already stands for another call.
+    /// A call id was already used for a different call.
     #[error("the model used call id `{call}` again for another call of `{name}`")]
     ReusedCallId {
-        /// The id.
+        /// The reused call id.
         call: CallId,
-        /// The tool it asked for.
+        /// Name of the tool that the model called.
         name: String,
     },
-    /// A tool that is not there.
-    #[error("the model called `{name}`, which is not a tool of agent `{agent}` (it has: {})", list(offered))]
-    MissingTool {
-        /// The tool it asked for.
+    /// The agent has no such tool.
+    #[error(
+        "the model called `{name}`, which is not a tool of agent `{agent}` (it has: {})",
+        join_names(available_tools)
+    )]
+    UnknownTool {
+        /// Name of the tool that the model called.
         name: String,
-        /// The agent that was running.
+        /// The current agent.
         agent: AgentName,
-        /// What there is.
-        offered: Vec<String>,
+        /// Names of the tools that are available.
+        available_tools: Vec<String>,
     },
 }
 
-impl Misbehaviour {
-    /// Whether the answer as such was readable, so that what was promised for answers (the hook) still holds.
-    pub fn answer_was_readable(&self) -> bool {
-        matches!(self, Self::MissingTool { .. })
+impl ModelProtocolError {
+    /// Returns true if the response itself is well-formed, so that response hooks are still invoked for it.
+    pub fn is_response_readable(&self) -> bool {
+        matches!(self, Self::UnknownTool { .. })
     }
 }
 
-/// An answer with its calls planned, repeated calls left out.
+/// A model response with its planned calls; duplicate calls are removed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// The items that enter the history.
+pub struct ResponsePlan {
+    /// The items that are appended to the history.
     pub items: Vec<Arc<Item>>,
-    /// The calls among them, in the model's order.
-    pub calls: Vec<Planned>,
-    /// How many calls were left out, because they repeat calls that have their output.
-    pub repeated: u32,
+    /// The planned calls, in the model's order.
+    pub calls: Vec<PlannedCall>,
+    /// Number of calls that were dropped because they repeat a call that already has its output.
+    pub duplicate_calls: u32,
 }
 
-/// Plans an answer. `seen` holds the calls of earlier turns; `lookup` says what a call found.
-pub fn plan(
+/// Plans a model response. `seen` contains the calls of earlier turns; `lookup` resolves a call to a tool.
+///
+/// # Errors
+///
+/// Returns [`ModelProtocolError`] if a call has no id, reuses the id of a different call, or names an unknown
+/// tool and the run is configured to fail for it.
+pub fn plan_response(
     items: Vec<Arc<Item>>,
     agent: &AgentName,
     seen: &CallMap<Digest>,
-    mut lookup: impl FnMut(&Call) -> Lookup,
-) -> Result<Plan, Misbehaviour> {
+    mut lookup: impl FnMut(&ToolCall) -> ToolLookup,
+) -> Result<ResponsePlan, ModelProtocolError> {
     let count = items.iter().filter(|item| matches!(***item, Item::Call(_))).count();
-    let mut plan =
-        Plan { items: Vec::with_capacity(items.len()), calls: Vec::with_capacity(count), repeated: 0 };
+    let mut plan = ResponsePlan {
+        items: Vec::with_capacity(items.len()),
+        calls: Vec::with_capacity(count),
+        duplicate_calls: 0,
+    };
     let mut fresh: CallMap<Digest> = CallMap::default();
     fresh.reserve(count);
     let mut last_of_conflict: BTreeMap<String, CallId> = BTreeMap::new();
     let mut has_handoff = false;
-    // An id that stands for two calls makes the answer unreadable, so that is looked for to the end.
-    let mut missing: Option<Misbehaviour> = None;
+    // A reused call id takes precedence over an unknown tool, so all calls are examined before an unknown tool
+    // is reported.
+    let mut missing: Option<ModelProtocolError> = None;
     for item in items {
         let Item::Call(call) = &*item else {
             plan.items.push(item);
             continue;
         };
         if call.id.as_str().is_empty() {
-            return Err(Misbehaviour::EmptyCallId { name: call.name.clone() });
+            return Err(ModelProtocolError::EmptyCallId { name: call.name.clone() });
         }
         let found = lookup(call);
         let key = match &found {
-            Lookup::Tool(tool) => tool.key.clone(),
-            Lookup::Handoff { .. } | Lookup::Missing { .. } | Lookup::Fatal { .. } => ToolKey::of_call(call),
+            ToolLookup::Tool(tool) => tool.key.clone(),
+            ToolLookup::Handoff { .. }
+            | ToolLookup::UnknownTool { .. }
+            | ToolLookup::UnknownToolFatal { .. } => ToolKey::for_call(call),
         };
         let digest = match &found {
-            Lookup::Tool(FoundTool {
-                arguments: Ok(arguments) | Err(Unfit { frozen: Some(arguments), .. }),
+            ToolLookup::Tool(ResolvedTool {
+                arguments: Ok(arguments) | Err(InvalidArguments { canonical_arguments: Some(arguments), .. }),
                 ..
             }) => call_digest(&key, arguments),
-            _ => call_digest(&key, &loosely_canonical(&call.arguments)),
+            _ => call_digest(&key, &canonical_or_verbatim(&call.arguments)),
         };
         if let Some(earlier) = fresh.get(&call.id).or_else(|| seen.get(&call.id)) {
             if *earlier != digest {
-                return Err(Misbehaviour::ReusedCallId { call: call.id.clone(), name: call.name.clone() });
+                return Err(ModelProtocolError::ReusedCallId {
+                    call: call.id.clone(),
+                    name: call.name.clone(),
+                });
             }
-            // A repeat is answered once, by the first. The reasoning that led to it goes with it, because
-            // providers refuse reasoning that nothing follows.
+            // A duplicate call is answered by the output of the first. Reasoning items directly before it are
+            // removed too, because providers reject reasoning that no other item follows.
             while plan.items.last().is_some_and(|last| matches!(**last, Item::Reasoning(_))) {
                 plan.items.pop();
             }
-            plan.repeated += 1;
+            plan.duplicate_calls += 1;
             continue;
         }
         fresh.insert(call.id.clone(), digest);
         let mut after = None;
         let work = match found {
-            Lookup::Tool(tool) => {
-                if let Some(conflict) = tool.conflict {
+            ToolLookup::Tool(tool) => {
+                if let Some(conflict) = tool.conflict_key {
                     after = last_of_conflict.insert(conflict, call.id.clone());
                 }
                 match tool.arguments {
-                    Ok(_) => Work::Body {
+                    Ok(_) => CallDisposition::Execute {
                         body: tool.body,
                         effect: tool.effect,
-                        gate: tool.gate,
-                        receipt: tool.receipt,
+                        approval_policy: tool.approval_policy,
+                        receipt_digest: tool.receipt_digest,
                     },
-                    Err(Unfit { problems, .. }) => Work::Invalid { problems },
+                    Err(InvalidArguments { problems, .. }) => CallDisposition::InvalidArguments { problems },
                 }
             }
-            Lookup::Handoff { .. } if has_handoff => Work::Ignored,
-            Lookup::Handoff { to } => {
+            ToolLookup::Handoff { .. } if has_handoff => CallDisposition::SurplusHandoff,
+            ToolLookup::Handoff { to } => {
                 has_handoff = true;
-                Work::Handoff { to }
+                CallDisposition::Handoff { to }
             }
-            Lookup::Missing { text } => Work::Missing { text },
-            Lookup::Fatal { offered } => {
+            ToolLookup::UnknownTool { message: text } => CallDisposition::UnknownTool { message: text },
+            ToolLookup::UnknownToolFatal { available_tools: offered } => {
                 let (name, agent) = (call.name.clone(), agent.clone());
-                missing.get_or_insert(Misbehaviour::MissingTool { name, agent, offered });
+                missing.get_or_insert(ModelProtocolError::UnknownTool {
+                    name,
+                    agent,
+                    available_tools: offered,
+                });
                 continue;
             }
         };
-        plan.calls.push(Planned { call: call.id.clone(), key, digest, work, after });
+        plan.calls.push(PlannedCall {
+            call: call.id.clone(),
+            key,
+            digest,
+            disposition: work,
+            predecessor: after,
+        });
         plan.items.push(item);
     }
     match missing {
@@ -265,15 +295,15 @@ pub fn plan(
     }
 }
 
-/// What a decision is bound to: the tool's identity and the canonical arguments.
+/// Returns the digest of a tool's identity and canonical arguments, to which decisions are bound.
 pub fn call_digest(key: &ToolKey, arguments: &str) -> Digest {
-    Digest::of_parts(&[&key.text(), arguments])
+    Digest::of_parts(&[&key.to_text(), arguments])
 }
 
-fn loosely_canonical(arguments: &str) -> Cow<'_, str> {
+fn canonical_or_verbatim(arguments: &str) -> Cow<'_, str> {
     canonical_text(arguments).unwrap_or(Cow::Borrowed(arguments))
 }
 
-fn list(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

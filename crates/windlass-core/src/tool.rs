@@ -1,4 +1,4 @@
-//! What the machine knows of a tool: its identity, its effect, its gate.
+//! Declared properties of a tool: identity, effect and approval policy.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,42 +6,42 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::item::{Call, CallKind};
+use crate::item::{CallKind, ToolCall};
 
-/// A tool's canonical identity. Decisions and receipts belong to it, so two tools that merely share a name
-/// never share an approval.
+/// A tool's canonical identity. Decisions and receipts are bound to it, so tools with equal names do not share
+/// approvals.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKey {
-    /// A tool of the agent's own, known by its name.
+    /// A tool of the agent, identified by its name alone.
     Bare(Arc<str>),
     /// A tool in a namespace.
     Namespaced {
         /// The namespace.
         namespace: Arc<str>,
-        /// The name inside it.
+        /// The name within the namespace.
         name: Arc<str>,
     },
-    /// A tool that the provider loads when it is searched for.
+    /// A tool that the provider loads on demand through tool search.
     Deferred(Arc<str>),
     /// A tool of an MCP server.
     Mcp {
         /// The server's label.
         server: Arc<str>,
-        /// The tool's name at that server.
+        /// The tool's name on that server.
         name: Arc<str>,
     },
 }
 
 impl ToolKey {
-    /// A tool of the agent's own.
+    /// Creates the key of a tool of the agent.
     pub fn bare(name: impl Into<Arc<str>>) -> Self {
         Self::Bare(name.into())
     }
 
-    /// The key under which `call` looks for its tool. Lookup is exact: a namespaced tool is not found by its
-    /// bare name, and a namespace equal to the name stands for a deferred tool.
-    pub fn of_call(call: &Call) -> Self {
+    /// Returns the key that `call` refers to. Lookup is exact: a namespaced tool is not found by its bare name,
+    /// and a namespace equal to the name denotes a deferred tool.
+    pub fn for_call(call: &ToolCall) -> Self {
         if call.kind == CallKind::HostedMcp {
             let server = call.namespace.as_deref().unwrap_or_default().into();
             return Self::Mcp { server, name: call.name.as_str().into() };
@@ -55,15 +55,15 @@ impl ToolKey {
         }
     }
 
-    /// Its text form.
-    pub fn text(&self) -> Cow<'_, str> {
+    /// Returns the text form.
+    pub fn to_text(&self) -> Cow<'_, str> {
         match self {
             Self::Bare(name) => Cow::Borrowed(name),
             Self::Namespaced { .. } | Self::Deferred(_) | Self::Mcp { .. } => Cow::Owned(self.to_string()),
         }
     }
 
-    /// The last part: the tool's own name.
+    /// Returns the tool's own name, without namespace or server.
     pub fn name(&self) -> &str {
         match self {
             Self::Bare(name) | Self::Deferred(name) => name,
@@ -83,32 +83,35 @@ impl fmt::Display for ToolKey {
     }
 }
 
-/// What running a tool does to the world, and so what may happen to a call that a crash interrupted.
+/// The declared effect of a tool, which determines how a call is recovered after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effect {
-    /// It only looks. It may run again.
+pub enum ToolEffect {
+    /// The tool has no side effects. An interrupted call is executed again.
     Pure,
-    /// Running it again with the same idempotency key changes nothing. It runs again with that key.
+    /// Repetition with the same idempotency key has no further effect. An interrupted call is executed again
+    /// with that key.
     Idempotent,
-    /// It must not happen twice. After a crash it is in doubt until somebody says what happened.
+    /// The effect must not occur twice (at-most-once). An interrupted call is in doubt until a reconcile
+    /// function or a person determines its outcome.
     #[default]
     Once,
 }
 
-/// Whether a person must decide before a call may run.
+/// The policy that determines whether a call requires approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Gate {
-    /// Nobody is asked.
+pub enum ApprovalPolicy {
+    /// Approval is not required.
     #[default]
-    Open,
-    /// The tool's rule says, given the arguments.
-    Ask,
-    /// Always.
-    Closed,
-    /// As `Ask`, each time: an approval for good does not answer in the rule's place.
-    AskEach,
-    /// Always, and about this call alone: an approval for good does not cover it.
-    Each,
+    NotRequired,
+    /// The tool's rule decides from the arguments; a standing approval takes precedence over the rule.
+    ByRule,
+    /// Approval is required.
+    Required,
+    /// The tool has a rule that is evaluated for every call, even under a standing approval. A standing approval
+    /// covers only the tool's other approval rule.
+    ByRuleEachTime,
+    /// Approval is required for every single call; a standing approval does not cover it.
+    RequiredEachTime,
 }

@@ -1,6 +1,6 @@
-//! Every version of the format that was ever written can be read, and what was read adds up to the same run.
+//! Every version of the format can be read, and replays to the same state.
 //!
-//! The files in `golden/` are never changed. `docs/journal.md` says what to do when the format is.
+//! Released golden files are never changed. `docs/journal.md` describes the procedure for a format change.
 
 #![allow(clippy::expect_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, reason = "golden files are on a disk")]
@@ -14,73 +14,78 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use windlass_core::{Decision, Entry, FORMAT_VERSION, How, Run, SavedError, from_text, time, to_text};
+use windlass_core::{
+    decision::Decision,
+    inspect,
+    journal::{CallStatus, FORMAT_VERSION, JournalEntry, JournalFormatError, decode_journal, encode_journal},
+    run::Run,
+};
 
-fn folder(version: u32) -> PathBuf {
+fn golden_folder(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
 }
 
-/// The golden files of a version: their paths and texts.
-fn files(version: u32) -> Vec<(PathBuf, String)> {
-    let mut files: Vec<_> = std::fs::read_dir(folder(version))
+/// Returns the golden files of a version: their paths and texts.
+fn golden_files(version: u32) -> Vec<(PathBuf, String)> {
+    let mut files: Vec<_> = std::fs::read_dir(golden_folder(version))
         .expect("every version has golden files")
         .map(|file| file.expect("the folder can be read").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "windlass"))
-        .map(|path| (path.clone(), read(&path)))
+        .map(|path| (path.clone(), read_text(&path)))
         .collect();
     files.sort();
     assert!(!files.is_empty(), "version {version} has no golden files");
     files
 }
 
-fn every_file() -> impl Iterator<Item = (PathBuf, String)> {
-    (1..=FORMAT_VERSION).flat_map(files)
+fn all_golden_files() -> impl Iterator<Item = (PathBuf, String)> {
+    (1..=FORMAT_VERSION).flat_map(golden_files)
 }
 
-fn read(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Compares with what is checked in. What is not there yet is written, where that is asked for; what is there
-/// is never overwritten.
+/// Compares a text with the checked-in file. With `WINDLASS_WRITE_GOLDEN`, missing files are written; existing
+/// files are never overwritten.
 fn compare_or_write(path: &Path, text: &str) {
     if !path.exists() && std::env::var_os("WINDLASS_WRITE_GOLDEN").is_some() {
         std::fs::write(path, text).expect("the folder can be written to");
     }
-    assert_eq!(read(path), text, "{} is not what this version makes", path.display());
+    assert_eq!(read_text(path), text, "{} is not what this version makes", path.display());
 }
 
 #[test]
 fn this_version_writes_the_same_bytes() {
-    for (name, records) in make::all() {
-        compare_or_write(&folder(1).join(format!("{name}.windlass")), &to_text(&records));
+    for (name, records) in make::golden_journals() {
+        compare_or_write(&golden_folder(1).join(format!("{name}.windlass")), &encode_journal(&records));
     }
 }
 
 #[test]
 fn every_file_adds_up_to_the_same_state() {
-    for (path, text) in every_file() {
-        let records = from_text(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for (path, text) in all_golden_files() {
+        let records = decode_journal(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let replay = Run::replay(&records).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        compare_or_write(&path.with_extension("txt"), &summary::of(&replay, &records));
-        time::verify_text(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        compare_or_write(&path.with_extension("txt"), &summary::summarise_journal(&replay, &records));
+        inspect::verify_text(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }
 
 #[test]
 fn every_file_is_written_back_as_it_was() {
-    for (path, text) in files(FORMAT_VERSION) {
-        let records = from_text(&text).expect("it is a saved run");
-        assert_eq!(to_text(&records), text, "{}", path.display());
+    for (path, text) in golden_files(FORMAT_VERSION) {
+        let records = decode_journal(&text).expect("it is a saved run");
+        assert_eq!(encode_journal(&records), text, "{}", path.display());
     }
 }
 
 #[test]
 fn every_prefix_is_a_saved_run_too() {
-    for (path, text) in every_file() {
-        let records = from_text(&text).expect("it is a saved run");
+    for (path, text) in all_golden_files() {
+        let records = decode_journal(&text).expect("it is a saved run");
         for upto in 1..=records.len() {
-            let prefix = from_text(&to_text(&records[..upto])).expect("a prefix is a saved run");
+            let prefix = decode_journal(&encode_journal(&records[..upto])).expect("a prefix is a saved run");
             let replay = Run::replay(&prefix);
             assert!(replay.is_ok(), "{} up to {upto}: {replay:?}", path.display());
         }
@@ -90,108 +95,122 @@ fn every_prefix_is_a_saved_run_too() {
 #[test]
 fn a_newer_version_is_refused_with_its_number() {
     let newer = FORMAT_VERSION + 1;
-    for (path, text) in every_file() {
+    for (path, text) in all_golden_files() {
         let (_, lines) = text.split_once('\n').expect("it has lines");
-        let error = from_text(&format!("windlass {newer}\n{lines}")).expect_err("nobody knows it yet");
-        assert!(matches!(error, SavedError::TooNew { found } if found == newer), "{}", path.display());
+        let error = decode_journal(&format!("windlass {newer}\n{lines}")).expect_err("nobody knows it yet");
+        assert!(
+            matches!(error, JournalFormatError::UnsupportedVersion { version } if version == newer),
+            "{}",
+            path.display()
+        );
         assert!(error.to_string().contains(&format!("format {newer}")), "{error}");
     }
 }
 
 #[test]
 fn any_changed_letter_is_found() {
-    for (path, text) in every_file() {
+    for (path, text) in all_golden_files() {
         let lines: Vec<&str> = text.lines().collect();
         for (at, line) in lines.iter().enumerate().skip(1) {
             let mut changed = lines.clone();
             let (hash, body) = line.split_once(' ').expect("a line has a hash");
             let other = format!("{hash} {}", body.replacen("\"at\":1", "\"at\":2", 1));
             changed[at] = &other;
-            let error = time::verify_text(&changed.join("\n")).expect_err("it was changed");
-            assert_eq!(error.seq(), Some(at as u64 - 1), "{} line {at}", path.display());
+            let error = inspect::verify_text(&changed.join("\n")).expect_err("it was changed");
+            assert_eq!(error.first_bad_seq(), Some(at as u64 - 1), "{} line {at}", path.display());
         }
     }
 }
 
-/// Where the format names one of several kinds, and every name there is.
-const KINDS: &[(&str, &[&str])] = &[
+/// The fields that name one of several kinds, with all their values.
+const GOLDEN_KINDS: &[(&str, &[&str])] = &[
     (
         "entry.type",
         &[
-            "started",
-            "answered",
-            "answer_refused",
-            "model_failed",
-            "held",
-            "decided",
-            "revoked",
+            "run_started",
+            "model_responded",
+            "response_rejected",
+            "model_request_failed",
+            "call_held",
+            "decision_recorded",
+            "decision_revoked",
             "call_started",
             "call_settled",
             "call_ended_late",
-            "handed_off",
-            "went_on",
+            "handoff_recorded",
+            "turn_continued",
             "input_added",
-            "finished",
-            "failed",
-            "cancelled",
+            "run_finished",
+            "run_failed",
+            "run_cancelled",
         ],
     ),
-    ("decision", &["approve", "approve_edited", "reject", "happened", "did_not_happen", "unknown", "answer"]),
-    ("reach", &["call", "always"]),
+    (
+        "decision",
+        &[
+            "approve",
+            "approve_edited",
+            "reject",
+            "confirm_executed",
+            "confirm_not_executed",
+            "outcome_unknown",
+            "answer",
+        ],
+    ),
+    ("scope", &["this_call", "tool_for_run"]),
     ("reason", &["approval", "in_doubt", "question"]),
     (
-        "how",
+        "status",
         &[
             "succeeded",
             "failed",
             "timed_out",
-            "left_running",
-            "invalid",
-            "missing",
-            "ignored",
+            "timed_out_still_running",
+            "invalid_arguments",
+            "unknown_tool",
+            "surplus_handoff",
             "rejected",
-            "guarded",
-            "receipt",
+            "blocked_by_guardrail",
+            "deduplicated",
             "cancelled",
             "reconciled",
-            "unknown",
+            "outcome_unknown",
         ],
     ),
     (
         "failure",
         &[
-            "turns_exhausted",
+            "max_turns_exceeded",
             "loop_detected",
-            "misbehaviour",
-            "model",
-            "refused",
+            "model_protocol_error",
+            "model_request_failed",
+            "model_refused",
             "invalid_output",
-            "tool",
+            "tool_failed",
             "invalid_arguments",
             "tool_timeout",
             "ended_by_call",
-            "tool_input_guardrail",
-            "tool_output_guardrail",
-            "input_guardrail",
-            "output_guardrail",
+            "tool_input_guardrail_tripped",
+            "tool_output_guardrail_tripped",
+            "input_guardrail_tripped",
+            "output_guardrail_tripped",
             "guardrail_failed",
-            "hook",
-            "handoff",
+            "hook_failed",
+            "handoff_failed",
         ],
     ),
-    ("misbehaviour", &["empty_call_id", "reused_call_id", "missing_tool"]),
-    ("work", &["body", "invalid", "missing", "handoff", "ignored"]),
+    ("model_protocol_error", &["empty_call_id", "reused_call_id", "unknown_tool"]),
+    ("disposition", &["execute", "invalid_arguments", "unknown_tool", "handoff", "surplus_handoff"]),
     ("body", &["function", "agent"]),
     ("effect", &["pure", "idempotent", "once"]),
-    ("gate", &["open", "ask", "closed", "ask_each", "each"]),
-    // What is left out stands for `run_again` and `ok`.
-    ("after", &["stop_on_first", "stop_at", "ask"]),
-    ("status", &["failed"]),
+    ("approval_policy", &["not_required", "by_rule", "required", "by_rule_each_time", "required_each_time"]),
+    // The default `run_model_again` is not serialised.
+    ("tool_use_policy", &["stop_on_first_tool", "stop_at_tools", "custom_function"]),
     ("key", &["bare", "namespaced", "deferred", "mcp"]),
-    // What is left out stands for `function`.
+    // The default `function` is not serialised.
     ("call.kind", &["computer", "hosted_mcp"]),
     ("role", &["system", "user", "assistant"]),
-    ("item.type", &["message", "reasoning", "call", "output", "handoff", "hosted", "unknown"]),
+    ("item.type", &["message", "reasoning", "call", "output", "handoff", "hosted_tool", "unknown"]),
     ("content.type", &["text", "refusal", "image", "file", "unknown"]),
     ("output", &["text", "parts"]),
     ("result", &["Ok", "Err"]),
@@ -200,28 +219,27 @@ const KINDS: &[(&str, &[&str])] = &[
 #[test]
 fn the_files_hold_everything_that_the_format_has() {
     let mut found = BTreeSet::new();
-    for (_, text) in files(FORMAT_VERSION) {
+    for (_, text) in golden_files(FORMAT_VERSION) {
         for line in text.lines().skip(1) {
             let (_, body) = line.split_once(' ').expect("a line has a hash");
-            collect("record", &serde_json::from_str(body).expect("a record is JSON"), &mut found);
+            collect_kinds("record", &serde_json::from_str(body).expect("a record is JSON"), &mut found);
         }
     }
-    for (place, names) in KINDS {
+    for (place, names) in GOLDEN_KINDS {
         let here: BTreeSet<&str> =
             found.iter().filter(|(where_, _)| where_ == place).map(|(_, name)| name.as_str()).collect();
         assert_eq!(here, names.iter().copied().collect(), "{place}");
     }
 }
 
-/// Notes what is named under each field: a text, or the one field of an object.
-fn collect(field: &str, value: &Value, found: &mut BTreeSet<(String, String)>) {
+/// Collects the kinds that are named under each field: a text, or the only key of an object.
+fn collect_kinds(field: &str, value: &Value, found: &mut BTreeSet<(String, String)>) {
     let named = match value {
         Value::String(name) => Some(name),
         Value::Object(fields) if fields.len() == 1 => fields.keys().next(),
         _ => None,
     };
-    // A step after which another call comes has a call's id under the same name, and no golden call is named so.
-    if let Some(name) = named.filter(|name| field != "after" || !name.starts_with('c')) {
+    if let Some(name) = named {
         found.insert((field.to_owned(), name.clone()));
     }
     match value {
@@ -234,7 +252,7 @@ fn collect(field: &str, value: &Value, found: &mut BTreeSet<(String, String)>) {
                 };
                 found.insert((format!("{holder}.type"), kind.clone()));
             }
-            // What providers carry is theirs, and the output of an output item is told by its content.
+            // Opaque provider items are skipped, and an output item is described by its content.
             for (name, value) in fields.iter().filter(|(name, _)| *name != "raw") {
                 let is_call = fields.get("type").is_some_and(|kind| kind == "call");
                 let name = match name.as_str() {
@@ -242,31 +260,52 @@ fn collect(field: &str, value: &Value, found: &mut BTreeSet<(String, String)>) {
                     "kind" if is_call => "call.kind",
                     name => name,
                 };
-                collect(name, value, found);
+                collect_kinds(name, value, found);
             }
         }
-        Value::Array(values) => values.iter().for_each(|value| collect(field, value, found)),
+        Value::Array(values) => values.iter().for_each(|value| collect_kinds(field, value, found)),
         _ => {}
     }
 }
 
-/// Does not compile where a kind is new: it needs a place in [`KINDS`] and in a golden file.
+/// Fails to compile if a kind is added: the kind must be listed in [`GOLDEN_KINDS`] and occur in a golden file.
 #[allow(dead_code, reason = "it is there to be compiled")]
-fn new_kinds_need_golden_files(entry: &Entry, decision: &Decision, how: &How) {
+fn new_kinds_need_golden_files(entry: &JournalEntry, decision: &Decision, how: &CallStatus) {
     match entry {
-        Entry::Started(_) | Entry::Answered(_) | Entry::AnswerRefused(_) | Entry::ModelFailed(_) => {}
-        Entry::Held(_) | Entry::Decided(_) | Entry::Revoked(_) | Entry::CallStarted(_) => {}
-        Entry::CallSettled(_) | Entry::CallEndedLate(_) | Entry::HandedOff(_) | Entry::WentOn => {}
-        Entry::InputAdded(_) | Entry::Finished(_) | Entry::Failed(_) | Entry::Cancelled(_) => {}
+        JournalEntry::RunStarted(_)
+        | JournalEntry::ModelResponded(_)
+        | JournalEntry::ResponseRejected(_)
+        | JournalEntry::ModelRequestFailed(_) => {}
+        JournalEntry::CallHeld(_)
+        | JournalEntry::DecisionRecorded(_)
+        | JournalEntry::DecisionRevoked(_)
+        | JournalEntry::CallStarted(_) => {}
+        JournalEntry::CallSettled(_)
+        | JournalEntry::CallEndedLate(_)
+        | JournalEntry::HandoffRecorded(_)
+        | JournalEntry::TurnContinued => {}
+        JournalEntry::InputAdded(_)
+        | JournalEntry::RunFinished(_)
+        | JournalEntry::RunFailed(_)
+        | JournalEntry::RunCancelled(_) => {}
     }
     match decision {
         Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. } => {}
-        Decision::Happened { .. } | Decision::DidNotHappen | Decision::Unknown => {}
+        Decision::ConfirmExecuted { .. } | Decision::ConfirmNotExecuted | Decision::OutcomeUnknown => {}
         Decision::Answer { .. } => {}
     }
     match how {
-        How::Succeeded | How::Failed | How::TimedOut | How::LeftRunning | How::Invalid | How::Missing => {}
-        How::Ignored | How::Rejected | How::Guarded | How::Receipt | How::Cancelled => {}
-        How::Reconciled | How::Unknown => {}
+        CallStatus::Succeeded
+        | CallStatus::Failed
+        | CallStatus::TimedOut
+        | CallStatus::TimedOutStillRunning
+        | CallStatus::InvalidArguments
+        | CallStatus::UnknownTool => {}
+        CallStatus::SurplusHandoff
+        | CallStatus::Rejected
+        | CallStatus::BlockedByGuardrail
+        | CallStatus::Deduplicated
+        | CallStatus::Cancelled => {}
+        CallStatus::Reconciled | CallStatus::OutcomeUnknown => {}
     }
 }

@@ -1,5 +1,5 @@
-//! `docs/journal.md` is enough to write another reader: one in Python reads the golden files by it alone, and
-//! sees the same calls and outputs as this crate does.
+//! `docs/journal.md` is sufficient to write another reader: a Python reader written from it reads the golden
+//! files and finds the same calls and outputs as this crate.
 
 #![allow(clippy::expect_used)]
 #![allow(
@@ -15,26 +15,34 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use windlass_core::{CallId, Digest, Entry, HoldReason, Record, ToolKey, from_text, text, time};
+use windlass_core::{
+    canonical::Digest,
+    decision::HoldReason,
+    id::CallId,
+    inspect,
+    journal::{JournalEntry, JournalRecord, decode_journal},
+    run::model_text,
+    tool::ToolKey,
+};
 
-fn tests() -> PathBuf {
+fn tests_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
 
 fn golden_files() -> Vec<PathBuf> {
-    let folder = std::fs::read_dir(tests().join("golden/v1")).expect("there are golden files");
+    let folder = std::fs::read_dir(tests_folder().join("golden/v1")).expect("there are golden files");
     let mut files: Vec<PathBuf> = folder.map(|file| file.expect("it can be read").path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "windlass"));
     files.sort();
     files
 }
 
-/// Runs the reader; none where there is no Python.
-fn python(file: &Path) -> Option<Output> {
-    match Command::new("python3").arg(tests().join("read_journal.py")).arg(file).output() {
+/// Runs the reader; returns `None` if Python is not installed.
+fn run_python_reader(file: &Path) -> Option<Output> {
+    match Command::new("python3").arg(tests_folder().join("read_journal.py")).arg(file).output() {
         Ok(output) => Some(output),
         Err(_) => {
-            // Past the test harness, which keeps what tests print to itself unless they fail.
+            // Written to stderr directly, because the test harness captures the output of passing tests.
             let words = "python3 is not here: the reader in Python was NOT run, the chain was checked in Rust alone\n";
             std::io::stderr().write_all(words.as_bytes()).expect("standard error can be written to");
             None
@@ -42,35 +50,36 @@ fn python(file: &Path) -> Option<Output> {
     }
 }
 
-/// A call: its tool, what became of it, and its output.
-struct Told {
+/// A call: its tool, its status and its output.
+struct SettledSummary {
     tool: ToolKey,
-    how: String,
+    status: String,
     output: Option<Value>,
 }
 
-/// What the reader should print.
-fn told(records: &[Record], head: Digest) -> String {
+/// Returns the output that the reader is expected to print.
+fn expected_output(records: &[JournalRecord], head: Digest) -> String {
     let mut order = Vec::new();
-    let mut calls: BTreeMap<Vec<CallId>, Told> = BTreeMap::new();
+    let mut calls: BTreeMap<Vec<CallId>, SettledSummary> = BTreeMap::new();
     let mut open: BTreeMap<&[CallId], Vec<Vec<CallId>>> = BTreeMap::new();
     for record in records {
         let at = |call: &CallId| record.path.iter().cloned().chain([call.clone()]).collect::<Vec<CallId>>();
         let mut becomes = |call: &CallId, how: String, output: Option<Value>| {
             let told = calls.get_mut(&at(call)).expect("it was planned");
-            (told.how, told.output) = (how, output);
+            (told.status, told.output) = (how, output);
         };
         match &record.entry {
-            Entry::Answered(answered) => {
+            JournalEntry::ModelResponded(answered) => {
                 let ids: Vec<_> = answered.calls.iter().map(|planned| at(&planned.call)).collect();
                 for (id, planned) in ids.iter().zip(&answered.calls) {
-                    let told = Told { tool: planned.key.clone(), how: "open".to_owned(), output: None };
+                    let told =
+                        SettledSummary { tool: planned.key.clone(), status: "open".to_owned(), output: None };
                     calls.insert(id.clone(), told);
                     order.push(id.clone());
                 }
                 open.insert(&record.path, ids);
             }
-            Entry::Held(held) => {
+            JournalEntry::CallHeld(held) => {
                 let reason = match &held.reason {
                     HoldReason::Approval => "approval".to_owned(),
                     HoldReason::InDoubt => "in_doubt".to_owned(),
@@ -79,20 +88,22 @@ fn told(records: &[Record], head: Digest) -> String {
                 };
                 becomes(&held.call, format!("waits ({reason})"), None);
             }
-            Entry::Decided(decided) => becomes(&decided.call, "decided".to_owned(), None),
-            Entry::CallStarted(started) => becomes(&started.call, "started".to_owned(), None),
-            Entry::CallSettled(settled) => {
-                let how = serde_json::to_value(&settled.how).expect("it can be written");
+            JournalEntry::DecisionRecorded(decided) => becomes(&decided.call, "decided".to_owned(), None),
+            JournalEntry::CallStarted(started) => becomes(&started.call, "started".to_owned(), None),
+            JournalEntry::CallSettled(settled) => {
+                let how = serde_json::to_value(&settled.status).expect("it can be written");
                 let output = serde_json::to_value(&settled.output).expect("it can be written");
                 becomes(&settled.call, how.as_str().expect("it is a word").to_owned(), Some(output));
             }
-            Entry::HandedOff(handed) => becomes(&handed.call, format!("handed off to {}", handed.to), None),
-            Entry::Failed(_) | Entry::Cancelled(_) => {
+            JournalEntry::HandoffRecorded(handed) => {
+                becomes(&handed.call, format!("handed off to {}", handed.to), None)
+            }
+            JournalEntry::RunFailed(_) | JournalEntry::RunCancelled(_) => {
                 for id in open.get(&*record.path).into_iter().flatten() {
                     let told = calls.get_mut(id).expect("it was planned");
-                    if told.output.is_none() && !told.how.starts_with("handed") {
-                        let stopped = serde_json::json!({ "text": text::CANCELLED });
-                        (told.how, told.output) = ("cancelled".to_owned(), Some(stopped));
+                    if told.output.is_none() && !told.status.starts_with("handed") {
+                        let stopped = serde_json::json!({ "text": model_text::CANCELLED });
+                        (told.status, told.output) = ("cancelled".to_owned(), Some(stopped));
                     }
                 }
             }
@@ -101,9 +112,10 @@ fn told(records: &[Record], head: Digest) -> String {
     }
     let mut lines = String::new();
     for id in order {
-        let Told { tool, how, output } = &calls[&id];
+        let SettledSummary { tool, status: how, output } = &calls[&id];
         let path: Vec<&str> = id.iter().map(CallId::as_str).collect();
-        let output = output.as_ref().map_or_else(|| "null".to_owned(), windlass_core::canonical);
+        let output =
+            output.as_ref().map_or_else(|| "null".to_owned(), windlass_core::canonical::canonical_json);
         lines.push_str(&format!("{}\t{tool}\tcovered\t{how}\t{output}\n", path.join("/")));
     }
     lines.push_str(&format!("records\t{}\t{head}\n", records.len()));
@@ -114,17 +126,18 @@ fn told(records: &[Record], head: Digest) -> String {
 fn a_reader_written_from_the_document_reads_every_golden_file() {
     for path in golden_files() {
         let text = std::fs::read_to_string(&path).expect("it can be read");
-        let verified = time::verify_text(&text).expect("it is what was written");
-        let Some(output) = python(&path) else { continue };
+        let verified = inspect::verify_text(&text).expect("it is what was written");
+        let Some(output) = run_python_reader(&path) else { continue };
         assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
         let printed = String::from_utf8(output.stdout).expect("it prints UTF-8");
-        assert_eq!(printed, told(&verified.records, verified.head), "{}", path.display());
+        assert_eq!(printed, expected_output(&verified.records, verified.head_hash), "{}", path.display());
     }
 }
 
 #[test]
 fn the_reader_names_the_first_bad_record() {
-    let text = std::fs::read_to_string(tests().join("golden/v1/paused.windlass")).expect("it can be read");
+    let text =
+        std::fs::read_to_string(tests_folder().join("golden/v1/paused.windlass")).expect("it can be read");
     let cases = [
         (
             text.replacen("\"reason\":\"approval\"", "\"reason\":\"in_doubt\"", 1),
@@ -134,10 +147,10 @@ fn the_reader_names_the_first_bad_record() {
         (text.replacen("windlass 1", "anchor 1", 1), "this is not a saved run"),
     ];
     for (at, (changed, why)) in cases.iter().enumerate() {
-        assert!(from_text(changed).is_err());
+        assert!(decode_journal(changed).is_err());
         let path = std::env::temp_dir().join(format!("windlass-reader-{}-{at}.windlass", std::process::id()));
         std::fs::write(&path, changed).expect("it can be written");
-        let output = python(&path);
+        let output = run_python_reader(&path);
         std::fs::remove_file(&path).expect("it was just written");
         let Some(output) = output else { continue };
         assert!(!output.status.success());

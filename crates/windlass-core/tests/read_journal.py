@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Reads a saved run by docs/journal.md alone: checks the chain, and prints every call with its output.
+"""A journal reader written from docs/journal.md alone: verifies the hash chain and prints every call with its output.
 
 Usage: read_journal.py FILE
 
-One line for each call, in the order in which the models asked for them: the path, the tool, whether the digest that
-decisions are bound to is of the arguments as they stand, how the call came to its output, and the output as JSON.
-Calls without an output say what they wait for. Exits with 1 and names the first bad record where the file is not
-what was written.
+Prints one line for each call, in the models' order: the path, the tool, whether the call's digest matches its
+arguments, the status, and the output as JSON. For a call without an output, the line gives the reason for the hold.
+Exits with status 1 and names the first invalid record if the journal was changed.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ def refuse(why):
 
 
 def read_records(data):
-    """The records of a file, each checked against the chain."""
+    """Returns the records of a file, each verified against the hash chain."""
     lines = data.split(b"\n")
     first = lines[0]
     if not first.startswith(b"windlass ") or not first[9:].isdigit():
@@ -46,7 +45,7 @@ def read_records(data):
 
 
 def tool_name(key):
-    """A tool's identity as text."""
+    """Returns a tool's identity as text."""
     (kind, value), = key.items()
     if kind == "bare":
         return value
@@ -58,7 +57,7 @@ def tool_name(key):
 
 
 def digest(tool, arguments):
-    """What a decision is bound to. Floats have a canonical form that the standard library does not write."""
+    """Returns the digest that decisions are bound to; the standard library cannot write the canonical form of floats."""
     try:
         value = json.loads(arguments)
         arguments = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -69,40 +68,40 @@ def digest(tool, arguments):
 
 
 def read_calls(records):
-    """Every call: its path, its tool, what became of it, and its output."""
+    """Returns every call: its path, its tool, its status, and its output."""
     calls = {}
     open_calls = {}
     for record in records:
         path = tuple(record.get("path", []))
         entry = record["entry"]
         kind = entry["type"]
-        if kind == "answered":
+        if kind == "model_responded":
             open_calls[path] = [path + (planned["call"],) for planned in entry.get("calls", [])]
             asked = [item for item in entry["items"] if item["type"] == "call"]
             for planned, item in zip(entry.get("calls", []), asked):
                 tool = tool_name(planned["key"])
                 covers = "covered" if planned["digest"] == digest(tool, item["arguments"]) else "other"
-                call = {"tool": tool, "covers": covers, "how": "open", "output": None}
+                call = {"tool": tool, "covers": covers, "status": "open", "output": None}
                 calls[path + (planned["call"],)] = call
-        elif kind == "held":
+        elif kind == "call_held":
             reason = entry["reason"]
             if isinstance(reason, dict):
                 reason = f"question: {reason['question']['text']}"
-            calls[path + (entry["call"],)]["how"] = f"waits ({reason})"
-        elif kind == "decided":
-            calls[path + (entry["call"],)]["how"] = "decided"
+            calls[path + (entry["call"],)]["status"] = f"waits ({reason})"
+        elif kind == "decision_recorded":
+            calls[path + (entry["call"],)]["status"] = "decided"
         elif kind == "call_started":
-            calls[path + (entry["call"],)]["how"] = "started"
+            calls[path + (entry["call"],)]["status"] = "started"
         elif kind == "call_settled":
-            calls[path + (entry["call"],)].update(how=entry["how"], output=entry["output"])
-        elif kind == "handed_off":
-            calls[path + (entry["call"],)].update(how=f"handed off to {entry['to']}", output=None)
-        elif kind in ("failed", "cancelled"):
-            # Whatever of the open turn has no output yet is stopped with the run.
+            calls[path + (entry["call"],)].update(status=entry["status"], output=entry["output"])
+        elif kind == "handoff_recorded":
+            calls[path + (entry["call"],)].update(status=f"handed off to {entry['to']}", output=None)
+        elif kind in ("run_failed", "run_cancelled"):
+            # Unsettled calls of the open turn are cancelled when the run ends.
             for call in open_calls.get(path, []):
-                if calls[call]["output"] is None and not calls[call]["how"].startswith("handed"):
+                if calls[call]["output"] is None and not calls[call]["status"].startswith("handed"):
                     text = "The call was stopped before it finished."
-                    calls[call].update(how="cancelled", output={"text": text})
+                    calls[call].update(status="cancelled", output={"text": text})
     return calls
 
 
@@ -114,7 +113,7 @@ def main():
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     for path, call in read_calls(records).items():
         output = json.dumps(call["output"], ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        print("/".join(path), call["tool"], call["covers"], call["how"], output, sep="\t")
+        print("/".join(path), call["tool"], call["covers"], call["status"], output, sep="\t")
     print("records", len(records), head, sep="\t")
 
 

@@ -1,5 +1,5 @@
-//! An agent whose model runs in this process: no server, no key. The weights are the first argument: a path, or a
-//! name such as `smollm2-135m`, which is fetched once.
+//! An agent whose model runs in this process, without a server or a key. The first argument names the weights: a
+//! path, or a name such as `smollm2-135m`, which is fetched once.
 
 use windlass::prelude::*;
 use windlass_local::{LocalModel, Weights};
@@ -21,8 +21,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = LocalModel::load(&weights)?;
     let agent = Agent::new("guide").instructions("You help travellers.").model(model).tool(weather);
     let outcome = agent.run("What is the weather in Oslo?").max_turns(4).await?;
-    for produced in outcome.record().items() {
-        println!("{}", windlass::model::item_line(&produced.item));
+    for produced in outcome.record().run_items() {
+        println!("{}", windlass::model::describe_item(&produced.item));
     }
     Ok(())
 }

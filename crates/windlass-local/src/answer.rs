@@ -1,74 +1,76 @@
-//! The one form that an answer has: a call of a tool with its arguments, or something to say.
+//! The JSON format of a model's response: a tool call with arguments, or an answer.
 
 use serde_json::{Map, Value, json};
-use windlass::core::Item;
-use windlass::model::{ModelRequest, OfferedKind, OfferedTool, ToolChoice};
+use windlass::core::item::Item;
+use windlass::model::{ModelRequest, ToolChoice, ToolDefinition};
 
-/// Why an answer is not in the form that it was asked for. The engine keeps models to it, so this is for answers that
-/// were cut off.
+use crate::prompt::offered_functions;
+
+/// A response that is not in the requested format. Constrained decoding prevents this except for truncated
+/// responses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model's answer was cut off or is not in the form it was asked for: {0}")]
-pub struct BadAnswer(String);
+pub struct AnswerFormatError(String);
 
-/// The JSON Schema of everything that may be answered to a request.
+/// Returns the JSON Schema of all valid responses to a request.
 ///
-/// An answer is `{"tool": NAME, "arguments": {…}}` for one of the tools and handoffs, or `{"answer": …}`, which is text
-/// or has the shape that the agent's output must have.
-pub fn shape(request: &ModelRequest<'_>) -> Value {
-    let offered = request.tools.iter().chain(request.handoffs);
-    let calls = offered.filter(|tool| matches!(tool.kind, OfferedKind::Function)).map(call_shape);
+/// A response is `{"tool": NAME, "arguments": {…}}` for one of the tools and handoffs, or `{"answer": …}`, which
+/// is text or matches the schema of the agent's output.
+pub fn response_schema(request: &ModelRequest<'_>) -> Value {
+    let calls = offered_functions(request).map(call_schema);
     let choice = request.settings.tool_choice.as_ref();
     let mut forms: Vec<Value> = match choice {
         Some(ToolChoice::None) => Vec::new(),
-        Some(ToolChoice::Tool(name)) => calls.filter(|call| call_name(call) == Some(name)).collect(),
+        Some(ToolChoice::Tool(name)) => calls.filter(|call| called_tool(call) == Some(name)).collect(),
         Some(ToolChoice::Auto | ToolChoice::Required) | None => calls.collect(),
     };
     let must_call = matches!(choice, Some(ToolChoice::Required | ToolChoice::Tool(_))) && !forms.is_empty();
     if !must_call {
-        let said = request.output.map_or_else(|| json!({ "type": "string" }), |shape| shape.schema.clone());
-        forms.push(object([("answer", said)]));
+        let said =
+            request.output_schema.map_or_else(|| json!({ "type": "string" }), |shape| shape.schema.clone());
+        forms.push(object_schema([("answer", said)]));
     }
-    // References in a schema are looked up from its root, which is not where the schema stands any more.
+    // References resolve from the schema's root, so the definitions of the nested schemas move there.
     let mut definitions = Map::new();
     for (number, form) in forms.iter_mut().enumerate() {
-        hoist(form, number, &mut definitions);
+        hoist_definitions(form, number, &mut definitions);
     }
     match forms.len() {
-        1 => with_definitions(forms.remove(0), definitions),
-        _ => with_definitions(json!({ "anyOf": forms }), definitions),
+        1 => insert_definitions(forms.remove(0), definitions),
+        _ => insert_definitions(json!({ "anyOf": forms }), definitions),
     }
 }
 
-fn with_definitions(mut schema: Value, definitions: Map<String, Value>) -> Value {
+fn insert_definitions(mut schema: Value, definitions: Map<String, Value>) -> Value {
     if let (Some(fields), false) = (schema.as_object_mut(), definitions.is_empty()) {
         fields.insert("$defs".to_owned(), definitions.into());
     }
     schema
 }
 
-fn call_shape(tool: &OfferedTool) -> Value {
-    object([("tool", json!({ "const": tool.name })), ("arguments", (*tool.parameters).clone())])
+fn call_schema(tool: &ToolDefinition) -> Value {
+    object_schema([("tool", json!({ "const": tool.name })), ("arguments", (*tool.parameters).clone())])
 }
 
-fn call_name(call: &Value) -> Option<&str> {
+fn called_tool(call: &Value) -> Option<&str> {
     call.pointer("/properties/tool/const")?.as_str()
 }
 
-fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+fn object_schema<const N: usize>(fields: [(&str, Value); N]) -> Value {
     let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
     let properties: Map<String, Value> =
         fields.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
     json!({ "type": "object", "properties": properties, "required": names, "additionalProperties": false })
 }
 
-/// Moves the definitions inside a form to the root, under names of their own.
-fn hoist(form: &mut Value, number: usize, definitions: &mut Map<String, Value>) {
+/// Moves the definitions inside a schema to the root under unique names, and rewrites the references to them.
+fn hoist_definitions(form: &mut Value, number: usize, definitions: &mut Map<String, Value>) {
     match form {
         Value::Object(fields) => {
             for place in ["$defs", "definitions"] {
                 let Some(Value::Object(own)) = fields.remove(place) else { continue };
                 for (name, mut schema) in own {
-                    hoist(&mut schema, number, definitions);
+                    hoist_definitions(&mut schema, number, definitions);
                     definitions.insert(format!("{number}.{name}"), schema);
                 }
             }
@@ -80,39 +82,42 @@ fn hoist(form: &mut Value, number: usize, definitions: &mut Map<String, Value>) 
                     }
                 }
             }
-            fields.values_mut().for_each(|value| hoist(value, number, definitions));
+            fields.values_mut().for_each(|value| hoist_definitions(value, number, definitions));
         }
-        Value::Array(values) => values.iter_mut().for_each(|value| hoist(value, number, definitions)),
+        Value::Array(values) => {
+            values.iter_mut().for_each(|value| hoist_definitions(value, number, definitions))
+        }
         _ => {}
     }
 }
 
-/// Reads an answer. `call` is the id of the call, if it is one.
-pub fn items(text: &str, call: &str) -> Result<Vec<Item>, BadAnswer> {
-    let answer: Value = serde_json::from_str(text).map_err(|error| BadAnswer(error.to_string()))?;
+/// Parses a response into items. `call` becomes the id of the call if the response is one.
+pub fn parse_items(text: &str, call: &str) -> Result<Vec<Item>, AnswerFormatError> {
+    let answer: Value = serde_json::from_str(text).map_err(|error| AnswerFormatError(error.to_string()))?;
     if let (Some(Value::String(tool)), Some(arguments)) = (answer.get("tool"), answer.get("arguments")) {
         return Ok(vec![Item::call(call, tool, arguments.to_string())]);
     }
     match answer.get("answer") {
         Some(Value::String(said)) => Ok(vec![Item::assistant(said)]),
         Some(shaped) => Ok(vec![Item::assistant(shaped.to_string())]),
-        None => Err(BadAnswer("it has neither `tool` nor `answer`".to_owned())),
+        None => Err(AnswerFormatError("it has neither `tool` nor `answer`".to_owned())),
     }
 }
 
-/// What can be shown of an answer that is still being written: the text said so far.
+/// Returns the answer's text so far from a response that is still being generated.
 #[cfg_attr(
     not(feature = "engine"),
-    allow(dead_code, reason = "only an engine writes answers piece by piece")
+    allow(dead_code, reason = "only the engine generates responses incrementally")
 )]
-pub(crate) fn said_so_far(text: &str) -> Option<String> {
+pub(crate) fn partial_text(text: &str) -> Option<String> {
     let said = text.trim_start().strip_prefix('{')?.trim_start().strip_prefix("\"answer\"")?;
     let said = said.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let mut end = said.len();
-    // An escape may not be whole yet; the longest has twelve letters.
+    // An escape sequence may be incomplete; the longest has twelve characters.
     for _ in 0..12 {
         if said.is_char_boundary(end)
-            && let Ok(text) = serde_json::from_str::<String>(&format!("\"{}\"", closed(&said[..end])))
+            && let Ok(text) =
+                serde_json::from_str::<String>(&format!("\"{}\"", until_closing_quote(&said[..end])))
         {
             return Some(text);
         }
@@ -121,8 +126,8 @@ pub(crate) fn said_so_far(text: &str) -> Option<String> {
     None
 }
 
-/// The text up to the quotation mark that ends it, if that has come.
-fn closed(said: &str) -> &str {
+/// Returns the text up to its closing quotation mark, or all of it if the mark has not arrived.
+fn until_closing_quote(said: &str) -> &str {
     let mut is_escaped = false;
     for (at, letter) in said.char_indices() {
         match letter {

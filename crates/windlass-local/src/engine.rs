@@ -1,4 +1,4 @@
-//! The engine: weights, tokens, and one answer at a time, kept to its schema.
+//! The inference engine: it loads weights and generates one response at a time, constrained by a JSON Schema.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -15,50 +15,50 @@ use minijinja::{Environment, context};
 use serde_json::Value;
 use toktrie::{TokEnv, TokenId};
 
-use crate::prompt::Line;
-use crate::tokens::Tokens;
+use crate::prompt::PromptMessage;
+use crate::tokeniser::GgufTokeniser;
 
-/// How many tokens a prompt is read in at once: it bounds the memory that reading takes.
-const CHUNK: usize = 256;
+/// Number of prompt tokens processed at once; it bounds the memory of the prefill.
+const PREFILL_CHUNK: usize = 256;
 
 /// A loaded model.
-pub(crate) struct Engine {
-    network: Network,
-    tokens: Arc<Tokens>,
+pub(crate) struct InferenceEngine {
+    network: ModelNetwork,
+    tokeniser: Arc<GgufTokeniser>,
     parsers: ParserFactory,
     template: String,
-    longest: usize,
+    context_length: usize,
 }
 
-enum Network {
+enum ModelNetwork {
     Llama(quantized_llama::ModelWeights),
     Qwen2(quantized_qwen2::ModelWeights),
     Qwen3(quantized_qwen3::ModelWeights),
 }
 
-/// What to write, and how.
-pub(crate) struct Task {
-    pub(crate) lines: Vec<Line>,
-    pub(crate) shape: Value,
-    /// The most tokens that an answer may have.
-    pub(crate) longest: usize,
-    /// Set when nobody waits for the answer any more.
+/// A request to generate a response.
+pub(crate) struct GenerationRequest {
+    pub(crate) messages: Vec<PromptMessage>,
+    pub(crate) schema: Value,
+    /// Maximum number of tokens in the response.
+    pub(crate) max_tokens: usize,
+    /// Cancellation flag, set when the caller no longer waits for the response.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// What was written.
-pub(crate) struct Written {
+/// A generated response with its token counts.
+pub(crate) struct GenerationOutput {
     pub(crate) text: String,
-    pub(crate) read_tokens: u64,
-    pub(crate) written_tokens: u64,
+    pub(crate) input_tokens: u64,
+    pub(crate) output_tokens: u64,
 }
 
-impl Engine {
+impl InferenceEngine {
     pub(crate) fn load(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         let mut file = BufReader::new(file);
         let content = Content::read(&mut file).map_err(|error| format!("it is no GGUF file: {error}"))?;
-        let tokens = Arc::new(Tokens::read(&content)?);
+        let tokens = Arc::new(GgufTokeniser::from_gguf(&content)?);
         let environment: TokEnv = tokens.clone();
         let mut parsers = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
         parsers.quiet();
@@ -67,52 +67,59 @@ impl Engine {
             _ => None,
         };
         let family = text("general.architecture").unwrap_or_default();
-        let template = text("tokenizer.chat_template").unwrap_or_else(|| CHAT_ML.to_owned());
+        let template = text("tokenizer.chat_template").unwrap_or_else(|| CHAT_ML_TEMPLATE.to_owned());
         let trained =
             content.metadata.get(&format!("{family}.context_length")).and_then(|length| length.to_u32().ok());
         let device = Device::Cpu;
-        let network = match family.as_str() {
-            "llama" => {
-                quantized_llama::ModelWeights::from_gguf(content, &mut file, &device).map(Network::Llama)
-            }
-            "qwen2" => {
-                quantized_qwen2::ModelWeights::from_gguf(content, &mut file, &device).map(Network::Qwen2)
-            }
-            "qwen3" => {
-                quantized_qwen3::ModelWeights::from_gguf(content, &mut file, &device).map(Network::Qwen3)
-            }
-            other => return Err(format!("its network is `{other}`; llama, qwen2 and qwen3 can be run")),
-        };
+        let network =
+            match family.as_str() {
+                "llama" => quantized_llama::ModelWeights::from_gguf(content, &mut file, &device)
+                    .map(ModelNetwork::Llama),
+                "qwen2" => quantized_qwen2::ModelWeights::from_gguf(content, &mut file, &device)
+                    .map(ModelNetwork::Qwen2),
+                "qwen3" => quantized_qwen3::ModelWeights::from_gguf(content, &mut file, &device)
+                    .map(ModelNetwork::Qwen3),
+                other => return Err(format!("its network is `{other}`; llama, qwen2 and qwen3 can be run")),
+            };
         let network = network.map_err(|error| error.to_string())?;
         let longest = trained.map_or(2048, |length| length as usize).min(quantized_llama::MAX_SEQ_LEN);
-        Ok(Self { network, tokens, parsers, template, longest })
+        Ok(Self { network, tokeniser: tokens, parsers, template, context_length: longest })
     }
 
-    /// Writes an answer. `seen` is shown all of it after every token.
-    pub(crate) fn write(&mut self, task: &Task, mut seen: impl FnMut(&str)) -> Result<Written, String> {
-        let prompt = self.tokens.encode(&self.prompt(&task.lines)?);
-        let room = self.longest.saturating_sub(prompt.len()).min(task.longest);
+    /// Generates a response. `seen` is called with the whole text so far after every token.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason as text if the prompt exceeds the context, the schema is not supported, or generation
+    /// fails.
+    pub(crate) fn generate(
+        &mut self,
+        task: &GenerationRequest,
+        mut seen: impl FnMut(&str),
+    ) -> Result<GenerationOutput, String> {
+        let prompt = self.tokeniser.encode(&self.render_prompt(&task.messages)?);
+        let room = self.context_length.saturating_sub(prompt.len()).min(task.max_tokens);
         if room == 0 {
-            let (there, longest) = (prompt.len(), self.longest);
+            let (there, longest) = (prompt.len(), self.context_length);
             return Err(format!(
-                "the conversation has {there} tokens, and the model reads {longest} at most"
+                "the conversation has {there} tokens, and the model's context has {longest}"
             ));
         }
-        let grammar = TopLevelGrammar::from_json_schema(task.shape.clone());
+        let grammar = TopLevelGrammar::from_json_schema(task.schema.clone());
         let mut matcher = Matcher::new(self.parsers.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
-            return Err(format!("the tools' schemas cannot be kept to: {error}"));
+            return Err(format!("the tools' schemas are not supported by constrained decoding: {error}"));
         }
-        let mut logits = self.read(&prompt, task)?;
+        let mut logits = self.prefill(&prompt, task)?;
         let (mut bytes, mut written) = (Vec::new(), 0);
         while written < room && !task.stop.load(Ordering::Relaxed) {
             let mask = matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
-            let Some(token) = likeliest(&logits, |token| mask.is_allowed(token)) else { break };
-            if token == self.tokens.eos {
+            let Some(token) = most_likely_token(&logits, |token| mask.is_allowed(token)) else { break };
+            if token == self.tokeniser.eos {
                 break;
             }
             matcher.consume_token(token).map_err(|error| error.to_string())?;
-            bytes.extend(self.tokens.bytes(token));
+            bytes.extend(self.tokeniser.token_bytes(token));
             written += 1;
             seen(&String::from_utf8_lossy(&bytes));
             if matcher.is_stopped() {
@@ -121,17 +128,17 @@ impl Engine {
             logits = self.forward(&[token], prompt.len() + written - 1)?;
         }
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        Ok(Written { text, read_tokens: prompt.len() as u64, written_tokens: written as u64 })
+        Ok(GenerationOutput { text, input_tokens: prompt.len() as u64, output_tokens: written as u64 })
     }
 
-    fn prompt(&self, lines: &[Line]) -> Result<String, String> {
+    fn render_prompt(&self, lines: &[PromptMessage]) -> Result<String, String> {
         let mut environment = Environment::new();
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         let messages: Vec<_> =
             lines.iter().map(|line| context! { role => line.role, content => line.text }).collect();
-        let eos = self.tokens.special(self.tokens.eos).unwrap_or_default();
+        let eos = self.tokeniser.special_text(self.tokeniser.eos).unwrap_or_default();
         environment
             .render_str(
                 &self.template,
@@ -140,12 +147,12 @@ impl Engine {
             .map_err(|error| format!("its chat template cannot be used: {error}"))
     }
 
-    /// Reads a prompt, and says how likely each token is to follow.
-    fn read(&mut self, prompt: &[TokenId], task: &Task) -> Result<Vec<f32>, String> {
+    /// Processes a prompt and returns the logits of the next token.
+    fn prefill(&mut self, prompt: &[TokenId], task: &GenerationRequest) -> Result<Vec<f32>, String> {
         let (mut logits, mut from) = (Vec::new(), 0);
-        for chunk in prompt.chunks(CHUNK) {
+        for chunk in prompt.chunks(PREFILL_CHUNK) {
             if task.stop.load(Ordering::Relaxed) {
-                return Err("nobody waits for it any more".to_owned());
+                return Err("the request was cancelled".to_owned());
             }
             logits = self.forward(chunk, from)?;
             from += chunk.len();
@@ -157,9 +164,9 @@ impl Engine {
         let mut run = || -> candle_core::Result<Vec<f32>> {
             let input = Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?;
             let output = match &mut self.network {
-                Network::Llama(network) => network.forward(&input, from)?,
-                Network::Qwen2(network) => network.forward(&input, from)?,
-                Network::Qwen3(network) => network.forward(&input, from)?,
+                ModelNetwork::Llama(network) => network.forward(&input, from)?,
+                ModelNetwork::Qwen2(network) => network.forward(&input, from)?,
+                ModelNetwork::Qwen3(network) => network.forward(&input, from)?,
             };
             output.squeeze(0)?.to_dtype(DType::F32)?.to_vec1()
         };
@@ -167,11 +174,11 @@ impl Engine {
     }
 }
 
-/// The likeliest of the tokens that are allowed.
-fn likeliest(logits: &[f32], is_allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
+/// Returns the most likely of the allowed tokens.
+fn most_likely_token(logits: &[f32], is_allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
     let numbered = (0..).zip(logits).filter(|(token, _)| is_allowed(*token));
     numbered.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(token, _)| token)
 }
 
-/// The form of chats of most small models, for files that carry none.
-const CHAT_ML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+/// The ChatML template, for files without a chat template; most small models use it.
+const CHAT_ML_TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";

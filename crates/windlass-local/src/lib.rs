@@ -1,10 +1,11 @@
-//! Models that run in the process: a GGUF file, no server and no key.
+//! Models that run in the process, from a GGUF file, without a server or a key.
 //!
-//! Small models rarely keep to a format by themselves. Here they cannot leave it: every token is chosen among those
-//! that the schemas of the offered tools allow, so a call that comes out is one that its tool can read.
+//! Small models rarely keep to a format by themselves, so decoding is constrained: every token is chosen among
+//! those that the schemas of the offered tools allow. Every complete tool call therefore matches its tool's
+//! schema.
 //!
-//! The engine is behind the feature `engine`, which is off by default because it is large. Without it this crate
-//! finds weights, builds prompts and reads answers, which is what its tests are about.
+//! The inference engine is behind the feature `engine`, which is off by default because it is large. Without it
+//! this crate finds weights, builds prompts and parses responses.
 
 mod answer;
 mod prompt;
@@ -15,15 +16,11 @@ mod engine;
 #[cfg(feature = "engine")]
 mod model;
 #[cfg(feature = "engine")]
-mod tokens;
+mod tokeniser;
 
-pub use answer::{BadAnswer, items, shape};
-pub use prompt::{Line, lines};
-pub use weights::{Named, Progress, Weights, WeightsError};
-
-#[cfg(all(doctest, feature = "engine"))]
-#[doc = include_str!("../../../docs/guide/local-models.md")]
-mod guide {}
+pub use answer::{AnswerFormatError, parse_items, response_schema};
+pub use prompt::{PromptMessage, prompt_messages};
+pub use weights::{FetchProgress, KnownWeights, Weights, WeightsError};
 
 #[cfg(feature = "engine")]
-pub use model::{LoadError, LocalModel};
+pub use model::{LocalModel, ModelLoadError};

@@ -1,38 +1,38 @@
-//! The model that agents are given.
+//! The `Model` implementation over the inference engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
-use windlass::Usage;
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest};
+use windlass::core::usage::Usage;
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 
-use crate::engine::{Engine, Task};
+use crate::engine::{GenerationRequest, InferenceEngine};
 use crate::weights::{Weights, WeightsError};
 use crate::{answer, prompt};
 
-/// How many tokens an answer has at most, unless the settings say otherwise.
-const LONGEST: u64 = 512;
+/// Maximum number of tokens in a response if the settings name none.
+const DEFAULT_MAX_TOKENS: u64 = 512;
 
-/// Why a model cannot be used.
+/// A model that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LoadError {
-    /// There are no weights.
+pub enum ModelLoadError {
+    /// The weights are not available.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// The file cannot be run.
+    /// The file is not a supported model.
     #[error("`{}` cannot be run: {why}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
 
-/// A model that runs in this process. Copies share the weights, and answer one after another.
+/// A model that runs in this process. Clones share the weights and generate one response at a time.
 ///
 /// ```no_run
 /// use windlass::prelude::*;
@@ -41,89 +41,94 @@ pub enum LoadError {
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let model = LocalModel::load(&Weights::find("smollm2-135m", &mut |_, _| {})?)?;
 /// let agent = Agent::new("guide").model(model);
-/// println!("{}", agent.run("Say hello.").await?.text());
+/// println!("{}", agent.run("Say hello.").await?.output_text()?);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct LocalModel {
-    engine: Arc<Mutex<Engine>>,
-    calls: Arc<AtomicU64>,
-    name: Arc<Path>,
+    engine: Arc<Mutex<InferenceEngine>>,
+    call_counter: Arc<AtomicU64>,
+    weights_path: Arc<Path>,
 }
 
 impl LocalModel {
-    /// Loads weights.
-    pub fn load(weights: &Weights) -> Result<Self, LoadError> {
-        let engine = Engine::load(weights.path())
-            .map_err(|why| LoadError::Unusable { path: weights.path().to_owned(), why })?;
-        Ok(Self { engine: Arc::new(Mutex::new(engine)), calls: Arc::default(), name: weights.path().into() })
+    /// Loads a model from its weights.
+    pub fn load(weights: &Weights) -> Result<Self, ModelLoadError> {
+        let engine = InferenceEngine::load(weights.path())
+            .map_err(|why| ModelLoadError::Unusable { path: weights.path().to_owned(), why })?;
+        Ok(Self {
+            engine: Arc::new(Mutex::new(engine)),
+            call_counter: Arc::default(),
+            weights_path: weights.path().into(),
+        })
     }
 }
 
 impl std::fmt::Debug for LocalModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LocalModel({})", self.name.display())
+        write!(f, "LocalModel({})", self.weights_path.display())
     }
 }
 
-/// Tells the engine to stop when the wait for its answer is over, for whatever reason.
-struct StopsAtTheEnd(Arc<AtomicBool>);
+/// A guard that cancels the generation when the caller's future completes or is dropped.
+struct StopOnDrop(Arc<AtomicBool>);
 
-impl Drop for StopsAtTheEnd {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Model for LocalModel {
-    async fn answer<'a>(
+    async fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> Result<Answer, ModelError> {
+        deltas: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let _guard = StopsAtTheEnd(stop.clone());
-        let longest = request.settings.max_tokens.unwrap_or(LONGEST);
-        let task = Task {
-            lines: prompt::lines(&request),
-            shape: answer::shape(&request),
-            longest: usize::try_from(longest).unwrap_or(usize::MAX),
+        let _guard = StopOnDrop(stop.clone());
+        let longest = request.settings.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+        let task = GenerationRequest {
+            messages: prompt::prompt_messages(&request),
+            schema: answer::response_schema(&request),
+            max_tokens: usize::try_from(longest).unwrap_or(usize::MAX),
             stop,
         };
         let (sender, mut pieces) = mpsc::channel::<String>(64);
-        let is_watched = deltas.wanted();
+        let is_watched = deltas.is_watched();
         let engine = self.engine.clone();
         let writing = tokio::task::spawn_blocking(move || {
             let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
             let mut shown = 0;
-            engine.write(&task, |text| {
+            engine.generate(&task, |text| {
                 if !is_watched {
                     return;
                 }
-                let said = answer::said_so_far(text).unwrap_or_default();
+                let said = answer::partial_text(text).unwrap_or_default();
                 if let Some(piece) =
                     said.get(shown..).filter(|piece| !piece.is_empty() && !piece.ends_with('\u{fffd}'))
                 {
                     shown += piece.len();
-                    // Nobody listens any more where this fails, and then the task is told to stop.
+                    // The send fails only if the receiver was dropped; the guard has cancelled the generation
+                    // then.
                     drop(sender.blocking_send(piece.to_owned()));
                 }
             })
         });
         while let Some(piece) = pieces.recv().await {
-            deltas.text(piece).await;
+            deltas.emit_text(piece).await;
         }
         let written =
-            writing.await.map_err(|error| ModelError::new("the engine stopped").caused_by(error))?;
+            writing.await.map_err(|error| ModelError::new("the engine stopped").with_source(error))?;
         let written = written.map_err(ModelError::new)?;
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let number = self.call_counter.fetch_add(1, Ordering::Relaxed);
         let call = format!("call-{}-{}-{number}", request.turn, request.input.len());
         let items =
-            answer::items(&written.text, &call).map_err(|error| ModelError::new(error.to_string()))?;
-        Ok(Answer {
+            answer::parse_items(&written.text, &call).map_err(|error| ModelError::new(error.to_string()))?;
+        Ok(ModelResponse {
             items: items.into_iter().map(Arc::new).collect(),
-            usage: Some(Usage::tokens(written.read_tokens, written.written_tokens)),
-            ..Answer::default()
+            usage: Some(Usage::of_tokens(written.input_tokens, written.output_tokens)),
+            ..ModelResponse::default()
         })
     }
 }

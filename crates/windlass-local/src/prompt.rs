@@ -1,41 +1,35 @@
-//! A conversation as a small model reads it: who speaks, and what.
+//! Conversion of a model request into chat messages for a small model.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use windlass::core::{Item, Role};
-use windlass::model::{ModelRequest, OfferedKind, OfferedTool};
+use windlass::core::item::{Item, Role};
+use windlass::model::{ModelRequest, ToolDefinition, ToolKind};
 
-/// One line of the conversation.
+/// A chat message of the prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// Who speaks: `system`, `user` or `assistant`, as the weights' chat template calls them.
+pub struct PromptMessage {
+    /// The role: `system`, `user` or `assistant`, as in the chat template of the weights.
     pub role: &'static str,
-    /// What is said.
+    /// The text.
     pub text: String,
 }
 
-impl Line {
+impl PromptMessage {
     fn new(role: &'static str, text: impl Into<String>) -> Self {
         Self { role, text: text.into() }
     }
 }
 
-/// The lines of a request, the agent's instructions and tools first.
+/// Returns the chat messages of a request. The agent's instructions and tools come first.
 ///
-/// Small models choose well when they are shown what choosing looks like, so an example of each form comes before the
-/// conversation. What a tool gave is told as something that the user says, because chat templates of small models know
-/// no other speaker.
-pub fn lines(request: &ModelRequest<'_>) -> Vec<Line> {
-    let tools: Vec<&OfferedTool> = request
-        .tools
-        .iter()
-        .chain(request.handoffs)
-        .filter(|tool| matches!(tool.kind, OfferedKind::Function))
-        .collect();
-    let mut lines = vec![Line::new("system", standing_orders(request.instructions, &tools))];
+/// Few-shot examples of each response format precede the conversation, because small models choose better with
+/// them. Tool outputs become user messages, because chat templates of small models have no role for them.
+pub fn prompt_messages(request: &ModelRequest<'_>) -> Vec<PromptMessage> {
+    let tools: Vec<&ToolDefinition> = offered_functions(request).collect();
+    let mut lines = vec![PromptMessage::new("system", system_prompt(request.instructions, &tools))];
     if !tools.is_empty() {
-        lines.extend(examples());
+        lines.extend(example_messages());
     }
     let mut names = BTreeMap::new();
     for item in request.input {
@@ -43,33 +37,39 @@ pub fn lines(request: &ModelRequest<'_>) -> Vec<Line> {
             Item::Message(message) => {
                 let text = message.text();
                 match message.role {
-                    Role::System => lines.push(Line::new("system", text)),
-                    Role::User => lines.push(Line::new("user", text)),
+                    Role::System => lines.push(PromptMessage::new("system", text)),
+                    Role::User => lines.push(PromptMessage::new("user", text)),
                     Role::Assistant => {
-                        lines.push(Line::new("assistant", json!({ "answer": text }).to_string()));
+                        lines.push(PromptMessage::new("assistant", json!({ "answer": text }).to_string()));
                     }
                 }
             }
             Item::Call(call) => {
                 names.insert(call.id.clone(), call.name.clone());
                 let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-                lines.push(Line::new("assistant", call_text(&call.name, &arguments)));
+                lines.push(PromptMessage::new("assistant", call_text(&call.name, &arguments)));
             }
             Item::Output(output) => {
                 let name = names.get(&output.call).map_or("the tool", String::as_str);
-                lines.push(Line::new("user", result_text(name, &output.content.text())));
+                lines.push(PromptMessage::new("user", result_text(name, &output.content.text())));
             }
             Item::Handoff(handoff) => {
-                lines.push(Line::new("user", result_text("the handoff", &handoff.text())));
+                lines.push(PromptMessage::new("user", result_text("the handoff", &handoff.output_text())));
             }
-            // What other providers' models thought or did is nothing that these weights were trained on.
+            // Reasoning and hosted calls of other providers' models mean nothing to these weights.
             _ => {}
         }
     }
     lines
 }
 
-fn standing_orders(instructions: Option<&str>, tools: &[&OfferedTool]) -> String {
+/// Iterates over the tools and handoffs that the model may call. It supports only functions.
+pub(crate) fn offered_functions<'a>(request: &ModelRequest<'a>) -> impl Iterator<Item = &'a ToolDefinition> {
+    let offered = request.tools.iter().chain(request.handoffs);
+    offered.filter(|tool| matches!(tool.kind, ToolKind::Function))
+}
+
+fn system_prompt(instructions: Option<&str>, tools: &[&ToolDefinition]) -> String {
     let mut text = instructions.unwrap_or("You are a helpful assistant.").to_owned();
     if tools.is_empty() {
         text.push_str("\n\nReply with one JSON object: {\"answer\": \"what you say\"}.");
@@ -89,20 +89,23 @@ fn standing_orders(instructions: Option<&str>, tools: &[&OfferedTool]) -> String
     text
 }
 
-/// Examples of each form, with a tool that no agent has: the model learns the form and not the case.
-fn examples() -> Vec<Line> {
+/// Returns few-shot examples with a tool that no agent has, so that the model learns the format and not the case.
+fn example_messages() -> Vec<PromptMessage> {
     vec![
-        Line::new("user", "How tall is the tower of Pisa?"),
-        Line::new("assistant", call_text("height_of", &json!({ "building": "tower of Pisa" }))),
-        Line::new("user", result_text("height_of", "56 metres")),
-        Line::new("assistant", json!({ "answer": "The tower of Pisa is 56 metres tall." }).to_string()),
-        Line::new("user", "Thank you!"),
-        Line::new("assistant", json!({ "answer": "You are welcome." }).to_string()),
+        PromptMessage::new("user", "How tall is the tower of Pisa?"),
+        PromptMessage::new("assistant", call_text("height_of", &json!({ "building": "tower of Pisa" }))),
+        PromptMessage::new("user", result_text("height_of", "56 metres")),
+        PromptMessage::new(
+            "assistant",
+            json!({ "answer": "The tower of Pisa is 56 metres tall." }).to_string(),
+        ),
+        PromptMessage::new("user", "Thank you!"),
+        PromptMessage::new("assistant", json!({ "answer": "You are welcome." }).to_string()),
     ]
 }
 
 fn call_text(name: &str, arguments: &Value) -> String {
-    // In the order in which the answer's schema has them: the name decides what may follow.
+    // The order is that of the response schema: the tool's name decides which arguments may follow.
     format!("{{\"tool\":{},\"arguments\":{arguments}}}", Value::from(name))
 }
 

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use windlass::core::{Carried, Output, OutputStatus};
+use windlass::core::item::{CallOutput, OpaqueItem, OutputStatus};
 use windlass::model::ModelSettings;
 
 use super::*;
 
-fn told(tools: &[OfferedTool], input: &[Item]) -> Vec<Line> {
+fn messages_for(tools: &[ToolDefinition], input: &[Item]) -> Vec<PromptMessage> {
     let input: Vec<Arc<Item>> = input.iter().cloned().map(Arc::new).collect();
-    lines(&ModelRequest {
+    prompt_messages(&ModelRequest {
         agent: &"desk".into(),
         turn: 1,
         instructions: Some("Be kind."),
@@ -15,26 +15,27 @@ fn told(tools: &[OfferedTool], input: &[Item]) -> Vec<Line> {
         tools,
         handoffs: &[],
         settings: &ModelSettings::default(),
-        output: None,
-        previous_response: None,
+        output_schema: None,
+        previous_response_id: None,
     })
 }
 
-fn weather() -> OfferedTool {
-    OfferedTool {
+fn weather_tool() -> ToolDefinition {
+    ToolDefinition {
         name: "weather".into(),
         namespace: None,
         description: "Current\n  weather.".into(),
         parameters: Arc::new(json!({ "type": "object", "properties": { "city": { "type": "string" } } })),
-        strict: true,
-        kind: OfferedKind::Function,
+        is_strict: true,
+        kind: ToolKind::Function,
     }
 }
 
 #[test]
 fn a_conversation_is_told_line_by_line() {
-    let output = Item::Output(Output { call: "c1".into(), content: "rain".into(), status: OutputStatus::Ok });
-    let hosted = Item::Hosted(Carried { kind: "web_search_call".to_owned(), raw: json!({}) });
+    let output =
+        Item::Output(CallOutput { call: "c1".into(), content: "rain".into(), status: OutputStatus::Ok });
+    let hosted = Item::HostedTool(OpaqueItem { kind: "web_search_call".to_owned(), raw: json!({}) });
     let input = [
         Item::user("Weather in Oslo?"),
         hosted,
@@ -43,7 +44,7 @@ fn a_conversation_is_told_line_by_line() {
         Item::assistant("It rains."),
         Item::user("Thanks"),
     ];
-    let told = told(&[weather()], &input);
+    let told = messages_for(&[weather_tool()], &input);
     assert!(told[0].text.contains("- weather: Current weather. Arguments: {\"city\":{\"type\":\"string\"}}"));
     let rest: Vec<_> = told[7..].iter().map(|line| (line.role, line.text.as_str())).collect();
     assert_eq!(
@@ -60,7 +61,7 @@ fn a_conversation_is_told_line_by_line() {
 
 #[test]
 fn without_tools_nothing_is_said_of_them() {
-    let told = told(&[], &[Item::user("Hello")]);
+    let told = messages_for(&[], &[Item::user("Hello")]);
     assert_eq!(told.len(), 2);
     assert!(!told[0].text.contains("tool"));
 }

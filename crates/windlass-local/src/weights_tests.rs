@@ -13,21 +13,22 @@ fn a_file_that_was_changed_is_not_used() {
     let known = Weights::known()[0];
     fs::write(folder.path().join(known.file), b"something else").expect("it can be written");
     let error = Weights::find_in(folder.path(), known.name, &mut |_, _| {}).expect_err("it was changed");
-    assert!(matches!(error, WeightsError::Changed { .. }), "{error}");
+    assert!(matches!(error, WeightsError::DigestMismatch { .. }), "{error}");
     assert!(error.to_string().contains("hint: delete it"), "{error}");
 }
 
 #[test]
 fn what_stands_beside_a_file_is_checked_too() {
     let folder = tempfile::tempdir().expect("there is a disk");
-    let known = Weights::known().iter().find(|known| !known.beside.is_empty()).expect("one has more files");
+    let known =
+        Weights::known().iter().find(|known| !known.companion_files.is_empty()).expect("one has more files");
     let (last, _) = known.files(folder.path()).last().expect("has files");
     fs::create_dir_all(last.parent().expect("a folder")).expect("made");
     for (path, _) in known.files(folder.path()) {
         fs::write(path, b"something else").expect("written");
     }
     let error = Weights::find_in(folder.path(), known.name, &mut |_, _| {}).expect_err("they were changed");
-    assert!(matches!(error, WeightsError::Changed { .. }), "{error}");
+    assert!(matches!(error, WeightsError::DigestMismatch { .. }), "{error}");
     assert!(
         last.starts_with(folder.path().join("all-MiniLM-L6-v2")),
         "a folder of its own: {}",
@@ -42,5 +43,5 @@ fn a_path_is_taken_as_it_is() {
     fs::write(&path, b"GGUF").expect("it can be written");
     let name = path.to_string_lossy().into_owned();
     assert_eq!(Weights::find(&name, &mut |_, _| {}).expect("it is there").path(), path);
-    assert!(matches!(Weights::at("nowhere.gguf"), Err(WeightsError::Unreadable { .. })));
+    assert!(matches!(Weights::from_path("nowhere.gguf"), Err(WeightsError::Unreadable { .. })));
 }

@@ -1,4 +1,5 @@
-//! A small real model, loaded in the process, calls tools and answers. It runs where its weights can be had.
+//! A small real model in the process calls tools and answers. The tests are skipped if its weights are not
+//! available.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,13 +10,13 @@ use windlass::model::{ModelSettings, ToolChoice};
 use windlass::prelude::*;
 use windlass_local::{LocalModel, Weights};
 
-/// The model, or nothing where its weights cannot be had here, which is said.
-fn model() -> Option<LocalModel> {
+/// Returns the model, or `None` with a message on standard error if its weights are not available.
+fn shared_model() -> Option<LocalModel> {
     static MODEL: OnceLock<Option<LocalModel>> = OnceLock::new();
-    MODEL.get_or_init(load).clone()
+    MODEL.get_or_init(load_model).clone()
 }
 
-fn load() -> Option<LocalModel> {
+fn load_model() -> Option<LocalModel> {
     let name = std::env::var("WINDLASS_GGUF").unwrap_or_else(|_| "smollm2-135m".to_owned());
     match Weights::find(&name, &mut |_, _| {}) {
         Ok(weights) => Some(LocalModel::load(&weights).expect("the weights can be run")),
@@ -26,7 +27,7 @@ fn load() -> Option<LocalModel> {
     }
 }
 
-fn weather(asked: &Arc<AtomicU32>) -> Tool {
+fn weather_tool(asked: &Arc<AtomicU32>) -> Tool {
     let asked = asked.clone();
     let schema = json!({
         "type": "object",
@@ -47,29 +48,29 @@ fn weather(asked: &Arc<AtomicU32>) -> Tool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_small_model_calls_a_tool_and_answers() {
-    let Some(model) = model() else { return };
+    let Some(model) = shared_model() else { return };
     let asked = Arc::default();
     let settings = ModelSettings { tool_choice: Some(ToolChoice::Required), ..ModelSettings::default() };
-    let agent = Agent::new("guide").model(model).settings(settings).tool(weather(&asked));
+    let agent = Agent::new("guide").model(model).model_settings(settings).tool(weather_tool(&asked));
     let outcome = agent.run("What is the weather in Oslo?").max_turns(6).await.expect("it ends");
-    // The choice is forced once, and the engine cannot write arguments that the tool does not take.
+    // The first call is forced, and constrained decoding gives only arguments that match the tool's schema.
     assert!(asked.load(Ordering::SeqCst) >= 1, "no call was valid");
-    assert!(!outcome.text().is_empty());
+    assert!(!outcome.output_text().expect("the run finished").is_empty());
     assert!(outcome.record().usage().output_tokens > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_streamed_is_what_is_answered() {
-    use windlass::EventKind;
-    let Some(model) = model() else { return };
+    use windlass::event::RunEventKind;
+    let Some(model) = shared_model() else { return };
     let agent = Agent::new("guide").instructions("Be brief.").model(model);
     let mut stream = agent.run("Say good morning.").stream();
     let mut seen = String::new();
     while let Some(event) = stream.next().await {
-        if let EventKind::TextDelta { delta } = event.kind {
+        if let RunEventKind::TextDelta { delta } = event.kind {
             seen.push_str(&delta);
         }
     }
-    let outcome = stream.outcome().await.expect("it ends");
-    assert_eq!(seen, outcome.text());
+    let outcome = stream.result().await.expect("it ends");
+    assert_eq!(seen, outcome.output_text().expect("the run finished"));
 }

@@ -1,14 +1,14 @@
-//! Errors, gathered so that one compilation shows them all.
+//! Collected macro errors, so that one compilation reports all of them.
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 
-/// The errors found so far.
+/// The errors found so far in one macro invocation.
 #[derive(Default)]
-pub(crate) struct Errors(Option<syn::Error>);
+pub(crate) struct MacroErrors(Option<syn::Error>);
 
-impl Errors {
-    pub(crate) fn at(&mut self, tokens: impl ToTokens, message: &str) {
+impl MacroErrors {
+    pub(crate) fn push_at(&mut self, tokens: impl ToTokens, message: &str) {
         self.push(syn::Error::new_spanned(tokens, message));
     }
 
@@ -19,8 +19,8 @@ impl Errors {
         }
     }
 
-    /// The value, or nothing where it could not be had.
-    pub(crate) fn take<T>(&mut self, result: syn::Result<T>) -> Option<T> {
+    /// Returns the value, or records the error and returns `None`.
+    pub(crate) fn ok_or_push<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }
 
@@ -28,8 +28,8 @@ impl Errors {
         self.0.is_none()
     }
 
-    /// The errors for the compiler, where there are any.
-    pub(crate) fn found(self) -> Option<TokenStream> {
+    /// Returns the collected errors as compile errors, or `None` if there are none.
+    pub(crate) fn into_compile_errors(self) -> Option<TokenStream> {
         self.0.map(|error| error.to_compile_error())
     }
 }

@@ -1,15 +1,15 @@
-//! `#[tool]` on a function.
+//! Expansion of `#[tool]` on a function.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Attribute, ItemFn};
 
-use crate::errors::Errors;
-use crate::expand::{Signature, Spec, any_context, helpers};
-use crate::options::Options;
+use crate::errors::MacroErrors;
+use crate::expand::{BodySignature, ParsedTool, generic_context, helper_items};
+use crate::options::ToolOptions;
 use crate::params::read_signature;
 
-pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn expand_function(options: TokenStream, item: TokenStream) -> TokenStream {
     let mut function: ItemFn = match syn::parse2(item.clone()) {
         Ok(function) => function,
         Err(error) => {
@@ -18,54 +18,63 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
             return quote!(#error #item);
         }
     };
-    let mut errors = Errors::default();
-    let options = errors.take(syn::parse2::<Options>(options)).unwrap_or_else(Options::unread);
+    let mut errors = MacroErrors::default();
+    let options =
+        errors.ok_or_push(syn::parse2::<ToolOptions>(options)).unwrap_or_else(ToolOptions::placeholder);
     if let Some(receiver) = function.sig.receiver() {
-        errors.at(
+        errors.push_at(
             receiver,
             "a method becomes a tool inside of `#[toolbox] impl …`; put `#[toolbox]` on its impl",
         );
     }
-    let (any, generics) = any_context();
+    let (any, generics) = generic_context();
     let inputs = read_signature(&mut function.sig, &any, &mut errors);
-    let signature = Signature {
+    let signature = BodySignature {
         ident: Some(&function.sig.ident),
         is_async: function.sig.asyncness.is_some(),
         output: &function.sig.output,
         span: function.sig.ident.span(),
     };
-    let spec = Spec::new(signature, &function.attrs, inputs, options, &mut errors);
-    match errors.found() {
-        Some(errors) => stand_in(function, &errors, &spec, &generics),
-        None => written(function, &spec, &any, &generics),
+    let spec = ParsedTool::new(signature, &function.attrs, inputs, options, &mut errors);
+    match errors.into_compile_errors() {
+        Some(errors) => emit_placeholder(function, &errors, &spec, &generics),
+        None => emit_tool_function(function, &spec, &any, &generics),
     }
 }
 
-/// In the place of the function stands one that makes the tool, and beside it a type of its name that holds the
-/// function itself. A unit struct would do for both, but every variable of its name would then be taken for a
-/// pattern, in the whole module.
-fn written(function: ItemFn, spec: &Spec, any: &syn::Ident, generics: &syn::Generics) -> TokenStream {
+/// Replaces the function by one that creates the tool, and adds an empty enum of the same name that holds the
+/// original function as `call`.
+///
+/// A unit struct could serve both purposes, but then the compiler would read every variable of that name in the
+/// module as a pattern.
+fn emit_tool_function(
+    function: ItemFn,
+    spec: &ParsedTool,
+    any: &syn::Ident,
+    generics: &syn::Generics,
+) -> TokenStream {
     let ItemFn { attrs, vis, mut sig, block, .. } = function;
     let call = syn::Ident::new("call", sig.ident.span());
     let name = std::mem::replace(&mut sig.ident, call);
-    if spec.takes_any_context() {
+    if spec.has_generic_context() {
         sig.generics = generics.clone();
     }
-    let Attributes { conditions, of_tool, of_body } = sorted(attrs);
-    let (context, generics) = match spec.context() {
+    let SortedAttributes { cfg_attrs: conditions, tool_attrs: of_tool, body_attrs: of_body } =
+        sort_attributes(attrs);
+    let (context, generics) = match spec.fixed_context() {
         Some(ty) => (quote!(#ty), None),
         None => (quote!(#any), Some(generics)),
     };
-    let tool = spec.tool(&context, &TokenStream::new(), &quote!(#name::call), &TokenStream::new());
+    let tool = spec.tool_expr(&context, &TokenStream::new(), &quote!(#name::call), &TokenStream::new());
     let args = spec.args_struct(&vis);
     let (named, hidden) = if spec.has_named_args() { (Some(args), None) } else { (None, Some(args)) };
     let named = named.map(|args| quote!(#(#conditions)* #args));
-    let helpers = helpers();
+    let helpers = helper_items();
     let about = format!("Holds the function behind the tool [`{name}`](fn@{name}).");
     quote! {
         #(#conditions)*
         #(#of_tool)*
-        #vis fn #name #generics () -> ::windlass::Tool<#context> {
+        #vis fn #name #generics () -> ::windlass::tool::Tool<#context> {
             #hidden
 
             #helpers
@@ -81,7 +90,7 @@ fn written(function: ItemFn, spec: &Spec, any: &syn::Ident, generics: &syn::Gene
 
         #(#conditions)*
         impl #name {
-            /// The function itself.
+            /// The original function.
             #(#of_body)*
             #vis #sig #block
         }
@@ -90,24 +99,29 @@ fn written(function: ItemFn, spec: &Spec, any: &syn::Ident, generics: &syn::Gene
     }
 }
 
-/// Something of the same name, so that the error stays the only one.
-fn stand_in(function: ItemFn, errors: &TokenStream, spec: &Spec, generics: &syn::Generics) -> TokenStream {
+/// Generates items of the same name, so that the macro's error stays the only one.
+fn emit_placeholder(
+    function: ItemFn,
+    errors: &TokenStream,
+    spec: &ParsedTool,
+    generics: &syn::Generics,
+) -> TokenStream {
     if function.sig.receiver().is_some() {
-        // In an impl, nothing but a method can stand.
+        // An impl block accepts no other item than the method itself.
         return quote!(#errors #function);
     }
     let ItemFn { vis, mut sig, block, .. } = function;
     let call = syn::Ident::new("call", sig.ident.span());
     let name = std::mem::replace(&mut sig.ident, call);
-    if spec.takes_any_context() {
+    if spec.has_generic_context() {
         sig.generics = generics.clone();
     }
-    let any = &any_context().0;
+    let any = &generic_context().0;
     quote! {
         #errors
 
         #[allow(dead_code, missing_docs)]
-        #vis fn #name #generics () -> ::windlass::Tool<#any> {
+        #vis fn #name #generics () -> ::windlass::tool::Tool<#any> {
             ::core::unreachable!()
         }
 
@@ -121,25 +135,27 @@ fn stand_in(function: ItemFn, errors: &TokenStream, spec: &Spec, generics: &syn:
     }
 }
 
-struct Attributes {
-    /// `#[cfg]`: on everything.
-    conditions: Vec<Attribute>,
-    /// What the reader of the documentation sees: on the tool.
-    of_tool: Vec<Attribute>,
-    /// All others: on the function.
-    of_body: Vec<Attribute>,
+/// The attributes of a function, sorted by the generated item that they belong to.
+struct SortedAttributes {
+    /// `#[cfg]` attributes, copied to every generated item.
+    cfg_attrs: Vec<Attribute>,
+    /// Documentation attributes, placed on the tool function.
+    tool_attrs: Vec<Attribute>,
+    /// All other attributes, placed on the original function.
+    body_attrs: Vec<Attribute>,
 }
 
-fn sorted(attrs: Vec<Attribute>) -> Attributes {
-    let mut sorted = Attributes { conditions: Vec::new(), of_tool: Vec::new(), of_body: Vec::new() };
+fn sort_attributes(attrs: Vec<Attribute>) -> SortedAttributes {
+    let mut sorted =
+        SortedAttributes { cfg_attrs: Vec::new(), tool_attrs: Vec::new(), body_attrs: Vec::new() };
     for attr in attrs {
         let path = attr.path();
         if path.is_ident("cfg") {
-            sorted.conditions.push(attr);
+            sorted.cfg_attrs.push(attr);
         } else if path.is_ident("doc") || path.is_ident("deprecated") {
-            sorted.of_tool.push(attr);
+            sorted.tool_attrs.push(attr);
         } else {
-            sorted.of_body.push(attr);
+            sorted.body_attrs.push(attr);
         }
     }
     sorted

@@ -1,7 +1,8 @@
-//! The macros of Windlass: [`macro@tool`] for functions, [`macro@toolbox`] for methods, [`tool_fn!`] for closures.
+//! The macros of Windlass: [`macro@tool`] for functions, [`macro@toolbox`] for methods, [`tool_fn!`] for
+//! closures.
 //!
-//! All three read a signature and make a tool of it: the name, the description and the schema of the arguments
-//! come from the function itself, so what the model is told and what the code takes cannot drift apart. Use them
+//! All three generate a tool from a signature. The name, the description and the schema of the arguments come
+//! from the function itself, so the tool definition sent to the model always matches the code. Use the macros
 //! through the `windlass` crate, which the generated code refers to.
 
 mod closure;
@@ -15,7 +16,7 @@ mod words;
 
 use proc_macro::TokenStream;
 
-/// Makes a tool of a function.
+/// Creates a tool from a function.
 ///
 /// ```
 /// use windlass::prelude::*;
@@ -38,7 +39,7 @@ use proc_macro::TokenStream;
 /// }
 ///
 /// /// Give a guest their money back.
-/// #[tool(effect = once, timeout = "30s", approve = |args| args.cents > 10_000)]
+/// #[tool(effect = once, timeout = "30s", needs_approval = |args| args.cents > 10_000)]
 /// async fn refund(ctx: &ToolContext<Desk>, order: String, cents: u64) -> Result<String, ToolError> {
 ///     Ok(ctx.pay(&order, cents).await?)
 /// }
@@ -48,57 +49,58 @@ use proc_macro::TokenStream;
 /// # drop(agent);
 /// ```
 ///
-/// In its place stands a function that makes the tool, which `.tools(…)` takes. The function itself is there as
-/// `weather::call(…)`, for tests and for other code.
+/// The macro replaces the function by one that creates the tool; pass that one to `.tools(…)`. The original
+/// function remains available as `weather::call(…)`, for tests and for other code.
 ///
-/// An `async fn` runs on the runtime and can be dropped. A plain `fn` may block: it gets a thread of its own.
+/// An `async fn` runs on the runtime and can be dropped. A plain `fn` may block: it runs on a blocking thread.
 ///
 /// # Parameters
 ///
-/// Every parameter is an argument that the model fills in. Its type implements `Deserialize` and `JsonSchema`.
-/// What the model sends beside them is refused.
+/// Every parameter is an argument that the model supplies. Its type implements `Deserialize` and `JsonSchema`.
+/// A call with unknown arguments is rejected.
 ///
-/// - Doc comments become its description.
-/// - An `Option` may be left out, and is `None` then.
-/// - `#[default = value]` says what it is when it is left out; `#[default]` takes the type's own default.
-/// - `#[serde(…)]` and `#[schemars(…)]` apply to it as to the field of a struct.
+/// - The doc comment becomes the argument's description.
+/// - An omitted `Option` is `None`.
+/// - `#[default = value]` sets the value of an omitted argument; `#[default]` uses the type's own default.
+/// - `#[serde(…)]` and `#[schemars(…)]` apply as they do to a struct field.
 ///
-/// The context comes first, is borrowed, and is not shown to the model. `&ToolContext<Desk>` is for agents with
-/// the context `Desk`, `&ToolContext` for those without one, and `&ToolContext<_>` for all. Without a context
-/// parameter, the tool is for all agents as well.
+/// The context is the first parameter, is borrowed, and is hidden from the model. `&ToolContext<Desk>` is for
+/// agents with the context `Desk`, `&ToolContext` for agents without one, and `&ToolContext<_>` for all agents.
+/// A tool without a context parameter works with all agents, too.
 ///
 /// # Result
 ///
-/// Anything that implements `Serialize`, or a `Result` of it, by whatever alias. The error implements `Display`.
+/// Any type that implements `Serialize`, or a `Result` of one (also through an alias). The error type
+/// implements `Display`.
 ///
 /// # Options
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `name = "…"` | the name, in place of the function's: 1 to 64 ASCII letters, digits, `_` and `-` |
-/// | `description = "…"` | what the model is told, in place of the doc comment |
-/// | `namespace = "…"` | puts the tool into a namespace |
-/// | `effect = once`, `idempotent`, `pure` | what running it does to the world |
-/// | `approve = always` | a person decides before every call |
-/// | `approve = each` | the same, and an approval for good is refused: each call is asked about |
-/// | `approve = \|args\| …` | a person decides before calls for which this is true |
-/// | `approve = \|ctx, args\| …` | the same, with the call's context |
-/// | `enabled = …` | whether the tool is there: a value, or `\|ctx\| …`, asked for every turn |
-/// | `timeout = "30s"` | how long a call may take: `ms`, `s`, `m` or `h` |
-/// | `on_timeout = tell`, `fail` | the model is told, or the run ends |
-/// | `on_failure = hide`, `show`, `fail` | the model is told of it, is told the error's text, or the run ends |
-/// | `on_failure = \|ctx, error\| …` | the model is told this text |
-/// | `retry = (3, "200ms")` | attempts in all, and the first wait |
-/// | `concurrency = 4` | how many calls may run at once |
-/// | `conflict = \|args\| …` | calls with the same key keep the model's order |
-/// | `output_budget = 4096` | how many bytes of the output the model is shown |
-/// | `input_guardrails = […]`, `output_guardrails = […]` | checks around the body |
-/// | `reconcile = …` | asked after a crash: did the call happen? |
-/// | `strict = false` | offers the schema as it is, for what the strict form cannot express, such as maps |
-/// | `context = Desk` | the context that the rules need, where the function itself takes none |
-/// | `args = RefundArgs` | names the struct of the arguments |
+/// | `name = "…"` | tool name, instead of the function's: 1 to 64 ASCII letters, digits, `_` and `-` |
+/// | `description = "…"` | description for the model, instead of the doc comment |
+/// | `namespace = "…"` | namespace of the tool |
+/// | `effect = once`, `idempotent`, `pure` | side effect of a call |
+/// | `needs_approval = always` | every call requires approval |
+/// | `needs_approval = each_time` | every call requires its own approval; a standing approval is refused |
+/// | `needs_approval = \|args\| …` | calls for which the rule returns true require approval |
+/// | `needs_approval = \|ctx, args\| …` | the same, with the call's context |
+/// | `enabled = …` | true if the tool is offered: a value, or `\|ctx\| …`, evaluated every turn |
+/// | `timeout = "30s"` | time limit of a call: `ms`, `s`, `m` or `h` |
+/// | `on_timeout = tell_model`, `fail` | reports the timeout to the model, or fails the run |
+/// | `on_failure = hide_error`, `show`, `fail` | reports the failure without its text, with its text, or fails the run |
+/// | `on_failure = \|ctx, error\| …` | reports this text to the model |
+/// | `retry = (3, "200ms")` | total number of attempts, and the first delay |
+/// | `max_concurrent_calls = 4` | maximum number of concurrent calls |
+/// | `conflict_key = \|args\| …` | calls with the same key keep the model's order |
+/// | `max_output_bytes = 4096` | maximum number of output bytes shown to the model |
+/// | `input_guardrails = […]`, `output_guardrails = […]` | checks before and after the body |
+/// | `reconcile = …` | called after a crash to find out if the call took effect |
+/// | `strict = false` | sends the schema unmodified, for types that the strict form cannot express, such as maps |
+/// | `context = Desk` | context type for the rules, if the function takes no context |
+/// | `args = RefundArgs` | name of the argument struct |
 ///
-/// A rule can be a function too, once its argument has a name:
+/// A rule can also be a function, if the argument struct has a name:
 ///
 /// ```
 /// # use windlass::prelude::*;
@@ -107,7 +109,7 @@ use proc_macro::TokenStream;
 /// }
 ///
 /// /// Give a guest their money back.
-/// #[tool(args = RefundArgs, approve = is_large)]
+/// #[tool(args = RefundArgs, needs_approval = is_large)]
 /// async fn refund(order: String, cents: u64) -> String {
 ///     format!("{cents} cents for {order}")
 /// }
@@ -115,10 +117,10 @@ use proc_macro::TokenStream;
 /// ```
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
-    function::expand(options.into(), item.into()).into()
+    function::expand_function(options.into(), item.into()).into()
 }
 
-/// Makes tools of methods that share a value.
+/// Creates tools from methods that share a value.
 ///
 /// ```
 /// use windlass::prelude::*;
@@ -151,20 +153,20 @@ pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
 /// # drop(agent);
 /// ```
 ///
-/// Methods with `#[tool]` become tools; all methods stay what they are. The marked ones take `&self`, then
-/// maybe the context, then their arguments, and have the options of [`macro@tool`].
+/// Methods with `#[tool]` become tools; all methods stay callable. A marked method takes `&self`, then
+/// optionally the context, then its arguments, and accepts the options of [`macro@tool`].
 ///
-/// The value itself is what `.tools(…)` takes. Where the application keeps it too, share it in an `Arc` and give
+/// Pass the value to `.tools(…)`. If the application keeps the value too, share it in an `Arc` and pass
 /// `desk.tools()`.
 ///
-/// `#[toolbox(namespace = "desk")]` puts all of them into a namespace, and `#[toolbox(context = App)]` says the
-/// context that their rules need. A tool that says otherwise for itself has its way.
+/// `#[toolbox(namespace = "desk")]` sets the namespace of all its tools, and `#[toolbox(context = App)]` the
+/// context type for their rules. An option on a tool overrides the toolbox.
 #[proc_macro_attribute]
 pub fn toolbox(options: TokenStream, item: TokenStream) -> TokenStream {
-    toolbox::expand(options.into(), item.into()).into()
+    toolbox::expand_toolbox(options.into(), item.into()).into()
 }
 
-/// Makes a tool of a closure, with what it captures.
+/// Creates a tool from a closure and its captured values.
 ///
 /// ```
 /// use windlass::prelude::*;
@@ -187,13 +189,14 @@ pub fn toolbox(options: TokenStream, item: TokenStream) -> TokenStream {
 /// # drop(agent);
 /// ```
 ///
-/// First come doc comments, then the options of [`macro@tool`], of which `name` must be there, and the closure
-/// comes last. Its parameters have types, and may have doc comments and attributes. What it captures is moved
-/// into the tool and lent to every call. `async |…| { … }` and `|…| async move { … }` mean the same; a plain
-/// `|…| { … }` may block. Where the error's type is not clear, say it: `async |id: u64| -> Result<Order, Error> { … }`.
+/// The input is doc comments, then the options of [`macro@tool`] (`name` is required), then the closure. Its
+/// parameters have types, and may have doc comments and attributes. Captured values move into the tool, and
+/// every call borrows them. `async |…| { … }` and `|…| async move { … }` are equivalent; a plain `|…| { … }`
+/// may block. If the error type cannot be inferred, annotate it: `async |id: u64| -> Result<Order, Error> { …
+/// }`.
 ///
-/// The whole is an expression of type `Tool<C>`.
+/// The macro expands to an expression of type `Tool<C>`.
 #[proc_macro]
 pub fn tool_fn(input: TokenStream) -> TokenStream {
-    closure::expand(input.into()).into()
+    closure::expand_closure(input.into()).into()
 }

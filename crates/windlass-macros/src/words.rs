@@ -1,4 +1,4 @@
-//! Texts that are read at compile time: doc comments, names and durations.
+//! Text that the macros read at compile time: doc comments, names and durations.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{Attribute, Expr, ExprLit, Lit, LitStr, Meta};
 
-/// What doc comments say, as running text: wrapped lines are joined, and paragraphs, lists and code stay apart.
-pub(crate) fn documentation(attrs: &[Attribute]) -> Option<String> {
+/// Returns the text of doc comments. Wrapped lines are joined; paragraphs, lists and code blocks stay separate.
+pub(crate) fn doc_comment_text(attrs: &[Attribute]) -> Option<String> {
     let lines: Vec<String> = attrs.iter().filter_map(doc_text).collect();
     let mut out = String::new();
     let mut in_code = false;
@@ -44,7 +44,7 @@ fn is_list_item(line: &str) -> bool {
     is_numbered || ["- ", "* ", "+ ", "#", "|", "> "].iter().any(|mark| line.starts_with(mark))
 }
 
-/// Providers take these names only.
+/// Checks that a name is one that providers accept.
 pub(crate) fn check_name(name: &str, span: Span, what: &str) -> syn::Result<()> {
     let fits = !name.is_empty()
         && name.len() <= 64
@@ -59,8 +59,8 @@ pub(crate) fn check_name(name: &str, span: Span, what: &str) -> syn::Result<()> 
     Err(syn::Error::new(span, message))
 }
 
-/// Reads `250ms`, `30s`, `5m` or `1h`.
-pub(crate) fn duration(text: &LitStr) -> syn::Result<Duration> {
+/// Parses `250ms`, `30s`, `5m` or `1h`.
+pub(crate) fn parse_duration(text: &LitStr) -> syn::Result<Duration> {
     let value = text.value();
     let digits = value.len() - value.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = value.split_at(digits);

@@ -2,8 +2,8 @@ use syn::parse_quote;
 
 use super::*;
 
-fn told(attrs: &[Attribute]) -> Option<String> {
-    documentation(attrs)
+fn doc_text_of(attrs: &[Attribute]) -> Option<String> {
+    doc_comment_text(attrs)
 }
 
 #[test]
@@ -25,24 +25,24 @@ fn wrapped_lines_are_joined_and_the_rest_stays_apart() {
         #[other]
     };
     let want = "Current weather for a city.\n\nKnows:\n- cities, large and small\n1. towns\n\n```\nweather(\n    \"Rome\")\n```\nDone.";
-    assert_eq!(told(&attrs).as_deref(), Some(want));
+    assert_eq!(doc_text_of(&attrs).as_deref(), Some(want));
 }
 
 #[test]
 fn empty_comments_say_nothing() {
-    assert_eq!(told(&[]), None);
-    assert_eq!(told(&[parse_quote!(#[doc = "  "]), parse_quote!(#[doc = ""])]), None);
+    assert_eq!(doc_text_of(&[]), None);
+    assert_eq!(doc_text_of(&[parse_quote!(#[doc = "  "]), parse_quote!(#[doc = ""])]), None);
 }
 
 #[test]
 fn block_comments_are_read_too() {
-    assert_eq!(told(&[parse_quote!(#[doc = "One.\n Two."])]).as_deref(), Some("One. Two."));
+    assert_eq!(doc_text_of(&[parse_quote!(#[doc = "One.\n Two."])]).as_deref(), Some("One. Two."));
 }
 
 #[test]
 fn durations_are_read_and_others_refused() {
     let read =
-        |text: &str| duration(&LitStr::new(text, Span::call_site())).map_err(|error| error.to_string());
+        |text: &str| parse_duration(&LitStr::new(text, Span::call_site())).map_err(|error| error.to_string());
     assert_eq!(read("250ms"), Ok(Duration::from_millis(250)));
     assert_eq!(read("30s"), Ok(Duration::from_secs(30)));
     assert_eq!(read("5m"), Ok(Duration::from_secs(300)));

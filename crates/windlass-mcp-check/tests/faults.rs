@@ -1,22 +1,24 @@
-//! A server that behaves badly, in both lives of the protocol.
+//! Faults of a server, in both protocol eras.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod common;
 
 use std::time::Duration;
 
-use common::{Desk, ERAS, outputs, scripted};
-use windlass::core::{HoldReason, ToolKey};
+use common::{ERAS, FaultyServerFixture, call_outputs, scripted_server};
+use windlass::core::{decision::HoldReason, tool::ToolKey};
 use windlass::prelude::*;
-use windlass_mcp::{Approve, Config, Era, Naming, ServerConfig, ServerState, Servers};
+use windlass_mcp::{
+    McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig, McpServerState, ProtocolEra, ToolNaming,
+};
 
 #[tokio::test]
 async fn calls_and_their_results() {
     for era in ERAS {
-        let desk = Desk::new(era, &["broken"]).await;
+        let desk = FaultyServerFixture::new(era, &["broken"]).await;
         let model = ScriptedModel::new([
-            Reply::call("c1", "echo", json!({ "text": "hello" }))
+            ScriptedResponse::call("c1", "echo", json!({ "text": "hello" }))
                 .and_call("c2", "fail", json!({}))
                 .and_call("c3", "refuse", json!({}))
                 .and_call("c4", "picture", json!({}))
@@ -25,10 +27,11 @@ async fn calls_and_their_results() {
                 .and_call("c7", "dangling", json!({ "text": "unchecked" }))
                 .and_call("c8", "misfit", json!({}))
                 .and_call("c9", "wordless", json!({})),
-            Reply::text("done"),
+            ScriptedResponse::text("done"),
         ]);
-        let outcome = desk.agent(&model, Approve::Never).run("go").await.expect("the run ends well");
-        let said = outputs(&outcome);
+        let outcome =
+            desk.build_agent(&model, McpApprovalPolicy::Never).run("go").await.expect("the run ends well");
+        let said = call_outputs(&outcome);
         assert_eq!(said["c1"], "hello");
         assert!(said["c2"].contains("the drawer is stuck"), "{said:?}");
         assert!(said["c3"].contains("not like this"), "{said:?}");
@@ -43,13 +46,13 @@ async fn calls_and_their_results() {
             assert!(said["c8"].contains(word), "{word} in {}", said["c8"]);
         }
         assert!(said["c9"].contains("no structured part") && said["c9"].contains("21"), "{}", said["c9"]);
-        let items = outcome.record().items();
+        let items = outcome.record().run_items();
         let has_picture = items.iter().any(|item| {
             let text = serde_json::to_string(&item.item).expect("items are written");
             text.contains("data:image/png;base64,iVBORw0KGgo=")
         });
         assert!(has_picture);
-        assert_eq!(desk.noted("called echo").len(), 1, "what does not fit is not sent");
+        assert_eq!(desk.ledger_lines("called echo").len(), 1, "what does not fit is not sent");
         desk.servers.close().await;
         desk.servers.close().await;
     }
@@ -58,19 +61,19 @@ async fn calls_and_their_results() {
 #[tokio::test]
 async fn one_bad_tool_is_left_out_alone() {
     for era in ERAS {
-        let desk = Desk::new(era, &["broken"]).await;
+        let desk = FaultyServerFixture::new(era, &["broken"]).await;
         let report = desk.servers.report().await;
-        let expected = if era == "modern" { Era::Modern } else { Era::Legacy };
-        assert_eq!(report.servers[0].state, ServerState::Ready { era: Some(expected), tools: 13 });
+        let expected = if era == "modern" { ProtocolEra::Modern } else { ProtocolEra::Legacy };
+        assert_eq!(report.servers[0].state, McpServerState::Ready { era: Some(expected), tools: 13 });
         let warnings = report.servers[0].warnings.join("\n");
         for word in ["`no_schema`", "`text_schema`", "`list_schema`", "without a name", "`echo` twice"] {
             assert!(warnings.contains(word), "{word} in {warnings}");
         }
-        let kept = desk.servers.list().await;
+        let kept = desk.servers.list_tools().await;
         let echo = kept.iter().find(|tool| &*tool.name == "echo").expect("echo is there");
         assert_eq!(echo.input_schema["$defs"]["kept"]["$anchor"], "kept", "schemas are not touched");
-        let config = Config::new().server(scripted(era, &desk.ledger(), &["broken"]));
-        let error = Servers::connect_strict(config).await.err().expect("strict means all");
+        let config = McpConfig::new().server(scripted_server(era, &desk.ledger(), &["broken"]));
+        let error = McpConnections::connect_strict(config).await.err().expect("strict means all");
         assert!(error.to_string().contains("no_schema"), "{error}");
     }
 }
@@ -78,17 +81,18 @@ async fn one_bad_tool_is_left_out_alone() {
 #[tokio::test]
 async fn a_server_that_dies_in_a_call_is_told_and_the_call_is_not_repeated() {
     for era in ERAS {
-        let desk = Desk::new(era, &[]).await;
+        let desk = FaultyServerFixture::new(era, &[]).await;
         let model = ScriptedModel::new([
-            Reply::call("c1", "die", json!({})),
-            Reply::call("c2", "echo", json!({ "text": "again" })),
-            Reply::text("done"),
+            ScriptedResponse::call("c1", "die", json!({})),
+            ScriptedResponse::call("c2", "echo", json!({ "text": "again" })),
+            ScriptedResponse::text("done"),
         ]);
-        let outcome = desk.agent(&model, Approve::Never).run("go").await.expect("the run ends well");
-        let said = outputs(&outcome);
+        let outcome =
+            desk.build_agent(&model, McpApprovalPolicy::Never).run("go").await.expect("the run ends well");
+        let said = call_outputs(&outcome);
         assert!(said["c1"].contains("is not known: find out"), "{said:?}");
         assert_eq!(said["c2"], "again", "it was started anew");
-        assert_eq!(desk.noted("called die").len(), 1, "never repeated by itself");
+        assert_eq!(desk.ledger_lines("called die").len(), 1, "never repeated by itself");
     }
 }
 
@@ -97,26 +101,35 @@ async fn a_deadline_tells_the_server_to_stop() {
     for era in ERAS {
         let folder = tempfile::tempdir().expect("a folder");
         let ledger = folder.path().join("ledger");
-        let server = scripted(era, &ledger, &[]).call_timeout(Duration::from_millis(200));
-        let servers = Servers::connect(Config::new().server(server)).await;
-        let model = ScriptedModel::new([Reply::call("c1", "slow", json!({})), Reply::text("done")]);
-        let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(Approve::Never));
+        let server = scripted_server(era, &ledger, &[]).call_timeout(Duration::from_millis(200));
+        let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "slow", json!({})),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent =
+            Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
         let outcome = agent.run("go").await.expect("the run ends well");
-        assert!(outputs(&outcome)["c1"].contains("timed out"), "{:?}", outputs(&outcome));
-        common::until(|| windlass_mcp_check::noted(&ledger).iter().any(|line| line.starts_with("cancelled")))
-            .await;
+        assert!(call_outputs(&outcome)["c1"].contains("timed out"), "{:?}", call_outputs(&outcome));
+        common::wait_until(|| {
+            windlass_mcp_check::read_lines(&ledger).iter().any(|line| line.starts_with("cancelled"))
+        })
+        .await;
     }
 }
 
 #[tokio::test]
 async fn progress_is_told_while_a_call_runs() {
     for era in ERAS {
-        let desk = Desk::new(era, &[]).await;
-        let model = ScriptedModel::new([Reply::call("c1", "steps", json!({})), Reply::text("done")]);
-        let mut stream = desk.agent(&model, Approve::Never).run("go").stream();
+        let desk = FaultyServerFixture::new(era, &[]).await;
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "steps", json!({})),
+            ScriptedResponse::text("done"),
+        ]);
+        let mut stream = desk.build_agent(&model, McpApprovalPolicy::Never).run("go").stream();
         let mut told = Vec::new();
         while let Some(event) = stream.next().await {
-            if let EventKind::Progress { progress, .. } = event.kind {
+            if let RunEventKind::CallProgress { progress, .. } = event.kind {
                 told.push(progress["message"].as_str().unwrap_or_default().to_owned());
             }
         }
@@ -127,11 +140,16 @@ async fn progress_is_told_while_a_call_runs() {
 #[tokio::test]
 async fn five_hundred_tools_are_listed_once_and_offered_in_order() {
     for era in ERAS {
-        let desk = Desk::new(era, &["many"]).await;
-        let calls =
-            (0..10).map(|at| Reply::call(&format!("c{at}"), "tool_499", json!({ "text": at.to_string() })));
-        let model = ScriptedModel::new(calls.chain([Reply::text("done")]));
-        desk.agent(&model, Approve::Never).run("go").max_turns(20).await.expect("the run ends well");
+        let desk = FaultyServerFixture::new(era, &["many"]).await;
+        let calls = (0..10).map(|at| {
+            ScriptedResponse::call(&format!("c{at}"), "tool_499", json!({ "text": at.to_string() }))
+        });
+        let model = ScriptedModel::new(calls.chain([ScriptedResponse::text("done")]));
+        desk.build_agent(&model, McpApprovalPolicy::Never)
+            .run("go")
+            .max_turns(20)
+            .await
+            .expect("the run ends well");
         let requests = model.requests();
         assert_eq!(requests.len(), 11);
         assert!(requests.iter().all(|request| request.tools.len() == 500));
@@ -139,31 +157,35 @@ async fn five_hundred_tools_are_listed_once_and_offered_in_order() {
             (requests[0].tools[0].as_str(), requests[0].tools[499].as_str()),
             ("tool_000", "tool_499")
         );
-        assert!(desk.noted("listed").len() <= 10, "five pages, and once more when the subscription stands");
+        assert!(
+            desk.ledger_lines("listed").len() <= 10,
+            "five pages, and once more when the subscription stands"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_list_that_changes_is_asked_for_again() {
     for era in ERAS {
-        let desk = Desk::new(era, &[]).await;
+        let desk = FaultyServerFixture::new(era, &[]).await;
         let model = ScriptedModel::new([
-            Reply::call("c1", "grow", json!({})),
-            Reply::call("c2", "grown_0", json!({})),
-            Reply::text("done"),
+            ScriptedResponse::call("c1", "grow", json!({})),
+            ScriptedResponse::call("c2", "grown_0", json!({})),
+            ScriptedResponse::text("done"),
         ]);
-        let outcome = desk.agent(&model, Approve::Never).run("go").await.expect("the run ends well");
-        assert_eq!(outputs(&outcome)["c2"], "grown_0 is here", "{era}: {:?}", model.requests()[1].tools);
+        let outcome =
+            desk.build_agent(&model, McpApprovalPolicy::Never).run("go").await.expect("the run ends well");
+        assert_eq!(call_outputs(&outcome)["c2"], "grown_0 is here", "{era}: {:?}", model.requests()[1].tools);
     }
 }
 
 #[tokio::test]
 async fn a_list_without_an_end_ends() {
     for era in ERAS {
-        let desk = Desk::new(era, &["circle"]).await;
+        let desk = FaultyServerFixture::new(era, &["circle"]).await;
         let report = desk.servers.report().await;
         assert!(
-            report.servers[0].warnings.iter().any(|warning| warning.contains("in a circle")),
+            report.servers[0].warnings.iter().any(|warning| warning.contains("repeats a page cursor")),
             "{report:?}"
         );
     }
@@ -176,20 +198,20 @@ async fn a_server_that_is_not_there_takes_nobody_with_it() {
     let named = |name: &str, faults: &[&str]| {
         let mut words = vec!["legacy".to_owned(), ledger.display().to_string()];
         words.extend(faults.iter().map(|&fault| fault.to_owned()));
-        ServerConfig::stdio(name, env!("CARGO_BIN_EXE_scripted"))
+        McpServerConfig::stdio(name, env!("CARGO_BIN_EXE_scripted"))
             .args(words)
             .connect_timeout(Duration::from_millis(1500))
     };
-    let config = Config::new()
+    let config = McpConfig::new()
         .server(named("good", &[]).connect_timeout(Duration::from_secs(30)))
         .server(named("dead", &["dead"]))
         .server(named("mute", &["mute"]))
-        .server(ServerConfig::stdio("gone", "/nowhere/at/all"))
+        .server(McpServerConfig::stdio("gone", "/nowhere/at/all"))
         .server(
-            ServerConfig::http("closed", "http://127.0.0.1:1/mcp").connect_timeout(Duration::from_secs(5)),
+            McpServerConfig::http("closed", "http://127.0.0.1:1/mcp").connect_timeout(Duration::from_secs(5)),
         );
-    let servers = Servers::connect(config.clone()).await;
-    let missing = servers.report().await.missing().join("\n");
+    let servers = McpConnections::connect(config.clone()).await;
+    let missing = servers.report().await.unavailable_servers().join("\n");
     for word in [
         "`dead`",
         "I was never any good",
@@ -202,15 +224,16 @@ async fn a_server_that_is_not_there_takes_nobody_with_it() {
         assert!(missing.contains(word), "{word} in {missing}");
     }
     let model = ScriptedModel::new([
-        Reply::call("c1", "echo", json!({ "text": "still here" })),
-        Reply::text("done"),
-        Reply::text("alone"),
+        ScriptedResponse::call("c1", "echo", json!({ "text": "still here" })),
+        ScriptedResponse::text("done"),
+        ScriptedResponse::text("alone"),
     ]);
-    let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(Approve::Never));
+    let agent =
+        Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
     let outcome = agent.run("go").await.expect("the run ends well");
-    assert_eq!(outputs(&outcome)["c1"], "still here");
+    assert_eq!(call_outputs(&outcome)["c1"], "still here");
 
-    let strict = Servers::connect_strict(config).await;
+    let strict = McpConnections::connect_strict(config).await;
     assert!(strict.is_err(), "all or nothing");
     servers.close().await;
     let error = agent.run("go").await;
@@ -220,20 +243,23 @@ async fn a_server_that_is_not_there_takes_nobody_with_it() {
 #[tokio::test]
 async fn a_question_of_a_server_pauses_the_run() {
     for era in ERAS {
-        let desk = Desk::new(era, &[]).await;
-        let model = ScriptedModel::new([Reply::call("c1", "ask", json!({})), Reply::text("done")]);
-        let agent = desk.agent(&model, Approve::Never);
+        let desk = FaultyServerFixture::new(era, &[]).await;
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "ask", json!({})),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent = desk.build_agent(&model, McpApprovalPolicy::Never);
         let outcome = agent.run("go").await.expect("it pauses");
-        let Outcome::Paused(paused) = outcome else { panic!("{era}: {outcome:?}") };
-        let mut paused = Paused::from_text(&paused.to_text()).expect("it is whole");
-        let pending = &paused.pending()[0];
+        let RunResult::Paused(paused) = outcome else { panic!("{era}: {outcome:?}") };
+        let mut paused = PausedRun::from_text(&paused.to_text()).expect("it is whole");
+        let pending = &paused.pending_calls()[0];
         let HoldReason::Question(question) = &pending.reason else { panic!("{pending:?}") };
         assert_eq!(question.text, "Which colour?");
-        assert!(paused.answer("c1", json!({ "colour": 3 })).is_err(), "the server said what fits");
-        paused.answer("c1", json!({ "colour": "blue" })).expect("it fits");
+        assert!(paused.answer_question("c1", json!({ "colour": 3 })).is_err(), "the server said what fits");
+        paused.answer_question("c1", json!({ "colour": "blue" })).expect("it fits");
         let outcome = agent.resume(paused).await.expect("the run ends well");
-        assert_eq!(outputs(&outcome)["c1"], "painted", "{era}");
-        let painted = desk.noted("painted");
+        assert_eq!(call_outputs(&outcome)["c1"], "painted", "{era}");
+        let painted = desk.ledger_lines("painted");
         assert_eq!(painted.len(), 1, "{era}: {painted:?}");
         assert!(painted[0].contains("blue"), "{painted:?}");
     }
@@ -243,80 +269,94 @@ async fn a_question_of_a_server_pauses_the_run() {
 async fn names_that_two_servers_share_are_told_apart() {
     let folder = tempfile::tempdir().expect("a folder");
     let (one, other) = (folder.path().join("one"), folder.path().join("other"));
-    let config = Config::new()
-        .server(scripted("legacy", &one, &[]).include(["echo"]))
-        .server(common::scripted_as("second", "modern", &other, &[]).include(["echo"]));
-    let servers = Servers::connect(config).await;
+    let config = McpConfig::new()
+        .server(scripted_server("legacy", &one, &[]).include_tools(["echo"]))
+        .server(common::scripted_server_named("second", "modern", &other, &[]).include_tools(["echo"]));
+    let servers = McpConnections::connect(config).await;
     let model = ScriptedModel::new([
-        Reply::call("c1", "mcp_second__echo", json!({ "text": "hi" })),
-        Reply::text("done"),
-        Reply::text("prefixed"),
+        ScriptedResponse::call("c1", "mcp_second__echo", json!({ "text": "hi" })),
+        ScriptedResponse::text("done"),
+        ScriptedResponse::text("prefixed"),
     ]);
-    let agent = Agent::new("desk").model(model.clone()).tool_source(servers.tools().approve(Approve::Never));
+    let agent = Agent::new("desk")
+        .model(model.clone())
+        .tool_source(servers.tools().approve(McpApprovalPolicy::Never));
     let mut stream = agent.run("go").stream();
     let mut warnings = Vec::new();
     while let Some(event) = stream.next().await {
-        if let EventKind::Warning { message } = event.kind {
+        if let RunEventKind::Warning { message } = event.kind {
             warnings.push(message);
         }
     }
     assert_eq!(model.requests()[0].tools, ["mcp_scripted__echo", "mcp_second__echo"]);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(windlass_mcp_check::noted(&one).iter().all(|line| !line.starts_with("called")));
-    assert_eq!(windlass_mcp_check::noted(&other).iter().filter(|line| line.starts_with("called")).count(), 1);
-    let prefixed = servers.tools().naming(Naming::Prefixed);
+    assert!(windlass_mcp_check::read_lines(&one).iter().all(|line| !line.starts_with("called")));
+    assert_eq!(
+        windlass_mcp_check::read_lines(&other).iter().filter(|line| line.starts_with("called")).count(),
+        1
+    );
+    let prefixed = servers.tools().naming(ToolNaming::Prefixed);
     Agent::new("desk").model(model.clone()).tool_source(prefixed).run("go").await.expect("the run ends well");
     assert_eq!(model.requests()[2].tools, ["mcp_scripted__echo", "mcp_second__echo"]);
 }
 
 #[tokio::test]
 async fn approvals_belong_to_the_server_and_its_tool() {
-    let desk = Desk::new("legacy", &[]).await;
-    let asked = |approve: Approve, trusted: bool| {
+    let desk = FaultyServerFixture::new("legacy", &[]).await;
+    let asked = |approve: McpApprovalPolicy, trusted: bool| {
         let desk = &desk;
         async move {
-            let server = scripted("legacy", &desk.ledger(), &[]);
+            let server = scripted_server("legacy", &desk.ledger(), &[]);
             let server = if trusted { server.trusted() } else { server };
-            let servers = Servers::connect(Config::new().server(server)).await;
+            let servers = McpConnections::connect(McpConfig::new().server(server)).await;
             let model = ScriptedModel::new([
-                Reply::call("c1", "echo", json!({ "text": "a" })).and_call("c2", "steps", json!({})),
-                Reply::text("done"),
+                ScriptedResponse::call("c1", "echo", json!({ "text": "a" })).and_call(
+                    "c2",
+                    "steps",
+                    json!({}),
+                ),
+                ScriptedResponse::text("done"),
             ]);
             let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(approve));
             match agent.run("go").await.expect("it ends or pauses") {
-                Outcome::Paused(paused) => {
-                    paused.pending().iter().map(|pending| pending.tool.clone()).collect::<Vec<_>>()
+                RunResult::Paused(paused) => {
+                    paused.pending_calls().iter().map(|pending| pending.tool.clone()).collect::<Vec<_>>()
                 }
                 _ => Vec::new(),
             }
         }
     };
     let key = |name: &str| ToolKey::Mcp { server: "scripted".into(), name: name.into() };
-    assert_eq!(asked(Approve::Never, false).await, []);
-    assert_eq!(asked(Approve::Always, true).await, [key("echo"), key("steps")]);
+    assert_eq!(asked(McpApprovalPolicy::Never, false).await, []);
+    assert_eq!(asked(McpApprovalPolicy::Always, true).await, [key("echo"), key("steps")]);
     assert_eq!(
-        asked(Approve::Hints, false).await,
+        asked(McpApprovalPolicy::ByHints, false).await,
         [key("echo"), key("steps")],
         "a server's word lifts nothing"
     );
-    assert_eq!(asked(Approve::Hints, true).await, [], "a trusted one's does: both are harmless, it says");
-    assert_eq!(asked(Approve::all_but(["echo"]), false).await, [key("steps")]);
-    let rule =
-        Approve::when(|_, tool, arguments| async move { &*tool.name == "echo" && arguments["text"] == "a" });
+    assert_eq!(
+        asked(McpApprovalPolicy::ByHints, true).await,
+        [],
+        "a trusted one's does: both are harmless, it says"
+    );
+    assert_eq!(asked(McpApprovalPolicy::always_except(["echo"]), false).await, [key("steps")]);
+    let rule = McpApprovalPolicy::when(|_, tool, arguments| async move {
+        &*tool.name == "echo" && arguments["text"] == "a"
+    });
     assert_eq!(asked(rule, false).await, [key("echo")]);
-    let panics = Approve::when(|_, _, _| async { panic!("a rule that fails asks") });
+    let panics = McpApprovalPolicy::when(|_, _, _| async { panic!("a rule that fails asks") });
     assert_eq!(asked(panics, false).await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_filter_that_fails_hides_its_tool() {
-    let desk = Desk::new("legacy", &[]).await;
-    let model = ScriptedModel::new([Reply::text("done")]);
+    let desk = FaultyServerFixture::new("legacy", &[]).await;
+    let model = ScriptedModel::new([ScriptedResponse::text("done")]);
     let tools = desk.servers.tools().filter(|_, tool| match &*tool.name {
         "fail" => panic!("not today"),
         name => name == "echo" || name == "ask",
     });
-    let tools = tools.filter_when(|ctx: RunContext<()>, tool| async move {
+    let tools = tools.filter_async(|ctx: RunContext<()>, tool| async move {
         assert_eq!(ctx.agent().as_str(), "desk");
         if &*tool.name == "ask" { Err("no opinion") } else { Ok(true) }
     });

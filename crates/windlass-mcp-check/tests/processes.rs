@@ -1,34 +1,34 @@
-//! Child processes never outlive whoever started them, whatever they do and however that one ends.
+//! Server processes and their descendants never outlive the process that started them.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod common;
 
 use std::io::Write;
 use std::path::Path;
 
-use common::{Desk, until};
-use windlass_mcp::{Config, Servers};
-use windlass_mcp_check::noted;
+use common::{FaultyServerFixture, wait_until};
+use windlass_mcp::{McpConfig, McpConnections};
+use windlass_mcp_check::read_lines;
 
-/// The processes that a ledger names.
-fn processes(ledger: &Path) -> Vec<u32> {
-    let lines = noted(ledger);
+/// Returns the process ids recorded in a ledger.
+fn ledger_process_ids(ledger: &Path) -> Vec<u32> {
+    let lines = read_lines(ledger);
     let numbers = lines.iter().filter_map(|line| {
         line.strip_prefix("process ").or_else(|| line.strip_prefix("grandchild "))?.parse().ok()
     });
     numbers.collect()
 }
 
-/// Whether a process runs. One that has ended and was not collected does not.
-fn runs(process: u32) -> bool {
+/// Returns true if a process is running; a zombie is not.
+fn is_running(process: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{process}/stat")) {
         Ok(stat) => !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')),
         Err(_) => false,
     }
 }
 
-fn can_look() -> bool {
+fn has_proc() -> bool {
     let can = Path::new("/proc/self/stat").exists();
     if !can {
         let _ = writeln!(
@@ -41,75 +41,75 @@ fn can_look() -> bool {
 
 #[tokio::test]
 async fn closing_ends_a_stubborn_server_and_what_it_started() {
-    if !can_look() {
+    if !has_proc() {
         return;
     }
-    let desk = Desk::new("legacy", &["child", "stubborn"]).await;
-    let mut all = processes(&desk.ledger());
-    all.extend(desk.servers.processes("scripted").await);
+    let desk = FaultyServerFixture::new("legacy", &["child", "stubborn"]).await;
+    let mut all = ledger_process_ids(&desk.ledger());
+    all.extend(desk.servers.process_ids("scripted").await);
     assert_eq!(all.len(), 3, "a grandchild, the server and its keeper");
-    assert!(all.iter().all(|process| runs(*process)));
+    assert!(all.iter().all(|process| is_running(*process)));
     desk.servers.close().await;
-    until(|| !all.iter().any(|process| runs(*process))).await;
+    wait_until(|| !all.iter().any(|process| is_running(*process))).await;
 }
 
 #[tokio::test]
 async fn dropping_the_last_copy_ends_them_too() {
-    if !can_look() {
+    if !has_proc() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let ledger = folder.path().join("ledger");
-    let config = Config::new().server(common::scripted("modern", &ledger, &["child", "stubborn"]));
-    let servers = Servers::connect(config).await;
-    let mut all = processes(&ledger);
-    all.extend(servers.processes("scripted").await);
+    let config = McpConfig::new().server(common::scripted_server("modern", &ledger, &["child", "stubborn"]));
+    let servers = McpConnections::connect(config).await;
+    let mut all = ledger_process_ids(&ledger);
+    all.extend(servers.process_ids("scripted").await);
     assert_eq!(all.len(), 3);
     drop(servers);
-    until(|| !all.iter().any(|process| runs(*process))).await;
+    wait_until(|| !all.iter().any(|process| is_running(*process))).await;
 }
 
-/// All or nothing: where one server is not there, those that were opened are closed.
+/// A strict connect closes the opened servers if one is unavailable.
 #[tokio::test]
 async fn a_strict_connection_that_fails_in_part_leaves_nothing_open() {
-    if !can_look() {
+    if !has_proc() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let ledger = folder.path().join("ledger");
-    let config = Config::new()
-        .server(common::scripted_as("good", "legacy", &ledger, &["child", "stubborn", "tells"]))
-        .server(common::scripted_as("bad", "legacy", &ledger, &["dead"]));
-    let error = Servers::connect_strict(config).await.err().expect("one of them is not there");
+    let config = McpConfig::new()
+        .server(common::scripted_server_named("good", "legacy", &ledger, &["child", "stubborn", "tells"]))
+        .server(common::scripted_server_named("bad", "legacy", &ledger, &["dead"]));
+    let error = McpConnections::connect_strict(config).await.err().expect("one of them is not there");
     assert_eq!(error.server, "bad");
-    let all = processes(&ledger);
-    assert_eq!(all.len(), 2, "the good server and its child were started: {:?}", noted(&ledger));
-    until(|| !all.iter().any(|process| runs(*process))).await;
+    let all = ledger_process_ids(&ledger);
+    assert_eq!(all.len(), 2, "the good server and its child were started: {:?}", read_lines(&ledger));
+    wait_until(|| !all.iter().any(|process| is_running(*process))).await;
 }
 
 #[tokio::test]
 async fn reconnecting_starts_it_anew() {
-    if !can_look() {
+    if !has_proc() {
         return;
     }
     for era in common::ERAS {
-        let desk = Desk::new(era, &[]).await;
-        let before = desk.servers.processes("scripted").await;
+        let desk = FaultyServerFixture::new(era, &[]).await;
+        let before = desk.servers.process_ids("scripted").await;
         desk.servers.reconnect("scripted").await.expect("it comes back");
-        let after = desk.servers.processes("scripted").await;
+        let after = desk.servers.process_ids("scripted").await;
         assert!(
-            after.iter().all(|process| runs(*process) && !before.contains(process)),
+            after.iter().all(|process| is_running(*process) && !before.contains(process)),
             "{before:?} {after:?}"
         );
-        until(|| !before.iter().any(|process| runs(*process))).await;
-        assert_eq!(desk.servers.list().await.len(), 13);
+        wait_until(|| !before.iter().any(|process| is_running(*process))).await;
+        assert_eq!(desk.servers.list_tools().await.len(), 13);
         assert!(desk.servers.reconnect("nobody").await.is_err());
     }
 }
 
 #[tokio::test]
 async fn they_end_when_their_owner_is_killed() {
-    if !can_look() {
+    if !has_proc() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -119,18 +119,18 @@ async fn they_end_when_their_owner_is_killed() {
         .kill_on_drop(true)
         .spawn()
         .expect("it starts");
-    until(|| noted(&ledger).iter().any(|line| line == "ready")).await;
-    let all = processes(&ledger);
-    assert_eq!(all.len(), 3, "{:?}", noted(&ledger));
-    assert!(all.iter().all(|process| runs(*process)));
+    wait_until(|| read_lines(&ledger).iter().any(|line| line == "ready")).await;
+    let all = ledger_process_ids(&ledger);
+    assert_eq!(all.len(), 3, "{:?}", read_lines(&ledger));
+    assert!(all.iter().all(|process| is_running(*process)));
     holder.kill().await.expect("it is killed, and cannot do anything about it");
-    until(|| !all.iter().any(|process| runs(*process))).await;
+    wait_until(|| !all.iter().any(|process| is_running(*process))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_task_opens_another_may_close() {
     for _ in 0..20 {
-        let desk = tokio::spawn(Desk::new("legacy", &[])).await.expect("the task ends");
+        let desk = tokio::spawn(FaultyServerFixture::new("legacy", &[])).await.expect("the task ends");
         let servers = desk.servers.clone();
         let (one, other) = (desk.servers.clone(), desk.servers.clone());
         let closing = [

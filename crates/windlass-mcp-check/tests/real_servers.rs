@@ -1,8 +1,8 @@
-//! Servers from the registries, as anybody installs them. Where they are not here, that is said.
+//! Real MCP servers from the package registries. If a server is not installed, its test prints a note and passes.
 //!
-//! `WINDLASS_MCP_SERVERS` is the folder that `.ci/run` puts them in.
+//! `WINDLASS_MCP_SERVERS` names the folder in which `.ci/run` installs them.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod common;
 
@@ -11,13 +11,15 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{outputs, until};
-use windlass::core::HoldReason;
+use common::{call_outputs, wait_until};
+use windlass::core::decision::HoldReason;
 use windlass::prelude::*;
-use windlass_mcp::{Approve, Config, Era, ServerConfig, ServerState, Servers};
+use windlass_mcp::{
+    McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig, McpServerState, ProtocolEra,
+};
 
-/// A program of the folder, where it is there.
-fn installed(path: &str) -> Option<String> {
+/// Returns the path of an installed program, or prints a note if it is missing.
+fn find_installed(path: &str) -> Option<String> {
     let found = std::env::var_os("WINDLASS_MCP_SERVERS")
         .map(|folder| PathBuf::from(folder).join(path))
         .filter(|program| program.exists());
@@ -30,68 +32,73 @@ fn installed(path: &str) -> Option<String> {
     found.map(|program| program.display().to_string())
 }
 
-fn agent(servers: &Servers, model: &ScriptedModel) -> Agent {
-    Agent::new("desk").model(model.clone()).tool_source(servers.tools().approve(Approve::Never))
+fn build_agent(servers: &McpConnections, model: &ScriptedModel) -> Agent {
+    Agent::new("desk").model(model.clone()).tool_source(servers.tools().approve(McpApprovalPolicy::Never))
 }
 
-/// What the everything server can do, the same over a pipe and over HTTP.
-async fn everything(servers: &Servers) {
+/// Checks the tools of the everything server, over stdio or HTTP.
+async fn check_everything_server(servers: &McpConnections) {
     let report = servers.report().await;
-    let ServerState::Ready { era, tools } = report.servers[0].state else { panic!("{report:?}") };
-    assert_eq!(era, Some(Era::Legacy));
+    let McpServerState::Ready { era, tools } = report.servers[0].state else { panic!("{report:?}") };
+    assert_eq!(era, Some(ProtocolEra::Legacy));
     assert!(tools >= 10, "{report:?}");
     let model = ScriptedModel::new([
-        Reply::call("c1", "echo", json!({ "message": "hello" }))
+        ScriptedResponse::call("c1", "echo", json!({ "message": "hello" }))
             .and_call("c2", "get-sum", json!({ "a": 2, "b": 3 }))
             .and_call("c3", "get-tiny-image", json!({}))
             .and_call("c4", "get-structured-content", json!({ "location": "New York" }))
             .and_call("c5", "echo", json!({ "words": "wrong" })),
-        Reply::call("c6", "trigger-long-running-operation", json!({ "duration": 1, "steps": 2 })),
-        Reply::text("done"),
+        ScriptedResponse::call("c6", "trigger-long-running-operation", json!({ "duration": 1, "steps": 2 })),
+        ScriptedResponse::text("done"),
     ]);
-    let mut stream = agent(servers, &model).run("go").stream();
+    let mut stream = build_agent(servers, &model).run("go").stream();
     let mut steps = 0;
     while let Some(event) = stream.next().await {
-        if let EventKind::Progress { .. } = event.kind {
+        if let RunEventKind::CallProgress { .. } = event.kind {
             steps += 1;
         }
     }
-    let outcome = stream.outcome().await.expect("the run ends well");
-    let said = outputs(&outcome);
+    let outcome = stream.result().await.expect("the run ends well");
+    let said = call_outputs(&outcome);
     assert_eq!(said["c1"], "Echo: hello");
     assert!(said["c2"].contains('5'), "{said:?}");
     assert!(said["c4"].contains("temperature"), "{said:?}");
     assert!(said["c5"].contains("message"), "what is missing is named: {said:?}");
     assert!(steps >= 1, "the last may come after the result: {said:?}");
-    let items = outcome.record().items();
+    let items = outcome.record().run_items();
     let written = items.iter().map(|item| serde_json::to_string(&item.item).expect("items are written"));
     assert!(written.into_iter().any(|text| text.contains("data:image/png;base64,")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_everything_server_over_a_pipe() {
-    let Some(program) = installed("node_modules/.bin/mcp-server-everything") else { return };
-    let servers =
-        Servers::connect(Config::new().server(ServerConfig::stdio("everything", program).args(["stdio"])))
-            .await;
-    everything(&servers).await;
+    let Some(program) = find_installed("node_modules/.bin/mcp-server-everything") else { return };
+    let servers = McpConnections::connect(
+        McpConfig::new().server(McpServerConfig::stdio("everything", program).args(["stdio"])),
+    )
+    .await;
+    check_everything_server(&servers).await;
     let model = ScriptedModel::new([
-        Reply::call("c1", "trigger-long-running-operation", json!({ "duration": 60, "steps": 60 })),
-        Reply::call("c2", "echo", json!({ "message": "again" })),
-        Reply::text("done"),
+        ScriptedResponse::call(
+            "c1",
+            "trigger-long-running-operation",
+            json!({ "duration": 60, "steps": 60 }),
+        ),
+        ScriptedResponse::call("c2", "echo", json!({ "message": "again" })),
+        ScriptedResponse::text("done"),
     ]);
-    let mut stream = agent(&servers, &model).run("go").stream();
+    let mut stream = build_agent(&servers, &model).run("go").stream();
     while let Some(event) = stream.next().await {
-        // Killed in the middle of a call, by its number, as anybody could.
-        if let EventKind::Progress { .. } = event.kind {
-            for process in servers.processes("everything").await.into_iter().take(1) {
+        // The server is killed by process id in the middle of a call.
+        if let RunEventKind::CallProgress { .. } = event.kind {
+            for process in servers.process_ids("everything").await.into_iter().take(1) {
                 let killed =
                     std::process::Command::new("kill").args(["-KILL", &process.to_string()]).status();
                 assert!(killed.is_ok_and(|status| status.success()));
             }
         }
     }
-    let said = outputs(&stream.outcome().await.expect("the run ends well"));
+    let said = call_outputs(&stream.result().await.expect("the run ends well"));
     assert!(said["c1"].contains("is not known: find out"), "{said:?}");
     assert_eq!(said["c2"], "Echo: again");
     servers.close().await;
@@ -99,7 +106,7 @@ async fn the_everything_server_over_a_pipe() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_everything_server_over_http() {
-    let Some(program) = installed("node_modules/.bin/mcp-server-everything") else { return };
+    let Some(program) = find_installed("node_modules/.bin/mcp-server-everything") else { return };
     let free =
         std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
     let mut child = tokio::process::Command::new(program)
@@ -111,58 +118,67 @@ async fn the_everything_server_over_http() {
         .kill_on_drop(true)
         .spawn()
         .expect("it starts");
-    until(|| std::net::TcpStream::connect(("127.0.0.1", free)).is_ok()).await;
-    let server = ServerConfig::http("everything", format!("http://127.0.0.1:{free}/mcp"));
-    let servers = Servers::connect(Config::new().server(server)).await;
-    everything(&servers).await;
+    wait_until(|| std::net::TcpStream::connect(("127.0.0.1", free)).is_ok()).await;
+    let server = McpServerConfig::http("everything", format!("http://127.0.0.1:{free}/mcp"));
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+    check_everything_server(&servers).await;
     servers.close().await;
     child.kill().await.expect("it ends");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_everything_server_asks() {
-    let Some(program) = installed("node_modules/.bin/mcp-server-everything") else { return };
-    let servers =
-        Servers::connect(Config::new().server(ServerConfig::stdio("everything", program).args(["stdio"])))
-            .await;
-    let names: Vec<String> = servers.list().await.iter().map(|tool| tool.name.to_string()).collect();
+    let Some(program) = find_installed("node_modules/.bin/mcp-server-everything") else { return };
+    let servers = McpConnections::connect(
+        McpConfig::new().server(McpServerConfig::stdio("everything", program).args(["stdio"])),
+    )
+    .await;
+    let names: Vec<String> = servers.list_tools().await.iter().map(|tool| tool.name.to_string()).collect();
     let Some(asks) = names.iter().find(|name| name.contains("elicitation")) else {
         let _ =
             writeln!(std::io::stderr(), "not shown: this everything server has nothing that asks: {names:?}");
         return;
     };
-    let model = ScriptedModel::new([Reply::call("c1", asks, json!({})), Reply::text("done")]);
-    let agent = agent(&servers, &model);
-    let Outcome::Paused(paused) = agent.run("go").await.expect("it pauses") else { panic!("it should wait") };
-    assert!(matches!(paused.pending()[0].reason, HoldReason::Question(_)));
+    let model =
+        ScriptedModel::new([ScriptedResponse::call("c1", asks, json!({})), ScriptedResponse::text("done")]);
+    let agent = build_agent(&servers, &model);
+    let RunResult::Paused(paused) = agent.run("go").await.expect("it pauses") else {
+        panic!("it should wait")
+    };
+    assert!(matches!(paused.pending_calls()[0].reason, HoldReason::Question(_)));
 }
 
-/// A real server is killed while it works on a call: the model is told that nobody knows, and the next call starts it
-/// anew.
+/// A real server is killed during a call: the model is told that the effect is unknown, and the next call
+/// restarts the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_everything_server_is_killed_in_a_call() {
-    let Some(program) = installed("node_modules/.bin/mcp-server-everything") else { return };
-    let servers =
-        Servers::connect(Config::new().server(ServerConfig::stdio("everything", program).args(["stdio"])))
-            .await;
+    let Some(program) = find_installed("node_modules/.bin/mcp-server-everything") else { return };
+    let servers = McpConnections::connect(
+        McpConfig::new().server(McpServerConfig::stdio("everything", program).args(["stdio"])),
+    )
+    .await;
     let model = ScriptedModel::new([
-        Reply::call("c1", "trigger-long-running-operation", json!({ "duration": 600, "steps": 600 })),
-        Reply::call("c2", "echo", json!({ "message": "again" })),
-        Reply::text("done"),
+        ScriptedResponse::call(
+            "c1",
+            "trigger-long-running-operation",
+            json!({ "duration": 600, "steps": 600 }),
+        ),
+        ScriptedResponse::call("c2", "echo", json!({ "message": "again" })),
+        ScriptedResponse::text("done"),
     ]);
-    let mut stream = agent(&servers, &model).run("go").stream();
+    let mut stream = build_agent(&servers, &model).run("go").stream();
     let mut killed = false;
     while let Some(event) = stream.next().await {
-        // It says how far it has come, so it is in the middle.
-        if matches!(event.kind, EventKind::Progress { .. }) && !killed {
+        // Progress shows that the call is running.
+        if matches!(event.kind, RunEventKind::CallProgress { .. }) && !killed {
             killed = true;
-            let server = servers.processes("everything").await[0];
+            let server = servers.process_ids("everything").await[0];
             let sent = std::process::Command::new("kill").args(["-9", &server.to_string()]).status();
             assert!(sent.expect("it is sent").success());
         }
     }
-    let outcome = stream.outcome().await.expect("the run ends well");
-    let said = outputs(&outcome);
+    let outcome = stream.result().await.expect("the run ends well");
+    let said = call_outputs(&outcome);
     assert!(killed && said["c1"].contains("is not known: find out"), "{said:?}");
     assert_eq!(said["c2"], "Echo: again");
     servers.close().await;
@@ -170,30 +186,30 @@ async fn the_everything_server_is_killed_in_a_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_filesystem_server_keeps_to_its_folder() {
-    let Some(program) = installed("node_modules/.bin/mcp-server-filesystem") else { return };
+    let Some(program) = find_installed("node_modules/.bin/mcp-server-filesystem") else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().canonicalize().expect("a path").display().to_string();
     let file = format!("{root}/note.txt");
-    let config = ServerConfig::stdio("files", program).args([root]).trusted();
-    let servers = Servers::connect(Config::new().server(config)).await;
+    let config = McpServerConfig::stdio("files", program).args([root]).trusted();
+    let servers = McpConnections::connect(McpConfig::new().server(config)).await;
     let model = ScriptedModel::new([
-        Reply::call("c1", "write_file", json!({ "path": file, "content": "kept" })),
-        Reply::call("c2", "read_text_file", json!({ "path": file })).and_call(
+        ScriptedResponse::call("c1", "write_file", json!({ "path": file, "content": "kept" })),
+        ScriptedResponse::call("c2", "read_text_file", json!({ "path": file })).and_call(
             "c3",
             "read_text_file",
             json!({ "path": "/etc/passwd" }),
         ),
-        Reply::text("done"),
+        ScriptedResponse::text("done"),
     ]);
-    // Trusted: reading asks nobody, and writing does.
+    // The server is trusted: reading requires no approval, writing does.
     let agent = Agent::new("desk").model(model).tool_source(servers.tools());
-    let Outcome::Paused(mut paused) = agent.run("go").await.expect("it pauses") else {
+    let RunResult::Paused(mut paused) = agent.run("go").await.expect("it pauses") else {
         panic!("it should wait")
     };
     assert!(!std::path::Path::new(&file).exists());
     paused.approve("c1").expect("it waits");
     let outcome = agent.resume(paused).await.expect("the run ends well");
-    let said = outputs(&outcome);
+    let said = call_outputs(&outcome);
     assert_eq!(said["c2"].trim(), "kept");
     assert!(said["c3"].contains("Access denied"), "{said:?}");
     servers.close().await;
@@ -201,25 +217,25 @@ async fn the_filesystem_server_keeps_to_its_folder() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_server_leads_the_later_life() {
-    let Some(program) = installed("python/bin/mcp-server-time") else { return };
-    let config = ServerConfig::stdio("time", program).connect_timeout(Duration::from_secs(60));
-    let servers = Servers::connect(Config::new().server(config)).await;
+    let Some(program) = find_installed("python/bin/mcp-server-time") else { return };
+    let config = McpServerConfig::stdio("time", program).connect_timeout(Duration::from_secs(60));
+    let servers = McpConnections::connect(McpConfig::new().server(config)).await;
     let report = servers.report().await;
     assert_eq!(
         report.servers[0].state,
-        ServerState::Ready { era: Some(Era::Modern), tools: 2 },
+        McpServerState::Ready { era: Some(ProtocolEra::Modern), tools: 2 },
         "{report:?}"
     );
     let model = ScriptedModel::new([
-        Reply::call("c1", "get_current_time", json!({ "timezone": "Europe/Oslo" })).and_call(
+        ScriptedResponse::call("c1", "get_current_time", json!({ "timezone": "Europe/Oslo" })).and_call(
             "c2",
             "get_current_time",
             json!({ "timezone": "Nowhere/Land" }),
         ),
-        Reply::text("done"),
+        ScriptedResponse::text("done"),
     ]);
-    let outcome = agent(&servers, &model).run("go").await.expect("the run ends well");
-    let said = outputs(&outcome);
+    let outcome = build_agent(&servers, &model).run("go").await.expect("the run ends well");
+    let said = call_outputs(&outcome);
     assert!(said["c1"].contains("Europe/Oslo"), "{said:?}");
     assert!(said["c2"].contains("Nowhere/Land"), "{said:?}");
     servers.close().await;

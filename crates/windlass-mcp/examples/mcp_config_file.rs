@@ -1,29 +1,29 @@
-//! Servers from a `.mcp.json`. One that needs a variable that is not set is left out, and the others are there.
+//! Servers from a `.mcp.json` file. A server that needs an unset variable is disabled; the others are connected.
 
 mod shop;
 
 use windlass::prelude::*;
-use windlass_mcp::{Config, Servers};
+use windlass_mcp::{McpConfig, McpConnections};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The same program is the server: an agent and its tools need not live together.
-    if shop::is_wanted() {
-        return Ok(shop::server().serve_stdio().await?);
+    // The example starts itself a second time as the MCP server.
+    if shop::is_server_process() {
+        return Ok(shop::shop_server().serve_stdio().await?);
     }
     let file = json!({ "mcpServers": {
-        "shop": { "command": shop::program()?, "args": ["serve", "${LEVEL:-quiet}"] },
+        "shop": { "command": shop::current_program()?, "args": ["serve", "${LEVEL:-quiet}"] },
         "bank": { "url": "https://bank.example/mcp", "headers": { "authorization": "Bearer ${BANK_TOKEN_NOT_SET}" } },
     } });
     let folder = std::env::temp_dir().join(format!("windlass-mcp-config-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join(".mcp.json"), file.to_string())?;
 
-    let servers = Servers::connect(Config::read(folder.join(".mcp.json"))?).await;
-    let missing = servers.report().await.missing();
-    assert_eq!(missing, ["MCP server `bank` is left out: the variable `BANK_TOKEN_NOT_SET` is not set"]);
+    let servers = McpConnections::connect(McpConfig::read(folder.join(".mcp.json"))?).await;
+    let missing = servers.report().await.unavailable_servers();
+    assert_eq!(missing, ["MCP server `bank` is disabled: the variable `BANK_TOKEN_NOT_SET` is not set"]);
 
-    let model = ScriptedModel::new([Reply::text("Good morning.")]);
+    let model = ScriptedModel::new([ScriptedResponse::text("Good morning.")]);
     let agent = Agent::new("clerk").model(model.clone()).tool_source(servers.tools());
     agent.run("Hello").await?;
     assert_eq!(model.requests()[0].tools, ["order", "stock"]);

@@ -1,27 +1,27 @@
-//! An agent with the tools of an MCP server that it starts itself.
+//! An agent with the tools of an MCP server that runs as a child process.
 
 mod shop;
 
 use windlass::prelude::*;
-use windlass_mcp::{Approve, Config, ServerConfig, Servers};
+use windlass_mcp::{McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The same program is the server: an agent and its tools need not live together.
-    if shop::is_wanted() {
-        return Ok(shop::server().serve_stdio().await?);
+    // The example starts itself a second time as the MCP server.
+    if shop::is_server_process() {
+        return Ok(shop::shop_server().serve_stdio().await?);
     }
-    let server = ServerConfig::stdio("shop", shop::program()?).args(["serve"]);
-    let servers = Servers::connect(Config::new().server(server)).await;
+    let server = McpServerConfig::stdio("shop", shop::current_program()?).args(["serve"]);
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
 
     let model = ScriptedModel::new([
-        Reply::call("c1", "stock", json!({ "item": "lamps" })),
-        Reply::text("There are 3 lamps."),
+        ScriptedResponse::call("c1", "stock", json!({ "item": "lamps" })),
+        ScriptedResponse::text("There are 3 lamps."),
     ]);
-    // Looking is harmless; whatever else the server has needs a person.
-    let tools = servers.tools().approve(Approve::all_but(["stock"]));
+    // `stock` only reads; every other tool requires approval.
+    let tools = servers.tools().approve(McpApprovalPolicy::always_except(["stock"]));
     let agent = Agent::new("clerk").model(model).tool_source(tools);
-    assert_eq!(agent.run("How many lamps?").await?.text(), "There are 3 lamps.");
+    assert_eq!(agent.run("How many lamps?").await?.output_text()?, "There are 3 lamps.");
     servers.close().await;
     Ok(())
 }

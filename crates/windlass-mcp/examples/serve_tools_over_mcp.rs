@@ -1,7 +1,10 @@
-//! Tools as an MCP server. With `serve` it speaks on standard input and output; without, it tries itself out.
+//! Tools as an MCP server. With the argument `serve` it serves standard input and output; without, it
+//! connects to itself.
 
 use windlass::prelude::*;
-use windlass_mcp::{Approve, Config, McpServer, ServerConfig, ServerState, Servers};
+use windlass_mcp::{
+    McpApprovalPolicy, McpConfig, McpConnections, McpServer, McpServerConfig, McpServerState,
+};
 
 /// What is in stock.
 #[tool(effect = pure)]
@@ -17,24 +20,26 @@ async fn order(item: String, count: u32) -> String {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The same program is the server: an agent and its tools need not live together.
+    // The example starts itself a second time as the MCP server.
     if std::env::args().nth(1).as_deref() == Some("serve") {
         McpServer::new("shop").tools((stock, order)).serve_stdio().await?;
         return Ok(());
     }
     let program = std::env::current_exe()?.display().to_string();
-    let server = ServerConfig::stdio("shop", program).args(["serve"]);
-    let servers = Servers::connect(Config::new().server(server)).await;
+    let server = McpServerConfig::stdio("shop", program).args(["serve"]);
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
     let report = servers.report().await;
-    assert!(matches!(report.servers[0].state, ServerState::Ready { tools: 2, .. }), "{report:?}");
+    assert!(matches!(report.servers[0].state, McpServerState::Ready { tools: 2, .. }), "{report:?}");
 
-    // What does not fit is told to whoever called, by path, and nothing has run.
+    // Invalid arguments are reported to the caller by path; the tool is not executed.
     let model = ScriptedModel::new([
-        Reply::call("c1", "order", json!({ "item": "lamps", "count": "many" })),
-        Reply::call("c2", "order", json!({ "item": "lamps", "count": 2 })),
-        Reply::text("Two lamps are on their way."),
+        ScriptedResponse::call("c1", "order", json!({ "item": "lamps", "count": "many" })),
+        ScriptedResponse::call("c2", "order", json!({ "item": "lamps", "count": 2 })),
+        ScriptedResponse::text("Two lamps are on their way."),
     ]);
-    let agent = Agent::new("clerk").model(model.clone()).tool_source(servers.tools().approve(Approve::Never));
+    let agent = Agent::new("clerk")
+        .model(model.clone())
+        .tool_source(servers.tools().approve(McpApprovalPolicy::Never));
     agent.run("Order lamps.").await?;
     let told = model.requests()[2].input_text();
     assert!(told.iter().any(|line| line.contains("`count` must be an integer")), "{told:?}");

@@ -1,4 +1,4 @@
-//! Which servers there are: from code, or from a `.mcp.json`.
+//! The configuration of MCP servers, from code or from a `.mcp.json` file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,63 +8,63 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::client::Era;
-use crate::vars::Variables;
+use crate::client::ProtocolEra;
+use crate::variables::VariableExpander;
 
-/// How long a server has to come up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one call may take.
-const CALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a task may take that a call became.
-const TASK_TIMEOUT: Duration = Duration::from_secs(3600);
-/// The longest file that is read.
-const LONGEST_FILE: u64 = 4 * 1024 * 1024;
+/// Default time to connect and to list the tools.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Default time for one call.
+const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Default time for a call that became a task.
+const DEFAULT_TASK_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Maximum size of a configuration file, in bytes.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The servers that an agent is to have, and those that it cannot have, with the reason.
+/// A set of server configurations, and the entries that are disabled, with the reason.
 #[derive(Clone, Debug, Default)]
-pub struct Config {
-    pub(crate) servers: Vec<ServerConfig>,
-    pub(crate) disabled: Vec<Disabled>,
+pub struct McpConfig {
+    pub(crate) servers: Vec<McpServerConfig>,
+    pub(crate) disabled: Vec<DisabledServer>,
 }
 
-/// A server that is left out.
+/// A server that is disabled or whose configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disabled {
-    /// Its name.
+pub struct DisabledServer {
+    /// The server's name.
     pub server: String,
-    /// Why.
-    pub why: String,
+    /// The reason.
+    pub reason: String,
 }
 
-/// Why a configuration cannot be read at all.
+/// An error of reading a configuration file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigFileError {
+pub enum McpConfigError {
     /// The file cannot be read.
     #[error("{path} cannot be read: {source}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// It is too long to be a configuration.
-    #[error("{path} is {bytes} bytes long, which no configuration is")]
+    /// The file exceeds the maximum size of 4 MiB.
+    #[error("{path} is too large for a configuration file: {bytes} bytes")]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// How long it is.
+        /// The size of the file.
         bytes: u64,
     },
-    /// It is not JSON.
+    /// The file is not JSON.
     #[error("{path} is not JSON: {source}")]
     Json {
         /// The file.
         path: PathBuf,
-        /// Where, and what was wrong.
+        /// The parse error, with its position.
         source: serde_json::Error,
     },
-    /// It has no servers in the form that is known.
+    /// The file has no `mcpServers` object.
     #[error(
         "{path} has no object `mcpServers`; hint: {{\"mcpServers\": {{\"name\": {{\"command\": \"…\"}}}}}}"
     )]
@@ -74,27 +74,36 @@ pub enum ConfigFileError {
     },
 }
 
-impl Config {
-    /// No servers.
+impl McpConfig {
+    /// Creates an empty configuration.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads a `.mcp.json`, with the variables of this process. A server that is not as it should be, or that needs
-    /// a variable that is not set, is left out alone, with the reason.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigFileError> {
+    /// Reads a `.mcp.json` file and expands the environment variables of this process. An entry that is
+    /// invalid, or that needs a variable that is not set, is disabled with the reason; the other entries are
+    /// unaffected.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, is too large, is not JSON or has no `mcpServers` object.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, McpConfigError> {
         let path = path.as_ref();
-        let failed = |source| ConfigFileError::Read { path: path.to_owned(), source };
+        let failed = |source| McpConfigError::Read { path: path.to_owned(), source };
         let bytes = std::fs::metadata(path).map_err(failed)?.len();
-        if bytes > LONGEST_FILE {
-            return Err(ConfigFileError::TooLong { path: path.to_owned(), bytes });
+        if bytes > MAX_FILE_BYTES {
+            return Err(McpConfigError::TooLong { path: path.to_owned(), bytes });
         }
         let text = std::fs::read_to_string(path).map_err(failed)?;
         Self::parse(&text, path, &|name| std::env::var(name).ok())
     }
 
-    /// As [`Config::read`], from text, with variables from elsewhere.
-    pub fn from_text(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigFileError> {
+    /// Parses the text of a `.mcp.json` file, as [`McpConfig::read`], with a custom lookup of variables.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is not JSON or has no `mcpServers` object.
+    pub fn from_text(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
         Self::parse(text, Path::new("the configuration"), variable)
     }
 
@@ -102,39 +111,43 @@ impl Config {
         text: &str,
         path: &Path,
         variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self, ConfigFileError> {
+    ) -> Result<Self, McpConfigError> {
         let whole: Value = serde_json::from_str(text)
-            .map_err(|source| ConfigFileError::Json { path: path.to_owned(), source })?;
+            .map_err(|source| McpConfigError::Json { path: path.to_owned(), source })?;
         let Some(Value::Object(servers)) = whole.get("mcpServers") else {
-            return Err(ConfigFileError::NoServers { path: path.to_owned() });
+            return Err(McpConfigError::NoServers { path: path.to_owned() });
         };
         let mut config = Self::default();
         for (name, server) in servers {
-            match ServerConfig::parse(name, server, &Variables { look_up: variable }) {
+            match McpServerConfig::parse(name, server, &VariableExpander { lookup: variable }) {
                 Ok(server) => config.servers.push(server),
-                Err(why) => config.disabled.push(Disabled { server: name.clone(), why }),
+                Err(why) => config.disabled.push(DisabledServer { server: name.clone(), reason: why }),
             }
         }
         Ok(config)
     }
 
-    /// And a server. One of the same name is replaced.
+    /// Adds a server, replacing one of the same name.
     #[must_use]
-    pub fn server(mut self, server: ServerConfig) -> Self {
+    pub fn server(mut self, server: McpServerConfig) -> Self {
         self.servers.retain(|other| other.name != server.name);
         self.disabled.retain(|other| *other.server != *server.name);
         self.servers.push(server);
         self
     }
 
-    /// The servers that are to be connected.
-    pub fn servers(&self) -> &[ServerConfig] {
+    /// Returns the enabled servers.
+    pub fn servers(&self) -> &[McpServerConfig] {
         &self.servers
     }
 
-    /// Changes one server, where it is there: to trust it, or to give it more time.
+    /// Changes the configuration of one server, for example to trust it; does nothing if there is no such server.
     #[must_use]
-    pub fn with(mut self, name: &str, change: impl FnOnce(ServerConfig) -> ServerConfig) -> Self {
+    pub fn update_server(
+        mut self,
+        name: &str,
+        change: impl FnOnce(McpServerConfig) -> McpServerConfig,
+    ) -> Self {
         if let Some(at) = self.servers.iter().position(|server| *server.name == *name) {
             let server = self.servers.remove(at);
             self.servers.insert(at, change(server));
@@ -142,225 +155,227 @@ impl Config {
         self
     }
 
-    /// The servers that are left out, and why.
-    pub fn disabled(&self) -> &[Disabled] {
+    /// Returns the disabled servers, with the reasons.
+    pub fn disabled(&self) -> &[DisabledServer] {
         &self.disabled
     }
 }
 
-/// One server: how it is reached, and what is taken from it.
+/// The configuration of one server: its transport, timeouts, trust and tool selection.
 #[derive(Clone)]
-pub struct ServerConfig {
+pub struct McpServerConfig {
     pub(crate) name: Arc<str>,
-    pub(crate) transport: Transport,
-    pub(crate) trust: Trust,
-    pub(crate) era: Option<Era>,
+    pub(crate) transport: McpTransport,
+    pub(crate) trust: ServerTrust,
+    pub(crate) era: Option<ProtocolEra>,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) task_timeout: Duration,
-    pub(crate) include: Option<BTreeSet<String>>,
-    pub(crate) exclude: BTreeSet<String>,
+    pub(crate) included_tools: Option<BTreeSet<String>>,
+    pub(crate) excluded_tools: BTreeSet<String>,
 }
 
-/// How a server is reached.
+/// The transport to a server.
 #[derive(Clone)]
-pub(crate) enum Transport {
-    Stdio(StdioConfig),
-    Http(HttpConfig),
+pub(crate) enum McpTransport {
+    Stdio(StdioTransportConfig),
+    Http(HttpTransportConfig),
 }
 
 #[derive(Clone)]
-pub(crate) struct StdioConfig {
+pub(crate) struct StdioTransportConfig {
     pub(crate) command: String,
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
-    pub(crate) inherit: Inherit,
+    pub(crate) inheritance: EnvironmentInheritance,
     pub(crate) cwd: Option<PathBuf>,
 }
 
-/// What of this process's environment a child is given.
+/// The part of this process's environment that a server process inherits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inherit {
-    Basics,
-    All,
+pub(crate) enum EnvironmentInheritance {
+    AllowList,
+    FullEnvironment,
 }
 
 #[derive(Clone)]
-pub(crate) struct HttpConfig {
+pub(crate) struct HttpTransportConfig {
     pub(crate) url: String,
     pub(crate) headers: BTreeMap<String, String>,
-    pub(crate) auth: Option<crate::client::Auth>,
+    pub(crate) auth: Option<crate::client::McpAuth>,
 }
 
-/// Whether what a server says of its own tools is believed.
+/// The user's trust in a server's annotations of its own tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trust {
-    /// It is not: every tool is taken to be one that must not happen twice, and a person decides.
+pub enum ServerTrust {
+    /// Annotations are ignored: every call is treated as at-most-once and, by default, requires approval.
     #[default]
     Untrusted,
-    /// The user has decided that it is: tools that it says only read are taken to be such.
+    /// Annotations such as read-only and idempotent are believed.
     Trusted,
 }
 
-impl ServerConfig {
-    /// A server that is a program: it is started as a child, and spoken to on its standard input and output.
+impl McpServerConfig {
+    /// Creates the configuration of a server that runs as a child process, over standard input and output.
     pub fn stdio(name: impl Into<Arc<str>>, command: impl Into<String>) -> Self {
         Self::new(
             name.into(),
-            Transport::Stdio(StdioConfig {
+            McpTransport::Stdio(StdioTransportConfig {
                 command: command.into(),
                 args: Vec::new(),
                 env: BTreeMap::new(),
-                inherit: Inherit::Basics,
+                inheritance: EnvironmentInheritance::AllowList,
                 cwd: None,
             }),
         )
     }
 
-    /// A server at an address, spoken to by streamable HTTP.
+    /// Creates the configuration of a server at a URL, over streamable HTTP.
     pub fn http(name: impl Into<Arc<str>>, url: impl Into<String>) -> Self {
-        let http = HttpConfig { url: url.into(), headers: BTreeMap::new(), auth: None };
-        Self::new(name.into(), Transport::Http(http))
+        let http = HttpTransportConfig { url: url.into(), headers: BTreeMap::new(), auth: None };
+        Self::new(name.into(), McpTransport::Http(http))
     }
 
-    fn new(name: Arc<str>, transport: Transport) -> Self {
+    fn new(name: Arc<str>, transport: McpTransport) -> Self {
         Self {
             name,
             transport,
-            trust: Trust::Untrusted,
+            trust: ServerTrust::Untrusted,
             era: None,
-            connect_timeout: CONNECT_TIMEOUT,
-            call_timeout: CALL_TIMEOUT,
-            task_timeout: TASK_TIMEOUT,
-            include: None,
-            exclude: BTreeSet::new(),
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            call_timeout: DEFAULT_CALL_TIMEOUT,
+            task_timeout: DEFAULT_TASK_TIMEOUT,
+            included_tools: None,
+            excluded_tools: BTreeSet::new(),
         }
     }
 
-    /// The program's arguments. They mean nothing to a server at an address.
+    /// Adds arguments of the program. No effect on an HTTP server.
     #[must_use]
     pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
+        if let McpTransport::Stdio(stdio) = &mut self.transport {
             stdio.args.extend(args.into_iter().map(Into::into));
         }
         self
     }
 
-    /// A variable of the program's environment. Of this process's own it is given only the basics, such as `PATH`
-    /// and `HOME`, so that keys are not handed to programs that nobody meant them for.
+    /// Sets an environment variable of the program. From this process it inherits only an allow-list of variables,
+    /// such as `PATH` and `HOME`, so that secrets do not leak to servers.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
+        if let McpTransport::Stdio(stdio) = &mut self.transport {
             stdio.env.insert(name.into(), value.into());
         }
         self
     }
 
-    /// Gives the program all of this process's environment.
+    /// Lets the program inherit this process's whole environment.
     #[must_use]
     pub fn inherit_env(mut self) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
-            stdio.inherit = Inherit::All;
+        if let McpTransport::Stdio(stdio) = &mut self.transport {
+            stdio.inheritance = EnvironmentInheritance::FullEnvironment;
         }
         self
     }
 
-    /// The folder that the program starts in.
+    /// Sets the working directory of the program.
     #[must_use]
     pub fn cwd(mut self, folder: impl Into<PathBuf>) -> Self {
-        if let Transport::Stdio(stdio) = &mut self.transport {
+        if let McpTransport::Stdio(stdio) = &mut self.transport {
             stdio.cwd = Some(folder.into());
         }
         self
     }
 
-    /// A header of every request to the address. It is shown nowhere.
+    /// Adds a header to every HTTP request. Its value is never logged or shown.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Transport::Http(http) = &mut self.transport {
+        if let McpTransport::Http(http) = &mut self.transport {
             http.headers.insert(name.into(), value.into());
         }
         self
     }
 
-    /// How to be let in, where the address asks for it.
+    /// Sets the authorisation of an HTTP server.
     #[must_use]
-    pub fn auth(mut self, auth: crate::client::Auth) -> Self {
-        if let Transport::Http(http) = &mut self.transport {
+    pub fn auth(mut self, auth: crate::client::McpAuth) -> Self {
+        if let McpTransport::Http(http) = &mut self.transport {
             http.auth = Some(auth);
         }
         self
     }
 
-    /// What the server says of its own tools is believed: one that only reads may run again after a crash, and no
-    /// person is asked about it unless the policy says so.
+    /// Trusts the server's annotations: a call of a read-only tool may be repeated after a crash, and requires no
+    /// approval unless the policy demands it.
     #[must_use]
     pub fn trusted(mut self) -> Self {
-        self.trust = Trust::Trusted;
+        self.trust = ServerTrust::Trusted;
         self
     }
 
-    /// Which life of the protocol the server leads, where that is known. Without this it is found out, which a server
-    /// that answers to what it does not know may mislead.
+    /// Sets the server's protocol era. By default it is detected; a server that responds to unknown methods can
+    /// mislead the detection.
     #[must_use]
-    pub fn era(mut self, era: Era) -> Self {
+    pub fn era(mut self, era: ProtocolEra) -> Self {
         self.era = Some(era);
         self
     }
 
-    /// How long the server has to come up and to list its tools.
+    /// Sets the maximum time to connect and to list the tools. Default: 30 seconds.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long one call may take. Then the server is told to stop it.
+    /// Sets the maximum time for one call, after which it is cancelled at the server. Default: 2 minutes.
     #[must_use]
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// How long a task may take that a call became, counted from when this process began to follow it. Then the server
-    /// is told to stop it. An hour, without this.
+    /// Sets the maximum time for a call that became a task, counted from the moment this process starts to
+    /// poll it; then the task is cancelled at the server. Default: 1 hour.
     #[must_use]
     pub fn task_timeout(mut self, timeout: Duration) -> Self {
         self.task_timeout = timeout;
         self
     }
 
-    /// Only these of its tools.
+    /// Offers only the given tools of the server.
     #[must_use]
-    pub fn include<S: Into<String>>(mut self, tools: impl IntoIterator<Item = S>) -> Self {
-        self.include.get_or_insert_default().extend(tools.into_iter().map(Into::into));
+    pub fn include_tools<S: Into<String>>(mut self, tools: impl IntoIterator<Item = S>) -> Self {
+        self.included_tools.get_or_insert_default().extend(tools.into_iter().map(Into::into));
         self
     }
 
-    /// None of these of its tools.
+    /// Hides the given tools of the server.
     #[must_use]
-    pub fn exclude<S: Into<String>>(mut self, tools: impl IntoIterator<Item = S>) -> Self {
-        self.exclude.extend(tools.into_iter().map(Into::into));
+    pub fn exclude_tools<S: Into<String>>(mut self, tools: impl IntoIterator<Item = S>) -> Self {
+        self.excluded_tools.extend(tools.into_iter().map(Into::into));
         self
     }
 
-    /// Its name, by which its tools are told from those of other servers.
+    /// Returns the server's name, which identifies its tools among those of other servers.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn takes(&self, tool: &str) -> bool {
-        self.include.as_ref().is_none_or(|included| included.contains(tool)) && !self.exclude.contains(tool)
+    pub(crate) fn allows_tool(&self, tool: &str) -> bool {
+        self.included_tools.as_ref().is_none_or(|included| included.contains(tool))
+            && !self.excluded_tools.contains(tool)
     }
 
-    /// Reads one server of a `.mcp.json`. Keys that are not known are left alone: other programs have their own. What
-    /// would lift an approval or grant trust is among them, because a file that comes with a project is not its user.
-    fn parse(name: &str, value: &Value, variables: &Variables<'_>) -> Result<Self, String> {
+    /// Parses one entry of a `.mcp.json` file. Unknown keys are ignored, because other programs have their
+    /// own. Keys that lift approvals or grant trust are ignored on purpose: a file that comes with a project
+    /// must not do that.
+    fn parse(name: &str, value: &Value, variables: &VariableExpander<'_>) -> Result<Self, String> {
         let Value::Object(server) = value else { return Err("must be an object".to_owned()) };
         if server.get("disabled") == Some(&Value::Bool(true)) {
             return Err("it is switched off (`disabled`)".to_owned());
         }
-        let text = |key: &str| text_at(server, key, variables);
+        let text = |key: &str| string_at(server, key, variables);
         let kind = text("type")?;
         let mut config = match (kind.as_deref(), text("command")?, text("url")?) {
             (None | Some("stdio"), Some(command), None) => Self::stdio(name, command),
@@ -369,42 +384,44 @@ impl ServerConfig {
             }
             (Some("sse"), ..) => {
                 return Err(
-                    "`type` is `sse`, which MCP has given up; hint: most such servers have `http` too".into(),
+                    "`type` is `sse`, a transport that MCP has given up; hint: most such servers also support `http`".into(),
                 );
             }
             (Some(other), None, None) => return Err(format!("`type` is `{other}`, which is not known")),
             (_, Some(_), Some(_)) => return Err("it has both `command` and `url`".to_owned()),
             (_, None, None) => return Err("it has neither `command` nor `url`".to_owned()),
-            (Some(kind), ..) => return Err(format!("`type` is `{kind}`, and the rest is of another type")),
+            (Some(kind), ..) => {
+                return Err(format!("`type` is `{kind}`, and the other keys belong to another type"));
+            }
         };
-        config = config.args(texts_at(server, "args", variables)?.unwrap_or_default());
-        for (name, value) in pairs_at(server, "env", variables)? {
+        config = config.args(strings_at(server, "args", variables)?.unwrap_or_default());
+        for (name, value) in string_map_at(server, "env", variables)? {
             config = config.env(name, value);
         }
-        for (name, value) in pairs_at(server, "headers", variables)? {
+        for (name, value) in string_map_at(server, "headers", variables)? {
             config = config.header(name, value);
         }
         if let Some(folder) = text("cwd")? {
             config = config.cwd(folder);
         }
-        if let Some(tools) = texts_at(server, "includeTools", variables)? {
-            config = config.include(tools);
+        if let Some(tools) = strings_at(server, "includeTools", variables)? {
+            config = config.include_tools(tools);
         }
-        Ok(config.exclude(texts_at(server, "excludeTools", variables)?.unwrap_or_default()))
+        Ok(config.exclude_tools(strings_at(server, "excludeTools", variables)?.unwrap_or_default()))
     }
 }
 
-/// Values of variables and headers are often secret, so only their names are shown.
-impl fmt::Debug for ServerConfig {
+/// Shows only the names of variables and headers, because their values are often secret.
+impl fmt::Debug for McpServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("ServerConfig");
+        let mut shown = f.debug_struct("McpServerConfig");
         shown.field("name", &self.name).field("trust", &self.trust);
         match &self.transport {
-            Transport::Stdio(stdio) => shown
+            McpTransport::Stdio(stdio) => shown
                 .field("command", &stdio.command)
                 .field("args", &stdio.args.len())
                 .field("env", &stdio.env.keys().collect::<Vec<_>>()),
-            Transport::Http(http) => {
+            McpTransport::Http(http) => {
                 let address = http.url.split(['?', '#']).next().unwrap_or_default();
                 shown.field("url", &address).field("headers", &http.headers.keys().collect::<Vec<_>>())
             }
@@ -413,10 +430,10 @@ impl fmt::Debug for ServerConfig {
     }
 }
 
-fn text_at(
+fn string_at(
     server: &Map<String, Value>,
     key: &str,
-    variables: &Variables<'_>,
+    variables: &VariableExpander<'_>,
 ) -> Result<Option<String>, String> {
     match server.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -425,10 +442,10 @@ fn text_at(
     }
 }
 
-fn texts_at(
+fn strings_at(
     server: &Map<String, Value>,
     key: &str,
-    variables: &Variables<'_>,
+    variables: &VariableExpander<'_>,
 ) -> Result<Option<Vec<String>>, String> {
     let wrong = || format!("`{key}` must be a list of strings");
     match server.get(key) {
@@ -442,10 +459,10 @@ fn texts_at(
     }
 }
 
-fn pairs_at(
+fn string_map_at(
     server: &Map<String, Value>,
     key: &str,
-    variables: &Variables<'_>,
+    variables: &VariableExpander<'_>,
 ) -> Result<Vec<(String, String)>, String> {
     let wrong = || format!("`{key}` must be an object of strings");
     match server.get(key) {

@@ -1,27 +1,27 @@
 use super::*;
 
-fn read(text: &str) -> Config {
+fn parse_config(text: &str) -> McpConfig {
     let variable = |name: &str| match name {
         "TOKEN" => Some("t0k".to_owned()),
         "EMPTY" => Some(String::new()),
         _ => None,
     };
-    Config::from_text(text, &variable).expect("is a configuration")
+    McpConfig::from_text(text, &variable).expect("is a configuration")
 }
 
-fn one(server: &str) -> Config {
-    read(&format!(r#"{{"mcpServers":{{"it":{server}}}}}"#))
+fn parse_server(server: &str) -> McpConfig {
+    parse_config(&format!(r#"{{"mcpServers":{{"it":{server}}}}}"#))
 }
 
-fn why(server: &str) -> String {
-    let config = one(server);
+fn disabled_reason(server: &str) -> String {
+    let config = parse_server(server);
     assert!(config.servers().is_empty(), "{server} should be left out");
-    config.disabled()[0].why.clone()
+    config.disabled()[0].reason.clone()
 }
 
 #[test]
 fn servers_of_both_kinds_are_read() {
-    let config = read(
+    let config = parse_config(
         r#"{"mcpServers":{
             "files":{"command":"npx","args":["-y","${PKG:-server-files}"],"env":{"KEY":"${TOKEN}"},"cwd":"/srv"},
             "far":{"type":"http","url":"http://${HOST:-localhost}/mcp","headers":{"authorization":"Bearer ${TOKEN}"},
@@ -30,12 +30,12 @@ fn servers_of_both_kinds_are_read() {
     );
     assert_eq!(config.disabled(), []);
     let [far, files] = config.servers() else { panic!("two servers: {config:?}") };
-    let Transport::Http(http) = &far.transport else { panic!("{far:?}") };
+    let McpTransport::Http(http) = &far.transport else { panic!("{far:?}") };
     assert_eq!(http.url, "http://localhost/mcp");
     assert_eq!(http.headers["authorization"], "Bearer t0k");
-    assert!(far.takes("a") && !far.takes("b") && !far.takes("c"));
-    assert_eq!(far.trust, Trust::Untrusted, "no file grants trust");
-    let Transport::Stdio(stdio) = &files.transport else { panic!("{files:?}") };
+    assert!(far.allows_tool("a") && !far.allows_tool("b") && !far.allows_tool("c"));
+    assert_eq!(far.trust, ServerTrust::Untrusted, "no file grants trust");
+    let McpTransport::Stdio(stdio) = &files.transport else { panic!("{files:?}") };
     assert_eq!(
         (stdio.command.as_str(), stdio.args.as_slice()),
         ("npx", &["-y".into(), "server-files".into()][..])
@@ -47,37 +47,40 @@ fn servers_of_both_kinds_are_read() {
 
 #[test]
 fn a_missing_variable_leaves_out_that_server_alone() {
-    let config = read(
+    let config = parse_config(
         r#"{"mcpServers":{"a":{"command":"${NOT_SET}"},"b":{"command":"b"},"c":{"url":"http://x/${NOT_SET:-y}"}}}"#,
     );
-    let names: Vec<&str> = config.servers().iter().map(ServerConfig::name).collect();
+    let names: Vec<&str> = config.servers().iter().map(McpServerConfig::name).collect();
     assert_eq!(names, ["b", "c"]);
     assert_eq!(
         config.disabled(),
-        [Disabled { server: "a".into(), why: "the variable `NOT_SET` is not set".into() }]
+        [DisabledServer { server: "a".into(), reason: "the variable `NOT_SET` is not set".into() }]
     );
 }
 
 #[test]
 fn what_is_wrong_is_said() {
-    assert_eq!(why(r#"{"command":"a","url":"b"}"#), "it has both `command` and `url`");
-    assert_eq!(why("{}"), "it has neither `command` nor `url`");
-    assert_eq!(why("[]"), "must be an object");
-    assert_eq!(why(r#"{"command":7}"#), "`command` must be a string");
-    assert_eq!(why(r#"{"command":"a","args":"b"}"#), "`args` must be a list of strings");
-    assert_eq!(why(r#"{"command":"a","env":{"b":1}}"#), "`env` must be an object of strings");
-    assert_eq!(why(r#"{"type":"http","command":"a"}"#), "`type` is `http`, and the rest is of another type");
-    assert_eq!(why(r#"{"command":"a","disabled":true}"#), "it is switched off (`disabled`)");
-    assert_eq!(why(r#"{"command":"${A"}"#), "a `${` has no `}`");
-    assert_eq!(why(r#"{"command":"${A B}"}"#), "`${A B}` is not the name of a variable");
-    assert!(why(r#"{"type":"sse","url":"http://x"}"#).contains("given up"));
+    assert_eq!(disabled_reason(r#"{"command":"a","url":"b"}"#), "it has both `command` and `url`");
+    assert_eq!(disabled_reason("{}"), "it has neither `command` nor `url`");
+    assert_eq!(disabled_reason("[]"), "must be an object");
+    assert_eq!(disabled_reason(r#"{"command":7}"#), "`command` must be a string");
+    assert_eq!(disabled_reason(r#"{"command":"a","args":"b"}"#), "`args` must be a list of strings");
+    assert_eq!(disabled_reason(r#"{"command":"a","env":{"b":1}}"#), "`env` must be an object of strings");
+    assert_eq!(
+        disabled_reason(r#"{"type":"http","command":"a"}"#),
+        "`type` is `http`, and the other keys belong to another type"
+    );
+    assert_eq!(disabled_reason(r#"{"command":"a","disabled":true}"#), "it is switched off (`disabled`)");
+    assert_eq!(disabled_reason(r#"{"command":"${A"}"#), "a `${` has no `}`");
+    assert_eq!(disabled_reason(r#"{"command":"${A B}"}"#), "`${A B}` is not the name of a variable");
+    assert!(disabled_reason(r#"{"type":"sse","url":"http://x"}"#).contains("given up"));
 }
 
 #[test]
 fn variables_stand_in_as_in_a_shell() {
-    let of = |text: &str| match &one(&format!(r#"{{"command":"{text}"}}"#)).servers()[0].transport {
-        Transport::Stdio(stdio) => stdio.command.clone(),
-        Transport::Http(_) => panic!("is a program"),
+    let of = |text: &str| match &parse_server(&format!(r#"{{"command":"{text}"}}"#)).servers()[0].transport {
+        McpTransport::Stdio(stdio) => stdio.command.clone(),
+        McpTransport::Http(_) => panic!("is a program"),
     };
     assert_eq!(of("${TOKEN}${TOKEN}"), "t0kt0k");
     assert_eq!(of("[${EMPTY}]"), "[]");
@@ -90,7 +93,7 @@ fn variables_stand_in_as_in_a_shell() {
 #[test]
 fn what_is_no_configuration_is_an_error() {
     let none = |_: &str| None;
-    assert!(matches!(Config::from_text("{", &none), Err(ConfigFileError::Json { .. })));
-    assert!(matches!(Config::from_text("{}", &none), Err(ConfigFileError::NoServers { .. })));
-    assert!(matches!(Config::read("/nowhere/.mcp.json"), Err(ConfigFileError::Read { .. })));
+    assert!(matches!(McpConfig::from_text("{", &none), Err(McpConfigError::Json { .. })));
+    assert!(matches!(McpConfig::from_text("{}", &none), Err(McpConfigError::NoServers { .. })));
+    assert!(matches!(McpConfig::read("/nowhere/.mcp.json"), Err(McpConfigError::Read { .. })));
 }

@@ -1,16 +1,17 @@
-//! MCP for Windlass: the tools of MCP servers for agents, and tools and agents as an MCP server.
+//! MCP for Windlass: an MCP client that gives agents the tools of MCP servers, and an MCP server that exposes
+//! tools and agents.
 //!
-//! A server's tool is a tool like any other: it is planned, guarded, decided about, journalled and never done twice.
-//! Decisions belong to the server and the tool, whatever name the model knows it by. What a server says about its own
-//! tools is a proposal; the user's policy decides.
+//! A call of an MCP tool takes the same path as any other tool call: planning, guardrails, approval, journal,
+//! and no repetition after a crash. Approvals are keyed by server and tool, independent of the name that the
+//! model sees. A server's annotations of its own tools are hints only; the user's policy decides.
 //!
 //! ```no_run
 //! use windlass::prelude::*;
-//! use windlass_mcp::{Config, Servers};
+//! use windlass_mcp::{McpConfig, McpConnections};
 //!
 //! # async fn example(agent: Agent) -> Result<(), Box<dyn std::error::Error>> {
-//! let servers = Servers::connect(Config::read(".mcp.json")?).await;
-//! for line in servers.report().await.missing() {
+//! let servers = McpConnections::connect(McpConfig::read(".mcp.json")?).await;
+//! for line in servers.report().await.unavailable_servers() {
 //!     eprintln!("{line}");
 //! }
 //! let agent = agent.tool_source(servers.tools());
@@ -25,19 +26,15 @@ mod schema;
 mod serve;
 mod servers;
 mod tools;
-mod vars;
+mod variables;
 
-pub use client::{Auth, ConnectError, Era, Hints, OAuth, ToolInfo};
-pub use config::{Config, ConfigFileError, Disabled, ServerConfig, Trust};
-pub use names::Naming;
-pub use policy::{Approve, Rule};
+pub use client::{McpAuth, McpConnectError, McpToolInfo, OAuthConfig, ProtocolEra, ToolHints};
+pub use config::{DisabledServer, McpConfig, McpConfigError, McpServerConfig, ServerTrust};
+pub use names::ToolNaming;
+pub use policy::{McpApprovalPolicy, McpApprovalRule};
 pub use serve::{
-    Argument, Changes, Contents, McpServer, Message, Prompt, Resource, ServeError, Tasks, named_question,
+    McpPrompt, McpPromptArgument, McpPromptMessage, McpResource, McpResourceContents, McpServeError,
+    McpServer, ResourceUpdateNotifier, TaskPolicy, named_question,
 };
-pub use servers::{Report, ServerReport, ServerState, Servers, ServersError};
+pub use servers::{McpConnections, McpServerState, McpServerStatus, McpStatusReport, StrictConnectError};
 pub use tools::McpTools;
-
-/// The samples of the guide compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/mcp.md")]
-pub struct Guide;

@@ -1,46 +1,48 @@
-//! What a model calls tools by: names that providers take, one for each tool, whatever order they came in.
+//! Names of MCP tools for the model.
+//!
+//! **Invariant:** every name is unique, valid for all providers, and independent of the order of the servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use windlass::core::Digest;
+use windlass::core::canonical::Digest;
 
-/// The longest name that every provider takes.
-const LONGEST: usize = 64;
-/// How much of a digest tells two names apart.
-const SUFFIX: usize = 8;
+/// Maximum length of a tool name that all providers accept.
+const MAX_NAME_LENGTH: usize = 64;
+/// Number of digest characters appended to make a name unique.
+const DIGEST_SUFFIX_LENGTH: usize = 8;
 
-/// How tools of servers are named to models.
+/// The naming scheme of MCP tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Naming {
-    /// By their own names. Those that two servers share, or that the agent has itself, are told apart by their
-    /// server's name, and a warning says so.
+pub enum ToolNaming {
+    /// The tool's own name. A name that two servers share, or that the agent's own tools use, is prefixed with the
+    /// server's name, with a warning.
     #[default]
     Plain,
-    /// Always with their server's name: `mcp_SERVER__TOOL`.
+    /// The tool's name prefixed with the server's name: `mcp_SERVER__TOOL`.
     Prefixed,
 }
 
-/// A tool to be named: its server and its name there.
-pub(crate) type Identity<'a> = (&'a str, &'a str);
+/// The identity of a tool: its server, and its name at the server.
+pub(crate) type McpToolIdentity<'a> = (&'a str, &'a str);
 
-/// The names of the tools, in their order. None for one that no name is left for.
-pub(crate) fn assign(
-    tools: &[Identity<'_>],
+/// Assigns a name to each tool, in order; `None` if no unique name is left. Also returns warnings.
+pub(crate) fn assign_names(
+    tools: &[McpToolIdentity<'_>],
     taken: &BTreeSet<Arc<str>>,
-    naming: Naming,
+    naming: ToolNaming,
 ) -> (Vec<Option<String>>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut names: Vec<String> = tools
         .iter()
         .map(|tool| match naming {
-            Naming::Plain => cut(&safe(tool.1), *tool),
-            Naming::Prefixed => prefixed(*tool),
+            ToolNaming::Plain => shorten_name(&sanitise_name(tool.1), *tool),
+            ToolNaming::Prefixed => prefixed_name(*tool),
         })
         .collect();
-    if naming == Naming::Plain {
-        for at in shared(&names, taken) {
-            let other = prefixed(tools[at]);
+    if naming == ToolNaming::Plain {
+        for at in colliding_indices(&names, taken) {
+            let other = prefixed_name(tools[at]);
             warnings.push(format!(
                 "tool `{}` of MCP server `{}` shares its name and is offered as `{other}`",
                 tools[at].1, tools[at].0
@@ -48,10 +50,10 @@ pub(crate) fn assign(
             names[at] = other;
         }
     }
-    for at in shared(&names, taken) {
+    for at in colliding_indices(&names, taken) {
         names[at] = with_suffix(&names[at], tools[at]);
     }
-    let lost: BTreeSet<usize> = shared(&names, taken).into_iter().collect();
+    let lost: BTreeSet<usize> = colliding_indices(&names, taken).into_iter().collect();
     let names = names.into_iter().enumerate().map(|(at, name)| {
         if lost.contains(&at) {
             warnings.push(format!("tool `{}` of MCP server `{}` has no name left", tools[at].1, tools[at].0));
@@ -61,8 +63,9 @@ pub(crate) fn assign(
     (names.collect(), warnings)
 }
 
-/// Those whose name is not theirs alone: all of them, so that it does not matter who came first.
-fn shared(names: &[String], taken: &BTreeSet<Arc<str>>) -> Vec<usize> {
+/// Returns the indices of all names that collide with another name or a taken one. All parties of a collision are
+/// returned, so that the result does not depend on the order.
+fn colliding_indices(names: &[String], taken: &BTreeSet<Arc<str>>) -> Vec<usize> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
         *counts.entry(name).or_default() += 1;
@@ -72,25 +75,25 @@ fn shared(names: &[String], taken: &BTreeSet<Arc<str>>) -> Vec<usize> {
         .collect()
 }
 
-fn prefixed(tool: Identity<'_>) -> String {
-    cut(&format!("mcp_{}__{}", safe(tool.0), safe(tool.1)), tool)
+fn prefixed_name(tool: McpToolIdentity<'_>) -> String {
+    shorten_name(&format!("mcp_{}__{}", sanitise_name(tool.0), sanitise_name(tool.1)), tool)
 }
 
-/// The characters that every provider takes.
-fn safe(name: &str) -> String {
+/// Replaces characters that not all providers accept by `_`.
+fn sanitise_name(name: &str) -> String {
     let safe = |one: char| if one.is_ascii_alphanumeric() || one == '_' || one == '-' { one } else { '_' };
     name.chars().map(safe).collect()
 }
 
-fn cut(name: &str, tool: Identity<'_>) -> String {
-    if name.len() <= LONGEST { name.to_owned() } else { with_suffix(name, tool) }
+fn shorten_name(name: &str, tool: McpToolIdentity<'_>) -> String {
+    if name.len() <= MAX_NAME_LENGTH { name.to_owned() } else { with_suffix(name, tool) }
 }
 
-/// The name, made this tool's own by what its identity adds up to: the same on every machine and in every run.
-fn with_suffix(name: &str, tool: Identity<'_>) -> String {
+/// Appends a digest of the tool's identity to its name, which is the same on every machine and in every run.
+fn with_suffix(name: &str, tool: McpToolIdentity<'_>) -> String {
     let digest = Digest::of_parts(&[tool.0, tool.1]).to_string();
-    let kept = name.floor_char_boundary(LONGEST - SUFFIX - 1);
-    format!("{}_{}", &name[..kept.min(name.len())], &digest[..SUFFIX])
+    let kept = name.floor_char_boundary(MAX_NAME_LENGTH - DIGEST_SUFFIX_LENGTH - 1);
+    format!("{}_{}", &name[..kept.min(name.len())], &digest[..DIGEST_SUFFIX_LENGTH])
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a user decides about the tools of servers: which there are, and when a person is asked.
+//! The user's policies about MCP tools: filters, approvals, and the trust in a server's annotations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,34 +9,37 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use windlass::{Effect, RunContext, Tool, ToolContext};
+use windlass::{
+    core::tool::ToolEffect,
+    tool::{RunContext, Tool, ToolContext},
+};
 
-use crate::client::ToolInfo;
-use crate::config::Trust;
+use crate::client::McpToolInfo;
+use crate::config::ServerTrust;
 
-/// When a person decides about a call of a server's tool.
-pub enum Approve<C = ()> {
-    /// Unless the server is trusted and says that the tool changes nothing, or destroys nothing: always. What an
-    /// untrusted server says of its tools lifts nothing.
-    Hints,
-    /// Never.
+/// The policy that decides which calls of MCP tools require a person's approval.
+pub enum McpApprovalPolicy<C = ()> {
+    /// Every call, except calls of a trusted server's tools that it declares read-only or non-destructive.
+    /// Hints of an untrusted server have no effect.
+    ByHints,
+    /// No call.
     Never,
-    /// Always.
+    /// Every call.
     Always,
-    /// By the tool's name at its server; all others by the second policy.
+    /// A policy for each tool name at the server; the second policy applies to all other tools.
     PerTool(BTreeMap<String, Self>, Box<Self>),
-    /// When the function says so. One that fails asks.
-    When(Rule<C>),
+    /// The calls for which the function returns true, or panics.
+    When(McpApprovalRule<C>),
 }
 
-/// Says whether a person must decide about a call.
-pub type Rule<C> =
-    Arc<dyn Fn(ToolContext<C>, Arc<ToolInfo>, Value) -> BoxFuture<'static, bool> + Send + Sync>;
+/// A callback that returns true if a call requires a person's approval.
+pub type McpApprovalRule<C> =
+    Arc<dyn Fn(ToolContext<C>, Arc<McpToolInfo>, Value) -> BoxFuture<'static, bool> + Send + Sync>;
 
-impl<C: Send + Sync + 'static> Approve<C> {
-    /// When the function says so, given the call's context, the tool and the arguments.
+impl<C: Send + Sync + 'static> McpApprovalPolicy<C> {
+    /// Creates a policy from a function of the call's context, the tool and the arguments.
     pub fn when<Fut>(
-        rule: impl Fn(ToolContext<C>, Arc<ToolInfo>, Value) -> Fut + Send + Sync + 'static,
+        rule: impl Fn(ToolContext<C>, Arc<McpToolInfo>, Value) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
         Fut: Future<Output = bool> + Send + 'static,
@@ -44,57 +47,65 @@ impl<C: Send + Sync + 'static> Approve<C> {
         Self::When(Arc::new(move |ctx, tool, arguments| rule(ctx, tool, arguments).boxed()))
     }
 
-    /// These tools by these policies, all others always.
+    /// Creates a policy with one policy for each given tool; all other tools always require approval.
     pub fn per_tool<S: Into<String>>(tools: impl IntoIterator<Item = (S, Self)>) -> Self {
         let tools = tools.into_iter().map(|(name, policy)| (name.into(), policy)).collect();
         Self::PerTool(tools, Box::new(Self::Always))
     }
 
-    /// These tools never, all others always.
-    pub fn all_but<S: Into<String>>(tools: impl IntoIterator<Item = S>) -> Self {
+    /// Creates a policy in which every tool requires approval, except the given ones.
+    pub fn always_except<S: Into<String>>(tools: impl IntoIterator<Item = S>) -> Self {
         Self::per_tool(tools.into_iter().map(|name| (name, Self::Never)))
     }
 
-    pub(crate) fn put_on(&self, tool: Tool<C>, info: &Arc<ToolInfo>, trust: Trust) -> Tool<C> {
+    pub(crate) fn apply_to(&self, tool: Tool<C>, info: &Arc<McpToolInfo>, trust: ServerTrust) -> Tool<C> {
         match self {
             Self::Never => tool,
-            Self::Always => tool.approve_always(),
-            Self::Hints => match trust {
-                Trust::Untrusted => tool.approve_always(),
-                Trust::Trusted if info.hints.read_only == Some(true) => tool,
-                Trust::Trusted if info.hints.destructive == Some(false) => tool,
-                Trust::Trusted => tool.approve_always(),
+            Self::Always => tool.needs_approval(),
+            Self::ByHints => match trust {
+                ServerTrust::Untrusted => tool.needs_approval(),
+                ServerTrust::Trusted if info.hints.read_only == Some(true) => tool,
+                ServerTrust::Trusted if info.hints.destructive == Some(false) => tool,
+                ServerTrust::Trusted => tool.needs_approval(),
             },
             Self::PerTool(tools, others) => {
-                tools.get(&*info.name).unwrap_or(others).put_on(tool, info, trust)
+                tools.get(&*info.name).unwrap_or(others).apply_to(tool, info, trust)
             }
             Self::When(rule) => {
                 let (rule, info) = (rule.clone(), info.clone());
-                tool.approve_when(move |ctx, arguments: &Value| rule(ctx, info.clone(), arguments.clone()))
+                tool.needs_approval_if_async(move |ctx, arguments: &Value| {
+                    rule(ctx, info.clone(), arguments.clone())
+                })
             }
         }
     }
 }
 
-/// What may happen to a call that a crash interrupted. An untrusted server's word does not make a call repeatable.
-pub(crate) fn effect(info: &ToolInfo, trust: Trust) -> Effect {
+/// Returns the effect of a tool, which decides whether an interrupted call may be repeated. Hints count only
+/// if the server is trusted.
+pub(crate) fn declared_effect(info: &McpToolInfo, trust: ServerTrust) -> ToolEffect {
     match trust {
-        Trust::Untrusted => Effect::Once,
-        Trust::Trusted if info.hints.read_only == Some(true) => Effect::Pure,
-        Trust::Trusted if info.hints.idempotent == Some(true) => Effect::Idempotent,
-        Trust::Trusted => Effect::Once,
+        ServerTrust::Untrusted => ToolEffect::Once,
+        ServerTrust::Trusted if info.hints.read_only == Some(true) => ToolEffect::Pure,
+        ServerTrust::Trusted if info.hints.idempotent == Some(true) => ToolEffect::Idempotent,
+        ServerTrust::Trusted => ToolEffect::Once,
     }
 }
 
-/// Says whether an agent has a tool in a turn. One that fails hides it.
-pub(crate) type Filter<C> =
-    Arc<dyn for<'a> Fn(&'a RunContext<C>, &'a ToolInfo) -> BoxFuture<'a, Result<bool, String>> + Send + Sync>;
+/// A callback that returns true if a tool is offered in a turn; an error hides the tool.
+pub(crate) type McpToolFilter<C> = Arc<
+    dyn for<'a> Fn(&'a RunContext<C>, &'a McpToolInfo) -> BoxFuture<'a, Result<bool, String>> + Send + Sync,
+>;
 
-/// Whether a filter lets a tool through; why not, where it failed.
-pub(crate) async fn passes<C>(
-    filter: &Filter<C>,
+/// Evaluates a filter.
+///
+/// # Errors
+///
+/// Returns the reason if the filter fails or panics.
+pub(crate) async fn evaluate_filter<C>(
+    filter: &McpToolFilter<C>,
     ctx: &RunContext<C>,
-    tool: &ToolInfo,
+    tool: &McpToolInfo,
 ) -> Result<bool, String> {
     let asked = std::panic::catch_unwind(AssertUnwindSafe(|| filter(ctx, tool)));
     let failed = || "it panicked".to_owned();
@@ -104,10 +115,10 @@ pub(crate) async fn passes<C>(
     }
 }
 
-impl<C> Clone for Approve<C> {
+impl<C> Clone for McpApprovalPolicy<C> {
     fn clone(&self) -> Self {
         match self {
-            Self::Hints => Self::Hints,
+            Self::ByHints => Self::ByHints,
             Self::Never => Self::Never,
             Self::Always => Self::Always,
             Self::PerTool(tools, others) => Self::PerTool(tools.clone(), others.clone()),
@@ -116,10 +127,10 @@ impl<C> Clone for Approve<C> {
     }
 }
 
-impl<C> fmt::Debug for Approve<C> {
+impl<C> fmt::Debug for McpApprovalPolicy<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Hints => f.write_str("Hints"),
+            Self::ByHints => f.write_str("ByHints"),
             Self::Never => f.write_str("Never"),
             Self::Always => f.write_str("Always"),
             Self::PerTool(tools, others) => f.debug_tuple("PerTool").field(tools).field(others).finish(),

@@ -1,11 +1,11 @@
 use serde_json::json;
-use windlass::core::Gate;
+use windlass::core::tool::ApprovalPolicy;
 
 use super::*;
-use crate::client::Hints;
+use crate::client::ToolHints;
 
-fn tool(hints: Hints) -> ToolInfo {
-    ToolInfo {
+fn tool_with_hints(hints: ToolHints) -> McpToolInfo {
+    McpToolInfo {
         server: "files".into(),
         name: "write".into(),
         title: None,
@@ -16,42 +16,47 @@ fn tool(hints: Hints) -> ToolInfo {
     }
 }
 
-const NOTHING: Hints = Hints { read_only: None, destructive: None, idempotent: None, open_world: None };
-const READS: Hints = Hints { read_only: Some(true), ..NOTHING };
-const REPEATS: Hints = Hints { idempotent: Some(true), ..NOTHING };
-const GENTLE: Hints = Hints { destructive: Some(false), ..NOTHING };
-const HARSH: Hints = Hints { destructive: Some(true), ..NOTHING };
+const NO_HINTS: ToolHints =
+    ToolHints { read_only: None, destructive: None, idempotent: None, open_world: None };
+const READ_ONLY: ToolHints = ToolHints { read_only: Some(true), ..NO_HINTS };
+const IDEMPOTENT: ToolHints = ToolHints { idempotent: Some(true), ..NO_HINTS };
+const NON_DESTRUCTIVE: ToolHints = ToolHints { destructive: Some(false), ..NO_HINTS };
+const DESTRUCTIVE: ToolHints = ToolHints { destructive: Some(true), ..NO_HINTS };
 
 #[test]
 fn only_a_trusted_server_says_what_may_happen_again() {
     for (hints, trusted) in [
-        (NOTHING, Effect::Once),
-        (READS, Effect::Pure),
-        (REPEATS, Effect::Idempotent),
-        (GENTLE, Effect::Once),
-        (HARSH, Effect::Once),
+        (NO_HINTS, ToolEffect::Once),
+        (READ_ONLY, ToolEffect::Pure),
+        (IDEMPOTENT, ToolEffect::Idempotent),
+        (NON_DESTRUCTIVE, ToolEffect::Once),
+        (DESTRUCTIVE, ToolEffect::Once),
     ] {
-        assert_eq!(effect(&tool(hints), Trust::Trusted), trusted, "{hints:?}");
-        assert_eq!(effect(&tool(hints), Trust::Untrusted), Effect::Once, "{hints:?}");
+        assert_eq!(declared_effect(&tool_with_hints(hints), ServerTrust::Trusted), trusted, "{hints:?}");
+        assert_eq!(
+            declared_effect(&tool_with_hints(hints), ServerTrust::Untrusted),
+            ToolEffect::Once,
+            "{hints:?}"
+        );
     }
 }
 
 #[test]
 fn only_a_trusted_server_says_what_needs_nobody() {
-    let gate = |hints: Hints, trust: Trust| {
+    let gate = |hints: ToolHints, trust: ServerTrust| {
         let bare = Tool::<()>::dynamic("write", "", json!({ "type": "object" }), |_, _| async {
             Ok::<_, String>("written")
         });
-        Approve::Hints.put_on(bare, &Arc::new(tool(hints)), trust).gate()
+        McpApprovalPolicy::ByHints.apply_to(bare, &Arc::new(tool_with_hints(hints)), trust).approval_policy()
     };
     for (hints, trusted) in [
-        (NOTHING, Gate::Closed),
-        (READS, Gate::Open),
-        (REPEATS, Gate::Closed),
-        (GENTLE, Gate::Open),
-        (HARSH, Gate::Closed),
+        (NO_HINTS, ApprovalPolicy::Required),
+        (READ_ONLY, ApprovalPolicy::NotRequired),
+        (IDEMPOTENT, ApprovalPolicy::Required),
+        (NON_DESTRUCTIVE, ApprovalPolicy::NotRequired),
+        (DESTRUCTIVE, ApprovalPolicy::Required),
     ] {
-        assert_eq!(gate(hints, Trust::Trusted), trusted, "{hints:?}");
-        assert_eq!(gate(hints, Trust::Untrusted), Gate::Closed, "{hints:?}");
+        assert_eq!(gate(hints, ServerTrust::Trusted), trusted, "{hints:?}");
+        assert_eq!(gate(hints, ServerTrust::Untrusted), ApprovalPolicy::Required, "{hints:?}");
     }
 }

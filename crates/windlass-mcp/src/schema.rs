@@ -1,18 +1,19 @@
-//! Schemas of others: passed on as they are, and checked as far as they can be read.
+//! JSON Schemas of servers: passed to the model unchanged, and used for validation if they can be resolved.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// How much of a schema is looked at.
-const STEPS: usize = 100_000;
+/// Maximum number of nodes of a schema that are visited.
+const MAX_STEPS: usize = 100_000;
 
-/// The schema itself, where it can be checked here; otherwise one that fits everything, because the server checks its
-/// arguments too, and a tool that can never be called is of no use. A reference that leads nowhere in the schema, or
-/// out of it, is never followed.
-pub(crate) fn checkable(schema: &Arc<Value>) -> Arc<Value> {
+/// Returns the schema if arguments can be validated against it, or a schema that accepts everything.
+///
+/// A schema with a dangling or external `$ref` is not used for validation: references out of the schema are never
+/// followed, and the server validates its arguments too.
+pub(crate) fn checkable_schema(schema: &Arc<Value>) -> Arc<Value> {
     let mut waiting = vec![&**schema];
-    for _ in 0..STEPS {
+    for _ in 0..MAX_STEPS {
         let Some(part) = waiting.pop() else { return schema.clone() };
         match part {
             Value::Object(rules) => {
@@ -40,11 +41,11 @@ mod tests {
     #[test]
     fn what_leads_nowhere_is_not_checked() {
         let whole = Arc::new(json!({ "$defs": { "a": {} }, "properties": { "x": { "$ref": "#/$defs/a" } } }));
-        assert!(Arc::ptr_eq(&checkable(&whole), &whole));
+        assert!(Arc::ptr_eq(&checkable_schema(&whole), &whole));
         for target in ["#/$defs/gone", "#anchor", "https://example.org/schema.json", "other.json#/a"] {
             let broken = Arc::new(json!({ "properties": { "x": [{ "$ref": target }] } }));
-            assert_eq!(*checkable(&broken), Value::Bool(true), "{target}");
+            assert_eq!(*checkable_schema(&broken), Value::Bool(true), "{target}");
         }
-        assert_eq!(*checkable(&Arc::new(json!({ "$ref": 7 }))), Value::Bool(true));
+        assert_eq!(*checkable_schema(&Arc::new(json!({ "$ref": 7 }))), Value::Bool(true));
     }
 }

@@ -1,190 +1,204 @@
-//! The servers of an application, connected together and ended together.
+//! The MCP servers of an application: connected together and closed together.
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use crate::client::{ConnectError, Connection, Era, ToolInfo};
-use crate::config::{Config, Disabled};
+use crate::client::{McpConnectError, McpConnection, McpToolInfo, ProtocolEra};
+use crate::config::{DisabledServer, McpConfig};
 use crate::tools::McpTools;
 
-/// Servers that are connected, or will be when they can be. Copies stand for the same servers.
+/// Connections to MCP servers. Clones share the same connections; a lost connection is re-established on demand.
 ///
-/// Dropping the last copy, and the agents that were given its tools, ends the servers that are child processes;
-/// [`Servers::close`] does it at once. They are ended too when this process is killed.
+/// Dropping the last clone, and the agents that use its tools, stops the servers that are child processes;
+/// [`McpConnections::close`] stops them at once. They also stop if this process is killed.
 #[derive(Clone)]
-pub struct Servers {
-    inner: Arc<Inner>,
+pub struct McpConnections {
+    inner: Arc<McpConnectionSet>,
 }
 
-struct Inner {
-    connections: Vec<Arc<Connection>>,
-    disabled: Vec<Disabled>,
-    strictness: Strictness,
+struct McpConnectionSet {
+    connections: Vec<Arc<McpConnection>>,
+    disabled: Vec<DisabledServer>,
+    missing_policy: MissingServerPolicy,
 }
 
-/// What a server that is not there means.
+/// The reaction to a server that is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Strictness {
-    /// Its tools are not there, and a warning says why.
-    Lenient,
-    /// The agent does not run.
-    Strict,
+pub(crate) enum MissingServerPolicy {
+    /// The run continues without the server's tools, with a warning.
+    Warn,
+    /// The run fails.
+    Fail,
 }
 
-/// What there is and what there is not.
+/// The status of all configured servers.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// The servers, in the order of the configuration, and then those that were left out.
-    pub servers: Vec<ServerReport>,
+pub struct McpStatusReport {
+    /// The servers in the order of the configuration, followed by the disabled ones.
+    pub servers: Vec<McpServerStatus>,
 }
 
-/// What is known of one server.
+/// The status of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerReport {
-    /// Its name.
+pub struct McpServerStatus {
+    /// The server's name.
     pub server: String,
-    /// How it is.
-    pub state: ServerState,
-    /// What is wrong with what it lists: tools that were left out, and why.
+    /// The connection state.
+    pub state: McpServerState,
+    /// Warnings about the server's tool list, such as tools that were ignored and the reason.
     pub warnings: Vec<String>,
 }
 
-/// How a server is.
+/// The connection state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerState {
-    /// It is connected.
+#[non_exhaustive]
+pub enum McpServerState {
+    /// The server is connected.
     Ready {
-        /// Which life of the protocol it leads.
-        era: Option<Era>,
-        /// How many of its tools are taken.
+        /// The protocol era of the server.
+        era: Option<ProtocolEra>,
+        /// Number of tools offered to agents.
         tools: usize,
     },
-    /// It cannot be reached now. It is tried again when it is needed.
+    /// The server cannot be reached at the moment; the next use retries.
     Failed {
-        /// Why.
-        why: String,
+        /// The reason.
+        reason: String,
     },
-    /// It is left out.
+    /// The configuration disables the server, or its entry is invalid.
     Disabled {
-        /// Why.
-        why: String,
+        /// The reason.
+        reason: String,
     },
 }
 
-/// Why not all servers are there, where all were wanted.
+/// The error of [`McpConnections::connect_strict`]: a server is unavailable.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("MCP server `{server}` is not there: {why}")]
-pub struct ServersError {
-    /// The first server that is not there.
+#[error("MCP server `{server}` is unavailable: {reason}")]
+pub struct StrictConnectError {
+    /// The first unavailable server.
     pub server: String,
-    /// Why.
-    pub why: String,
+    /// The reason.
+    pub reason: String,
 }
 
-impl Servers {
-    /// Connects to all servers at once. One that cannot be reached is in the report, and the others are there; it is
-    /// tried again when its tools are wanted.
-    pub async fn connect(config: Config) -> Self {
-        let servers = Self::new(config, Strictness::Lenient);
+impl McpConnections {
+    /// Connects to all servers concurrently. A server that cannot be reached appears in the report and does not
+    /// affect the others; it is retried when its tools are needed.
+    pub async fn connect(config: McpConfig) -> Self {
+        let servers = Self::new(config, MissingServerPolicy::Warn);
         servers.report().await;
         servers
     }
 
-    /// Connects to all servers, or to none: where one is left out or cannot be reached, those that were opened are
-    /// closed. An agent with these servers does not run while one is missing.
-    pub async fn connect_strict(config: Config) -> Result<Self, ServersError> {
-        let servers = Self::new(config, Strictness::Strict);
+    /// Connects to all servers or to none. An agent with these servers does not run while one is unavailable.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a server is disabled, cannot be reached or lists an invalid tool; connections that were
+    /// opened are closed.
+    pub async fn connect_strict(config: McpConfig) -> Result<Self, StrictConnectError> {
+        let servers = Self::new(config, MissingServerPolicy::Fail);
         for server in servers.report().await.servers {
             let why = match server.state {
-                ServerState::Ready { .. } if server.warnings.is_empty() => continue,
-                ServerState::Ready { .. } => server.warnings.join("; "),
-                ServerState::Failed { why } | ServerState::Disabled { why } => why,
+                McpServerState::Ready { .. } if server.warnings.is_empty() => continue,
+                McpServerState::Ready { .. } => server.warnings.join("; "),
+                McpServerState::Failed { reason: why } | McpServerState::Disabled { reason: why } => why,
             };
             servers.close().await;
-            return Err(ServersError { server: server.server, why });
+            return Err(StrictConnectError { server: server.server, reason: why });
         }
         Ok(servers)
     }
 
-    fn new(config: Config, strictness: Strictness) -> Self {
+    fn new(config: McpConfig, strictness: MissingServerPolicy) -> Self {
         let connections =
-            config.servers.into_iter().map(|server| Arc::new(Connection::new(server))).collect();
-        Self { inner: Arc::new(Inner { connections, disabled: config.disabled, strictness }) }
+            config.servers.into_iter().map(|server| Arc::new(McpConnection::new(server))).collect();
+        Self {
+            inner: Arc::new(McpConnectionSet {
+                connections,
+                disabled: config.disabled,
+                missing_policy: strictness,
+            }),
+        }
     }
 
-    /// What there is and what there is not, asked now.
-    pub async fn report(&self) -> Report {
+    /// Returns the current status of all servers, connecting to them if necessary.
+    pub async fn report(&self) -> McpStatusReport {
         let asked = self.inner.connections.iter().map(|connection| async move {
-            let (state, warnings) = match connection.listing().await {
+            let (state, warnings) = match connection.tool_listing().await {
                 Ok(listing) => {
                     let era = connection.era().await;
-                    (ServerState::Ready { era, tools: listing.tools.len() }, listing.warnings.clone())
+                    (McpServerState::Ready { era, tools: listing.tools.len() }, listing.warnings.clone())
                 }
-                Err(why) => (ServerState::Failed { why }, Vec::new()),
+                Err(why) => (McpServerState::Failed { reason: why }, Vec::new()),
             };
-            ServerReport { server: connection.config.name().to_owned(), state, warnings }
+            McpServerStatus { server: connection.config.name().to_owned(), state, warnings }
         });
         let mut servers = join_all(asked).await;
-        servers.extend(self.inner.disabled.iter().map(|disabled| ServerReport {
+        servers.extend(self.inner.disabled.iter().map(|disabled| McpServerStatus {
             server: disabled.server.clone(),
-            state: ServerState::Disabled { why: disabled.why.clone() },
+            state: McpServerState::Disabled { reason: disabled.reason.clone() },
             warnings: Vec::new(),
         }));
-        Report { servers }
+        McpStatusReport { servers }
     }
 
-    /// Their tools, for an agent: `agent.tool_source(servers.tools())`.
+    /// Returns the servers' tools as a tool source: `agent.tool_source(servers.tools())`.
     pub fn tools<C>(&self) -> McpTools<C> {
         McpTools::new(self.clone())
     }
 
-    /// What all the servers list now.
-    pub async fn list(&self) -> Vec<Arc<ToolInfo>> {
-        let listings = join_all(self.inner.connections.iter().map(|connection| connection.listing())).await;
+    /// Returns the tools that the reachable servers currently list.
+    pub async fn list_tools(&self) -> Vec<Arc<McpToolInfo>> {
+        let listings =
+            join_all(self.inner.connections.iter().map(|connection| connection.tool_listing())).await;
         listings.into_iter().flatten().flat_map(|listing| listing.tools.clone()).collect()
     }
 
-    /// Lets go of the connection to a server and makes it anew. Calls that are under way on it are lost.
-    pub async fn reconnect(&self, server: &str) -> Result<(), ConnectError> {
+    /// Closes the connection to a server and reconnects. Calls in flight on it are lost.
+    pub async fn reconnect(&self, server: &str) -> Result<(), McpConnectError> {
         let found = self.inner.connections.iter().find(|connection| connection.config.name() == server);
-        let Some(connection) = found else { return Err(ConnectError::Unknown { server: server.to_owned() }) };
+        let Some(connection) = found else {
+            return Err(McpConnectError::UnknownServer { server: server.to_owned() });
+        };
         connection.reset().await;
-        connection.live().await.map(|_| ())
+        connection.live_connection().await.map(|_| ())
     }
 
-    /// The processes that were started for a server: its own, and the one that sees to its end.
-    pub async fn processes(&self, server: &str) -> Vec<u32> {
+    /// Returns the process ids of a server that is a child process: the server's and its watchdog's.
+    pub async fn process_ids(&self, server: &str) -> Vec<u32> {
         match self.inner.connections.iter().find(|connection| connection.config.name() == server) {
-            Some(connection) => connection.processes().await,
+            Some(connection) => connection.process_ids().await,
             None => Vec::new(),
         }
     }
 
-    /// Ends all connections and child processes, for good. Doing it again does nothing.
+    /// Closes all connections and stops all child processes permanently. Idempotent.
     pub async fn close(&self) {
         join_all(self.inner.connections.iter().map(|connection| connection.close())).await;
     }
 
-    pub(crate) fn connections(&self) -> &[Arc<Connection>] {
+    pub(crate) fn connections(&self) -> &[Arc<McpConnection>] {
         &self.inner.connections
     }
 
-    pub(crate) fn strictness(&self) -> Strictness {
-        self.inner.strictness
+    pub(crate) fn missing_server_policy(&self) -> MissingServerPolicy {
+        self.inner.missing_policy
     }
 }
 
-impl Report {
-    /// The servers that are not there, each in one line.
-    pub fn missing(&self) -> Vec<String> {
+impl McpStatusReport {
+    /// Returns one line for each unavailable or disabled server, with the reason.
+    pub fn unavailable_servers(&self) -> Vec<String> {
         let lines = self.servers.iter().filter_map(|server| match &server.state {
-            ServerState::Ready { .. } => None,
-            ServerState::Failed { why } => {
+            McpServerState::Ready { .. } => None,
+            McpServerState::Failed { reason: why } => {
                 Some(format!("MCP server `{}` cannot be reached: {why}", server.server))
             }
-            ServerState::Disabled { why } => {
-                Some(format!("MCP server `{}` is left out: {why}", server.server))
+            McpServerState::Disabled { reason: why } => {
+                Some(format!("MCP server `{}` is disabled: {why}", server.server))
             }
         });
         lines.collect()

@@ -1,4 +1,4 @@
-//! The tools of servers as an agent's: filtered, named, and under the user's policy.
+//! The tools of MCP servers as an agent's tools: filtered, named, and under the user's approval policy.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -8,135 +8,146 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use serde_json::Value;
-use windlass::core::Question;
-use windlass::core::schema::Shape;
-use windlass::tool::{Receipts, Reconciled, Schemas, Scope, SourceRequest, SourcedTools, ToolSource};
-use windlass::{RunContext, Tool, ToolContext};
+use windlass::core::decision::PersonQuestion;
+use windlass::core::schema::CompiledSchema;
+use windlass::tool::{
+    DynamicToolSchemas, ReceiptPolicy, ReceiptScope, ReconcileOutcome, SourcedTools, ToolSource,
+    ToolSourceRequest,
+};
+use windlass::tool::{RunContext, Tool, ToolContext};
 
-use crate::client::{Answers, Caller, Connection, Listing, TaskSupport, ToolInfo, call, given, kept};
-use crate::names::{self, Naming};
-use crate::policy::{Approve, Filter, effect, passes};
+use crate::client::{
+    ElicitationHandler, McpCallContext, McpConnection, McpToolInfo, TaskSupport, ToolListing, call_tool,
+    convert_result, load_task_id,
+};
+use crate::names::{self, ToolNaming};
+use crate::policy::{McpApprovalPolicy, McpToolFilter, declared_effect, evaluate_filter};
 use crate::schema;
-use crate::servers::{Servers, Strictness};
+use crate::servers::{McpConnections, MissingServerPolicy};
 
-/// How many lists are kept: different agents and contexts may see different ones.
-const KEPT: usize = 8;
+/// Maximum number of cached tool sets; different agents and contexts may see different sets.
+const MAX_CACHED_SETS: usize = 8;
 
-/// The tools of some servers, for agents with context `C`.
+/// A tool source with the tools of MCP servers, for agents with context `C`.
 pub struct McpTools<C = ()> {
-    servers: Servers,
-    naming: Naming,
-    approve: Approve<C>,
-    approve_for: BTreeMap<String, Approve<C>>,
-    filters: Vec<Filter<C>>,
-    answers: Option<Answers<C>>,
-    known: Mutex<VecDeque<Known<C>>>,
+    servers: McpConnections,
+    naming: ToolNaming,
+    approve: McpApprovalPolicy<C>,
+    approve_for: BTreeMap<String, McpApprovalPolicy<C>>,
+    filters: Vec<McpToolFilter<C>>,
+    elicitation_handler: Option<ElicitationHandler<C>>,
+    cache: Mutex<VecDeque<CachedToolSet<C>>>,
 }
 
-/// A list that was made, and what it was made of.
-struct Known<C> {
-    made_of: MadeOf,
-    sourced: SourcedTools<C>,
+/// A tool set and the inputs that it was built from.
+struct CachedToolSet<C> {
+    key: ToolSetCacheKey,
+    tools: SourcedTools<C>,
 }
 
-struct MadeOf {
-    listings: Vec<Option<Arc<Listing>>>,
+/// The inputs of a tool set; equal inputs produce the same tools.
+struct ToolSetCacheKey {
+    listings: Vec<Option<Arc<ToolListing>>>,
     visible: Vec<bool>,
-    taken: BTreeSet<Arc<str>>,
+    taken_names: BTreeSet<Arc<str>>,
     warnings: Vec<String>,
 }
 
 impl<C> McpTools<C> {
-    pub(crate) fn new(servers: Servers) -> Self {
+    pub(crate) fn new(servers: McpConnections) -> Self {
         Self {
             servers,
-            naming: Naming::Plain,
-            approve: Approve::Hints,
+            naming: ToolNaming::Plain,
+            approve: McpApprovalPolicy::ByHints,
             approve_for: BTreeMap::new(),
             filters: Vec::new(),
-            answers: None,
-            known: Mutex::default(),
+            elicitation_handler: None,
+            cache: Mutex::default(),
         }
     }
 
-    /// How the tools are named to models.
+    /// Sets the naming scheme of the tools.
     #[must_use]
-    pub fn naming(mut self, naming: Naming) -> Self {
+    pub fn naming(mut self, naming: ToolNaming) -> Self {
         self.naming = naming;
         self
     }
 
-    /// When a person decides about calls. Without this: always, unless a trusted server says that a tool is harmless.
+    /// Sets the approval policy. Default: [`McpApprovalPolicy::ByHints`](crate::McpApprovalPolicy::ByHints), which
+    /// requires approval unless a trusted server declares the tool harmless.
     #[must_use]
-    pub fn approve(mut self, policy: Approve<C>) -> Self {
+    pub fn approve(mut self, policy: McpApprovalPolicy<C>) -> Self {
         self.approve = policy;
         self
     }
 
-    /// The same for one server.
+    /// Sets the approval policy of one server.
     #[must_use]
-    pub fn approve_for(mut self, server: &str, policy: Approve<C>) -> Self {
+    pub fn approve_for(mut self, server: &str, policy: McpApprovalPolicy<C>) -> Self {
         self.approve_for.insert(server.to_owned(), policy);
         self
     }
 }
 
 impl<C: Send + Sync + 'static> McpTools<C> {
-    /// Only tools that the function lets through, asked for every turn. One that panics hides the tool.
+    /// Offers only the tools that the function accepts. It is evaluated in every turn; a panic hides the tool.
     #[must_use]
-    pub fn filter(self, filter: impl Fn(&RunContext<C>, &ToolInfo) -> bool + Send + Sync + 'static) -> Self {
-        self.filter_boxed(Arc::new(move |ctx, tool| std::future::ready(Ok(filter(ctx, tool))).boxed()))
+    pub fn filter(
+        self,
+        filter: impl Fn(&RunContext<C>, &McpToolInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.push_filter(Arc::new(move |ctx, tool| std::future::ready(Ok(filter(ctx, tool))).boxed()))
     }
 
-    /// As [`McpTools::filter`], with an async function that may fail, which hides the tool.
+    /// Adds an async filter, as [`McpTools::filter`]; an error or a panic hides the tool.
     #[must_use]
-    pub fn filter_when<Fut, E>(
+    pub fn filter_async<Fut, E>(
         self,
-        filter: impl Fn(RunContext<C>, ToolInfo) -> Fut + Send + Sync + 'static,
+        filter: impl Fn(RunContext<C>, McpToolInfo) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
         Fut: Future<Output = Result<bool, E>> + Send + 'static,
         E: fmt::Display,
     {
-        self.filter_boxed(Arc::new(move |ctx, tool| {
+        self.push_filter(Arc::new(move |ctx, tool| {
             let answer = filter(ctx.clone(), tool.clone());
             async move { answer.await.map_err(|error| error.to_string()) }.boxed()
         }))
     }
 
-    /// Answers questions of servers at once, while their call is open. Without this, and where the function has no
-    /// answer, the run waits for a person.
+    /// Sets a function that answers elicitations of servers while their call is open. Without it, or if it returns
+    /// `None`, the run pauses until a person answers.
     #[must_use]
-    pub fn answer_questions<Fut>(
+    pub fn on_elicitation<Fut>(
         mut self,
-        answer: impl Fn(ToolContext<C>, Question) -> Fut + Send + Sync + 'static,
+        answer: impl Fn(ToolContext<C>, PersonQuestion) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
         Fut: Future<Output = Option<Value>> + Send + 'static,
     {
-        self.answers = Some(Arc::new(move |ctx, question| answer(ctx, question).boxed()));
+        self.elicitation_handler = Some(Arc::new(move |ctx, question| answer(ctx, question).boxed()));
         self
     }
 
-    fn filter_boxed(mut self, filter: Filter<C>) -> Self {
+    fn push_filter(mut self, filter: McpToolFilter<C>) -> Self {
         self.filters.push(filter);
         self
     }
 
-    async fn resolve(&self, asked: SourceRequest<'_, C>) -> Result<SourcedTools<C>, String> {
+    async fn resolve_tools(&self, asked: ToolSourceRequest<'_, C>) -> Result<SourcedTools<C>, String> {
         let connections = self.servers.connections();
         let mut warnings = Vec::new();
         let mut listings = Vec::with_capacity(connections.len());
         for (connection, listing) in
-            connections.iter().zip(join_all(connections.iter().map(|each| each.listing())).await)
+            connections.iter().zip(join_all(connections.iter().map(|each| each.tool_listing())).await)
         {
             listings.push(match listing {
                 Ok(listing) => Some(listing),
                 Err(why) => {
-                    let warning = format!("MCP server `{}` is not there: {why}", connection.config.name());
-                    match self.servers.strictness() {
-                        Strictness::Strict => return Err(warning),
-                        Strictness::Lenient => warnings.push(warning),
+                    let warning = format!("MCP server `{}` is unavailable: {why}", connection.config.name());
+                    match self.servers.missing_server_policy() {
+                        MissingServerPolicy::Fail => return Err(warning),
+                        MissingServerPolicy::Warn => warnings.push(warning),
                     }
                     None
                 }
@@ -146,23 +157,23 @@ impl<C: Send + Sync + 'static> McpTools<C> {
         for tool in listings.iter().flatten().flat_map(|listing| &listing.tools) {
             visible.push(self.is_visible(asked.ctx, tool, &mut warnings).await);
         }
-        let made_of = MadeOf { listings, visible, taken: asked.taken.clone(), warnings };
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(same) = known().iter().find(|known| known.made_of.is(&made_of)) {
-            return Ok(same.sourced.clone());
+        let made_of = ToolSetCacheKey { listings, visible, taken_names: asked.taken_names.clone(), warnings };
+        let known = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(same) = known().iter().find(|known| known.key.is_same(&made_of)) {
+            return Ok(same.tools.clone());
         }
-        let sourced = self.make(&made_of);
+        let sourced = self.build_tools(&made_of);
         let mut known = known();
-        if known.len() == KEPT {
+        if known.len() == MAX_CACHED_SETS {
             known.pop_front();
         }
-        known.push_back(Known { made_of, sourced: sourced.clone() });
+        known.push_back(CachedToolSet { key: made_of, tools: sourced.clone() });
         Ok(sourced)
     }
 
-    async fn is_visible(&self, ctx: &RunContext<C>, tool: &ToolInfo, warnings: &mut Vec<String>) -> bool {
+    async fn is_visible(&self, ctx: &RunContext<C>, tool: &McpToolInfo, warnings: &mut Vec<String>) -> bool {
         for filter in &self.filters {
-            match passes(filter, ctx, tool).await {
+            match evaluate_filter(filter, ctx, tool).await {
                 Ok(true) => {}
                 Ok(false) => return false,
                 Err(why) => {
@@ -177,94 +188,105 @@ impl<C: Send + Sync + 'static> McpTools<C> {
         true
     }
 
-    fn make(&self, made_of: &MadeOf) -> SourcedTools<C> {
+    fn build_tools(&self, made_of: &ToolSetCacheKey) -> SourcedTools<C> {
         let mut warnings = made_of.warnings.clone();
-        let mut chosen: Vec<(&Arc<Connection>, &Arc<ToolInfo>, TaskSupport)> = Vec::new();
+        let mut chosen: Vec<(&Arc<McpConnection>, &Arc<McpToolInfo>, TaskSupport)> = Vec::new();
         let mut visible = made_of.visible.iter();
         for (connection, listing) in self.servers.connections().iter().zip(&made_of.listings) {
             let Some(listing) = listing else { continue };
             warnings.extend(listing.warnings.iter().cloned());
             for tool in &listing.tools {
                 if visible.next() == Some(&true) {
-                    chosen.push((connection, tool, listing.tasks));
+                    chosen.push((connection, tool, listing.task_support));
                 }
             }
         }
         let identities: Vec<(&str, &str)> =
             chosen.iter().map(|(_, tool, _)| (&*tool.server, &*tool.name)).collect();
-        let (names, about_names) = names::assign(&identities, &made_of.taken, self.naming);
+        let (names, about_names) = names::assign_names(&identities, &made_of.taken_names, self.naming);
         warnings.extend(about_names);
         let tools = chosen.iter().zip(names).filter_map(|((connection, tool, tasks), name)| {
-            Some(Arc::new(self.wrap(connection, tool, *tasks, &name?)))
+            Some(Arc::new(self.build_tool(connection, tool, *tasks, &name?)))
         });
         SourcedTools { tools: tools.collect(), warnings: warnings.into() }
     }
 
-    fn wrap(
+    fn build_tool(
         &self,
-        connection: &Arc<Connection>,
-        info: &Arc<ToolInfo>,
+        connection: &Arc<McpConnection>,
+        info: &Arc<McpToolInfo>,
         tasks: TaskSupport,
         name: &str,
     ) -> Tool<C> {
         let trust = connection.config.trust;
-        let effect = effect(info, trust);
-        let schemas =
-            Schemas { offered: info.input_schema.clone(), checked: schema::checkable(&info.input_schema) };
-        let expected =
-            info.output_schema.as_ref().map(|promised| Arc::new(Shape::new(schema::checkable(promised))));
-        let within = (tasks == TaskSupport::Yes).then_some(connection.config.call_timeout);
+        let effect = declared_effect(info, trust);
+        let schemas = DynamicToolSchemas {
+            model_schema: info.input_schema.clone(),
+            validation_schema: schema::checkable_schema(&info.input_schema),
+        };
+        let expected = info
+            .output_schema
+            .as_ref()
+            .map(|promised| Arc::new(CompiledSchema::new(schema::checkable_schema(promised))));
+        let within = (tasks == TaskSupport::Supported).then_some(connection.config.call_timeout);
         let body = {
-            let shared = (connection.clone(), info.clone(), self.answers.clone(), expected);
+            let shared = (connection.clone(), info.clone(), self.elicitation_handler.clone(), expected);
             move |ctx, arguments| {
                 let (connection, info, answers, expected) = shared.clone();
                 async move {
-                    let caller = Caller { ctx: &ctx, answers: answers.as_ref(), within };
-                    let result = call(&connection, &info, effect, &caller, arguments).await?;
-                    given(result, expected.as_deref())
+                    let caller = McpCallContext {
+                        ctx: &ctx,
+                        elicitation_handler: answers.as_ref(),
+                        response_timeout: within,
+                    };
+                    let result = call_tool(&connection, &info, effect, &caller, arguments).await?;
+                    convert_result(result, expected.as_deref())
                 }
             }
         };
-        let tool = Tool::dynamic_with(name, &info.description, schemas, body)
+        let tool = Tool::dynamic_with_schemas(name, &info.description, schemas, body)
             .non_strict()
-            .of_mcp_server(&info.server, &info.name)
+            .mcp_identity(&info.server, &info.name)
             .effect(effect)
-            // The same arguments later may well mean another result: a server promises that doing it again does no
-            // harm, and not that it is of no use.
-            .receipts(Receipts { scope: Scope::Call, expire_after: None })
-            // The body that finds a task does not call again, but goes on with it.
+            // Receipts are limited to one call: an idempotent tool may be called again safely, but the same
+            // arguments can return another result later.
+            .receipt_policy(ReceiptPolicy { scope: ReceiptScope::Call, expire_after: None })
+            // If the call became a task, running the body again is safe: it resumes the task instead of calling.
             .reconcile(|ctx| async move {
-                match kept(&ctx).await {
-                    Ok(Some(_)) => Reconciled::DidNotHappen,
-                    Ok(None) | Err(_) => Reconciled::Unknown,
+                match load_task_id(&ctx).await {
+                    Ok(Some(_)) => ReconcileOutcome::NotExecuted,
+                    Ok(None) | Err(_) => ReconcileOutcome::Unknown,
                 }
             });
         let config = &connection.config;
         let tool = tool.timeout(match tasks {
-            TaskSupport::No => config.call_timeout,
-            // Its own deadlines come first, and tell the server which of the two it was.
-            TaskSupport::Yes => config.call_timeout.saturating_add(config.task_timeout),
+            TaskSupport::Unsupported => config.call_timeout,
+            // The call and task timeouts fire first, and their messages say which of the two it was.
+            TaskSupport::Supported => config.call_timeout.saturating_add(config.task_timeout),
         });
-        self.approve_for.get(&*info.server).unwrap_or(&self.approve).put_on(tool, info, trust)
+        self.approve_for.get(&*info.server).unwrap_or(&self.approve).apply_to(tool, info, trust)
     }
 }
 
 impl<C: Send + Sync + 'static> ToolSource<C> for McpTools<C> {
-    fn tools<'a>(&'a self, asked: SourceRequest<'a, C>) -> BoxFuture<'a, Result<SourcedTools<C>, String>> {
-        self.resolve(asked).boxed()
+    fn list_tools<'a>(
+        &'a self,
+        asked: ToolSourceRequest<'a, C>,
+    ) -> BoxFuture<'a, Result<SourcedTools<C>, String>> {
+        self.resolve_tools(asked).boxed()
     }
 }
 
-impl MadeOf {
-    fn is(&self, other: &Self) -> bool {
-        let same = |pair: (&Option<Arc<Listing>>, &Option<Arc<Listing>>)| match pair {
+impl ToolSetCacheKey {
+    fn is_same(&self, other: &Self) -> bool {
+        let same = |pair: (&Option<Arc<ToolListing>>, &Option<Arc<ToolListing>>)| match pair {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };
         self.listings.iter().zip(&other.listings).all(same)
             && self.visible == other.visible
-            && self.taken == other.taken
+            && self.taken_names == other.taken_names
             && self.warnings == other.warnings
     }
 }

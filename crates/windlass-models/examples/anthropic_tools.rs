@@ -1,4 +1,4 @@
-//! Two calls at once by Anthropic's Messages API, one of which fails, and a prompt that the provider remembers.
+//! Two parallel tool calls with Anthropic's Messages API, one of which fails, and prompt caching.
 
 use windlass::prelude::*;
 use windlass_models::PromptCache;
@@ -7,7 +7,7 @@ use windlass_models::testing::{FakeProvider, FakeReply};
 /// Current weather for a city.
 #[tool(effect = pure)]
 async fn weather(city: String) -> Result<String, ToolError> {
-    if city == "Atlantis" { Err(ToolError::tell("no such city")) } else { Ok(format!("rain in {city}")) }
+    if city == "Atlantis" { Err(ToolError::visible("no such city")) } else { Ok(format!("rain in {city}")) }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -21,10 +21,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         FakeReply::text("Oslo is wet, and Atlantis wetter.").usage(900, 800, 12, 0),
     ])
     .await?;
-    let model = provider.anthropic().messages("claude-opus-4-5")?.prompt_cache(PromptCache::On);
+    let model = provider.anthropic().messages("claude-opus-4-5")?.prompt_cache(PromptCache::Ephemeral);
     let agent = Agent::new("guide").instructions("Be brief.").model(model).tools((weather,));
     let outcome = agent.run("Oslo or Atlantis?").await?;
-    println!("{}", outcome.text());
+    println!("{}", outcome.output_text()?);
 
     let results = provider.requests()[1].body["messages"][2]["content"].clone();
     assert_eq!(results[0]["content"], "rain in Oslo");

@@ -1,7 +1,7 @@
-//! A model by the Responses API, watched as it thinks, speaks and calls. It runs against a fake provider; with a key,
-//! `windlass_models::model("openai:gpt-5.2")?` in place of it is all that changes.
+//! Streaming of text, reasoning and tool calls with the Responses API. The example uses a fake provider; with an
+//! API key, replace the model with `windlass_models::model("openai:gpt-5.2")?`.
 
-use windlass::EventKind;
+use windlass::event::RunEventKind;
 use windlass::prelude::*;
 use windlass_models::testing::{FakeProvider, FakeReply};
 
@@ -25,20 +25,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut text, mut thought) = (String::new(), String::new());
     while let Some(event) = stream.next().await {
         match event.kind {
-            EventKind::TextDelta { delta } => text.push_str(&delta),
-            EventKind::ReasoningDelta { delta } => thought.push_str(&delta),
-            EventKind::CallStarted { tool, .. } => println!("calls {tool}"),
+            RunEventKind::TextDelta { delta } => text.push_str(&delta),
+            RunEventKind::ReasoningDelta { delta } => thought.push_str(&delta),
+            RunEventKind::CallStarted { tool, .. } => println!("calls {tool}"),
             _ => {}
         }
     }
-    let outcome = stream.outcome().await?;
+    let outcome = stream.result().await?;
     println!("thought: {thought}\nsaid: {text}");
     assert_eq!(
-        (outcome.text(), text.as_str(), thought.as_str()),
+        (outcome.output_text()?, text.as_str(), thought.as_str()),
         ("Take an umbrella.", "Take an umbrella.", "I should look.")
     );
 
-    // What only the provider can read goes back to it with the next request.
+    // Encrypted reasoning is sent back to the provider with the next request.
     let second = &provider.requests()[1].body["input"];
     assert_eq!(second[1]["encrypted_content"], "sealed rs_1");
     Ok(())

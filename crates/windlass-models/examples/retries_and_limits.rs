@@ -1,7 +1,7 @@
-//! A provider that is short of breath: a limit of our own, a refusal with a wait, a failure, and what the journal
-//! says of it all.
+//! Retries and rate limits: a client-side limit, a 429 with `retry-after`, a server error, and their journal
+//! entries.
 
-use windlass::core::Entry;
+use windlass::core::journal::JournalEntry;
 use windlass::prelude::*;
 use windlass_models::RateLimit;
 use windlass_models::testing::{FakeProvider, FakeReply};
@@ -19,12 +19,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let outcome = Agent::new("host").model(model).run("Are you there?").await?;
 
     for record in outcome.record().journal() {
-        if let Entry::ModelFailed(failed) = &record.entry {
+        if let JournalEntry::ModelRequestFailed(failed) = &record.entry {
             println!("failed: {}; asked again after {:?} ms", failed.error, failed.retry_after_ms);
         }
     }
-    println!("{}", outcome.text());
+    println!("{}", outcome.output_text()?);
     let usage = outcome.record().usage();
-    assert_eq!((usage.requests, usage.unknown), (3, 2));
+    assert_eq!((usage.requests, usage.unknown_requests), (3, 2));
     Ok(())
 }

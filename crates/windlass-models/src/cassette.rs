@@ -1,5 +1,5 @@
-//! Cassettes: exchanges with a provider, recorded once and played in tests. Of the headers only those that mean
-//! something to a reader are written; a request's are not, so a key never is.
+//! Cassettes: exchanges with a provider, recorded once and replayed in tests. Request headers are never written,
+//! so a key never is; of the response headers only [`RECORDED_HEADERS`] are written.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -11,37 +11,37 @@ use hyper::header::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::endpoint::Head;
+use crate::endpoint::ResponseHead;
 
-/// The headers of answers that are kept.
-const KEPT_HEADERS: [&str; 5] =
+/// The response headers that are recorded.
+const RECORDED_HEADERS: [&str; 5] =
     ["content-type", "x-request-id", "request-id", "retry-after", "retry-after-ms"];
 
-/// A file with exchanges. Where it is there, they are played, in order, and nothing is sent; where it is not, the
-/// provider is asked, and what it answers is written.
+/// A file of recorded exchanges. If the file exists, the exchanges are replayed in order and nothing is sent;
+/// otherwise requests go to the provider and the exchanges are written to the file.
 ///
-/// A request that differs from the recorded one is an error that says where: the program has changed, and the
-/// cassette is to be recorded again (delete the file).
+/// A request that differs from the recorded one fails with an error that names the first difference. If the
+/// program has changed, delete the file to record it again.
 #[derive(Clone, Debug)]
 pub struct Cassette {
-    inner: Arc<Inner>,
+    state: Arc<CassetteState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct CassetteState {
     path: PathBuf,
-    mode: Mode,
-    exchanges: Mutex<Vec<Exchange>>,
-    next: Mutex<usize>,
+    mode: CassetteMode,
+    exchanges: Mutex<Vec<RecordedExchange>>,
+    next_index: Mutex<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum CassetteMode {
     Play,
     Record,
 }
 
-/// Why a cassette cannot be used.
+/// An error of opening a cassette: its file exists, but cannot be read or is not a cassette.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CassetteError {
@@ -50,21 +50,21 @@ pub enum CassetteError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
     /// The file is not a cassette.
     #[error("{} is not a cassette: {source}; hint: delete it to record it again", path.display())]
-    NotACassette {
+    Malformed {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: serde_json::Error,
     },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Exchange {
+struct RecordedExchange {
     path: String,
     request: Value,
     status: u16,
@@ -73,54 +73,62 @@ struct Exchange {
 }
 
 impl Cassette {
-    /// The cassette in this file: played where it is there, recorded where it is not.
+    /// Opens a cassette: for replay if the file exists, for recording otherwise.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CassetteError> {
         let path = path.as_ref().to_owned();
         let (mode, exchanges) = match fs::read(&path) {
             Ok(bytes) => {
                 let exchanges = serde_json::from_slice(&bytes)
-                    .map_err(|source| CassetteError::NotACassette { path: path.clone(), source })?;
-                (Mode::Play, exchanges)
+                    .map_err(|source| CassetteError::Malformed { path: path.clone(), source })?;
+                (CassetteMode::Play, exchanges)
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => (Mode::Record, Vec::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => (CassetteMode::Record, Vec::new()),
             Err(source) => return Err(CassetteError::Unreadable { path, source }),
         };
         let exchanges = Mutex::new(exchanges);
-        Ok(Self { inner: Arc::new(Inner { path, mode, exchanges, next: Mutex::new(0) }) })
+        Ok(Self { state: Arc::new(CassetteState { path, mode, exchanges, next_index: Mutex::new(0) }) })
     }
 
-    /// How many exchanges it holds.
+    /// Returns the number of exchanges.
     pub fn len(&self) -> usize {
-        self.inner.exchanges.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.state.exchanges.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether it holds none.
+    /// Returns true if there are no exchanges.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The next recorded answer; none where the cassette is being recorded.
-    pub(crate) fn play(&self, path: &str, body: &[u8]) -> Result<Option<(Head, VecDeque<Bytes>)>, String> {
-        if self.inner.mode == Mode::Record {
+    /// Returns the next recorded response, or `None` if the cassette is being recorded.
+    ///
+    /// # Errors
+    ///
+    /// Returns a description if the request differs from the recorded one or no exchange is left.
+    pub(crate) fn replay_next(
+        &self,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Option<(ResponseHead, VecDeque<Bytes>)>, String> {
+        if self.state.mode == CassetteMode::Record {
             return Ok(None);
         }
-        let exchanges = self.inner.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = self.inner.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = self.inner.path.display();
+        let exchanges = self.state.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.state.next_index.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.state.path.display();
         let Some(exchange) = exchanges.get(*next) else {
             return Err(format!("the cassette {file} has only {} exchanges", exchanges.len()));
         };
         let asked: Value = serde_json::from_slice(body).unwrap_or_default();
         if exchange.path != path || exchange.request != asked {
             let place = if exchange.path == path {
-                difference(&exchange.request, &asked, "$")
+                first_difference(&exchange.request, &asked, "$")
             } else {
-                format!("the path is `{path}`, and was `{}`", exchange.path)
+                format!("the path is `{path}`, recorded is `{}`", exchange.path)
             };
             return Err(format!("request {} is not the one in the cassette {file}: {place}", *next + 1));
         }
         *next += 1;
-        let mut head = Head { status: exchange.status, ..Head::default() };
+        let mut head = ResponseHead { status: exchange.status, ..ResponseHead::default() };
         for (name, value) in &exchange.headers {
             if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
                 head.headers.insert(name, value);
@@ -130,42 +138,42 @@ impl Cassette {
         Ok(Some((head, chunks)))
     }
 
-    /// Begins to record an answer.
-    pub(crate) fn record(&self, path: &str, body: &[u8], head: &Head) -> Recording {
+    /// Starts to record a response.
+    pub(crate) fn start_recording(&self, path: &str, body: &[u8], head: &ResponseHead) -> ExchangeRecorder {
         let header = |name: &&str| {
             let value = head.headers.get(*name)?.to_str().ok()?;
             Some(((*name).to_owned(), value.to_owned()))
         };
-        let exchange = Exchange {
+        let exchange = RecordedExchange {
             path: path.to_owned(),
             request: serde_json::from_slice(body).unwrap_or_default(),
             status: head.status,
-            headers: KEPT_HEADERS.iter().filter_map(header).collect(),
+            headers: RECORDED_HEADERS.iter().filter_map(header).collect(),
             chunks: Vec::new(),
         };
-        Recording { cassette: self.clone(), exchange: Some(exchange), pending: Vec::new() }
+        ExchangeRecorder { cassette: self.clone(), exchange: Some(exchange), pending: Vec::new() }
     }
 
-    fn keep(&self, exchange: Exchange) {
-        let mut exchanges = self.inner.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+    fn save_exchange(&self, exchange: RecordedExchange) {
+        let mut exchanges = self.state.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
         exchanges.push(exchange);
-        // A cassette that cannot be written is missing the next time, and recorded then.
+        // A cassette that cannot be written is missing in the next run and recorded then.
         if let Ok(text) = serde_json::to_vec_pretty(&*exchanges) {
-            let _ = fs::write(&self.inner.path, text);
+            let _ = fs::write(&self.state.path, text);
         }
     }
 }
 
-/// An answer that is being recorded.
-pub(crate) struct Recording {
+/// A response that is being recorded.
+pub(crate) struct ExchangeRecorder {
     cassette: Cassette,
-    exchange: Option<Exchange>,
-    /// Bytes at the end of a chunk that are not yet a character.
+    exchange: Option<RecordedExchange>,
+    /// Bytes at the end of a chunk that do not yet form a character.
     pending: Vec<u8>,
 }
 
-impl Recording {
-    pub(crate) fn add(&mut self, chunk: &[u8]) {
+impl ExchangeRecorder {
+    pub(crate) fn push_chunk(&mut self, chunk: &[u8]) {
         let Some(exchange) = &mut self.exchange else { return };
         self.pending.extend_from_slice(chunk);
         let whole = match std::str::from_utf8(&self.pending) {
@@ -181,15 +189,15 @@ impl Recording {
         }
     }
 
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if let Some(exchange) = self.exchange.take() {
-            self.cassette.keep(exchange);
+            self.cassette.save_exchange(exchange);
         }
     }
 }
 
-/// Where two values differ first.
-fn difference(recorded: &Value, asked: &Value, place: &str) -> String {
+/// Describes the first difference between two values.
+fn first_difference(recorded: &Value, asked: &Value, place: &str) -> String {
     match (recorded, asked) {
         (Value::Object(recorded), Value::Object(asked)) => {
             let keys = recorded.keys().chain(asked.keys());
@@ -197,18 +205,18 @@ fn difference(recorded: &Value, asked: &Value, place: &str) -> String {
             let differs = |key: &&String| recorded.get(*key) != asked.get(*key);
             keys.into_iter().find(differs).map_or_else(String::new, |key| {
                 let of = |map: &serde_json::Map<String, Value>| map.get(key).unwrap_or(&null).clone();
-                difference(&of(recorded), &of(asked), &format!("{place}.{key}"))
+                first_difference(&of(recorded), &of(asked), &format!("{place}.{key}"))
             })
         }
         (Value::Array(recorded), Value::Array(asked)) if recorded.len() == asked.len() => {
             let pairs = recorded.iter().zip(asked).enumerate();
             let mut differing = pairs.filter(|(_, (recorded, asked))| recorded != asked);
             differing.next().map_or_else(String::new, |(index, (recorded, asked))| {
-                difference(recorded, asked, &format!("{place}[{index}]"))
+                first_difference(recorded, asked, &format!("{place}[{index}]"))
             })
         }
         (Value::Array(recorded), Value::Array(asked)) => {
-            format!("{place} has {} elements, and had {}", asked.len(), recorded.len())
+            format!("{place} has {} elements, recorded are {}", asked.len(), recorded.len())
         }
         _ => format!("{place} differs"),
     }

@@ -1,4 +1,5 @@
-//! One provider at one address: its key, its headers, its limits, and requests to it.
+//! A provider's endpoint: base URL, API key, headers, rate limit and timeouts. It sends requests and turns
+//! failures into [`ModelError`]s. Every error text is redacted of the API key.
 
 use std::time::Duration;
 
@@ -6,82 +7,129 @@ use bytes::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use windlass::model::{ModelError, ModelErrorKind, RetryAdvice};
 
+use crate::api_key::ApiKey;
 use crate::cassette::Cassette;
-use crate::error::{Fault, SetupError, Told};
-use crate::exchange::Body;
-use crate::http::{HttpClient, HttpError, Replay, Target};
-use crate::limit::RateLimit;
-use crate::retry::{self, Stage};
-use crate::secret::ApiKey;
+use crate::error::{ProviderError, ResponseError, SetupError};
+use crate::exchange::ResponseBody;
+use crate::http::{HttpClient, HttpError, HttpTarget, ReplaySafety};
+use crate::rate_limit::RateLimit;
+use crate::retry::{self, FailureStage};
 
-/// How long a provider may take.
+/// Time limits for requests to a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To take a connection.
+pub struct ProviderTimeouts {
+    /// Maximum time to open a connection.
     pub connect: Duration,
-    /// Between two events of a stream. Comments and pings that only keep the connection alive do not count.
+    /// Maximum time between two events of a stream. Comments and pings do not reset it.
     pub idle: Duration,
-    /// For an answer that is not streamed, all of it.
-    pub whole: Duration,
+    /// Maximum time for a response that is not streamed, from sending the request to the end of the body.
+    pub total: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for ProviderTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(15),
-            // Models that think may say nothing for minutes.
+            // Reasoning models may send nothing for minutes.
             idle: Duration::from_secs(300),
-            whole: Duration::from_secs(600),
+            total: Duration::from_secs(600),
         }
     }
 }
 
-/// How a key is sent.
+/// The header that carries the API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyHeader {
+pub(crate) enum ApiKeyHeader {
     Bearer,
     XApiKey,
 }
 
-/// What a provider is made of, before it is checked.
+/// Returns `var` without the variables that are blank.
+pub(crate) fn without_blank(var: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+    move |name| var(name).filter(|text| !text.trim().is_empty())
+}
+
+/// The unvalidated configuration of a [`ProviderEndpoint`].
 #[derive(Clone, Debug)]
 pub(crate) struct EndpointConfig {
     pub(crate) provider: String,
     pub(crate) base_url: String,
     pub(crate) key: Option<ApiKey>,
-    pub(crate) key_header: KeyHeader,
+    pub(crate) key_header: ApiKeyHeader,
     pub(crate) key_variable: &'static str,
-    pub(crate) address_variable: &'static str,
+    pub(crate) base_url_variable: &'static str,
     pub(crate) headers: Vec<(String, String)>,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) limit: Option<RateLimit>,
+    pub(crate) timeouts: ProviderTimeouts,
+    pub(crate) rate_limit: Option<RateLimit>,
     pub(crate) cassette: Option<Cassette>,
 }
 
-/// One provider at one address.
+/// Defines the builder methods of a provider's client that set the common parts of its `config`.
+macro_rules! endpoint_builder_methods {
+    () => {
+        /// Sets the API key.
+        #[must_use]
+        pub fn key(mut self, key: impl Into<crate::ApiKey>) -> Self {
+            self.config.key = Some(key.into());
+            self
+        }
+
+        /// Adds a header to every request. Its value is treated as a secret.
+        #[must_use]
+        pub fn header(mut self, name: &str, value: &str) -> Self {
+            self.config.headers.push((name.to_owned(), value.to_owned()));
+            self
+        }
+
+        /// Sets the time limits.
+        #[must_use]
+        pub fn timeouts(mut self, timeouts: crate::ProviderTimeouts) -> Self {
+            self.config.timeouts = timeouts;
+            self
+        }
+
+        /// Sets the rate limit.
+        #[must_use]
+        pub fn rate_limit(mut self, limit: crate::RateLimit) -> Self {
+            self.config.rate_limit = Some(limit);
+            self
+        }
+
+        /// Replays exchanges from a cassette, or records them to it.
+        #[must_use]
+        pub fn cassette(mut self, cassette: crate::Cassette) -> Self {
+            self.config.cassette = Some(cassette);
+            self
+        }
+    };
+}
+
+pub(crate) use endpoint_builder_methods;
+
+/// A provider at one base URL, with validated configuration.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
+pub(crate) struct ProviderEndpoint {
     provider: String,
     base_url: String,
     key: Option<ApiKey>,
     key_variable: &'static str,
-    address_variable: &'static str,
+    base_url_variable: &'static str,
     headers: HeaderMap,
     http: HttpClient,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) limit: Option<RateLimit>,
+    pub(crate) timeouts: ProviderTimeouts,
+    pub(crate) rate_limit: Option<RateLimit>,
     cassette: Option<Cassette>,
     host: String,
 }
 
-/// The head of an answer.
+/// The status and headers of an HTTP response.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Head {
+pub(crate) struct ResponseHead {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
 }
 
-impl Head {
+impl ResponseHead {
     pub(crate) fn request_id(&self) -> Option<String> {
         let id = self.headers.get("x-request-id").or_else(|| self.headers.get("request-id"))?;
         id.to_str().ok().map(str::to_owned)
@@ -94,81 +142,125 @@ impl Head {
 }
 
 impl EndpointConfig {
-    pub(crate) fn build(&self) -> Result<Endpoint, SetupError> {
-        let bad_address = |why| SetupError::BadAddress { url: self.base_url.clone(), why };
-        let target = Target::parse(&self.base_url).map_err(bad_address)?;
+    /// Creates the configuration of a provider without a key. Errors call it `provider`.
+    pub(crate) fn new(provider: &str, base_url: &str, key_header: ApiKeyHeader) -> Self {
+        Self {
+            provider: provider.to_owned(),
+            base_url: base_url.to_owned(),
+            key: None,
+            key_header,
+            // A server that the program configures has no environment variables to hint at.
+            key_variable: "",
+            base_url_variable: "",
+            headers: Vec::new(),
+            timeouts: ProviderTimeouts::default(),
+            rate_limit: None,
+            cassette: None,
+        }
+    }
+
+    /// Sets the names of the environment variables that hold the key and the base URL.
+    pub(crate) fn with_variables(self, key_variable: &'static str, base_url_variable: &'static str) -> Self {
+        Self { key_variable, base_url_variable, ..self }
+    }
+
+    /// Sets the key and the base URL to the values of their variables.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SetupError::MissingKey`] if neither is set.
+    pub(crate) fn read_vars(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
+        let (key, base_url) = (var(self.key_variable), var(self.base_url_variable));
+        if key.is_none() && base_url.is_none() {
+            return Err(SetupError::MissingKey { provider: self.provider, variable: self.key_variable });
+        }
+        self.key = key.map(ApiKey::new);
+        self.base_url = base_url.unwrap_or(self.base_url);
+        Ok(self)
+    }
+
+    pub(crate) fn build(&self) -> Result<ProviderEndpoint, SetupError> {
+        let bad_address = |why| SetupError::InvalidBaseUrl { url: self.base_url.clone(), why };
+        let target = HttpTarget::parse(&self.base_url).map_err(bad_address)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("windlass/", env!("CARGO_PKG_VERSION"))));
         if let Some(key) = &self.key {
             let unusable =
-                || SetupError::UnusableKey { provider: self.provider.clone(), variable: self.key_variable };
+                || SetupError::InvalidKey { provider: self.provider.clone(), variable: self.key_variable };
             let (name, text) = match self.key_header {
-                KeyHeader::Bearer => (AUTHORIZATION, format!("Bearer {}", key.reveal())),
-                KeyHeader::XApiKey => (HeaderName::from_static("x-api-key"), key.reveal().to_owned()),
+                ApiKeyHeader::Bearer => (AUTHORIZATION, format!("Bearer {}", key.reveal())),
+                ApiKeyHeader::XApiKey => (HeaderName::from_static("x-api-key"), key.reveal().to_owned()),
             };
             let mut value = HeaderValue::from_str(&text).map_err(|_| unusable())?;
             value.set_sensitive(true);
             headers.insert(name, value);
         }
         for (name, value) in &self.headers {
-            let bad = || SetupError::BadHeader { name: name.clone() };
+            let bad = || SetupError::InvalidHeader { name: name.clone() };
             let key: HeaderName = name.parse().map_err(|_| bad())?;
             let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
             value.set_sensitive(true);
             headers.insert(key, value);
         }
-        Ok(Endpoint {
+        Ok(ProviderEndpoint {
             provider: self.provider.clone(),
             base_url: self.base_url.clone(),
             key: self.key.clone(),
             key_variable: self.key_variable,
-            address_variable: self.address_variable,
+            base_url_variable: self.base_url_variable,
             headers,
             host: target.host().to_owned(),
             http: HttpClient::new(target, self.timeouts.connect),
             timeouts: self.timeouts,
-            limit: self.limit.clone(),
+            rate_limit: self.rate_limit.clone(),
             cassette: self.cassette.clone(),
         })
     }
 }
 
-impl Endpoint {
+impl ProviderEndpoint {
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Posts a request and gives the head and the body of the answer, whatever its status.
+    /// Sends a POST request, or replays it from the cassette, and returns the head and body of the response.
+    ///
+    /// A response with an error status is returned as `Ok`.
     pub(crate) async fn post(
         &self,
         path: &str,
         body: Bytes,
-        replay: Replay,
+        replay: ReplaySafety,
         limit: Duration,
-    ) -> Result<(Head, Body<'_>), HttpError> {
+    ) -> Result<(ResponseHead, ResponseBody<'_>), HttpError> {
         if let Some(cassette) = &self.cassette
-            && let Some((head, chunks)) = cassette.play(path, &body).map_err(HttpError::Unreachable)?
+            && let Some((head, chunks)) = cassette.replay_next(path, &body).map_err(HttpError::Unreachable)?
         {
-            return Ok((head, Body::Taped(chunks)));
+            return Ok((head, ResponseBody::Replayed(chunks)));
         }
         let mut headers = self.headers.clone();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         let (response, live) = self.http.post(path, &headers, body.clone(), replay, limit).await?;
-        let head = Head { status: response.status().as_u16(), headers: response.headers().clone() };
+        let head = ResponseHead { status: response.status().as_u16(), headers: response.headers().clone() };
         let live = match &self.cassette {
-            Some(cassette) => Body::Recorded(live, cassette.record(path, &body, &head)),
-            None => Body::Live(live),
+            Some(cassette) => ResponseBody::Recording(live, cassette.start_recording(path, &body, &head)),
+            None => ResponseBody::Live(live),
         };
         Ok((head, live))
     }
 
-    /// An error of the connection, in words.
-    pub(crate) fn broken(&self, error: &HttpError, head: &Head, replay: Replay) -> ModelError {
+    /// Returns the error for a request that failed in transport.
+    pub(crate) fn transport_error(
+        &self,
+        error: &HttpError,
+        head: &ResponseHead,
+        replay: ReplaySafety,
+    ) -> ModelError {
         let (provider, url) = (&self.provider, &self.base_url);
         let (kind, text) = match error {
             HttpError::Unreachable(why) => {
-                let hint = match self.address_variable {
+                let hint = match self.base_url_variable {
                     "" => "is the server running?".to_owned(),
                     variable => format!("is the server running? {variable} sets the address"),
                 };
@@ -177,43 +269,68 @@ impl Endpoint {
                     format!("{provider} cannot be reached at {url}: {why}; hint: {hint}"),
                 )
             }
-            HttpError::Lost(why) => {
-                (ModelErrorKind::CutShort, format!("the answer of {provider} at {url} was cut short: {why}"))
-            }
+            HttpError::ConnectionLost(why) => (
+                ModelErrorKind::ConnectionLost,
+                format!("the answer of {provider} at {url} was cut short: {why}"),
+            ),
             HttpError::TimedOut(_) => (ModelErrorKind::TimedOut, format!("{provider} at {url}: {error}")),
-            HttpError::TooLong(_) => (ModelErrorKind::Unreadable, format!("{provider} at {url}: {error}")),
+            HttpError::BodyTooLong(_) => {
+                (ModelErrorKind::InvalidResponse, format!("{provider} at {url}: {error}"))
+            }
         };
         let advice = match error {
-            HttpError::TooLong(_) => RetryAdvice::Never,
-            _ => retry::advice(kind, &HeaderMap::new(), Stage::Sent, replay),
+            HttpError::BodyTooLong(_) => RetryAdvice::Never,
+            _ => retry::retry_advice(kind, &HeaderMap::new(), FailureStage::Sent, replay),
         };
-        self.error(kind, text, head).retry(advice)
+        self.build_error(kind, text, head).with_retry_advice(advice)
     }
 
-    /// An error that the provider sent with a status.
-    pub(crate) fn refused(&self, head: &Head, body: &[u8], model: &str, replay: Replay) -> ModelError {
-        let told = Told::read(body);
-        let kind = told.kind(Some(head.status));
-        if let Some(limit) = &self.limit {
-            limit.heed(&head.headers, true);
+    /// Returns the error for a response with an error status, and applies its headers to the rate limit.
+    pub(crate) fn status_error(
+        &self,
+        head: &ResponseHead,
+        body: &[u8],
+        model: &str,
+        replay: ReplaySafety,
+    ) -> ModelError {
+        let reported = ProviderError::parse(body);
+        let kind = reported.error_kind(Some(head.status));
+        if let Some(limit) = &self.rate_limit {
+            limit.observe_rejection(&head.headers);
         }
-        let advice = retry::advice(kind, &head.headers, Stage::Refused, replay);
-        let text = format!("{} answered {}{}", self.provider, head.status, self.words(&told, kind, model));
-        self.error(kind, text, head).retry(advice)
+        let advice = retry::retry_advice(kind, &head.headers, FailureStage::Refused, replay);
+        let text = format!(
+            "{} answered {}{}",
+            self.provider,
+            head.status,
+            self.describe_failure(&reported, kind, model)
+        );
+        self.build_error(kind, text, head).with_retry_advice(advice)
     }
 
-    /// An answer that is none.
-    pub(crate) fn failed(&self, fault: Fault, head: &Head, model: &str, replay: Replay) -> ModelError {
-        let (kind, text, usage) = match fault {
-            Fault::Unreadable(why) => {
-                let text = format!("what {} sent cannot be read: {why}", self.provider);
-                (ModelErrorKind::Unreadable, text, None)
+    /// Returns the error for a response that broke off, is unreadable or incomplete, or reports a failure.
+    pub(crate) fn response_error(
+        &self,
+        error: ResponseError,
+        head: &ResponseHead,
+        model: &str,
+        replay: ReplaySafety,
+    ) -> ModelError {
+        let (kind, text, usage) = match error {
+            ResponseError::Transport(error) => return self.transport_error(&error, head, replay),
+            ResponseError::InvalidResponse(why) => {
+                let text = format!("the response of {} cannot be read: {why}", self.provider);
+                (ModelErrorKind::InvalidResponse, text, None)
             }
-            Fault::Told(told) => {
-                let kind = told.kind(None);
-                (kind, format!("{} failed{}", self.provider, self.words(&told, kind, model)), told.usage)
+            ResponseError::ReportedByProvider(reported) => {
+                let kind = reported.error_kind(None);
+                (
+                    kind,
+                    format!("{} failed{}", self.provider, self.describe_failure(&reported, kind, model)),
+                    reported.usage,
+                )
             }
-            Fault::Incomplete { reason, usage } => {
+            ResponseError::Incomplete { reason, usage } => {
                 let kind = if reason.contains("content_filter") {
                     ModelErrorKind::ContentFilter
                 } else {
@@ -229,21 +346,19 @@ impl Endpoint {
                     format!("{} stopped before its answer was complete ({reason}){hint}", self.provider);
                 (kind, text, usage)
             }
+            ResponseError::Truncated => {
+                let text = format!("the stream of {} ended before its answer did", self.provider);
+                (ModelErrorKind::ConnectionLost, text, None)
+            }
         };
-        let advice = retry::advice(kind, &HeaderMap::new(), Stage::Sent, replay);
-        self.error(kind, text, head).retry(advice).at_cost(usage)
+        let advice = retry::retry_advice(kind, &HeaderMap::new(), FailureStage::Sent, replay);
+        self.build_error(kind, text, head).with_retry_advice(advice).with_usage(usage)
     }
 
-    /// A stream that ended without saying that it is complete.
-    pub(crate) fn cut_short(&self, head: &Head, replay: Replay) -> ModelError {
-        let kind = ModelErrorKind::CutShort;
-        let text = format!("the stream of {} ended before its answer did", self.provider);
-        self.error(kind, text, head).retry(retry::advice(kind, &HeaderMap::new(), Stage::Sent, replay))
-    }
-
-    fn words(&self, told: &Told, kind: ModelErrorKind, model: &str) -> String {
-        let code = if told.code.is_empty() { String::new() } else { format!(" ({})", told.code) };
-        let said = if told.message.is_empty() { String::new() } else { format!(": {}", told.message) };
+    fn describe_failure(&self, reported: &ProviderError, kind: ModelErrorKind, model: &str) -> String {
+        let code = if reported.code.is_empty() { String::new() } else { format!(" ({})", reported.code) };
+        let message =
+            if reported.message.is_empty() { String::new() } else { format!(": {}", reported.message) };
         let hint = match kind {
             ModelErrorKind::Unauthorised => match (self.key.is_some(), self.key_variable) {
                 (false, "") => "; hint: no key was sent; give one with `.key(…)`".to_owned(),
@@ -251,28 +366,28 @@ impl Endpoint {
                 (true, "") => "; hint: check the key that was given with `.key(…)`".to_owned(),
                 (true, variable) => format!("; hint: check the key in {variable}"),
             },
-            ModelErrorKind::NoSuchModel => {
+            ModelErrorKind::ModelNotFound => {
                 format!("; hint: is there a model `{model}` at {}?", self.base_url)
             }
-            ModelErrorKind::TooLong => {
-                "; hint: compact the session, shorten the input, or choose a model that reads more".to_owned()
+            ModelErrorKind::ContextLengthExceeded => {
+                "; hint: compact the session, shorten the input, or use a model with more context".to_owned()
             }
-            ModelErrorKind::QuotaExceeded => "; hint: look at the account's billing".to_owned(),
+            ModelErrorKind::QuotaExceeded => "; hint: check the account's billing".to_owned(),
             _ => String::new(),
         };
-        format!("{code}{said}{hint}")
+        format!("{code}{message}{hint}")
     }
 
-    fn error(&self, kind: ModelErrorKind, text: String, head: &Head) -> ModelError {
+    fn build_error(&self, kind: ModelErrorKind, text: String, head: &ResponseHead) -> ModelError {
         let id = head.request_id();
         let text = match &id {
             Some(id) => format!("{text} (request {id})"),
             None => text,
         };
         let text = match &self.key {
-            Some(key) => key.removed_from(text),
+            Some(key) => key.redact_from(text),
             None => text,
         };
-        ModelError::new(text).of_kind(kind).for_request(id)
+        ModelError::new(text).with_kind(kind).with_request_id(id)
     }
 }

@@ -1,105 +1,132 @@
-//! What went wrong: before a model can be asked ([`SetupError`]), and what a provider said in place of an answer.
+//! Errors: invalid configuration ([`SetupError`]), and responses that are not a model's answer
+//! ([`ResponseError`]).
+
+use std::fmt;
 
 use serde_json::Value;
-use windlass::Usage;
+use windlass::core::usage::Usage;
 use windlass::model::ModelErrorKind;
 
-/// Why a model cannot be set up. Nothing was sent.
+use crate::http::HttpError;
+
+/// An invalid model configuration. No request was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// No key is set.
+    /// The API key is missing.
     #[error(
         "there is no key for {provider}; hint: set {variable} in the environment, or give it with `.key(…)`"
     )]
     MissingKey {
         /// The provider.
         provider: String,
-        /// The variable that may hold the key.
+        /// The environment variable that can hold the key.
         variable: &'static str,
     },
-    /// A key has characters that cannot be sent.
+    /// The API key contains characters that are not allowed in a header.
     #[error(
-        "the key for {provider} has characters that no key has; hint: look for line ends or quotes in {variable}"
+        "the key for {provider} has characters that a header must not have; hint: look for line ends or quotes in {variable}"
     )]
-    UnusableKey {
+    InvalidKey {
         /// The provider.
         provider: String,
-        /// The variable that may hold the key.
+        /// The environment variable that can hold the key.
         variable: &'static str,
     },
-    /// An address cannot be used.
+    /// The base URL is invalid.
     #[error("`{url}` is not the address of a model server: {why}")]
-    BadAddress {
-        /// The address.
+    InvalidBaseUrl {
+        /// The base URL.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// A header cannot be sent.
+    /// The name or value of a header is invalid.
     #[error("the header `{name}` cannot be sent; names and values are plain text in one line")]
-    BadHeader {
-        /// Its name.
+    InvalidHeader {
+        /// The header's name.
         name: String,
     },
-    /// A model string has no provider or no model.
+    /// The model string lacks the provider or the model.
     #[error(
         "`{spec}` does not name a model; hint: write `provider:model`, such as `openai:gpt-5.2` or `ollama:llama3.2`"
     )]
-    NotAModel {
-        /// What was given.
+    InvalidModelSpec {
+        /// The model string.
         spec: String,
     },
-    /// Nobody goes by that name.
+    /// No provider has this name.
     #[error(
-        "there is no provider `{name}`; there are {known}; hint: give a server of your own with `Providers::named`"
+        "there is no provider `{name}`; known providers: {known}; hint: add your own with `ProviderRegistry::with_server_at`"
     )]
     UnknownProvider {
         /// The name.
         name: String,
-        /// The names that there are.
+        /// The known names, separated by commas.
         known: String,
     },
 }
 
-/// What a provider sent in place of an answer.
+/// A provider's response that does not contain a complete answer.
 #[derive(Debug)]
-pub(crate) enum Fault {
-    /// It cannot be read.
-    Unreadable(String),
-    /// It says that it failed.
-    Told(Told),
+pub(crate) enum ResponseError {
+    /// The connection failed while the response was read.
+    Transport(HttpError),
+    /// The response is not in the expected format.
+    InvalidResponse(String),
+    /// The provider reported a failure.
+    ReportedByProvider(ProviderError),
     /// The model stopped before its answer was complete.
     Incomplete { reason: String, usage: Option<Usage> },
+    /// The stream ended before its final event.
+    Truncated,
 }
 
-/// A provider's own words about a failure.
+impl From<HttpError> for ResponseError {
+    fn from(error: HttpError) -> Self {
+        Self::Transport(error)
+    }
+}
+
+impl ResponseError {
+    /// Creates the error for a response that is not in the expected format.
+    pub(crate) fn invalid(why: impl fmt::Display) -> Self {
+        Self::InvalidResponse(why.to_string())
+    }
+
+    /// Creates the error for a body or an event in which the provider reports a failure.
+    pub(crate) fn reported_in(text: &str) -> Self {
+        Self::ReportedByProvider(ProviderError::parse(text.as_bytes()))
+    }
+}
+
+/// A failure as reported by a provider.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ProviderError {
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) usage: Option<Usage>,
 }
 
-impl Told {
-    /// Reads the dialects that there are: `{"error": {"message", "type", "code"}}`, `{"error": "…"}`,
-    /// `{"type": "error", "error": {…}}`, `{"message"}`, `{"detail"}`, or no JSON at all.
-    pub(crate) fn read(body: &[u8]) -> Self {
+impl ProviderError {
+    /// Parses an error body in any of the known formats: `{"error": {"message", "type", "code"}}`, `{"error":
+    /// "…"}`, `{"type": "error", "error": {…}}`, `{"message"}`, `{"detail"}`, or text that is not JSON.
+    pub(crate) fn parse(body: &[u8]) -> Self {
         let Ok(value) = serde_json::from_slice::<Value>(body) else {
-            return Self { message: shortened(&String::from_utf8_lossy(body)), ..Self::default() };
+            return Self { message: shorten_message(&String::from_utf8_lossy(body)), ..Self::default() };
         };
-        Self::from_value(&value)
+        Self::from_json(&value)
     }
 
-    pub(crate) fn from_value(value: &Value) -> Self {
-        // Some gateways answer with a list of one.
+    pub(crate) fn from_json(value: &Value) -> Self {
+        // Some gateways wrap the error in a list of one element.
         let value = value.get(0).unwrap_or(value);
         let error = match value.get("error") {
             Some(error) if !error.is_null() => error,
             _ => value,
         };
         let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
-        // The code is more exact than the type, where there is one; some have a number there.
+        // The code is more specific than the type. Some servers send a number as the code; it is ignored.
         let code = match (text("code"), text("type"), text("status")) {
             ("", "" | "error", status) => status,
             ("", kind, _) => kind,
@@ -114,11 +141,11 @@ impl Told {
                 (message, _) => message.to_owned(),
             },
         };
-        Self { code: code.to_owned(), message: shortened(&message), usage: None }
+        Self { code: code.to_owned(), message: shorten_message(&message), usage: None }
     }
 
-    /// What kind of failure it is, by the status where there is one, the code and the words.
-    pub(crate) fn kind(&self, status: Option<u16>) -> ModelErrorKind {
+    /// Classifies the failure by the HTTP status, if there is one, the provider's code and the message.
+    pub(crate) fn error_kind(&self, status: Option<u16>) -> ModelErrorKind {
         let words = self.message.to_ascii_lowercase();
         let code = self.code.as_str();
         let says = |any: &[&str]| any.iter().any(|part| words.contains(part));
@@ -145,28 +172,28 @@ impl Told {
             (Some(503 | 529), _) | (_, "overloaded_error" | "slow_down") => ModelErrorKind::Overloaded,
             (Some(408), _) | (_, "timeout_error") => ModelErrorKind::TimedOut,
             (_, _) if is_filtered => ModelErrorKind::ContentFilter,
-            (Some(400 | 413 | 422) | None, _) if is_too_long => ModelErrorKind::TooLong,
-            (Some(404), _) | (_, "model_not_found" | "not_found_error") => ModelErrorKind::NoSuchModel,
-            (Some(409), _) => ModelErrorKind::Server,
+            (Some(400 | 413 | 422) | None, _) if is_too_long => ModelErrorKind::ContextLengthExceeded,
+            (Some(404), _) | (_, "model_not_found" | "not_found_error") => ModelErrorKind::ModelNotFound,
+            (Some(409), _) => ModelErrorKind::ServerError,
             (Some(400..=499), _) | (_, "invalid_request_error" | "invalid_prompt") => {
                 ModelErrorKind::InvalidRequest
             }
             (Some(500..=599), _) | (_, "server_error" | "api_error" | "internal_server_error") => {
-                ModelErrorKind::Server
+                ModelErrorKind::ServerError
             }
             _ => ModelErrorKind::Other,
         }
     }
 }
 
-/// The longest that a provider's words are told on.
-const LONGEST: usize = 600;
+/// Maximum length of a provider's message in an error, in bytes.
+const MAX_MESSAGE_LEN: usize = 600;
 
-/// Words in one line, cut where they go on for too long.
-pub(crate) fn shortened(text: &str) -> String {
+/// Collapses whitespace to single spaces and truncates the text to [`MAX_MESSAGE_LEN`] bytes.
+pub(crate) fn shorten_message(text: &str) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+    if line.len() > MAX_MESSAGE_LEN {
+        let end = (0..=MAX_MESSAGE_LEN).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
         line.truncate(end);
         line.push('…');
     }

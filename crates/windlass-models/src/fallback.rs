@@ -1,97 +1,101 @@
-//! Another model where the first cannot answer, as a declared policy.
+//! Fallback to other models after declared kinds of failure.
 
-use windlass::Usage;
+use windlass::core::usage::Usage;
 use windlass::model::{
-    Answer, Deltas, Model, ModelError, ModelErrorKind, ModelRequest, OfferedTool, SharedModel,
+    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, SharedModel, ToolDefinition,
 };
 
-/// The failures that another model may mend, unless a policy names its own.
-const USUAL: [ModelErrorKind; 7] = [
+/// The kinds of failure after which the next model is used, unless the policy sets its own.
+const DEFAULT_FALLBACK_KINDS: [ModelErrorKind; 7] = [
     ModelErrorKind::RateLimited,
     ModelErrorKind::QuotaExceeded,
     ModelErrorKind::Overloaded,
-    ModelErrorKind::Server,
+    ModelErrorKind::ServerError,
     ModelErrorKind::Unreachable,
     ModelErrorKind::TimedOut,
-    ModelErrorKind::CutShort,
+    ModelErrorKind::ConnectionLost,
 ];
 
-/// A model, and those that stand in for it.
+/// A model with fallbacks.
 ///
-/// Each is asked once, in order, where the one before failed in a way that is declared; what is said of retries on
-/// the run counts for all of them together. The requests that failed are in the usage of the answer, watchers are
-/// warned, and the journal has the name of the model that answered.
+/// The models are tried in order, each once; the next one is used only after a failure of a declared kind. The
+/// run's retry policy applies to the whole sequence. The usage of failed requests is added to the usage of the
+/// response, every fallback emits a warning event, and the journal records the name of the model that responded.
 ///
 /// ```
 /// use windlass::model::ModelErrorKind;
-/// use windlass_models::{Fallback, OpenAi};
+/// use windlass_models::{FallbackModel, OpenAi};
 ///
 /// # fn main() -> Result<(), windlass_models::SetupError> {
-/// let here = OpenAi::at("http://localhost:8000/v1").chat("qwen3")?;
-/// let there = OpenAi::new("sk-…").responses("gpt-5.2")?;
-/// let model = Fallback::from(here).then(there).on([ModelErrorKind::Unreachable, ModelErrorKind::Overloaded]);
+/// let local = OpenAi::at("http://localhost:8000/v1").chat("qwen3")?;
+/// let remote = OpenAi::new("sk-…").responses("gpt-5.2")?;
+/// let model = FallbackModel::new(local)
+///     .then(remote)
+///     .on_errors([ModelErrorKind::Unreachable, ModelErrorKind::Overloaded]);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Fallback {
+pub struct FallbackModel {
     models: Vec<SharedModel>,
-    kinds: Vec<ModelErrorKind>,
+    fallback_kinds: Vec<ModelErrorKind>,
 }
 
-impl Fallback {
-    /// Asks this model first.
-    pub fn from(model: impl Into<SharedModel>) -> Self {
-        Self { models: vec![model.into()], kinds: USUAL.to_vec() }
+impl FallbackModel {
+    /// Creates a fallback sequence that starts with `model`.
+    pub fn new(model: impl Into<SharedModel>) -> Self {
+        Self { models: vec![model.into()], fallback_kinds: DEFAULT_FALLBACK_KINDS.to_vec() }
     }
 
-    /// And then this one.
+    /// Appends a model.
     #[must_use]
     pub fn then(mut self, model: impl Into<SharedModel>) -> Self {
         self.models.push(model.into());
         self
     }
 
-    /// Only after failures of these kinds. Unless this is said: limits, quotas, overload, failures of the server,
-    /// and connections that fail or end.
+    /// Sets the kinds of failure after which the next model is used. Default: rate limits, quotas, overload,
+    /// server errors, timeouts, and connections that fail or break.
     #[must_use]
-    pub fn on(mut self, kinds: impl IntoIterator<Item = ModelErrorKind>) -> Self {
-        self.kinds = kinds.into_iter().collect();
+    pub fn on_errors(mut self, kinds: impl IntoIterator<Item = ModelErrorKind>) -> Self {
+        self.fallback_kinds = kinds.into_iter().collect();
         self
     }
 }
 
-impl Model for Fallback {
-    async fn answer<'a>(
+impl Model for FallbackModel {
+    async fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> Result<Answer, ModelError> {
+        deltas: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
         let mut lost: Option<Usage> = None;
         let mut models = self.models.iter().peekable();
         loop {
             let Some(model) = models.next() else {
-                return Err(ModelError::new("there is no model to ask").of_kind(ModelErrorKind::Setup));
+                return Err(
+                    ModelError::new("the fallback has no model").with_kind(ModelErrorKind::NotConfigured)
+                );
             };
-            let error = match model.answer(request, deltas).await {
+            let error = match model.respond(request, deltas).await {
                 Ok(mut answer) => {
                     if let Some(mut usage) = lost {
-                        usage.add(&answer.usage.unwrap_or_else(Usage::unknown));
+                        usage.add(&answer.usage.unwrap_or_else(Usage::of_unknown_request));
                         answer.usage = Some(usage);
                     }
                     return Ok(answer);
                 }
                 Err(error) => error,
             };
-            let cost = error.usage().copied().unwrap_or_else(Usage::unknown);
+            let cost = error.usage().copied().unwrap_or_else(Usage::of_unknown_request);
             lost.get_or_insert_default().add(&cost);
-            if models.peek().is_none() || !self.kinds.contains(&error.kind()) {
-                return Err(error.at_cost(lost));
+            if models.peek().is_none() || !self.fallback_kinds.contains(&error.kind()) {
+                return Err(error.with_usage(lost));
             }
-            deltas.warning(format!("{error}; another model is asked")).await;
+            deltas.emit_warning(format!("{error}; falling back to the next model")).await;
         }
     }
 
-    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
-        self.models.iter().try_for_each(|model| model.supports(tool))
+    fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
+        self.models.iter().try_for_each(|model| model.check_tool_support(tool))
     }
 }

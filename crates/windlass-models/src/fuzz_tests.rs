@@ -1,20 +1,23 @@
-//! Every protocol, fed with what nobody should send, and with every way of sending what somebody should.
+//! Property tests for the decoders: malformed input never panics, and valid input decodes the same however it is
+//! split.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use windlass::core::AgentName;
-use windlass::model::{Answer, ModelRequest, ModelSettings};
+use windlass::core::id::AgentName;
+use windlass::model::{ModelRequest, ModelResponse, ModelSettings};
 
-use crate::error::Fault;
-use crate::exchange::{Assemble, Progress, Protocol};
+use crate::anthropic::MessagesDecoder;
+use crate::error::ResponseError;
+use crate::exchange::{DeltaBuffer, ProtocolDecoder, StreamProgress};
+use crate::openai::{ChatDecoder, ResponsesDecoder};
 use crate::sse::SseDecoder;
-use crate::testing::{FakeReply, rendered};
+use crate::testing::{BodyDelivery, FakeReply, render_body};
 
-const PATHS: [&str; 3] = ["/v1/responses", "/v1/chat/completions", "/v1/messages"];
+const PROTOCOL_PATHS: [&str; 3] = ["/v1/responses", "/v1/chat/completions", "/v1/messages"];
 
-/// Reads with the protocol of this path, as the exchange does.
-fn read(path: &str, body: &[u8], cuts: Option<&[usize]>) -> Result<Option<Answer>, Fault> {
+/// Decodes a body with the protocol of `path`: plain, or as a stream cut at `cuts`.
+fn decode(path: &str, body: &[u8], cuts: Option<&[usize]>) -> Result<ModelResponse, ResponseError> {
     let (agent, settings) = (AgentName::from("host"), ModelSettings::default());
     let request = ModelRequest {
         agent: &agent,
@@ -24,36 +27,41 @@ fn read(path: &str, body: &[u8], cuts: Option<&[usize]>) -> Result<Option<Answer
         tools: &[],
         handoffs: &[],
         settings: &settings,
-        output: None,
-        previous_response: None,
+        output_schema: None,
+        previous_response_id: None,
     };
     match path {
-        "/v1/responses" => read_with(&crate::openai::responses_reading(request), body, cuts),
-        "/v1/chat/completions" => read_with(&crate::openai::chat_reading(request), body, cuts),
-        _ => read_with(&crate::anthropic::reading(request), body, cuts),
+        "/v1/responses" => decode_with(ResponsesDecoder::new(request), body, cuts),
+        "/v1/chat/completions" => decode_with(ChatDecoder::new(request), body, cuts),
+        _ => decode_with(MessagesDecoder::new(request), body, cuts),
     }
 }
 
-fn read_with(protocol: &impl Protocol, body: &[u8], cuts: Option<&[usize]>) -> Result<Option<Answer>, Fault> {
-    let Some(cuts) = cuts else { return protocol.read(body).map(Some) };
-    let mut stream = protocol.stream();
-    let mut decoder = SseDecoder::new(1 << 20);
-    let mut pieces = Vec::new();
+fn decode_with(
+    mut decoder: impl ProtocolDecoder,
+    body: &[u8],
+    cuts: Option<&[usize]>,
+) -> Result<ModelResponse, ResponseError> {
+    let Some(cuts) = cuts else {
+        return decoder.decode_body(std::str::from_utf8(body).map_err(ResponseError::invalid)?);
+    };
+    let mut events = SseDecoder::new(1 << 20);
+    let mut deltas = DeltaBuffer::collecting();
     let mut from = 0;
     for to in cuts.iter().copied().chain([body.len()]) {
         let to = to.clamp(from, body.len());
-        decoder.feed(&body[from..to]);
+        events.feed(&body[from..to]);
         from = to;
-        while let Some(event) = decoder.next().map_err(|error| Fault::Unreadable(error.to_string()))? {
-            if stream.take(event, Some(&mut pieces))? == Progress::Done {
-                return stream.finish();
+        while let Some(event) = events.next().map_err(ResponseError::invalid)? {
+            if decoder.push_event(event, &mut deltas)? == StreamProgress::Complete {
+                return decoder.finish();
             }
         }
     }
-    stream.finish()
+    decoder.finish()
 }
 
-fn reply() -> impl Strategy<Value = FakeReply> {
+fn arbitrary_reply() -> impl Strategy<Value = FakeReply> {
     let text = "[ -~äöü日🚢\n\t]{0,40}";
     let said = prop_oneof![
         text.prop_map(|text| (0, text, String::new())),
@@ -61,9 +69,9 @@ fn reply() -> impl Strategy<Value = FakeReply> {
         text.prop_map(|text| (2, text, String::new())),
     ];
     (prop::collection::vec(said, 1..5), 1..30_usize).prop_map(|(said, piece)| {
-        // One protocol has room for one text and one thought, and puts them first.
+        // Chat Completions has one text and one reasoning text, and puts them before the calls.
         let find = |kind| said.iter().find(move |said| said.0 == kind).map(|said| said.1.as_str());
-        let mut reply = FakeReply::nothing();
+        let mut reply = FakeReply::empty();
         if let Some(thought) = find(2) {
             reply = reply.and_reasoning("rs_1", thought);
         }
@@ -74,61 +82,61 @@ fn reply() -> impl Strategy<Value = FakeReply> {
             let arguments = serde_json::json!({ "value": value, "index": index }).to_string();
             reply = reply.and_call(&format!("c{index}"), name, &arguments);
         }
-        reply.in_pieces_of(piece)
+        reply.in_deltas_of(piece)
     })
 }
 
 proptest! {
     #[test]
-    fn streamed_and_plain_agree_however_it_is_cut(reply in reply(), mut cuts in prop::collection::vec(0..6000_usize, 0..40)) {
+    fn streamed_and_plain_agree_however_it_is_cut(reply in arbitrary_reply(), mut cuts in prop::collection::vec(0..6000_usize, 0..40)) {
         cuts.sort_unstable();
-        for path in PATHS {
-            let plain = read(path, &rendered(&reply, path, false), None).expect("it can be read");
-            let events = rendered(&reply, path, true);
-            let streamed = read(path, &events, Some(&cuts)).expect("it can be read");
-            prop_assert!(plain.is_some());
+        for path in PROTOCOL_PATHS {
+            let plain = decode(path, &render_body(&reply, path, BodyDelivery::Plain), None).expect("it can be read");
+            let events = render_body(&reply, path, BodyDelivery::Streamed);
+            let streamed = decode(path, &events, Some(&cuts)).expect("it can be read");
             prop_assert_eq!(&streamed, &plain, "{}", path);
         }
     }
 
     #[test]
-    fn half_of_a_stream_is_no_answer(reply in reply(), share in 0.0..1.0_f64) {
-        for path in PATHS {
-            let events = rendered(&reply, path, true);
-            let whole = read(path, &events, Some(&[])).expect("it can be read");
+    fn half_of_a_stream_is_no_answer(reply in arbitrary_reply(), share in 0.0..1.0_f64) {
+        for path in PROTOCOL_PATHS {
+            let events = render_body(&reply, path, BodyDelivery::Streamed);
+            let whole = decode(path, &events, Some(&[])).expect("it can be read");
             let end = (events.len() as f64 * share) as usize;
-            match read(path, &events[..end], Some(&[])) {
-                Ok(None) => {}
-                // What came after its end was of no account.
-                Ok(some) => prop_assert_eq!(some.map(|answer| answer.items), whole.map(|answer| answer.items)),
-                Err(fault) => prop_assert!(false, "{}: {:?}", path, fault),
+            match decode(path, &events[..end], Some(&[])) {
+                Err(ResponseError::Truncated) => {}
+                // The cut-off part came after the final event.
+                Ok(response) => prop_assert_eq!(response.items, whole.items),
+                Err(error) => prop_assert!(false, "{}: {:?}", path, error),
             }
         }
     }
 
     #[test]
     fn rubbish_makes_nothing_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        for path in PATHS {
-            let _ = read(path, &bytes, None);
-            let _ = read(path, &bytes, Some(&[17, 60]));
+        for path in PROTOCOL_PATHS {
+            let _ = decode(path, &bytes, None);
+            let _ = decode(path, &bytes, Some(&[17, 60]));
         }
     }
 
     #[test]
     fn what_is_changed_on_the_way_makes_nothing_panic(
-        reply in reply(),
+        reply in arbitrary_reply(),
         changes in prop::collection::vec((0..6000_usize, any::<u8>()), 1..6),
     ) {
-        for path in PATHS {
-            for is_streamed in [false, true] {
-                let mut bytes = rendered(&reply, path, is_streamed);
+        for path in PROTOCOL_PATHS {
+            for delivery in [BodyDelivery::Plain, BodyDelivery::Streamed] {
+                let mut bytes = render_body(&reply, path, delivery);
                 for (at, byte) in &changes {
                     let length = bytes.len().max(1);
                     if let Some(place) = bytes.get_mut(at % length) {
                         *place = *byte;
                     }
                 }
-                let _ = read(path, &bytes, is_streamed.then_some(&[]));
+                let is_streamed = delivery == BodyDelivery::Streamed;
+                let _ = decode(path, &bytes, is_streamed.then_some(&[]));
             }
         }
     }
@@ -136,14 +144,14 @@ proptest! {
     #[test]
     fn any_json_in_any_event_makes_nothing_panic(kind in "[a-z_.]{0,30}", delta in "[ -~]{0,20}", index in any::<u64>()) {
         let delta = serde_json::Value::from(delta);
-        for path in PATHS {
+        for path in PROTOCOL_PATHS {
             for event in [
                 serde_json::json!({ "type": kind, "delta": delta, "index": index, "output_index": index }),
                 serde_json::json!({ "type": "content_block_delta", "delta": { "text": delta }, "index": index }),
                 serde_json::json!({ "type": "response.function_call_arguments.delta", "delta": delta, "output_index": index }),
                 serde_json::json!({ "choices": [{ "delta": { "tool_calls": [{ "index": index, "function": { "arguments": delta } }] } }] }),
             ] {
-                let _ = read(path, format!("data: {event}\n\n").as_bytes(), Some(&[]));
+                let _ = decode(path, format!("data: {event}\n\n").as_bytes(), Some(&[]));
             }
         }
     }
@@ -152,7 +160,8 @@ proptest! {
 #[test]
 fn an_answer_is_shared_and_not_copied() {
     let reply = FakeReply::text("Hello.");
-    let answer = read(PATHS[0], &rendered(&reply, PATHS[0], true), Some(&[])).expect("it can be read");
-    let answer = answer.expect("it is whole");
+    let answer =
+        decode(PROTOCOL_PATHS[0], &render_body(&reply, PROTOCOL_PATHS[0], BodyDelivery::Streamed), Some(&[]))
+            .expect("it can be read");
     assert_eq!(answer.items.iter().map(Arc::strong_count).max(), Some(1));
 }

@@ -1,29 +1,33 @@
-//! Real models for Windlass: OpenAI Responses and Chat Completions, every server that speaks them, and Anthropic
-//! Messages.
+//! Model adapters for Windlass: the OpenAI Responses and Chat Completions APIs, servers compatible with them, and
+//! the Anthropic Messages API.
 //!
 //! ```no_run
 //! use windlass::prelude::*;
 //!
 //! # async fn show() -> Result<(), Box<dyn std::error::Error>> {
 //! let agent = Agent::new("host").model(windlass_models::model("openai:gpt-5.2")?);
-//! println!("{}", agent.run("Good morning.").await?.text());
+//! println!("{}", agent.run("Good morning.").await?.output_text()?);
 //! # Ok(()) }
 //! ```
 //!
-//! A model is named by a string ([`model`]) or built from its provider ([`OpenAi`], [`Anthropic`]).
+//! A model is selected by a string ([`model`]) or built from its provider ([`OpenAi`], [`Anthropic`]).
+//!
+//! The crate sends requests and decodes responses; it does not retry, except for embeddings. Every error carries
+//! advice about a retry, and the driver decides.
 
 mod anthropic;
+mod api_key;
 mod cassette;
+mod client;
 mod endpoint;
 mod error;
 mod exchange;
 mod fallback;
 mod http;
-mod limit;
 mod openai;
+mod rate_limit;
+mod registry;
 mod retry;
-mod secret;
-mod spec;
 pub mod sse;
 pub mod testing;
 mod wire;
@@ -32,46 +36,35 @@ mod wire;
 mod fuzz_tests;
 
 pub use anthropic::{Anthropic, ComputerVersion, MessagesModel, PromptCache};
+pub use api_key::ApiKey;
 pub use cassette::{Cassette, CassetteError};
-pub use endpoint::Timeouts;
+pub use endpoint::ProviderTimeouts;
 pub use error::SetupError;
-pub use fallback::Fallback;
-pub use limit::RateLimit;
-pub use openai::{ChatModel, EmbeddingsModel, OpenAi, ResponsesModel, ServerState};
-pub use secret::ApiKey;
-pub use spec::{Providers, default_model, model};
+pub use fallback::FallbackModel;
+pub use openai::{ChatModel, ConversationState, EmbeddingsModel, OpenAi, ResponsesModel};
+pub use rate_limit::RateLimit;
+pub use registry::{ProviderRegistry, default_model, model};
 
-use windlass::model::{Deltas, ModelError};
+use windlass::model::DeltaSink;
 
-/// When answers are streamed. The items are the same either way.
+/// The condition under which responses are streamed. The resulting items do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Streaming {
-    /// Where somebody watches.
+pub enum StreamingMode {
+    /// Streams only if the run's deltas are consumed.
     #[default]
     WhenWatched,
-    /// Always: for servers behind a proxy that cuts connections on which nothing comes for long.
+    /// Streams always; for servers behind a proxy that closes idle connections.
     Always,
-    /// Never.
+    /// Never streams.
     Never,
 }
 
-impl Streaming {
-    pub(crate) fn is_on(self, deltas: &Deltas) -> bool {
+impl StreamingMode {
+    pub(crate) fn is_enabled(self, deltas: &DeltaSink) -> bool {
         match self {
-            Self::WhenWatched => deltas.wanted(),
+            Self::WhenWatched => deltas.is_watched(),
             Self::Always => true,
             Self::Never => false,
         }
     }
 }
-
-/// A request's body, written.
-pub(crate) fn written(body: &impl serde::Serialize) -> Result<Vec<u8>, ModelError> {
-    serde_json::to_vec(body)
-        .map_err(|error| ModelError::new("the request cannot be written as JSON").caused_by(error))
-}
-
-/// The samples of the guide compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/models.md")]
-pub struct Guide;

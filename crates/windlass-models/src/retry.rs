@@ -1,54 +1,61 @@
-//! Whether a request may be sent again, and when: by what the provider says.
+//! Retry advice for a failed request, from the kind of failure, the provider's headers and the replay safety.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::header::{HeaderMap, RETRY_AFTER};
 use windlass::model::{ModelErrorKind, RetryAdvice};
 
-use crate::http::Replay;
+use crate::http::ReplaySafety;
 
-/// How far a request came before it failed.
+/// The stage that a request reached before it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// The provider refused it with a status.
+pub(crate) enum FailureStage {
+    /// The provider rejected the request with an error status.
     Refused,
-    /// It was sent, and may have been worked on.
+    /// The request was sent; the provider may have processed it.
     Sent,
 }
 
-/// Whether asking again may help, and is safe.
-pub(crate) fn advice(kind: ModelErrorKind, headers: &HeaderMap, stage: Stage, replay: Replay) -> RetryAdvice {
-    let again = || wait(headers).map_or(RetryAdvice::Safe, RetryAdvice::After);
-    let told = headers.get("x-should-retry").and_then(|value| value.to_str().ok());
-    match (told, kind) {
+/// Returns whether a retry may help and is safe, and after which delay.
+pub(crate) fn retry_advice(
+    kind: ModelErrorKind,
+    headers: &HeaderMap,
+    stage: FailureStage,
+    replay: ReplaySafety,
+) -> RetryAdvice {
+    let again = || retry_after(headers).map_or(RetryAdvice::Safe, RetryAdvice::After);
+    let should_retry = headers.get("x-should-retry").and_then(|value| value.to_str().ok());
+    match (should_retry, kind) {
         (Some("false"), _) => RetryAdvice::Never,
         (Some("true"), _) => again(),
         (_, ModelErrorKind::Unreachable) => RetryAdvice::Safe,
-        // Refused for want of room, before any of it was looked at.
-        (_, ModelErrorKind::RateLimited | ModelErrorKind::Overloaded) if stage == Stage::Refused => again(),
+        // Rejected for lack of capacity, before the request was processed.
+        (_, ModelErrorKind::RateLimited | ModelErrorKind::Overloaded) if stage == FailureStage::Refused => {
+            again()
+        }
         (
             _,
             ModelErrorKind::RateLimited
             | ModelErrorKind::Overloaded
-            | ModelErrorKind::Server
+            | ModelErrorKind::ServerError
             | ModelErrorKind::TimedOut
-            | ModelErrorKind::CutShort
-            | ModelErrorKind::Unreadable,
-        ) if replay == Replay::Safe => again(),
+            | ModelErrorKind::ConnectionLost
+            | ModelErrorKind::InvalidResponse,
+        ) if replay == ReplaySafety::Safe => again(),
         _ => RetryAdvice::Never,
     }
 }
 
-/// The wait that the provider names: in milliseconds, in seconds, or as a date.
-pub(crate) fn wait(headers: &HeaderMap) -> Option<Duration> {
+/// Returns the delay that the provider asks for in `retry-after-ms` or `retry-after` (seconds or an HTTP date).
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| -> Option<f64> { headers.get(name)?.to_str().ok()?.trim().parse().ok() };
     let seconds = match (number("retry-after-ms"), number("retry-after")) {
         (Some(milliseconds), _) => milliseconds / 1000.0,
         (None, Some(seconds)) => seconds,
         (None, None) => {
-            let until = http_date(headers.get(RETRY_AFTER)?.to_str().ok()?)?;
-            // By the provider's own clock, where it tells the time.
-            let now = headers.get("date").and_then(|date| http_date(date.to_str().ok()?));
+            let until = parse_http_date(headers.get(RETRY_AFTER)?.to_str().ok()?)?;
+            // The provider's own clock is used if it sends one.
+            let now = headers.get("date").and_then(|date| parse_http_date(date.to_str().ok()?));
             let now = now.or_else(|| Some(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs()))?;
             return Some(Duration::from_secs(until.saturating_sub(now)));
         }
@@ -56,8 +63,8 @@ pub(crate) fn wait(headers: &HeaderMap) -> Option<Duration> {
     Duration::try_from_secs_f64(if seconds < 0.0 { 0.0 } else { seconds }).ok()
 }
 
-/// Seconds since 1970 of a date such as `Wed, 21 Oct 2015 07:28:00 GMT`.
-fn http_date(text: &str) -> Option<u64> {
+/// Parses a date such as `Wed, 21 Oct 2015 07:28:00 GMT` into seconds since 1970.
+fn parse_http_date(text: &str) -> Option<u64> {
     let mut words = text.split_once(", ")?.1.split([' ', ':']);
     let mut number = || words.next()?.parse::<i64>().ok();
     let day = number()?;
@@ -68,14 +75,14 @@ fn http_date(text: &str) -> Option<u64> {
         + 1;
     let mut number = || words.next()?.parse::<i64>().ok();
     let (year, hour, minute, second) = (number()?, number()?, number()?, number()?);
-    // Years begin in March here, so that the leap day is the last of its year.
+    // Years start in March here, so that the leap day is the last day of its year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
     u64::try_from(((days * 24 + hour) * 60 + minute) * 60 + second).ok()
 }
 
-/// A span as OpenAI writes it in its headers: `20ms`, `1s`, `6m0s`, `1h2m3.5s`.
-pub(crate) fn span(text: &str) -> Option<Duration> {
+/// Parses a duration in the format of OpenAI's headers: `20ms`, `1s`, `6m0s`, `1h2m3.5s`.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let mut seconds = 0.0;
     let mut rest = text.trim();
     while !rest.is_empty() {

@@ -3,10 +3,10 @@ use std::time::Duration;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use windlass::model::{ModelErrorKind, RetryAdvice};
 
-use super::{Stage, advice, http_date, span, wait};
-use crate::http::Replay;
+use super::{FailureStage, parse_duration, parse_http_date, retry_advice, retry_after};
+use crate::http::ReplaySafety;
 
-fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+fn header_map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
     let pair = |(name, value): &(&'static str, &'static str)| {
         (HeaderName::from_static(name), HeaderValue::from_static(value))
     };
@@ -15,54 +15,65 @@ fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
 
 #[test]
 fn waits_are_read_in_every_form() {
-    assert_eq!(wait(&headers(&[("retry-after", "2")])), Some(Duration::from_secs(2)));
-    assert_eq!(wait(&headers(&[("retry-after", "0.5")])), Some(Duration::from_millis(500)));
+    assert_eq!(retry_after(&header_map(&[("retry-after", "2")])), Some(Duration::from_secs(2)));
+    assert_eq!(retry_after(&header_map(&[("retry-after", "0.5")])), Some(Duration::from_millis(500)));
     assert_eq!(
-        wait(&headers(&[("retry-after", "9"), ("retry-after-ms", "250")])),
+        retry_after(&header_map(&[("retry-after", "9"), ("retry-after-ms", "250")])),
         Some(Duration::from_millis(250))
     );
     let dates = [("retry-after", "Wed, 21 Oct 2015 07:28:09 GMT"), ("date", "Wed, 21 Oct 2015 07:28:00 GMT")];
-    assert_eq!(wait(&headers(&dates)), Some(Duration::from_secs(9)));
-    assert_eq!(wait(&headers(&[("retry-after", "-3")])), Some(Duration::ZERO));
+    assert_eq!(retry_after(&header_map(&dates)), Some(Duration::from_secs(9)));
+    assert_eq!(retry_after(&header_map(&[("retry-after", "-3")])), Some(Duration::ZERO));
     for nonsense in ["soon", "inf", "NaN", "1e999", ""] {
-        assert_eq!(wait(&headers(&[("retry-after", nonsense)])), None, "{nonsense}");
+        assert_eq!(retry_after(&header_map(&[("retry-after", nonsense)])), None, "{nonsense}");
     }
-    assert_eq!(wait(&headers(&[])), None);
+    assert_eq!(retry_after(&header_map(&[])), None);
 }
 
 #[test]
 fn dates_and_spans_are_read() {
-    assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
-    assert_eq!(http_date("Wed, 21 Oct 2015 07:28:00 GMT"), Some(1_445_412_480));
-    assert_eq!(http_date("Thu, 29 Feb 2024 23:59:59 GMT"), Some(1_709_251_199));
-    assert_eq!(http_date("tomorrow, at noon"), None);
-    assert_eq!(span("6m0s"), Some(Duration::from_secs(360)));
-    assert_eq!(span("20ms"), Some(Duration::from_millis(20)));
-    assert_eq!(span("1h2m3s"), Some(Duration::from_secs(3723)));
-    assert_eq!(span("3 weeks"), None);
+    assert_eq!(parse_http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+    assert_eq!(parse_http_date("Wed, 21 Oct 2015 07:28:00 GMT"), Some(1_445_412_480));
+    assert_eq!(parse_http_date("Thu, 29 Feb 2024 23:59:59 GMT"), Some(1_709_251_199));
+    assert_eq!(parse_http_date("tomorrow, at noon"), None);
+    assert_eq!(parse_duration("6m0s"), Some(Duration::from_secs(360)));
+    assert_eq!(parse_duration("20ms"), Some(Duration::from_millis(20)));
+    assert_eq!(parse_duration("1h2m3s"), Some(Duration::from_secs(3723)));
+    assert_eq!(parse_duration("3 weeks"), None);
 }
 
 #[test]
 fn what_may_have_moved_a_conversation_on_is_not_sent_again() {
-    use ModelErrorKind::{CutShort, InvalidRequest, Overloaded, RateLimited, Server, TimedOut, Unreachable};
-    let none = headers(&[]);
-    for kind in [Server, TimedOut, CutShort] {
-        assert_eq!(advice(kind, &none, Stage::Sent, Replay::Safe), RetryAdvice::Safe);
-        assert_eq!(advice(kind, &none, Stage::Sent, Replay::Unsafe), RetryAdvice::Never);
+    use ModelErrorKind::{
+        ConnectionLost, InvalidRequest, Overloaded, RateLimited, ServerError, TimedOut, Unreachable,
+    };
+    let none = header_map(&[]);
+    for kind in [ServerError, TimedOut, ConnectionLost] {
+        assert_eq!(retry_advice(kind, &none, FailureStage::Sent, ReplaySafety::Safe), RetryAdvice::Safe);
+        assert_eq!(retry_advice(kind, &none, FailureStage::Sent, ReplaySafety::Unsafe), RetryAdvice::Never);
     }
     for kind in [RateLimited, Overloaded] {
-        assert_eq!(advice(kind, &none, Stage::Refused, Replay::Unsafe), RetryAdvice::Safe);
-        assert_eq!(advice(kind, &none, Stage::Sent, Replay::Unsafe), RetryAdvice::Never);
+        assert_eq!(retry_advice(kind, &none, FailureStage::Refused, ReplaySafety::Unsafe), RetryAdvice::Safe);
+        assert_eq!(retry_advice(kind, &none, FailureStage::Sent, ReplaySafety::Unsafe), RetryAdvice::Never);
     }
-    assert_eq!(advice(Unreachable, &none, Stage::Sent, Replay::Unsafe), RetryAdvice::Safe);
-    assert_eq!(advice(InvalidRequest, &none, Stage::Refused, Replay::Safe), RetryAdvice::Never);
+    assert_eq!(retry_advice(Unreachable, &none, FailureStage::Sent, ReplaySafety::Unsafe), RetryAdvice::Safe);
+    assert_eq!(
+        retry_advice(InvalidRequest, &none, FailureStage::Refused, ReplaySafety::Safe),
+        RetryAdvice::Never
+    );
 }
 
 #[test]
 fn the_provider_has_the_last_word() {
-    let no = headers(&[("x-should-retry", "false")]);
-    assert_eq!(advice(ModelErrorKind::RateLimited, &no, Stage::Refused, Replay::Safe), RetryAdvice::Never);
-    let yes = headers(&[("x-should-retry", "true"), ("retry-after", "1")]);
+    let no = header_map(&[("x-should-retry", "false")]);
+    assert_eq!(
+        retry_advice(ModelErrorKind::RateLimited, &no, FailureStage::Refused, ReplaySafety::Safe),
+        RetryAdvice::Never
+    );
+    let yes = header_map(&[("x-should-retry", "true"), ("retry-after", "1")]);
     let after = RetryAdvice::After(Duration::from_secs(1));
-    assert_eq!(advice(ModelErrorKind::Server, &yes, Stage::Refused, Replay::Unsafe), after);
+    assert_eq!(
+        retry_advice(ModelErrorKind::ServerError, &yes, FailureStage::Refused, ReplaySafety::Unsafe),
+        after
+    );
 }

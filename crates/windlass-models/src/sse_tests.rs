@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{SseDecoder, SseError};
 
-/// Events as name and data, fed in pieces that end at these places.
+/// Decodes bytes that are fed in chunks that end at `cuts`; returns the name and data of each event.
 fn decode(bytes: &[u8], cuts: &[usize]) -> Result<Vec<(Option<String>, String)>, SseError> {
     let mut decoder = SseDecoder::new(1 << 20);
     let mut events = Vec::new();
@@ -18,7 +18,7 @@ fn decode(bytes: &[u8], cuts: &[usize]) -> Result<Vec<(Option<String>, String)>,
     Ok(events)
 }
 
-fn data(events: &[(Option<String>, String)]) -> Vec<&str> {
+fn event_data(events: &[(Option<String>, String)]) -> Vec<&str> {
     events.iter().map(|event| event.1.as_str()).collect()
 }
 
@@ -42,7 +42,7 @@ fn the_rules_of_the_format() {
     ];
     for (text, wanted) in cases {
         let events = decode(text.as_bytes(), &[]).expect("it can be read");
-        assert_eq!(data(&events), wanted, "{text:?}");
+        assert_eq!(event_data(&events), wanted, "{text:?}");
     }
     let events = decode(b"event: x\n\ndata: a\n\nevent: y\ndata: b\n\n", &[]).expect("it can be read");
     assert_eq!(events, [(None, "a".to_owned()), (Some("y".to_owned()), "b".to_owned())]);
@@ -53,7 +53,7 @@ fn every_place_is_as_good_to_cut_as_any() {
     let text = "\u{feff}event: größe\r\ndata: 日本\r\ndata: 🚢\r\n\r\n: x\n\ndata: b\n\ndata: c\r\r";
     let bytes = text.as_bytes();
     let whole = decode(bytes, &[]).expect("it can be read");
-    assert_eq!(data(&whole), ["日本\n🚢", "b", "c"]);
+    assert_eq!(event_data(&whole), ["日本\n🚢", "b", "c"]);
     for first in 0..=bytes.len() {
         for second in first..=bytes.len() {
             assert_eq!(decode(bytes, &[first, second]).as_ref(), Ok(&whole), "cut at {first} and {second}");
@@ -95,7 +95,7 @@ fn an_event_without_its_empty_line_is_there_at_the_end() {
     assert_eq!(decoder.finish(), Ok(None));
 }
 
-fn line() -> impl Strategy<Value = String> {
+fn arbitrary_line() -> impl Strategy<Value = String> {
     prop_oneof![
         "data: [a-zA-Zäöü日🚢\"{}:, ]{0,20}",
         "event: [a-z.]{0,8}",
@@ -108,7 +108,7 @@ fn line() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn cuts_change_nothing(
-        lines in prop::collection::vec((line(), prop_oneof![Just("\n"), Just("\r\n"), Just("\r")]), 0..20),
+        lines in prop::collection::vec((arbitrary_line(), prop_oneof![Just("\n"), Just("\r\n"), Just("\r")]), 0..20),
         mut cuts in prop::collection::vec(0..400_usize, 0..30),
     ) {
         let text: String = lines.into_iter().flat_map(|(line, end)| [line, end.to_owned()]).collect();

@@ -1,4 +1,5 @@
-//! What the protocols have in common: names of tools, pictures and files, fields of requests, texts that borrow.
+//! Encoding and decoding that all protocols share: tool names, media, opaque items, request fields, and borrowed
+//! JSON strings. The protocols differ only in the form of their messages.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,191 +9,358 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
-use windlass::core::{Content, Item, Media, Role};
-use windlass::model::{ModelRequest, OfferedTool};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use windlass::core::id::CallId;
+use windlass::core::item::{CallKind, ContentPart, Item, MediaSource, OpaqueItem, Role, ToolCall};
+use windlass::model::{ModelError, ModelRequest, ModelSettings, ToolDefinition};
 
-/// The longest name that providers take.
-const LONGEST_NAME: usize = 64;
+use crate::error::ResponseError;
 
-/// A tool's name as providers take it: letters, digits, `_` and `-`, with its namespace in front.
-pub(crate) fn wire_name<'a>(namespace: Option<&str>, name: &'a str) -> Cow<'a, str> {
+/// Maximum length of a tool name that providers accept.
+const MAX_NAME_LEN: usize = 64;
+
+/// Serialises a request body as JSON.
+pub(crate) fn encode_body(body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
+    serde_json::to_vec(body)
+        .map_err(|error| ModelError::new("the request cannot be written as JSON").with_source(error))
+}
+
+/// Iterates over the tools that the model may call: the agent's tools, then its handoffs.
+pub(crate) fn offered_tools<'a>(request: &ModelRequest<'a>) -> impl Iterator<Item = &'a ToolDefinition> {
+    request.tools.iter().chain(request.handoffs)
+}
+
+/// Returns the offered tool with this name, without regard to its namespace.
+pub(crate) fn find_offered_tool<'a>(request: &ModelRequest<'a>, name: &str) -> Option<&'a ToolDefinition> {
+    offered_tools(request).find(|tool| *tool.name == *name)
+}
+
+/// Returns the wire name of the tool that a [`ToolChoice::Tool`](windlass::model::ToolChoice::Tool) names.
+pub(crate) fn chosen_tool_name<'a>(request: &ModelRequest<'_>, name: &'a str) -> Cow<'a, str> {
+    to_wire_name(find_offered_tool(request, name).and_then(|tool| tool.namespace.as_deref()), name)
+}
+
+/// Returns a tool's name in the form that providers accept: letters, digits, `_` and `-`, prefixed with its
+/// namespace.
+pub(crate) fn to_wire_name<'a>(namespace: Option<&str>, name: &'a str) -> Cow<'a, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if namespace.is_none() && name.len() <= LONGEST_NAME && name.chars().all(is_plain) {
+    if namespace.is_none() && name.len() <= MAX_NAME_LEN && name.chars().all(is_plain) {
         return name.into();
     }
     let whole = namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}__{name}"));
     let mut plain: String = whole.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-    if plain.len() > LONGEST_NAME {
-        // Two long names must not become one.
+    if plain.len() > MAX_NAME_LEN {
+        // The hash keeps two truncated names distinct.
         let hash = whole
             .bytes()
             .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        plain.truncate(LONGEST_NAME - 9);
+        plain.truncate(MAX_NAME_LEN - 9);
         plain.push_str(&format!("_{hash:08x}"));
     }
     plain.into()
 }
 
-/// The namespace and the name of the tool that a provider calls `wire`.
-pub(crate) fn own_name(request: &ModelRequest<'_>, wire: String) -> (Option<String>, String) {
-    let is_bare = |tool: &&OfferedTool| tool.namespace.is_none() && *tool.name == *wire;
-    let offered = || request.tools.iter().chain(request.handoffs);
-    if offered().any(|tool| is_bare(&tool)) {
+/// Returns the namespace and the name of the offered tool whose wire name is `wire`.
+pub(crate) fn resolve_tool_name(request: &ModelRequest<'_>, wire: String) -> (Option<String>, String) {
+    let is_bare = |tool: &ToolDefinition| tool.namespace.is_none() && *tool.name == *wire;
+    if offered_tools(request).any(is_bare) {
         return (None, wire);
     }
-    let found = offered().find(|tool| wire_name(tool.namespace.as_deref(), &tool.name) == wire);
+    let found =
+        offered_tools(request).find(|tool| to_wire_name(tool.namespace.as_deref(), &tool.name) == wire);
     match found {
         Some(tool) => (tool.namespace.as_deref().map(str::to_owned), tool.name.to_string()),
         None => (None, wire),
     }
 }
 
-/// The name of an output's shape as providers take it.
-pub(crate) fn shape_name(name: &str) -> Cow<'_, str> {
-    if name.is_empty() { "output".into() } else { wire_name(None, name) }
+/// Creates a function call from the namespace and name of its tool. Some servers send an empty string for a call
+/// without arguments; it becomes an empty object.
+pub(crate) fn function_call(
+    id: impl Into<CallId>,
+    (namespace, name): (Option<String>, String),
+    arguments: String,
+) -> ToolCall {
+    let arguments = non_empty_arguments(arguments);
+    ToolCall { id: id.into(), name, namespace, arguments, item_id: None, kind: CallKind::Function }
 }
 
-/// The address of a picture or a file; its bytes are put into a `data:` address.
-pub(crate) fn address(media: &Media, usual: &str) -> Option<String> {
-    match (&media.url, &media.data) {
-        (Some(url), _) => Some(url.clone()),
-        (None, Some(data)) => {
-            Some(format!("data:{};base64,{data}", media.media_type.as_deref().unwrap_or(usual)))
+/// Returns the arguments, or an empty object if there are none.
+pub(crate) fn non_empty_arguments(arguments: String) -> String {
+    if arguments.is_empty() { "{}".to_owned() } else { arguments }
+}
+
+/// Returns the name of an output schema in the form that providers accept.
+pub(crate) fn output_schema_name(name: &str) -> Cow<'_, str> {
+    if name.is_empty() { "output".into() } else { to_wire_name(None, name) }
+}
+
+/// The place of an image's or a file's bytes, apart from the provider's own files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MediaLocation<'a> {
+    Url(&'a str),
+    /// Bytes in base64, from the media's data or from a `data:` URL.
+    Inline {
+        media_type: &'a str,
+        data: &'a str,
+    },
+}
+
+impl<'a> MediaLocation<'a> {
+    /// Returns the location of an image; the default type is PNG.
+    pub(crate) fn of_image(media: &'a MediaSource) -> Option<Self> {
+        Self::with_default_type(media, "image/png")
+    }
+
+    /// Returns the location of a file; the default type is PDF.
+    pub(crate) fn of_file(media: &'a MediaSource) -> Option<Self> {
+        Self::with_default_type(media, "application/pdf")
+    }
+
+    fn with_default_type(media: &'a MediaSource, default_type: &'a str) -> Option<Self> {
+        match (&media.url, &media.data) {
+            (Some(url), _) => {
+                let inline = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+                Some(inline.map_or(Self::Url(url), |(media_type, data)| Self::Inline { media_type, data }))
+            }
+            (None, Some(data)) => {
+                let media_type = media.media_type.as_deref().unwrap_or(default_type);
+                Some(Self::Inline { media_type, data })
+            }
+            (None, None) => None,
         }
-        (None, None) => None,
+    }
+
+    /// Returns the URL; inline bytes become a `data:` URL.
+    pub(crate) fn into_url(self) -> String {
+        match self {
+            Self::Url(url) => url.to_owned(),
+            Self::Inline { media_type, data } => format!("data:{media_type};base64,{data}"),
+        }
     }
 }
 
-/// The part of a conversation that a provider that holds the rest has not seen: what comes after its last answer.
-pub(crate) fn unseen(input: &[Arc<Item>]) -> &[Arc<Item>] {
-    let is_said = |item: &Arc<Item>| match &**item {
+/// The API that produced an opaque item. Each API rejects the items of the others, so an encoder sends only its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ItemOrigin {
+    /// The Responses API, whose kinds are recorded as received and contain no dot.
+    Responses,
+    /// The Messages API, whose kinds are recorded with a prefix.
+    Messages,
+}
+
+/// The prefix of the kinds of the Messages API.
+const MESSAGES_KIND_PREFIX: &str = "anthropic.";
+
+impl ItemOrigin {
+    /// Creates an opaque item of a kind that this API defines.
+    pub(crate) fn opaque_item(self, kind: &str, raw: Value) -> OpaqueItem {
+        let kind = match self {
+            Self::Responses => kind.to_owned(),
+            Self::Messages => format!("{MESSAGES_KIND_PREFIX}{kind}"),
+        };
+        OpaqueItem { kind, raw }
+    }
+
+    /// Returns the item as received if it comes from this API.
+    pub(crate) fn raw_if_own(self, item: &OpaqueItem) -> Option<&Value> {
+        let is_own = match self {
+            Self::Responses => !item.kind.contains('.'),
+            Self::Messages => item.kind.starts_with(MESSAGES_KIND_PREFIX),
+        };
+        is_own.then_some(&item.raw)
+    }
+}
+
+/// Returns the items after the model's last response: the part that a provider with server-side state lacks.
+pub(crate) fn since_last_response(input: &[Arc<Item>]) -> &[Arc<Item>] {
+    let is_from_model = |item: &Arc<Item>| match &**item {
         Item::Message(message) => message.role == Role::Assistant,
-        Item::Call(_) | Item::Reasoning(_) | Item::Hosted(_) | Item::Unknown(_) => true,
+        Item::Call(_) | Item::Reasoning(_) | Item::HostedTool(_) | Item::Unknown(_) => true,
         _ => false,
     };
-    let from = input.iter().rposition(is_said).map_or(0, |at| at + 1);
+    let from = input.iter().rposition(is_from_model).map_or(0, |at| at + 1);
     &input[from..]
 }
 
-/// What goes with a text but is no text, such as citations, under this kind.
-pub(crate) const ANNOTATIONS: &str = "annotations";
+/// The kind of an opaque content part that holds annotations, such as citations, of the text before it.
+const ANNOTATIONS_KIND: &str = "annotations";
 
-/// Parts of a message with the annotations that follow each.
-pub(crate) fn with_annotations(parts: &[Content]) -> impl Iterator<Item = (&Content, Option<&Value>)> {
-    let own = |part: &Content| matches!(part, Content::Unknown(carried) if carried.kind == ANNOTATIONS);
-    parts.iter().enumerate().filter(move |(_, part)| !own(part)).map(|(index, part)| {
-        let next = match parts.get(index + 1) {
-            Some(Content::Unknown(carried)) if carried.kind == ANNOTATIONS => Some(&carried.raw),
-            _ => None,
-        };
-        (part, next)
+/// Returns annotations as an opaque content part, or `None` if there are none.
+pub(crate) fn annotations_part(annotations: Vec<Value>) -> Option<ContentPart> {
+    (!annotations.is_empty()).then(|| {
+        ContentPart::Unknown(OpaqueItem { kind: ANNOTATIONS_KIND.to_owned(), raw: annotations.into() })
     })
 }
 
-/// The fields of a request. What the settings have as extra fields wins over what stands here.
-pub(crate) struct Fields<'a, M> {
-    map: M,
-    extra: &'a Map<String, Value>,
+/// Iterates over the parts of a message, each with the annotations that follow it.
+pub(crate) fn with_annotations(
+    parts: &[ContentPart],
+) -> impl Iterator<Item = (&ContentPart, Option<&Value>)> {
+    let is_own = |(_, part): &(usize, &ContentPart)| annotations(part).is_none();
+    let own = parts.iter().enumerate().filter(is_own);
+    own.map(|(index, part)| (part, parts.get(index + 1).and_then(annotations)))
 }
 
-impl<'a, M: SerializeMap> Fields<'a, M> {
-    pub(crate) fn new<S: Serializer<SerializeMap = M, Error = M::Error, Ok = M::Ok>>(
+fn annotations(part: &ContentPart) -> Option<&Value> {
+    match part {
+        ContentPart::Unknown(item) if item.kind == ANNOTATIONS_KIND => Some(&item.raw),
+        _ => None,
+    }
+}
+
+/// The parts of a request body that do not depend on the protocol.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestBase<'a> {
+    pub(crate) request: ModelRequest<'a>,
+    /// The name of the model.
+    pub(crate) model: &'a str,
+    pub(crate) is_streamed: bool,
+}
+
+/// A writer for the fields of a request body. Extra fields from the model settings override fields of the same
+/// name.
+pub(crate) struct RequestFields<'a, M> {
+    map: M,
+    settings: &'a ModelSettings,
+}
+
+impl<'a, M: SerializeMap> RequestFields<'a, M> {
+    /// Starts a body with the name of the model.
+    pub(crate) fn start<S: Serializer<SerializeMap = M, Error = M::Error, Ok = M::Ok>>(
         serializer: S,
-        extra: &'a Map<String, Value>,
+        base: &RequestBase<'a>,
     ) -> Result<Self, M::Error> {
-        Ok(Self { map: serializer.serialize_map(None)?, extra })
+        let mut fields = Self { map: serializer.serialize_map(None)?, settings: base.request.settings };
+        fields.put("model", base.model)?;
+        Ok(fields)
     }
 
     pub(crate) fn put<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), M::Error> {
-        if self.extra.contains_key(key) { Ok(()) } else { self.map.serialize_entry(key, value) }
+        if self.settings.extra.contains_key(key) { Ok(()) } else { self.map.serialize_entry(key, value) }
     }
 
-    pub(crate) fn put_some<T: Serialize>(&mut self, key: &str, value: Option<T>) -> Result<(), M::Error> {
+    pub(crate) fn put_if_some<T: Serialize>(&mut self, key: &str, value: Option<T>) -> Result<(), M::Error> {
         value.map_or(Ok(()), |value| self.put(key, &value))
     }
 
-    pub(crate) fn end(mut self) -> Result<M::Ok, M::Error> {
-        for (key, value) in self.extra {
+    /// Writes the tools and the tool choice, unless there are no tools.
+    pub(crate) fn put_tools(&mut self, tools: &[Value], choice: Option<Value>) -> Result<(), M::Error> {
+        if tools.is_empty() {
+            return Ok(());
+        }
+        self.put("tools", tools)?;
+        self.put_if_some("tool_choice", choice)
+    }
+
+    /// Writes the sampling settings.
+    pub(crate) fn put_sampling(&mut self) -> Result<(), M::Error> {
+        self.put_if_some("temperature", self.settings.temperature)?;
+        self.put_if_some("top_p", self.settings.top_p)
+    }
+
+    pub(crate) fn finish(mut self) -> Result<M::Ok, M::Error> {
+        for (key, value) in &self.settings.extra {
             self.map.serialize_entry(key, value)?;
         }
         self.map.end()
     }
 }
 
-/// A text that borrows from what it was read from, unless it had escapes. `null` and other values are no text.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Text<'a>(pub(crate) Option<Cow<'a, str>>);
+/// Parses a part of a response that was left raw.
+pub(crate) fn parse_raw<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ResponseError> {
+    serde_json::from_str(raw.get()).map_err(ResponseError::invalid)
+}
 
-impl Text<'_> {
+/// An optional JSON string that borrows from the input unless it contains escapes. `null` is `None`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct BorrowedText<'a>(pub(crate) Option<Cow<'a, str>>);
+
+impl<'a> BorrowedText<'a> {
     pub(crate) fn as_str(&self) -> &str {
         self.0.as_deref().unwrap_or_default()
     }
+
+    /// Returns the text, empty if it is absent.
+    pub(crate) fn into_cow(self) -> Cow<'a, str> {
+        self.0.unwrap_or_default()
+    }
+
+    /// Returns the text as a string, empty if it is absent.
+    pub(crate) fn into_string(self) -> String {
+        self.into_cow().into_owned()
+    }
+
+    /// Returns the text as a string if it is present.
+    pub(crate) fn into_option(self) -> Option<String> {
+        self.0.map(Cow::into_owned)
+    }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BorrowedText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = Text<'de>;
+            type Value = BorrowedText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text or null")
             }
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Some(Cow::Borrowed(text))))
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<BorrowedText<'de>, E> {
+                Ok(BorrowedText(Some(Cow::Borrowed(text))))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Some(Cow::Owned(text.to_owned()))))
+            fn visit_str<E>(self, text: &str) -> Result<BorrowedText<'de>, E> {
+                Ok(BorrowedText(Some(Cow::Owned(text.to_owned()))))
             }
 
-            fn visit_unit<E>(self) -> Result<Text<'de>, E> {
-                Ok(Text(None))
+            fn visit_unit<E>(self) -> Result<BorrowedText<'de>, E> {
+                Ok(BorrowedText(None))
             }
         }
         deserializer.deserialize_any(Read)
     }
 }
 
-/// A text, or something else in its place.
+/// A JSON string, or another JSON value in its place.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) enum Loose<'a> {
+pub(crate) enum TextOrValue<'a> {
     #[default]
-    None,
+    Absent,
     Text(Cow<'a, str>),
     Value(Value),
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for TextOrValue<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = Loose<'de>;
+            type Value = TextOrValue<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text, a list, an object or null")
             }
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Loose<'de>, E> {
-                Ok(Loose::Text(Cow::Borrowed(text)))
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<TextOrValue<'de>, E> {
+                Ok(TextOrValue::Text(Cow::Borrowed(text)))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Loose<'de>, E> {
-                Ok(Loose::Text(Cow::Owned(text.to_owned())))
+            fn visit_str<E>(self, text: &str) -> Result<TextOrValue<'de>, E> {
+                Ok(TextOrValue::Text(Cow::Owned(text.to_owned())))
             }
 
-            fn visit_unit<E>(self) -> Result<Loose<'de>, E> {
-                Ok(Loose::None)
+            fn visit_unit<E>(self) -> Result<TextOrValue<'de>, E> {
+                Ok(TextOrValue::Absent)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Loose<'de>, A::Error> {
-                Value::deserialize(SeqAccessDeserializer::new(list)).map(Loose::Value)
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<TextOrValue<'de>, A::Error> {
+                Value::deserialize(SeqAccessDeserializer::new(list)).map(TextOrValue::Value)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Loose<'de>, A::Error> {
-                Value::deserialize(MapAccessDeserializer::new(map)).map(Loose::Value)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TextOrValue<'de>, A::Error> {
+                Value::deserialize(MapAccessDeserializer::new(map)).map(TextOrValue::Value)
             }
         }
         deserializer.deserialize_any(Read)

@@ -1,33 +1,37 @@
-//! Fallback, limits and cassettes, in runs.
+//! Fallback, rate limits and cassettes in whole runs.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
-use windlass::Agent;
-use windlass::core::Entry;
+use windlass::agent::Agent;
+use windlass::core::journal::JournalEntry;
 use windlass::model::ModelErrorKind;
-use windlass::run::ModelRetry;
+use windlass::run::ModelRetryPolicy;
 use windlass_models::testing::{FAKE_KEY, FakeProvider, FakeReply};
-use windlass_models::{Cassette, Fallback, RateLimit};
+use windlass_models::{Cassette, FallbackModel, RateLimit};
 
-const ONCE: ModelRetry =
-    ModelRetry { attempts: 1, base: std::time::Duration::ZERO, longest: std::time::Duration::ZERO };
+const SINGLE_ATTEMPT: ModelRetryPolicy = ModelRetryPolicy {
+    max_attempts: 1,
+    base_delay: std::time::Duration::ZERO,
+    max_delay: std::time::Duration::ZERO,
+};
 
-async fn provider(replies: impl IntoIterator<Item = FakeReply>) -> FakeProvider {
+async fn start_provider(replies: impl IntoIterator<Item = FakeReply>) -> FakeProvider {
     FakeProvider::start(replies).await.expect("a provider")
 }
 
 #[tokio::test]
 async fn another_model_stands_in_where_that_was_declared() {
     let (first, second) =
-        (provider([FakeReply::status(503)]).await, provider([FakeReply::text("Here.")]).await);
-    let model = Fallback::from(first.openai().responses("first").expect("a model"))
+        (start_provider([FakeReply::status(503)]).await, start_provider([FakeReply::text("Here.")]).await);
+    let model = FallbackModel::new(first.openai().responses("first").expect("a model"))
         .then(second.anthropic().messages("second").expect("a model"));
-    let outcome = Agent::new("host").model(model).run("x").model_retry(ONCE).await.expect("an outcome");
-    assert_eq!(outcome.text(), "Here.");
+    let outcome =
+        Agent::new("host").model(model).run("x").model_retry(SINGLE_ATTEMPT).await.expect("an outcome");
+    assert_eq!(outcome.output_text().expect("the run finished"), "Here.");
     let usage = outcome.record().usage();
-    assert_eq!((usage.requests, usage.unknown), (2, 1), "what failed is counted");
+    assert_eq!((usage.requests, usage.unknown_requests), (2, 1), "what failed is counted");
     let by = outcome.record().journal().iter().find_map(|record| match &record.entry {
-        Entry::Answered(answered) => answered.model.clone(),
+        JournalEntry::ModelResponded(answered) => answered.model.clone(),
         _ => None,
     });
     assert_eq!(by.as_deref(), Some("second"), "and the journal says who answered");
@@ -36,10 +40,11 @@ async fn another_model_stands_in_where_that_was_declared() {
 #[tokio::test]
 async fn nobody_stands_in_where_it_was_not_declared() {
     let (first, second) =
-        (provider([FakeReply::status(400)]).await, provider([FakeReply::text("Here.")]).await);
-    let model = Fallback::from(first.openai().chat("first").expect("a model"))
+        (start_provider([FakeReply::status(400)]).await, start_provider([FakeReply::text("Here.")]).await);
+    let model = FallbackModel::new(first.openai().chat("first").expect("a model"))
         .then(second.openai().chat("second").expect("a model"));
-    let error = Agent::new("host").model(model).run("x").model_retry(ONCE).await.expect_err("a failure");
+    let error =
+        Agent::new("host").model(model).run("x").model_retry(SINGLE_ATTEMPT).await.expect_err("a failure");
     assert!(error.to_string().contains("400"), "{error}");
     assert!(second.requests().is_empty());
 }
@@ -47,17 +52,18 @@ async fn nobody_stands_in_where_it_was_not_declared() {
 #[tokio::test]
 async fn the_last_error_is_told_where_all_fail() {
     let (first, second) =
-        (provider([FakeReply::status(503)]).await, provider([FakeReply::status(429)]).await);
-    let model = Fallback::from(first.openai().chat("first").expect("a model"))
+        (start_provider([FakeReply::status(503)]).await, start_provider([FakeReply::status(429)]).await);
+    let model = FallbackModel::new(first.openai().chat("first").expect("a model"))
         .then(second.openai().chat("second").expect("a model"))
-        .on([ModelErrorKind::Overloaded]);
-    let error = Agent::new("host").model(model).run("x").model_retry(ONCE).await.expect_err("a failure");
+        .on_errors([ModelErrorKind::Overloaded]);
+    let error =
+        Agent::new("host").model(model).run("x").model_retry(SINGLE_ATTEMPT).await.expect_err("a failure");
     assert!(error.to_string().contains("429"), "{error}");
 }
 
 #[tokio::test]
 async fn a_limit_is_shared_by_the_models_of_a_provider() {
-    let provider = provider((0..4).map(|_| FakeReply::text("Yes."))).await;
+    let provider = start_provider((0..4).map(|_| FakeReply::text("Yes."))).await;
     let limit = RateLimit::new().requests_per_minute(3);
     let openai = provider.openai().rate_limit(limit);
     for _ in 0..3 {
@@ -79,10 +85,10 @@ async fn a_cassette_is_recorded_once_and_played_afterwards() {
         FakeReply::status(429).header("retry-after-ms", "1").header("set-cookie", "session=secret"),
         FakeReply::reasoning("rs_1", "Grüße…").and_text("Good morning, 日本."),
     ];
-    let provider = provider(replies).await;
+    let provider = start_provider(replies).await;
     let agent = |cassette: Cassette| {
         let model = provider.openai().cassette(cassette).responses("m").expect("a model");
-        Agent::new("host").model(model.streaming(windlass_models::Streaming::Always))
+        Agent::new("host").model(model.streaming(windlass_models::StreamingMode::Always))
     };
     let recorded = agent(Cassette::open(&file).expect("a cassette")).run("Hello.").await.expect("an outcome");
     assert_eq!(provider.requests().len(), 2);
@@ -90,12 +96,17 @@ async fn a_cassette_is_recorded_once_and_played_afterwards() {
     let cassette = Cassette::open(&file).expect("a cassette");
     assert_eq!(cassette.len(), 2);
     let played = agent(cassette.clone()).run("Hello.").await.expect("an outcome");
-    assert_eq!(played.text(), recorded.text());
+    assert_eq!(
+        played.output_text().expect("the run finished"),
+        recorded.output_text().expect("the run finished")
+    );
     assert_eq!(played.record().history(), recorded.record().history());
     assert_eq!(provider.requests().len(), 2, "nothing was sent");
 
-    let error =
-        agent(Cassette::open(&file).expect("a cassette")).run("Good evening.").model_retry(ONCE).await;
+    let error = agent(Cassette::open(&file).expect("a cassette"))
+        .run("Good evening.")
+        .model_retry(SINGLE_ATTEMPT)
+        .await;
     let said = error.expect_err("another request").to_string();
     assert!(said.contains("$.input[0].content differs"), "{said}");
 

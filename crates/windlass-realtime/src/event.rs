@@ -1,278 +1,290 @@
-//! What a live session tells the application.
+//! Events that a realtime session reports to the application.
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use windlass::core::{AgentName, CallId, How, OutputContent, Pending, ToolKey};
-use windlass::{Failure, Usage};
+use windlass::core::{
+    decision::PendingCall,
+    id::{AgentName, CallId},
+    item::OutputContent,
+    journal::CallStatus,
+    tool::ToolKey,
+};
+use windlass::{core::failure::RunFailure, core::usage::Usage};
 
 use crate::history::HistoryChange;
 use crate::id::{ItemId, ResponseId};
 use crate::metrics::TurnMetrics;
-use crate::model::{RateLimit, ResponseStatus};
+use crate::model::{RealtimeRateLimit, ResponseStatus};
 
-/// Something that happened in a live session.
+/// An event of a realtime session.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum LiveEvent {
-    /// The model is there, and knows the agent.
+pub enum RealtimeEvent {
+    /// The model is connected and has accepted the agent's configuration.
     Connected,
-    /// The connection was lost. Where `retrying`, it is made again.
+    /// The connection was lost. `next_step` says if the session reconnects.
     Disconnected {
-        /// Why.
+        /// The cause.
         reason: String,
-        /// Whether it is made again.
-        retrying: Retrying,
+        /// The session's reaction.
+        next_step: AfterDisconnect,
     },
-    /// The connection is there again, and so is the conversation.
+    /// The connection was restored and the model has the conversation again.
     Reconnected {
-        /// How many tries it took.
+        /// Number of connection attempts.
         attempts: u32,
     },
-    /// Another agent is current.
+    /// Another agent became current.
     AgentChanged {
-        /// The one before.
+        /// The previous agent.
         from: AgentName,
-        /// The one from now on.
+        /// The current agent.
         to: AgentName,
-        /// Why.
-        cause: ChangeCause,
+        /// The cause.
+        cause: AgentChangeCause,
     },
-    /// An answer begins.
+    /// A response started.
     TurnStarted {
-        /// Which.
+        /// Id of the response.
         response: ResponseId,
-        /// The agent whose answer it is.
+        /// The agent that responds.
         agent: AgentName,
     },
-    /// An answer has ended, and every guardrail has seen it.
+    /// A response ended, and every guardrail has checked it.
     TurnEnded {
-        /// Which.
+        /// Id of the response.
         response: ResponseId,
-        /// The agent whose answer it was.
+        /// The agent that responded.
         agent: AgentName,
-        /// How it ended.
+        /// The final status.
         status: ResponseStatus,
-        /// What it cost, where the provider said.
+        /// Token usage, if the provider reported it.
         usage: Option<Usage>,
-        /// How long things took.
+        /// Latencies and durations of the response.
         metrics: TurnMetrics,
     },
-    /// A piece of speech, to be played.
+    /// A chunk of speech, to be played.
     Audio(AudioChunk),
     /// The speech of an item is complete.
     AudioEnded {
-        /// Of which item.
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
+        /// Index of the content part.
+        content_index: u32,
     },
-    /// Stop playing this now: the user speaks, the application interrupted, or a guardrail tripped.
+    /// Playback must stop now: the user speaks, the application interrupted, or a guardrail tripped.
     AudioInterrupted {
-        /// Of which item.
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
-        /// What the model is told that was heard.
+        /// Index of the content part.
+        content_index: u32,
+        /// Milliseconds of speech the user heard, as reported to the model.
         heard_ms: u64,
     },
-    /// A piece of what the model says or writes.
-    Words {
-        /// Of which item.
+    /// A fragment of the model's output: of the transcript of its speech, or of its text.
+    OutputTextDelta {
+        /// Id of the item.
         item: ItemId,
-        /// The piece.
+        /// The fragment.
         delta: String,
     },
-    /// A piece of what the user said.
-    Heard {
-        /// Of which item.
+    /// A fragment of the transcript of the user's speech.
+    InputTranscriptDelta {
+        /// Id of the item.
         item: ItemId,
-        /// The piece.
+        /// The fragment.
         delta: String,
     },
-    /// The history changed.
-    History(HistoryChange),
-    /// The user begins to speak.
+    /// An item of the history was added, updated or removed. Fragments of an item in progress have their own events.
+    HistoryChanged(HistoryChange),
+    /// The user started to speak.
     SpeechStarted,
-    /// The user has finished speaking.
+    /// The user stopped speaking.
     SpeechStopped,
-    /// Nobody has said anything for long.
+    /// The provider's idle timeout elapsed without speech.
     IdleTimeout,
-    /// A call waits for a person.
+    /// A tool call waits for a person's decision.
     CallHeld {
-        /// The call, and what is asked.
-        pending: Box<Pending>,
+        /// The call and the question to the person.
+        pending: Box<PendingCall>,
     },
-    /// The body of a call starts.
+    /// The body of a tool call starts.
     CallStarted {
-        /// Which call.
+        /// Id of the call.
         call: CallId,
-        /// Which tool.
+        /// The tool.
         tool: ToolKey,
-        /// The agent that made it.
+        /// The agent that made the call.
         agent: AgentName,
     },
-    /// A call tells how far it has come.
+    /// A tool call reports progress.
     CallProgress {
-        /// Which call.
+        /// Id of the call.
         call: CallId,
-        /// Its own words.
+        /// The progress value, as the tool reported it.
         progress: Value,
     },
-    /// A call has its output.
+    /// A tool call has its output.
     CallSettled {
-        /// Which call.
+        /// Id of the call.
         call: CallId,
-        /// How it came about.
-        how: How,
-        /// What the model is told.
+        /// The status under which the call settled.
+        status: CallStatus,
+        /// The output sent to the model.
         output: OutputContent,
-        /// The agent that made it.
+        /// The agent that made the call.
         agent: AgentName,
     },
-    /// A guardrail objects to what the model says. Told once for an answer.
+    /// A guardrail rejected the model's output. Reported once per response.
     GuardrailTripped {
-        /// Which answer.
+        /// Id of the response.
         response: ResponseId,
-        /// The guardrails that object.
+        /// The guardrails that tripped.
         guardrails: Vec<String>,
-        /// What they saw.
+        /// The text they checked.
         text: Arc<str>,
     },
-    /// What is left of the provider's limits.
-    RateLimits(Vec<RateLimit>),
-    /// Something went wrong that the session survives.
-    Error(LiveError),
-    /// This watcher was too slow, and so much was left out.
+    /// The provider reported its remaining rate limits.
+    RateLimits(Vec<RealtimeRateLimit>),
+    /// A recoverable error; the session goes on.
+    Error(RealtimeError),
+    /// This subscriber was too slow and events were dropped.
     Lagged {
-        /// Pieces of speech that were left out.
-        audio: u64,
-        /// Other events that were left out.
-        others: u64,
+        /// Number of dropped audio chunks.
+        dropped_audio: u64,
+        /// Number of dropped other events.
+        dropped_events: u64,
     },
-    /// Something in the provider's own words that this version does not know.
+    /// A provider event that this version does not know.
     Unknown {
-        /// The provider's name for it.
+        /// The provider's event type.
         kind: String,
-        /// All of it.
+        /// The whole event.
         raw: Value,
     },
-    /// The session has ended. Nothing comes after this.
+    /// The session ended. No event follows.
     Closed(CloseReason),
 }
 
-/// A piece of speech.
+/// A chunk of speech.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AudioChunk {
-    /// Of which answer.
+    /// Id of the response.
     pub response: ResponseId,
-    /// Of which item.
+    /// Id of the item.
     pub item: ItemId,
-    /// Of which part.
-    pub content: u32,
-    /// The audio, in the configured form.
+    /// Index of the content part.
+    pub content_index: u32,
+    /// The audio, in the configured format.
     pub bytes: Arc<[u8]>,
 }
 
-/// Whether a lost connection is made again.
+/// The session's reaction to a lost connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retrying {
-    /// It is.
-    Yes,
-    /// It is not, and the session ends.
-    No,
+#[non_exhaustive]
+pub enum AfterDisconnect {
+    /// The session tries to reconnect.
+    Reconnects,
+    /// The session ends.
+    SessionEnds,
 }
 
-/// Why another agent is current.
+/// The cause of an agent change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChangeCause {
-    /// The model handed over, with this call.
+#[non_exhaustive]
+pub enum AgentChangeCause {
+    /// A handoff by the model, with this call.
     Handoff(CallId),
-    /// The application changed it.
+    /// A request of the application.
     Application,
 }
 
-/// Something that went wrong that the session survives.
+/// A recoverable error of a session.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LiveError {
-    /// The provider did not carry something out, or reports something.
-    #[error("the provider says `{code}`: {message}")]
+pub enum RealtimeError {
+    /// The provider rejected a command or reported an error.
+    #[error("the provider reported `{code}`: {message}")]
     Provider {
-        /// The provider's name for it.
+        /// The provider's error code.
         code: String,
-        /// Its words.
+        /// The provider's message.
         message: String,
     },
-    /// The model went silent in the middle of an answer, which was given up.
-    #[error("the model went silent during answer `{response}`, which was given up")]
-    Stalled {
-        /// Which answer.
+    /// The model stopped sending in the middle of a response, and the session cancelled it.
+    #[error("the model stopped sending during response `{response}`, which was cancelled")]
+    ResponseStalled {
+        /// Id of the response.
         response: ResponseId,
     },
-    /// The model did not begin to answer when it was asked to.
-    #[error("the model was asked to answer and did not; it is asked again when there is a reason to")]
-    NoAnswer,
-    /// The output of a call was not taken. It is kept, and sent again.
-    #[error("the output of call `{call}` was not taken ({message}); it is kept and sent again")]
-    OutputNotSent {
-        /// Which call.
+    /// The model did not start a requested response.
+    #[error("the model did not start the requested response in time")]
+    ResponseNotStarted,
+    /// The provider rejected the output of a call. The session keeps the output and sends it again when the application
+    /// calls `resend_outputs`, the model repeats the call, or the session reconnects; the call does not run again.
+    #[error(
+        "the provider rejected the output of call `{call}` ({message}); the output is kept, and `resend_outputs` \
+         sends it again"
+    )]
+    OutputRejected {
+        /// Id of the call.
         call: CallId,
-        /// Why not.
+        /// The provider's message.
         message: String,
     },
-    /// An agent could not become current. The one before still is.
-    #[error("agent `{to}` cannot become current: {message}; the one before still is")]
-    AgentNotChanged {
-        /// The agent.
+    /// An agent change failed. The previous agent stays current.
+    #[error("agent `{to}` cannot become current: {message}; the previous agent stays current")]
+    AgentChangeFailed {
+        /// The agent that did not become current.
         to: AgentName,
-        /// Why not.
+        /// The cause.
         message: String,
     },
-    /// The model used the id of an earlier call for another one, which did not run.
-    #[error("call id `{call}` stands for another call already; this one did not run")]
-    CallIdTaken {
+    /// The model reused the id of an earlier call for a different one, which did not run.
+    #[error("call id `{call}` was already used by a different call; this call did not run")]
+    CallIdReused {
         /// The id.
         call: CallId,
     },
-    /// The calls of an answer could not be carried out.
-    #[error("the calls of answer `{response}` could not be carried out: {message}")]
-    Calls {
-        /// Which answer.
+    /// The calls of a response could not be executed.
+    #[error("the calls of response `{response}` could not be executed: {message}")]
+    CallsFailed {
+        /// Id of the response.
         response: ResponseId,
-        /// Why not.
+        /// The cause.
         message: String,
     },
-    /// A guardrail could not do its work.
+    /// A guardrail failed.
     #[error("guardrail `{guardrail}` failed: {message}")]
-    Guardrail {
-        /// Which.
+    GuardrailFailed {
+        /// The guardrail.
         guardrail: String,
-        /// Why.
+        /// The cause.
         message: String,
     },
-    /// The journal of the session could not be written.
+    /// The session's journal could not be written.
     #[error("the session's journal cannot be written: {message}")]
-    Journal {
-        /// Why.
+    JournalFailed {
+        /// The cause.
         message: String,
     },
 }
 
-/// Why a session ended.
+/// The reason for the end of a session.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// It was closed.
+    /// The application closed the session.
     Closed,
-    /// It was left, to be resumed later or elsewhere.
-    Left,
-    /// The other side said goodbye.
-    Finished,
-    /// The connection was lost and could not be made again.
-    Lost(String),
-    /// A call failed in a way that ends a run, and so the session.
-    CallFailed(Failure),
-    /// Its journal could not be written, so it cannot go on.
-    Journal(String),
+    /// The application detached from the session, to resume it later or in another process.
+    Detached,
+    /// The provider closed the connection in an orderly way.
+    ClosedByProvider,
+    /// The connection was lost and could not be restored.
+    ConnectionLost(String),
+    /// A call failed with an error that ends its run, and with it the session.
+    CallFailed(RunFailure),
+    /// The session's journal could not be written.
+    JournalFailed(String),
 }

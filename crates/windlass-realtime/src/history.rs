@@ -1,161 +1,172 @@
-//! What was said, item by item, as both sides know it.
+//! The conversation history, item by item, as the session and the model know it.
+//!
+//! Invariant: an interrupted item ends where the user stopped hearing it, and later updates from the provider
+//! do not extend it again.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use windlass::Item;
-use windlass::core::{AgentName, Call, CallId, Content, Media, Message, Output, OutputContent, Role};
+use windlass::core::item::Item;
+use windlass::core::{
+    id::{AgentName, CallId},
+    item::{CallOutput, ContentPart, MediaSource, Message, OutputContent, Role, ToolCall},
+};
 
 use crate::id::{ItemId, ResponseId};
 
-/// One item of a live conversation.
+/// One item of a realtime conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LiveItem {
-    /// Its id.
+pub struct RealtimeItem {
+    /// The id of the item.
     pub id: ItemId,
-    /// What it is.
-    pub kind: LiveItemKind,
-    /// How far it has come.
+    /// The kind of the item and its content.
+    pub kind: RealtimeItemKind,
+    /// The progress of the item.
     #[serde(default)]
-    pub status: ItemStatus,
-    /// The answer that it belongs to.
+    pub status: RealtimeItemStatus,
+    /// The response that produced the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<ResponseId>,
-    /// The agent that said it.
+    /// The agent that produced the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentName>,
 }
 
-/// What an item is.
+/// The kind of a conversation item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum LiveItemKind {
-    /// Something that was said.
+pub enum RealtimeItemKind {
+    /// A message.
     Message {
-        /// By whom.
+        /// The author's role.
         role: Role,
-        /// What it is made of.
-        parts: Vec<Part>,
+        /// The content parts, in order.
+        parts: Vec<RealtimeContentPart>,
     },
-    /// The model asks for a tool.
+    /// A tool call of the model.
     Call {
         /// The model's id of the call.
         call: CallId,
         /// The tool's name.
         name: String,
-        /// The arguments as the model wrote them.
+        /// The arguments, as the model wrote them.
         arguments: String,
     },
-    /// What came of a call.
+    /// The output of a tool call.
     Output {
-        /// Which call.
+        /// Id of the call.
         call: CallId,
-        /// What the model is told.
+        /// The text sent to the model.
         text: String,
     },
-    /// A provider's own item, carried through.
+    /// A provider-specific item, passed through unchanged.
     Other {
-        /// All of it.
+        /// The whole item.
         raw: Value,
     },
 }
 
-/// A part of a message.
+/// A content part of a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Part {
-    /// Something written.
+pub enum RealtimeContentPart {
+    /// Written text.
     Text {
         /// The text.
         text: String,
     },
-    /// Something spoken. The audio itself is not kept.
+    /// Speech. The audio itself is not kept.
     Audio {
-        /// What was said, as far as it was heard.
+        /// The transcript, up to the point the user heard.
         transcript: Option<String>,
-        /// How much of it was heard, where it was cut off.
+        /// Milliseconds the user heard; absent unless the speech was interrupted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         heard_ms: Option<u64>,
     },
-    /// A picture.
+    /// An image.
     Image {
-        /// Its address, `data:` addresses included.
+        /// The image's URL, which may be a `data:` URL.
         url: String,
     },
 }
 
-/// How far an item has come.
+/// The progress of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ItemStatus {
-    /// It is being said.
+#[non_exhaustive]
+pub enum RealtimeItemStatus {
+    /// The item is still being produced.
     InProgress,
-    /// It is whole.
+    /// The item is complete.
     #[default]
     Completed,
-    /// It was cut off, and ends where the user stopped hearing it.
+    /// The item was interrupted and ends where the user stopped hearing it.
     Interrupted,
 }
 
-impl LiveItem {
-    /// A message.
-    pub fn message(id: impl Into<ItemId>, role: Role, parts: Vec<Part>) -> Self {
-        Self::new(id, LiveItemKind::Message { role, parts })
+impl RealtimeItem {
+    /// Creates a message.
+    pub fn message(id: impl Into<ItemId>, role: Role, parts: Vec<RealtimeContentPart>) -> Self {
+        Self::new(id, RealtimeItemKind::Message { role, parts })
     }
 
-    /// An item that is whole.
-    pub fn new(id: impl Into<ItemId>, kind: LiveItemKind) -> Self {
-        Self { id: id.into(), kind, status: ItemStatus::Completed, response: None, agent: None }
+    /// Creates a completed item.
+    pub fn new(id: impl Into<ItemId>, kind: RealtimeItemKind) -> Self {
+        Self { id: id.into(), kind, status: RealtimeItemStatus::Completed, response: None, agent: None }
     }
 
-    /// Its words, spoken and written.
+    /// Returns the text of the item: its transcripts, written text, or tool output.
     pub fn text(&self) -> String {
         match &self.kind {
-            LiveItemKind::Message { parts, .. } => parts.iter().filter_map(Part::words).collect(),
-            LiveItemKind::Output { text, .. } => text.clone(),
-            LiveItemKind::Call { .. } | LiveItemKind::Other { .. } => String::new(),
+            RealtimeItemKind::Message { parts, .. } => {
+                parts.iter().filter_map(RealtimeContentPart::as_text).collect()
+            }
+            RealtimeItemKind::Output { text, .. } => text.clone(),
+            RealtimeItemKind::Call { .. } | RealtimeItemKind::Other { .. } => String::new(),
         }
     }
 
-    /// The same in the words of a run, for sessions, exports and models that are no live ones.
+    /// Converts the item to a run's [`Item`], for sessions, exports and other models. Returns `None` for an
+    /// empty message and for provider-specific items.
     pub fn to_item(&self) -> Option<Item> {
         match &self.kind {
-            LiveItemKind::Message { role, parts } => {
-                let content: Vec<Content> = parts.iter().filter_map(Part::to_content).collect();
+            RealtimeItemKind::Message { role, parts } => {
+                let content: Vec<ContentPart> =
+                    parts.iter().filter_map(RealtimeContentPart::to_content).collect();
                 let item_id = Some(self.id.to_string());
                 let is_said = !content.is_empty();
                 is_said.then_some(Item::Message(Message { role: *role, content, item_id }))
             }
-            LiveItemKind::Call { call, name, arguments } => {
+            RealtimeItemKind::Call { call, name, arguments } => {
                 let Item::Call(made) = Item::call(call.clone(), name.clone(), arguments.clone()) else {
                     return None;
                 };
-                Some(Item::Call(Call { item_id: Some(self.id.to_string()), ..made }))
+                Some(Item::Call(ToolCall { item_id: Some(self.id.to_string()), ..made }))
             }
-            LiveItemKind::Output { call, text } => Some(Item::Output(Output {
+            RealtimeItemKind::Output { call, text } => Some(Item::Output(CallOutput {
                 call: call.clone(),
                 content: OutputContent::Text(text.clone()),
                 status: Default::default(),
             })),
-            LiveItemKind::Other { .. } => None,
+            RealtimeItemKind::Other { .. } => None,
         }
     }
 }
 
-impl Part {
-    /// Something written.
+impl RealtimeContentPart {
+    /// Creates a part of written text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
 
-    /// Something spoken.
-    pub fn spoken(transcript: impl Into<String>) -> Self {
+    /// Creates a part of speech with this transcript.
+    pub fn transcript(transcript: impl Into<String>) -> Self {
         Self::Audio { transcript: Some(transcript.into()), heard_ms: None }
     }
 
-    /// Its words.
-    pub fn words(&self) -> Option<&str> {
+    /// Returns the text or transcript; `None` for an image or untranscribed speech.
+    pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text { text } => Some(text),
             Self::Audio { transcript, .. } => transcript.as_deref(),
@@ -163,83 +174,91 @@ impl Part {
         }
     }
 
-    fn to_content(&self) -> Option<Content> {
+    fn to_content(&self) -> Option<ContentPart> {
         match self {
-            Self::Text { text } => Some(Content::text(text.clone())),
-            Self::Audio { transcript, .. } => transcript.clone().map(Content::text),
-            Self::Image { url } => Some(Content::Image(Media { url: Some(url.clone()), ..Media::default() })),
+            Self::Text { text } => Some(ContentPart::text(text.clone())),
+            Self::Audio { transcript, .. } => transcript.clone().map(ContentPart::text),
+            Self::Image { url } => {
+                Some(ContentPart::Image(MediaSource { url: Some(url.clone()), ..MediaSource::default() }))
+            }
         }
     }
 }
 
-/// The conversation, in order.
+/// The items of the conversation, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
-    items: Vec<LiveItem>,
+pub struct RealtimeHistory {
+    items: Vec<RealtimeItem>,
 }
 
-/// What a change did to a history.
+/// A change of the history.
+///
+/// Exhaustive on purpose: a copy of the history must apply every change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HistoryChange {
-    /// An item came in, behind another one or at the beginning.
+    /// An item was added, after another one or at the beginning.
     Added {
         /// The item.
-        item: LiveItem,
-        /// The item before it.
+        item: RealtimeItem,
+        /// The preceding item.
         after: Option<ItemId>,
     },
-    /// An item is another than it was.
-    Updated(LiveItem),
-    /// An item is gone.
+    /// An item was changed.
+    Updated(RealtimeItem),
+    /// An item was removed.
     Removed(ItemId),
 }
 
-impl History {
-    /// A history of these items.
-    pub fn new(items: Vec<LiveItem>) -> Self {
+impl RealtimeHistory {
+    /// Creates a history of these items.
+    pub fn new(items: Vec<RealtimeItem>) -> Self {
         Self { items }
     }
 
-    /// The items, oldest first.
-    pub fn items(&self) -> &[LiveItem] {
+    /// Returns the items, oldest first.
+    pub fn items(&self) -> &[RealtimeItem] {
         &self.items
     }
 
-    /// One item.
-    pub fn get(&self, id: &ItemId) -> Option<&LiveItem> {
-        self.place(id).map(|place| &self.items[place])
+    /// Returns the item with this id.
+    pub fn get(&self, id: &ItemId) -> Option<&RealtimeItem> {
+        self.position_of(id).map(|place| &self.items[place])
     }
 
-    /// The output of a call, where it has one.
-    pub fn output_of(&self, call: &CallId) -> Option<&LiveItem> {
-        let is_it =
-            |item: &&LiveItem| matches!(&item.kind, LiveItemKind::Output { call: of, .. } if of == call);
-        self.items.iter().find(is_it)
+    /// Returns the output of a call, if the call has one.
+    pub fn call_output(&self, call: &CallId) -> Option<&RealtimeItem> {
+        self.items.iter().find(|item| match &item.kind {
+            RealtimeItemKind::Output { call: answered, .. } => answered == call,
+            _ => false,
+        })
     }
 
-    /// The conversation in the words of a run. Calls without an output, and outputs without a call, are left out,
-    /// so that it is a history that any model takes.
+    /// Converts the conversation to run items. Leaves out items that [`RealtimeItem::to_item`] cannot convert, calls
+    /// without an output and outputs without a call, so that every model accepts the result.
     pub fn to_items(&self) -> Vec<Item> {
-        let has = |wanted: &CallId, is_output: bool| {
+        let has_call = |wanted: &CallId| {
             self.items.iter().any(|item| match &item.kind {
-                LiveItemKind::Call { call, .. } => !is_output && call == wanted,
-                LiveItemKind::Output { call, .. } => is_output && call == wanted,
+                RealtimeItemKind::Call { call, .. } => call == wanted,
                 _ => false,
             })
         };
-        let is_whole = |item: &&LiveItem| match &item.kind {
-            LiveItemKind::Call { call, .. } => has(call, true),
-            LiveItemKind::Output { call, .. } => has(call, false),
+        let is_paired = |item: &&RealtimeItem| match &item.kind {
+            RealtimeItemKind::Call { call, .. } => self.call_output(call).is_some(),
+            RealtimeItemKind::Output { call, .. } => has_call(call),
             _ => true,
         };
-        self.items.iter().filter(is_whole).filter_map(LiveItem::to_item).collect()
+        self.items.iter().filter(is_paired).filter_map(RealtimeItem::to_item).collect()
     }
 
-    /// Puts an item in, or what is new of it over what is there.
-    pub(crate) fn put(&mut self, item: LiveItem, after: Option<&ItemId>) -> Option<HistoryChange> {
-        match self.place(&item.id) {
+    /// Inserts an item, or merges it into the known item with the same id.
+    pub(crate) fn upsert_item(
+        &mut self,
+        item: RealtimeItem,
+        after: Option<&ItemId>,
+    ) -> Option<HistoryChange> {
+        match self.position_of(&item.id) {
             Some(place) => {
-                let merged = merge(&self.items[place], item);
+                let merged = merge_items(&self.items[place], item);
                 if merged == self.items[place] {
                     return None;
                 }
@@ -247,8 +266,9 @@ impl History {
                 Some(HistoryChange::Updated(merged))
             }
             None => {
-                let place =
-                    after.and_then(|after| self.place(after)).map_or(self.items.len(), |place| place + 1);
+                let place = after
+                    .and_then(|after| self.position_of(after))
+                    .map_or(self.items.len(), |place| place + 1);
                 self.items.insert(place, item.clone());
                 let after = place.checked_sub(1).map(|before| self.items[before].id.clone());
                 Some(HistoryChange::Added { item, after })
@@ -256,71 +276,81 @@ impl History {
         }
     }
 
-    /// Puts an item in as it is, over what is there.
-    pub(crate) fn set(&mut self, item: LiveItem, after: Option<&ItemId>) -> Option<HistoryChange> {
-        match self.place(&item.id) {
+    /// Inserts an item, or overwrites the known item with the same id.
+    pub(crate) fn overwrite_item(
+        &mut self,
+        item: RealtimeItem,
+        after: Option<&ItemId>,
+    ) -> Option<HistoryChange> {
+        match self.position_of(&item.id) {
             Some(place) => {
                 self.items[place] = item.clone();
                 Some(HistoryChange::Updated(item))
             }
-            None => self.put(item, after),
+            None => self.upsert_item(item, after),
         }
     }
 
-    /// Changes an item, where it is there.
-    pub(crate) fn edit(&mut self, id: &ItemId, edit: impl FnOnce(&mut LiveItem)) -> Option<HistoryChange> {
-        let place = self.place(id)?;
+    /// Edits an item, if it is known.
+    pub(crate) fn edit_item(
+        &mut self,
+        id: &ItemId,
+        edit: impl FnOnce(&mut RealtimeItem),
+    ) -> Option<HistoryChange> {
+        let place = self.position_of(id)?;
         let before = self.items[place].clone();
         edit(&mut self.items[place]);
         (self.items[place] != before).then(|| HistoryChange::Updated(self.items[place].clone()))
     }
 
-    pub(crate) fn remove(&mut self, id: &ItemId) -> Option<HistoryChange> {
-        let place = self.place(id)?;
+    pub(crate) fn remove_item(&mut self, id: &ItemId) -> Option<HistoryChange> {
+        let place = self.position_of(id)?;
         self.items.remove(place);
         Some(HistoryChange::Removed(id.clone()))
     }
 
-    /// The item before another one.
-    pub(crate) fn before(&self, id: &ItemId) -> Option<&ItemId> {
-        let place = self.place(id)?;
+    /// Returns the preceding item.
+    pub(crate) fn preceding_item(&self, id: &ItemId) -> Option<&ItemId> {
+        let place = self.position_of(id)?;
         place.checked_sub(1).map(|before| &self.items[before].id)
     }
 
-    fn place(&self, id: &ItemId) -> Option<usize> {
-        // What is looked for is nearly always among the newest.
+    fn position_of(&self, id: &ItemId) -> Option<usize> {
+        // Lookups are nearly always for one of the newest items.
         self.items.iter().rposition(|item| item.id == *id)
     }
 }
 
-/// What is known of an item, with what came of it now. What was written down, heard or cut off before is not lost
-/// because the other side does not repeat it.
-fn merge(known: &LiveItem, new: LiveItem) -> LiveItem {
+/// Merges an update into a known item. Transcripts, heard durations and interruptions are kept if the provider
+/// does not repeat them.
+fn merge_items(known: &RealtimeItem, new: RealtimeItem) -> RealtimeItem {
     let kind = match (&known.kind, new.kind) {
         (
-            LiveItemKind::Message { role, parts: known_parts },
-            LiveItemKind::Message { role: new_role, parts: new_parts },
+            RealtimeItemKind::Message { role, parts: known_parts },
+            RealtimeItemKind::Message { role: new_role, parts: new_parts },
         ) if *role == new_role => {
-            if known.status == ItemStatus::Interrupted || new_parts.is_empty() {
+            if known.status == RealtimeItemStatus::Interrupted || new_parts.is_empty() {
                 known.kind.clone()
             } else {
-                let mut parts: Vec<Part> = new_parts
+                let mut parts: Vec<RealtimeContentPart> = new_parts
                     .into_iter()
                     .enumerate()
                     .map(|(place, part)| merge_part(known_parts.get(place), part))
                     .collect();
                 let rest = known_parts.iter().skip(parts.len());
-                parts.extend(rest.filter(|part| part.words().is_none_or(|words| !words.is_empty())).cloned());
-                LiveItemKind::Message { role: new_role, parts }
+                parts.extend(
+                    rest.filter(|part| part.as_text().is_none_or(|words| !words.is_empty())).cloned(),
+                );
+                RealtimeItemKind::Message { role: new_role, parts }
             }
         }
         (_, new) => new,
     };
     let status = match known.status {
-        ItemStatus::Interrupted => ItemStatus::Interrupted,
-        ItemStatus::InProgress | ItemStatus::Completed => new.status,
+        RealtimeItemStatus::Interrupted => RealtimeItemStatus::Interrupted,
+        RealtimeItemStatus::InProgress | RealtimeItemStatus::Completed => new.status,
     };
-    LiveItem {
+    RealtimeItem {
         id: new.id,
         kind,
         status,
@@ -329,16 +359,20 @@ fn merge(known: &LiveItem, new: LiveItem) -> LiveItem {
     }
 }
 
-fn merge_part(known: Option<&Part>, new: Part) -> Part {
+fn merge_part(known: Option<&RealtimeContentPart>, new: RealtimeContentPart) -> RealtimeContentPart {
     match (known, new) {
-        (Some(known @ Part::Audio { transcript: Some(_), .. }), Part::Audio { transcript: None, .. }) => {
-            known.clone()
-        }
-        (Some(Part::Audio { heard_ms: Some(heard), .. }), Part::Audio { transcript, heard_ms: None }) => {
-            Part::Audio { transcript, heard_ms: Some(*heard) }
-        }
-        (Some(Part::Text { text }), Part::Text { text: new }) if new.is_empty() => {
-            Part::Text { text: text.clone() }
+        (
+            Some(known @ RealtimeContentPart::Audio { transcript: Some(_), .. }),
+            RealtimeContentPart::Audio { transcript: None, .. },
+        ) => known.clone(),
+        (
+            Some(RealtimeContentPart::Audio { heard_ms: Some(heard), .. }),
+            RealtimeContentPart::Audio { transcript, heard_ms: None },
+        ) => RealtimeContentPart::Audio { transcript, heard_ms: Some(*heard) },
+        (Some(RealtimeContentPart::Text { text }), RealtimeContentPart::Text { text: new })
+            if new.is_empty() =>
+        {
+            RealtimeContentPart::Text { text: text.clone() }
         }
         (_, new) => new,
     }

@@ -1,16 +1,16 @@
-//! Ids of a live conversation: newtypes over shared text.
+//! Ids of a realtime conversation: newtypes over shared text.
 
 use windlass::core::text_id;
 
 text_id! {
-    /// Names one item of the conversation.
+    /// The id of one item of the conversation.
     ItemId
 }
 text_id! {
-    /// Names one answer of the model.
+    /// The id of one response of the model.
     ResponseId
 }
 text_id! {
-    /// Names one command that was sent to the model, so that what the model says of it can be told apart.
+    /// The id of one command sent to the model; the model's replies and errors refer to it.
     CommandId
 }

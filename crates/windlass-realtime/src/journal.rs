@@ -1,127 +1,138 @@
-//! The journal of a live session: what was said, who is current, and which runs carry out which calls. A session is
-//! resumed from it. What the calls did stands in the journals of their runs.
+//! The journal of a realtime session: the conversation, the current agent, and the runs that execute tool
+//! calls. A session is resumed from it. The results of the calls are in the journals of their runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use windlass::core::{AgentName, Role, RunId};
-use windlass::{StoreError, StoreErrorKind};
+use windlass::core::{
+    id::{AgentName, RunId},
+    item::Role,
+};
+use windlass::error::{StoreError, StoreErrorKind};
 
-use crate::history::{History, LiveItem, LiveItemKind};
+use crate::history::{RealtimeHistory, RealtimeItem, RealtimeItemKind};
 use crate::id::{ItemId, ResponseId};
-use crate::machine::Answer;
+use crate::machine::RespondWhen;
+use crate::sync::lock;
 
-/// The version of the form that journals of sessions have.
-pub const LIVE_FORMAT: u32 = 1;
+/// The version of the session journal's format.
+pub const REALTIME_JOURNAL_FORMAT: u32 = 1;
 
-/// Something that happened in a live session.
+/// A journal entry of a realtime session.
+///
+/// Exhaustive on purpose: a replay must handle every entry of its format, and a new kind of entry is a new
+/// format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum LiveEntry {
-    /// It began, or was resumed.
+pub enum RealtimeEntry {
+    /// The session started or was resumed.
     Opened {
-        /// The version of the form.
+        /// The format version.
         format: u32,
-        /// The agent that is current.
+        /// The current agent.
         agent: AgentName,
     },
-    /// An item is in the conversation, or is another than it was.
-    Item {
+    /// An item was added to the conversation or changed.
+    ItemChanged {
         /// The item.
-        item: LiveItem,
-        /// The item before it.
+        item: RealtimeItem,
+        /// The preceding item.
         after: Option<ItemId>,
-        /// Whether it is to be answered.
-        #[serde(default, skip_serializing_if = "Answer::is_wanted")]
-        answer: Answer,
+        /// The time of the model's response to the item.
+        #[serde(default, skip_serializing_if = "RespondWhen::is_now")]
+        respond: RespondWhen,
     },
-    /// An item is gone.
-    Removed {
-        /// Which.
+    /// An item was removed.
+    ItemRemoved {
+        /// Id of the item.
         item: ItemId,
     },
-    /// Another agent is current.
-    Agent {
-        /// Which.
+    /// Another agent became current.
+    AgentChanged {
+        /// The agent.
         agent: AgentName,
     },
-    /// The calls of an answer are about to be carried out.
-    Calls {
-        /// By which run.
+    /// The calls of a response are about to be executed (write-ahead).
+    CallsPlanned {
+        /// The run that executes them.
         run: RunId,
-        /// Of which answer.
+        /// The response that contains them.
         response: ResponseId,
-        /// Made by which agent.
+        /// The agent that made them.
         agent: AgentName,
         /// The calls.
-        calls: Vec<LiveItem>,
+        calls: Vec<RealtimeItem>,
     },
-    /// It ended.
+    /// The session ended.
     Closed,
 }
 
-/// Where journals of sessions are kept.
-pub trait LiveJournal: Send + Sync + 'static {
-    /// Adds entries, all or none: the first has the number `at`, which must be the next. They must survive the loss of
-    /// the process when the future resolves. An error of kind [`StoreErrorKind::Stale`] says that somebody else goes
-    /// on with the session.
+/// A store of session journals.
+pub trait RealtimeJournal: Send + Sync + 'static {
+    /// Appends entries atomically; the first has the index `at`, which must be the next index. The entries must
+    /// be durable when the future resolves.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`StoreErrorKind::Stale`] if another process has appended to the session.
     fn append<'a>(
         &'a self,
         session: &'a RunId,
         at: u64,
-        entries: Vec<LiveEntry>,
+        entries: Vec<RealtimeEntry>,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// All entries of a session; none where it is not known.
-    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<LiveEntry>, StoreError>>;
+    /// Returns all entries of a session; empty if the session is unknown.
+    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<RealtimeEntry>, StoreError>>;
 }
 
-/// Journals that last as long as somebody holds them.
+/// An in-memory store of session journals. Clones share the journals.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryJournal {
-    sessions: Arc<Mutex<BTreeMap<RunId, Vec<LiveEntry>>>>,
+    sessions: Arc<Mutex<BTreeMap<RunId, Vec<RealtimeEntry>>>>,
 }
 
-impl LiveJournal for MemoryJournal {
+impl RealtimeJournal for MemoryJournal {
     fn append<'a>(
         &'a self,
         session: &'a RunId,
         at: u64,
-        entries: Vec<LiveEntry>,
+        entries: Vec<RealtimeEntry>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = lock(&self.sessions);
         let known = sessions.entry(session.clone()).or_default();
         if known.len() as u64 != at {
-            return std::future::ready(Err(StoreError::stale(session, known.len() as u64, at))).boxed();
+            return std::future::ready(Err(StoreError::stale_read(session, known.len() as u64, at))).boxed();
         }
         known.extend(entries);
         std::future::ready(Ok(())).boxed()
     }
 
-    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<LiveEntry>, StoreError>> {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        std::future::ready(Ok(sessions.get(session).cloned().unwrap_or_default())).boxed()
+    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<RealtimeEntry>, StoreError>> {
+        let entries = lock(&self.sessions).get(session).cloned().unwrap_or_default();
+        std::future::ready(Ok(entries)).boxed()
     }
 }
 
-/// Journals in a folder: one file for each session, one entry a line.
+/// A store of session journals in a folder: one file per session, one JSON entry per line.
 #[derive(Clone, Debug)]
 pub struct FolderJournal {
     folder: PathBuf,
 }
 
 impl FolderJournal {
-    /// Journals in this folder, which is made where it is missing.
+    /// Creates a store in this folder. The folder is created by the first append.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    fn file(&self, session: &RunId) -> PathBuf {
+    fn file_path(&self, session: &RunId) -> PathBuf {
         let name: String = session
             .as_str()
             .chars()
@@ -131,142 +142,161 @@ impl FolderJournal {
     }
 }
 
-impl LiveJournal for FolderJournal {
+impl RealtimeJournal for FolderJournal {
     fn append<'a>(
         &'a self,
         session: &'a RunId,
         at: u64,
-        entries: Vec<LiveEntry>,
+        entries: Vec<RealtimeEntry>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let (path, folder, session) = (self.file(session), self.folder.clone(), session.clone());
-        off_the_runtime(move || {
-            std::fs::create_dir_all(&folder)?;
-            let mut file = std::fs::OpenOptions::new().create(true).append(true).read(true).open(&path)?;
-            // Whoever writes holds the file, so that of two processes one finds that the other was first.
-            file.lock()?;
-            let mut text = String::new();
-            file.rewind()?;
-            file.read_to_string(&mut text)?;
-            let whole = text.rfind('\n').map_or(0, |end| end + 1);
-            if whole < text.len() {
-                // A process died while it wrote its last line.
-                file.set_len(whole as u64)?;
-            }
-            let known = text[..whole].lines().count() as u64;
+        let (path, folder, session) = (self.file_path(session), self.folder.clone(), session.clone());
+        run_blocking(move || {
+            let (mut file, known) = open_journal_file(&folder, &path).map_err(to_store_error)?;
             if known != at {
-                return Ok(Err(StoreError::stale(&session, known, at)));
+                return Err(StoreError::stale_read(&session, known, at));
             }
             let mut lines = String::new();
             for entry in &entries {
                 lines.push_str(&serde_json::to_string(entry).unwrap_or_default());
                 lines.push('\n');
             }
-            file.write_all(lines.as_bytes())?;
-            file.sync_data()?;
-            Ok(Ok(()))
+            file.write_all(lines.as_bytes()).and_then(|()| file.sync_data()).map_err(to_store_error)
         })
     }
 
-    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<LiveEntry>, StoreError>> {
-        let (path, session) = (self.file(session), session.clone());
-        off_the_runtime(move || {
+    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<RealtimeEntry>, StoreError>> {
+        let (path, session) = (self.file_path(session), session.clone());
+        run_blocking(move || {
             let text = match std::fs::read_to_string(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Ok(Vec::new())),
-                read => read?,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+                read => read.map_err(to_store_error)?,
             };
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             let entries = whole.lines().map(serde_json::from_str).collect::<Result<_, _>>();
-            Ok(entries.map_err(|error| {
+            entries.map_err(|error| {
                 let message = format!("the journal of session `{session}` cannot be read: {error}");
-                StoreError::of(StoreErrorKind::Corrupt, message)
-            }))
+                StoreError::with_kind(StoreErrorKind::Corrupt, message)
+            })
         })
     }
 }
 
-fn off_the_runtime<T: Send + 'static>(
-    work: impl FnOnce() -> std::io::Result<Result<T, StoreError>> + Send + 'static,
+/// Opens and locks a journal file for appending, and returns it with the number of its entries. A torn last
+/// line is removed.
+fn open_journal_file(folder: &Path, path: &Path) -> std::io::Result<(File, u64)> {
+    std::fs::create_dir_all(folder)?;
+    let mut file = File::options().create(true).append(true).read(true).open(path)?;
+    // The exclusive lock makes concurrent appends of two processes sequential, so that the second sees a stale
+    // index.
+    file.lock()?;
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    if whole < text.len() {
+        // A process crashed while it wrote the last line.
+        file.set_len(whole as u64)?;
+    }
+    let entry_count = text[..whole].lines().count() as u64;
+    Ok((file, entry_count))
+}
+
+/// Converts an error from a journal file.
+fn to_store_error(error: std::io::Error) -> StoreError {
+    let message = format!("the journal file cannot be accessed: {error}");
+    StoreError::with_kind(StoreErrorKind::Disk, message).with_source(error)
+}
+
+/// Runs blocking file I/O on the blocking thread pool.
+fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> BoxFuture<'static, Result<T, StoreError>> {
     async {
-        match tokio::task::spawn_blocking(work).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(error)) => {
-                Err(StoreError::of(StoreErrorKind::Disk, format!("the journal's file: {error}"))
-                    .caused_by(error))
-            }
-            Err(error) => Err(StoreError::new(format!("the journal's writer is gone: {error}"))),
-        }
+        let task_failed = |error| StoreError::new(format!("the journal writer task failed: {error}"));
+        tokio::task::spawn_blocking(work).await.map_err(task_failed)?
     }
     .boxed()
 }
 
-/// What the journal of a session adds up to.
+/// The state of a session, replayed from its journal.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LiveRecord {
-    /// How many entries there are.
-    pub entries: u64,
-    /// What was said.
-    pub history: History,
+pub struct ReplayedSession {
+    /// Number of journal entries.
+    pub entry_count: u64,
+    /// The conversation.
+    pub history: RealtimeHistory,
     /// The agent that was current last.
     pub agent: Option<AgentName>,
-    /// The calls, and the runs that carry them out.
-    pub calls: Vec<CallsRecord>,
-    /// Items that are there for a later answer.
-    pub not_yet: BTreeSet<ItemId>,
+    /// The calls, with the runs that execute them.
+    pub calls: Vec<CallBatchRecord>,
+    /// Items that do not request a response of their own.
+    pub deferred_items: BTreeSet<ItemId>,
 }
 
-/// The calls of one answer, in the journal of a session.
+/// The calls of one response, from the journal of a session.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CallsRecord {
-    /// The run that carries them out.
+pub struct CallBatchRecord {
+    /// The run that executes them.
     pub run: RunId,
-    /// The answer.
+    /// Id of the response.
     pub response: ResponseId,
     /// The agent that made them.
     pub agent: AgentName,
     /// The calls.
-    pub calls: Vec<LiveItem>,
+    pub calls: Vec<RealtimeItem>,
 }
 
-impl LiveRecord {
-    /// Adds entries up.
-    pub fn replay(entries: &[LiveEntry]) -> Result<Self, StoreError> {
-        let mut record = Self { entries: entries.len() as u64, ..Self::default() };
+impl ReplayedSession {
+    /// Replays journal entries.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`StoreErrorKind::UnsupportedVersion`] if the journal's format is newer than
+    /// [`REALTIME_JOURNAL_FORMAT`].
+    pub fn replay(entries: &[RealtimeEntry]) -> Result<Self, StoreError> {
+        let mut record = Self { entry_count: entries.len() as u64, ..Self::default() };
         for entry in entries {
             match entry.clone() {
-                LiveEntry::Opened { format, .. } if format > LIVE_FORMAT => {
-                    let message =
-                        format!("the session was written in format {format}; this reads up to {LIVE_FORMAT}");
-                    return Err(StoreError::of(StoreErrorKind::TooNew, message));
+                RealtimeEntry::Opened { format, .. } if format > REALTIME_JOURNAL_FORMAT => {
+                    let message = format!(
+                        "session format {format} is newer than the supported {REALTIME_JOURNAL_FORMAT}"
+                    );
+                    return Err(StoreError::with_kind(StoreErrorKind::UnsupportedVersion, message));
                 }
-                LiveEntry::Opened { agent, .. } | LiveEntry::Agent { agent } => record.agent = Some(agent),
-                LiveEntry::Item { item, after, answer } => {
-                    if !answer.is_wanted() {
-                        record.not_yet.insert(item.id.clone());
+                RealtimeEntry::Opened { agent, .. } | RealtimeEntry::AgentChanged { agent } => {
+                    record.agent = Some(agent)
+                }
+                RealtimeEntry::ItemChanged { item, after, respond } => {
+                    if !respond.is_now() {
+                        record.deferred_items.insert(item.id.clone());
                     }
-                    drop(record.history.set(item, after.as_ref()));
+                    drop(record.history.overwrite_item(item, after.as_ref()));
                 }
-                LiveEntry::Removed { item } => drop(record.history.remove(&item)),
-                LiveEntry::Calls { run, response, agent, calls } => {
-                    record.calls.push(CallsRecord { run, response, agent, calls });
+                RealtimeEntry::ItemRemoved { item } => drop(record.history.remove_item(&item)),
+                RealtimeEntry::CallsPlanned { run, response, agent, calls } => {
+                    record.calls.push(CallBatchRecord { run, response, agent, calls });
                 }
-                LiveEntry::Closed => {}
+                RealtimeEntry::Closed => {}
             }
         }
         Ok(record)
     }
 
-    /// The newest item that was to be answered and was not.
-    pub fn unanswered(&self) -> Option<&ItemId> {
+    /// Returns the newest item if it requests a response and has none.
+    pub fn unanswered_item(&self) -> Option<&ItemId> {
         let newest = self.history.items().iter().rev().find(|item| match &item.kind {
-            LiveItemKind::Message { role: Role::System, .. } | LiveItemKind::Other { .. } => false,
-            LiveItemKind::Message { .. } | LiveItemKind::Call { .. } | LiveItemKind::Output { .. } => {
-                !self.not_yet.contains(&item.id)
-            }
+            RealtimeItemKind::Message { role: Role::System, .. } | RealtimeItemKind::Other { .. } => false,
+            RealtimeItemKind::Message { .. }
+            | RealtimeItemKind::Call { .. }
+            | RealtimeItemKind::Output { .. } => !self.deferred_items.contains(&item.id),
         })?;
         match &newest.kind {
-            LiveItemKind::Message { role: Role::User, .. } | LiveItemKind::Output { .. } => Some(&newest.id),
-            LiveItemKind::Message { .. } | LiveItemKind::Call { .. } | LiveItemKind::Other { .. } => None,
+            RealtimeItemKind::Message { role: Role::User, .. } | RealtimeItemKind::Output { .. } => {
+                Some(&newest.id)
+            }
+            RealtimeItemKind::Message { .. }
+            | RealtimeItemKind::Call { .. }
+            | RealtimeItemKind::Other { .. } => None,
         }
     }
 }

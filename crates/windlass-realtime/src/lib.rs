@@ -1,37 +1,40 @@
-//! Live sessions with speech and text models: a conversation that can be interrupted, with the tools, approvals,
-//! guardrails and journals of every other run, and an end that is always clean.
+//! Realtime sessions with speech and text models: an interruptible conversation with the tools, approvals,
+//! guardrails and journals of every other run, and a bounded, orderly close.
 //!
-//! [`Realtime`] sets a session up, [`LiveSession`] is one, [`LiveEvents`] watches it. A live model is a
-//! [`model::RealtimeModel`]; [`openai::OpenAi`] is one, and [`testing::Loopback`] is a server for it that needs no network.
+//! [`RealtimeSessionBuilder`] configures a session, [`RealtimeSession`] is the handle to a running one, and
+//! [`RealtimeEvents`] streams its events. A realtime model implements [`model::RealtimeModel`];
+//! [`openai::OpenAiRealtime`] is one implementation, and [`testing::LoopbackServer`] is an in-process server
+//! for it that needs no network.
 //!
-//! The guide has a page on it: `docs/guide/realtime.md`.
+//! See the guide: `docs/guide/realtime.md`.
 
 pub mod audio;
 mod event;
 mod history;
 mod id;
 mod journal;
+mod json;
 mod machine;
 mod metrics;
 pub mod model;
 pub mod openai;
 mod session;
 pub mod settings;
+mod sync;
 pub mod testing;
 
-pub use event::{AudioChunk, ChangeCause, CloseReason, LiveError, LiveEvent, Retrying};
-pub use history::{History, HistoryChange, ItemStatus, LiveItem, LiveItemKind, Part};
+pub use event::{AfterDisconnect, AgentChangeCause, AudioChunk, CloseReason, RealtimeError, RealtimeEvent};
+pub use history::{
+    HistoryChange, RealtimeContentPart, RealtimeHistory, RealtimeItem, RealtimeItemKind, RealtimeItemStatus,
+};
 pub use id::{CommandId, ItemId, ResponseId};
 pub use journal::{
-    CallsRecord, FolderJournal, LIVE_FORMAT, LiveEntry, LiveJournal, LiveRecord, MemoryJournal,
+    CallBatchRecord, FolderJournal, MemoryJournal, REALTIME_JOURNAL_FORMAT, RealtimeEntry, RealtimeJournal,
+    ReplayedSession,
 };
-pub use machine::{Answer, AudioRelease, FollowUp, PlaybackSource, ToolMode};
+pub use machine::{AudioRelease, GuardrailFollowUp, PlaybackSource, RespondWhen, ToolCallMode};
 pub use metrics::{SessionMetrics, TurnMetrics};
 pub use session::{
-    CloseReport, Ended, EnterError, LiveEvents, LiveSession, OnGuardrailFailure, Realtime, Reconnect,
+    CloseReport, GuardrailFailurePolicy, RealtimeEvents, RealtimeSession, RealtimeSessionBuilder,
+    ReconnectPolicy, SessionClosed, SessionRequestError, SessionStartError,
 };
-
-/// The samples of the guide compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/realtime.md")]
-pub struct Guide;

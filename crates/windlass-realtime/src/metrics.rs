@@ -1,61 +1,61 @@
-//! How long things took, and how much of everything there was.
+//! Latency and volume metrics of a session and its responses.
 
 use std::time::Duration;
 
-use windlass::Usage;
+use windlass::core::usage::Usage;
 
-/// How long the parts of one answer took.
+/// Latencies and durations of one response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnMetrics {
-    /// From the user's last word, or the reason to answer, to the beginning of the answer.
-    pub to_response: Option<Duration>,
-    /// From there to the first piece of speech.
-    pub to_first_audio: Option<Duration>,
-    /// How long the answer was under way.
-    pub length: Duration,
-    /// How much speech came.
-    pub audio: Duration,
-    /// From the interruption to the end of the answer.
-    pub interruption: Option<Duration>,
+    /// Time from the end of the user's speech, or from the request, to the start of the response.
+    pub time_to_response: Option<Duration>,
+    /// Time from the same starting point to the first audio chunk.
+    pub time_to_first_audio: Option<Duration>,
+    /// Duration of the response.
+    pub duration: Duration,
+    /// Duration of the received speech.
+    pub audio_duration: Duration,
+    /// Time from the interruption to the end of the response.
+    pub interruption_latency: Option<Duration>,
 }
 
-/// What a session amounts to so far.
+/// Totals of a session so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionMetrics {
-    /// Answers that ended.
+    /// Number of ended responses.
     pub turns: u64,
-    /// Answers that were interrupted.
+    /// Number of interrupted responses.
     pub interruptions: u64,
-    /// Guardrails that tripped, at most one for an answer.
-    pub trips: u64,
-    /// Calls that were carried out.
-    pub calls: u64,
-    /// Tokens.
+    /// Number of responses that a guardrail rejected.
+    pub guardrail_trips: u64,
+    /// Number of accepted tool calls.
+    pub tool_calls: u64,
+    /// Token usage.
     pub usage: Usage,
-    /// The first piece of speech of the latest answer took so long.
-    pub last_to_first_audio: Option<Duration>,
-    /// The longest that the first piece of speech took.
-    pub longest_to_first_audio: Option<Duration>,
-    /// The longest from an interruption to the end of the answer.
-    pub longest_interruption: Option<Duration>,
-    /// Pieces of the user's audio that were not sent, because the connection could not keep up.
-    pub dropped_input: u64,
-    /// Pieces of speech that came after their answer was interrupted.
-    pub suppressed_output: u64,
-    /// Pieces of speech that watchers were too slow for.
-    pub dropped_output: u64,
-    /// How often the connection was made again.
+    /// Time to the first audio chunk of the latest spoken response.
+    pub last_time_to_first_audio: Option<Duration>,
+    /// Longest time to a first audio chunk.
+    pub longest_time_to_first_audio: Option<Duration>,
+    /// Longest time from an interruption to the end of the response.
+    pub longest_interruption_latency: Option<Duration>,
+    /// Number of the user's audio chunks dropped because the connection was too slow or down.
+    pub dropped_input_chunks: u64,
+    /// Number of audio chunks that arrived after their response was interrupted.
+    pub suppressed_output_chunks: u64,
+    /// Number of audio chunks dropped because subscribers were too slow.
+    pub dropped_output_chunks: u64,
+    /// Number of successful reconnections.
     pub reconnects: u64,
 }
 
 impl SessionMetrics {
-    pub(crate) fn turn(&mut self, turn: &TurnMetrics, usage: Option<&Usage>) {
+    pub(crate) fn record_turn(&mut self, turn: &TurnMetrics, usage: Option<&Usage>) {
         self.turns += 1;
-        self.usage.add(&usage.copied().unwrap_or_else(Usage::unknown));
-        if let Some(first) = turn.to_first_audio {
-            self.last_to_first_audio = Some(first);
-            self.longest_to_first_audio = self.longest_to_first_audio.max(Some(first));
+        self.usage.add(&usage.copied().unwrap_or_else(Usage::of_unknown_request));
+        if let Some(first) = turn.time_to_first_audio {
+            self.last_time_to_first_audio = Some(first);
+            self.longest_time_to_first_audio = self.longest_time_to_first_audio.max(Some(first));
         }
-        self.longest_interruption = self.longest_interruption.max(turn.interruption);
+        self.longest_interruption_latency = self.longest_interruption_latency.max(turn.interruption_latency);
     }
 }

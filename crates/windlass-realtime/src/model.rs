@@ -1,399 +1,402 @@
-//! The trait behind every live model: a connection, what is sent over it, and what comes back. It knows no
-//! provider's words, so that another provider, or a test, is another implementation.
+//! The provider-neutral interface of realtime models: a connection, the commands sent over it, and the events
+//! received from it. Each provider, and each test model, is one implementation of [`RealtimeModel`].
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use windlass::Usage;
-use windlass::core::CallId;
-use windlass::model::{OfferedKind, OfferedTool};
+use windlass::core::id::CallId;
+use windlass::core::usage::Usage;
+use windlass::model::{ToolDefinition, ToolKind};
 
-use crate::history::LiveItem;
+use crate::history::RealtimeItem;
 use crate::id::{CommandId, ItemId, ResponseId};
-use crate::settings::Configuration;
+use crate::settings::SessionConfiguration;
 
-/// Something that holds a live conversation.
+/// A model that holds a realtime conversation.
 pub trait RealtimeModel: Send + Sync + 'static {
-    /// Connects. Nothing of a connection that failed is left behind. The configuration is the first that will be
-    /// sent, for providers that want parts of it in the address.
-    fn connect<'a>(&'a self, first: &'a Configuration) -> BoxFuture<'a, Result<Connection, ConnectError>>;
+    /// Connects to the model. `first` is the first configuration the session will send, for providers that need
+    /// parts of it in the URL. An implementation must release all resources of a failed connection.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`RealtimeConnectionError`] if the connection could not be established.
+    fn connect<'a>(
+        &'a self,
+        first: &'a SessionConfiguration,
+    ) -> BoxFuture<'a, Result<RealtimeConnection, RealtimeConnectionError>>;
 
-    /// Whether it can be offered a tool. Functions it can, and nothing else unless it says so.
-    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+    /// Checks if the model can be offered a tool. By default, functions only.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the tool is not supported.
+    fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
         match tool.kind {
-            OfferedKind::Function => Ok(()),
-            _ => Err("a live model is offered functions only".to_owned()),
+            ToolKind::Function => Ok(()),
+            _ => Err("a realtime model supports function tools only".to_owned()),
         }
     }
 }
 
-/// A connection to a live model. Dropping it ends it without a word.
-pub struct Connection {
-    /// Where commands go.
-    pub commands: Box<dyn Commands>,
-    /// Where events come from.
-    pub events: Box<dyn ModelEvents>,
+/// A connection to a realtime model. Dropping it disconnects without a closing handshake.
+pub struct RealtimeConnection {
+    /// The sending half.
+    pub commands: Box<dyn CommandSink>,
+    /// The receiving half.
+    pub events: Box<dyn ModelEventSource>,
 }
 
-/// Where commands to a model go.
-pub trait Commands: Send + 'static {
-    /// Sends one. An error means that the connection is of no use any more.
-    fn send(&mut self, command: Command) -> BoxFuture<'_, Result<(), Lost>>;
+/// The sending half of a connection.
+pub trait CommandSink: Send + 'static {
+    /// Sends a command.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`RealtimeConnectionError`] if the connection can no longer be used.
+    fn send(&mut self, command: RealtimeCommand) -> BoxFuture<'_, Result<(), RealtimeConnectionError>>;
 
-    /// Says goodbye. The session waits for it only so long.
-    fn close(&mut self) -> BoxFuture<'_, Result<(), Lost>>;
+    /// Closes the connection in an orderly way. The session waits for this future for a bounded time only.
+    fn close(&mut self) -> BoxFuture<'_, Result<(), RealtimeConnectionError>>;
 }
 
-/// Where a model's events come from.
-pub trait ModelEvents: Send + 'static {
-    /// The next; none when the other side said goodbye.
-    fn next(&mut self) -> BoxFuture<'_, Option<Result<ModelEvent, Lost>>>;
+/// The receiving half of a connection.
+pub trait ModelEventSource: Send + 'static {
+    /// Returns the next event; `None` after the model closed the connection in an orderly way.
+    ///
+    /// # Cancel safety
+    ///
+    /// Must be cancel safe: the session drops this future whenever another event is ready first.
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<RealtimeModelEvent, RealtimeConnectionError>>>;
 }
 
-/// Why a connection could not be made.
+/// An error from connecting to a model, or the loss of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct ConnectError {
-    /// What went wrong.
+pub struct RealtimeConnectionError {
+    /// The cause.
     pub message: String,
-    /// Whether trying again may help.
-    pub retry: Retry,
+    /// The prospect of a new connection attempt.
+    pub retryability: Retryability,
 }
 
-/// Whether trying again may help.
+/// The prospect of a retry.
+///
+/// Exhaustive on purpose: whoever retries must decide each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// It may.
-    MayHelp,
-    /// It does not: a key that is not accepted, an address that is none.
-    IsOfNoUse,
+pub enum Retryability {
+    /// A retry may succeed.
+    Retryable,
+    /// A retry cannot succeed: for example, the API key or the address is invalid.
+    Permanent,
 }
 
-/// A connection that was lost.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct Lost {
-    /// What went wrong.
-    pub message: String,
-    /// Whether connecting again may help.
-    pub retry: Retry,
-}
-
-impl ConnectError {
-    /// An error that trying again may mend.
+impl RealtimeConnectionError {
+    /// Creates a retryable error.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retry: Retry::MayHelp }
+        Self { message: message.into(), retryability: Retryability::Retryable }
     }
 
-    /// An error that trying again does not mend.
-    pub fn fatal(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retry: Retry::IsOfNoUse }
-    }
-}
-
-impl Lost {
-    /// A loss that connecting again may mend.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retry: Retry::MayHelp }
-    }
-
-    /// A loss that connecting again does not mend.
-    pub fn fatal(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retry: Retry::IsOfNoUse }
+    /// Creates a permanent error.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retryability: Retryability::Permanent }
     }
 }
 
-/// Something that a model is told, under an id that it may name when it objects.
+/// A command to the model. The model's errors refer to it by its id.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Command {
+pub struct RealtimeCommand {
     /// The id.
     pub id: CommandId,
-    /// What it is told.
-    pub kind: CommandKind,
+    /// The kind of the command and its content.
+    pub kind: RealtimeCommandKind,
 }
 
-/// What a model is told.
+/// The kind of a command.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum CommandKind {
-    /// Who speaks from now on, with which tools, and how.
-    Configure(Box<Configuration>),
-    /// What the user says, as audio in the configured form.
-    Audio(Vec<u8>),
-    /// The audio so far is a message of the user.
+pub enum RealtimeCommandKind {
+    /// Sets the agent's instructions, tools and settings.
+    Configure(Box<SessionConfiguration>),
+    /// Appends audio of the user, in the configured format, to the input buffer.
+    AppendAudio(Vec<u8>),
+    /// Turns the input buffer into a message of the user.
     CommitAudio,
-    /// The audio so far is forgotten.
+    /// Discards the input buffer.
     ClearAudio,
-    /// An item for the conversation, behind another one or at the end.
-    Add {
+    /// Adds an item to the conversation, after another one or at the end.
+    CreateItem {
         /// The item.
-        item: LiveItem,
-        /// The item before it.
+        item: RealtimeItem,
+        /// The preceding item; the end of the conversation if absent.
         after: Option<ItemId>,
     },
-    /// An item is taken out of the conversation.
-    Delete {
-        /// Which.
+    /// Deletes an item from the conversation.
+    DeleteItem {
+        /// Id of the item.
         item: ItemId,
     },
-    /// The user heard only so much of an item.
-    Truncate {
-        /// Which.
+    /// Truncates an item to the part the user heard.
+    TruncateItem {
+        /// Id of the item.
         item: ItemId,
-        /// Which part of it.
-        content: u32,
-        /// How much was heard.
+        /// Index of the content part.
+        content_index: u32,
+        /// Milliseconds of speech the user heard.
         heard_ms: u64,
     },
-    /// The model is to answer.
-    Respond(RespondOptions),
-    /// The model is to stop answering.
-    Cancel {
-        /// Which answer.
+    /// Requests a response.
+    CreateResponse(ResponseOptions),
+    /// Cancels a response.
+    CancelResponse {
+        /// Id of the response.
         response: ResponseId,
     },
-    /// Something in the provider's own words.
+    /// A message in the provider's own format.
     Raw(Value),
 }
 
-/// How one answer differs from what is configured.
+/// Options of one response that override the configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RespondOptions {
-    /// Instructions for this answer alone.
+pub struct ResponseOptions {
+    /// Instructions for this response only.
     pub instructions: Option<String>,
 }
 
-/// Something that a model says.
+/// An event of a realtime model.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum ModelEvent {
-    /// A conversation has begun.
-    Opened {
-        /// The provider's name for it.
+pub enum RealtimeModelEvent {
+    /// The provider created a session.
+    SessionCreated {
+        /// The provider's id of the session.
         session: String,
     },
-    /// A configuration is in force.
-    Configured,
-    /// An answer begins.
+    /// The last unacknowledged configuration is in force.
+    ConfigurationApplied,
+    /// A response started.
     ResponseStarted {
-        /// Which.
+        /// Id of the response.
         response: ResponseId,
-        /// The command that asked for it, where the provider says.
-        asked_by: Option<CommandId>,
-        /// Whether it belongs to the conversation.
-        place: ResponsePlace,
+        /// The command that requested the response, if the provider reports it.
+        requested_by: Option<CommandId>,
+        /// The relation of the response to the conversation.
+        scope: ResponseScope,
     },
-    /// An answer has ended.
+    /// A response ended.
     ResponseEnded {
-        /// Which.
+        /// Id of the response.
         response: ResponseId,
-        /// How.
+        /// The final status.
         status: ResponseStatus,
-        /// What it cost, where the provider says.
+        /// Token usage, if the provider reports it.
         usage: Option<Usage>,
-        /// The calls it holds.
-        calls: Vec<LiveItem>,
+        /// The tool calls in the response.
+        calls: Vec<RealtimeItem>,
     },
-    /// A piece of speech.
-    Audio {
-        /// Of which answer.
+    /// A chunk of speech.
+    AudioDelta {
+        /// Id of the response.
         response: ResponseId,
-        /// Of which item.
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
-        /// The audio, in the configured form.
+        /// Index of the content part.
+        content_index: u32,
+        /// The audio, in the configured format.
         bytes: Vec<u8>,
     },
     /// The speech of an item is complete.
     AudioEnded {
-        /// Of which answer.
+        /// Id of the response.
         response: ResponseId,
-        /// Of which item.
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
+        /// Index of the content part.
+        content_index: u32,
     },
-    /// A piece of what is said, or written.
-    Words {
-        /// Of which answer.
+    /// A fragment of a transcript or of text.
+    OutputTextDelta {
+        /// Id of the response.
         response: ResponseId,
-        /// Of which item.
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
-        /// The piece.
+        /// Index of the content part.
+        content_index: u32,
+        /// The fragment.
         delta: String,
-        /// Spoken or written.
-        form: WordForm,
+        /// The kind of the text.
+        kind: OutputTextKind,
     },
-    /// All that an item says.
-    WordsEnded {
-        /// Of which answer.
+    /// The transcript or text of a content part is complete.
+    OutputTextEnded {
+        /// Id of the response.
         response: ResponseId,
-        /// Of which item.
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
+        /// Index of the content part.
+        content_index: u32,
         /// The whole text.
         text: String,
-        /// Spoken or written.
-        form: WordForm,
+        /// The kind of the text.
+        kind: OutputTextKind,
     },
-    /// A piece of a call's arguments.
-    Arguments {
-        /// Of which answer.
+    /// A fragment of a call's arguments.
+    ArgumentsDelta {
+        /// Id of the response.
         response: ResponseId,
-        /// The call.
+        /// Id of the call.
         call: CallId,
-        /// The piece.
+        /// The fragment.
         delta: String,
     },
-    /// An item is in the conversation, or has changed.
-    Item {
+    /// An item was added to the conversation or changed.
+    ItemChanged {
         /// The item.
-        item: LiveItem,
-        /// The item before it, where the provider says.
+        item: RealtimeItem,
+        /// The preceding item, if the provider reports it.
         after: Option<ItemId>,
     },
-    /// An item is gone.
+    /// An item was deleted.
     ItemDeleted {
-        /// Which.
+        /// Id of the item.
         item: ItemId,
     },
-    /// An item was cut at what was heard.
+    /// An item was truncated to the part the user heard.
     ItemTruncated {
-        /// Which.
+        /// Id of the item.
         item: ItemId,
-        /// What was heard.
+        /// Milliseconds of speech the user heard.
         heard_ms: u64,
     },
-    /// A piece of what the user said.
-    Heard {
-        /// Of which item.
+    /// A fragment of the transcript of the user's speech.
+    InputTranscriptDelta {
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
-        /// The piece.
+        /// Index of the content part.
+        content_index: u32,
+        /// The fragment.
         delta: String,
     },
-    /// What the user said.
-    HeardAll {
-        /// Of which item.
+    /// The whole transcript of the user's speech.
+    InputTranscriptCompleted {
+        /// Id of the item.
         item: ItemId,
-        /// Of which part.
-        content: u32,
-        /// The text.
+        /// Index of the content part.
+        content_index: u32,
+        /// The transcript.
         text: String,
     },
-    /// What the user said could not be written down.
-    NotHeard {
-        /// Of which item.
+    /// The transcription of the user's speech failed.
+    InputTranscriptFailed {
+        /// Id of the item.
         item: ItemId,
-        /// Why.
+        /// The cause.
         message: String,
     },
-    /// The user begins to speak.
+    /// The user started to speak.
     SpeechStarted {
-        /// The item that it will be.
+        /// The item that the speech will become.
         item: ItemId,
     },
-    /// The user has finished speaking.
+    /// The user stopped speaking.
     SpeechStopped {
-        /// The item that it will be.
+        /// The item that the speech will become.
         item: ItemId,
     },
-    /// The user's audio has become an item.
+    /// The input buffer became an item.
     AudioCommitted {
-        /// Which.
+        /// Id of the item.
         item: ItemId,
-        /// The item before it.
+        /// The preceding item.
         after: Option<ItemId>,
     },
-    /// Nobody has said anything for long.
+    /// The provider's idle timeout elapsed without speech.
     IdleTimeout,
-    /// What is left of the provider's limits.
-    RateLimits(Vec<RateLimit>),
-    /// A command was not carried out.
-    Refused {
-        /// Which, where the provider says.
+    /// The provider's remaining rate limits.
+    RateLimits(Vec<RealtimeRateLimit>),
+    /// The model rejected a command.
+    CommandRejected {
+        /// The command, if the provider reports it.
         command: Option<CommandId>,
-        /// The provider's name for the reason.
+        /// The provider's error code.
         code: String,
-        /// The reason.
+        /// The provider's message.
         message: String,
-        /// What it means.
-        why: RefusalKind,
+        /// The kind of the rejection.
+        kind: RejectionKind,
     },
-    /// Something that this version does not know.
+    /// An event that this version does not know.
     Unknown {
-        /// The provider's name for it.
+        /// The provider's event type.
         kind: String,
-        /// All of it.
+        /// The whole event.
         raw: Value,
     },
 }
 
-/// Whether an answer belongs to the conversation.
+/// The relation of a response to the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponsePlace {
-    /// It does, and there is one at a time.
+#[non_exhaustive]
+pub enum ResponseScope {
+    /// The response is part of the conversation; one such response is active at a time.
     InConversation,
-    /// It stands beside it.
-    Beside,
+    /// The response is not added to the conversation.
+    OutOfBand,
 }
 
-/// Whether words are spoken or written.
+/// The kind of a text that a model produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WordForm {
-    /// They come with audio.
-    Spoken,
-    /// They are all there is.
-    Written,
+#[non_exhaustive]
+pub enum OutputTextKind {
+    /// The transcript of speech.
+    AudioTranscript,
+    /// Text without speech.
+    PlainText,
 }
 
-/// How an answer ended.
+/// The final status of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ResponseStatus {
-    /// It is whole.
+    /// The response is complete.
     Completed,
-    /// It was cut off: by the user, the application, or a guardrail.
+    /// The response was cancelled by the user, the application or a guardrail.
     Cancelled,
-    /// It is not whole, for a reason of the provider: too long, filtered.
+    /// The provider ended the response early: for example, it was too long or was filtered.
     Incomplete {
-        /// The reason.
+        /// The provider's reason.
         reason: String,
     },
-    /// It failed.
+    /// The response failed.
     Failed {
-        /// The provider's name for the reason.
+        /// The provider's error code.
         code: String,
-        /// The reason.
+        /// The provider's message.
         message: String,
     },
-    /// Nobody knows: the connection was lost, or it went silent.
-    Lost,
+    /// The end of the response was not observed: the connection was lost or the response stalled.
+    Unknown,
 }
 
-/// What the refusal of a command means.
+/// The kind of a rejected command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalKind {
-    /// An answer is under way already: ask again when it has ended.
-    AlreadyAnswering,
-    /// There was nothing to stop.
+#[non_exhaustive]
+pub enum RejectionKind {
+    /// Another response is active; the request can be repeated when it has ended.
+    ResponseAlreadyActive,
+    /// There was no active response to cancel.
     NothingToCancel,
-    /// Anything else.
+    /// Any other reason.
     Other,
 }
 
-/// What is left of one of the provider's limits.
+/// The remaining quota of one of the provider's limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RateLimit {
-    /// What is counted.
+pub struct RealtimeRateLimit {
+    /// The counted resource, such as `requests` or `tokens`.
     pub name: String,
-    /// How many there are.
+    /// Size of the quota.
     pub limit: u64,
-    /// How many are left.
+    /// Remaining quota.
     pub remaining: u64,
-    /// When all are there again, in seconds.
+    /// Seconds until the quota is full again.
     pub reset_seconds: f64,
 }

@@ -1,168 +1,171 @@
-//! How a live model listens, speaks and takes turns.
+//! Settings of a realtime model: audio formats, voice, turn detection and transcription.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use windlass::core::AgentName;
-use windlass::model::{ModelSettings, OfferedTool};
+use windlass::core::id::AgentName;
+use windlass::model::{ModelSettings, ToolDefinition};
 
 use crate::audio::AudioFormat;
 
-/// How a live model listens, speaks and takes turns. What is absent is left to the provider.
+/// Settings of a realtime model. Absent values use the provider's defaults.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LiveSettings {
-    /// Whether it speaks or writes.
-    pub output: OutputKind,
-    /// The form of the audio that it is sent.
-    pub input_format: AudioFormat,
-    /// The form of the audio that it sends.
-    pub output_format: AudioFormat,
-    /// Its voice.
+pub struct RealtimeSettings {
+    /// The output modality.
+    pub output_modality: OutputModality,
+    /// Encoding of the audio sent to the model.
+    pub input_audio_format: AudioFormat,
+    /// Encoding of the audio received from the model.
+    pub output_audio_format: AudioFormat,
+    /// The voice.
     pub voice: Option<String>,
-    /// How fast it speaks; 1 is as usual.
+    /// Speed of the speech; 1 is normal.
     pub speed: Option<f64>,
-    /// Who finds out when the user has finished speaking.
-    pub turns: TurnDetection,
-    /// How the user's speech is written down.
-    pub transcription: Option<Transcription>,
-    /// How noise is taken out of what it hears.
+    /// The detector of the end of the user's turn.
+    pub turn_detection: TurnDetection,
+    /// Transcription of the user's speech; none if absent.
+    pub input_transcription: Option<InputTranscription>,
+    /// Noise reduction of the user's audio.
     pub noise_reduction: Option<NoiseReduction>,
-    /// Fields of the session that only this provider knows, put over all others.
+    /// Provider-specific session fields, merged over all others.
     pub extra: Map<String, Value>,
 }
 
-impl Default for LiveSettings {
+impl Default for RealtimeSettings {
     fn default() -> Self {
         Self {
-            output: OutputKind::Audio,
-            input_format: AudioFormat::Pcm24k,
-            output_format: AudioFormat::Pcm24k,
+            output_modality: OutputModality::Audio,
+            input_audio_format: AudioFormat::Pcm24k,
+            output_audio_format: AudioFormat::Pcm24k,
             voice: None,
             speed: None,
-            turns: TurnDetection::default(),
-            transcription: Some(Transcription::default()),
+            turn_detection: TurnDetection::default(),
+            input_transcription: Some(InputTranscription::default()),
             noise_reduction: None,
             extra: Map::new(),
         }
     }
 }
 
-/// Whether a model speaks or writes.
+/// The modality of the model's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OutputKind {
-    /// It speaks, and what it says comes as text too.
+#[non_exhaustive]
+pub enum OutputModality {
+    /// Speech, with a transcript.
     #[default]
     Audio,
-    /// It writes.
+    /// Text.
     Text,
 }
 
-/// Who finds out when the user has finished speaking.
+/// The detector of the end of the user's turn.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum TurnDetection {
-    /// The server, by silence.
-    Silence(SilenceDetection),
-    /// The server, by what is said.
-    Meaning(MeaningDetection),
-    /// The application: it commits the audio and asks for the answer.
+    /// The server detects silence (voice activity detection).
+    ServerVad(ServerVad),
+    /// The server judges by the words that the user has finished.
+    SemanticVad(SemanticVad),
+    /// The application commits the audio and requests the response.
     Application,
 }
 
-/// Whether the server begins to answer by itself, and whether it stops answering when the user speaks.
+/// Actions that the server takes by itself on the user's turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerTurns {
-    /// Whether it begins to answer when the user has finished.
-    pub answers: bool,
-    /// Whether it stops answering when the user begins to speak.
-    pub interrupts: bool,
+pub struct ServerTurnActions {
+    /// True if the server creates a response when the user stops speaking.
+    pub create_response: bool,
+    /// True if the server interrupts a response when the user starts to speak.
+    pub interrupt_response: bool,
 }
 
-impl Default for ServerTurns {
+impl Default for ServerTurnActions {
     fn default() -> Self {
-        Self { answers: true, interrupts: true }
+        Self { create_response: true, interrupt_response: true }
     }
 }
 
-/// Turns by silence.
+/// Turn detection by silence.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SilenceDetection {
-    /// What the server does by itself.
-    pub turns: ServerTurns,
-    /// How loud speech is, from 0 to 1.
+pub struct ServerVad {
+    /// Actions of the server.
+    pub server_actions: ServerTurnActions,
+    /// Loudness above which audio counts as speech, from 0 to 1.
     pub threshold: Option<f64>,
-    /// How much audio from before the speech belongs to it.
-    pub prefix: Option<Duration>,
-    /// How long the silence after it is.
-    pub silence: Option<Duration>,
-    /// After how much silence the model speaks up by itself.
-    pub idle: Option<Duration>,
+    /// Audio before the detected start of speech that is included in the turn.
+    pub prefix_padding: Option<Duration>,
+    /// Silence that ends the turn.
+    pub silence_duration: Option<Duration>,
+    /// Silence after which the model speaks without being asked.
+    pub idle_timeout: Option<Duration>,
 }
 
-/// Turns by meaning.
+/// Turn detection by meaning.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MeaningDetection {
-    /// What the server does by itself.
-    pub turns: ServerTurns,
-    /// How soon it answers: `low`, `medium`, `high` or `auto`.
+pub struct SemanticVad {
+    /// Actions of the server.
+    pub server_actions: ServerTurnActions,
+    /// Eagerness to respond: `low`, `medium`, `high` or `auto`.
     pub eagerness: Option<String>,
 }
 
 impl Default for TurnDetection {
     fn default() -> Self {
-        Self::Meaning(MeaningDetection::default())
+        Self::SemanticVad(SemanticVad::default())
     }
 }
 
 impl TurnDetection {
-    /// What the server does by itself; none where the application detects turns.
-    pub fn server(&self) -> Option<ServerTurns> {
+    /// Returns the actions of the server; `None` if the application detects turns.
+    pub fn server_actions(&self) -> Option<ServerTurnActions> {
         match self {
-            Self::Silence(silence) => Some(silence.turns),
-            Self::Meaning(meaning) => Some(meaning.turns),
+            Self::ServerVad(silence) => Some(silence.server_actions),
+            Self::SemanticVad(meaning) => Some(meaning.server_actions),
             Self::Application => None,
         }
     }
 }
 
-/// How the user's speech is written down.
+/// Transcription of the user's speech.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transcription {
-    /// The model that does it.
+pub struct InputTranscription {
+    /// The transcription model.
     pub model: String,
-    /// The language that is spoken, such as `en`.
+    /// The language of the speech, such as `en`.
     pub language: Option<String>,
-    /// Words to expect.
+    /// Prompt with vocabulary to expect.
     pub prompt: Option<String>,
 }
 
-impl Default for Transcription {
+impl Default for InputTranscription {
     fn default() -> Self {
         Self { model: "gpt-4o-mini-transcribe".to_owned(), language: None, prompt: None }
     }
 }
 
-/// Where the microphone is.
+/// Noise reduction, by the distance of the microphone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NoiseReduction {
-    /// Close to the mouth.
+    /// For a microphone close to the mouth.
     NearField,
-    /// Across the room.
+    /// For a microphone across the room.
     FarField,
 }
 
-/// Everything that a live model is told when an agent becomes current.
+/// The full configuration sent to a realtime model when an agent becomes current.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Configuration {
+pub struct SessionConfiguration {
     /// The agent.
     pub agent: AgentName,
-    /// What it is told to do.
+    /// The agent's instructions.
     pub instructions: Option<String>,
-    /// Its tools.
-    pub tools: Vec<OfferedTool>,
-    /// Its handoffs; models see them as tools.
-    pub handoffs: Vec<OfferedTool>,
-    /// How it should answer.
-    pub model: ModelSettings,
-    /// How it listens and speaks.
-    pub live: LiveSettings,
+    /// The agent's tools.
+    pub tools: Vec<ToolDefinition>,
+    /// The agent's handoffs; the model sees them as tools.
+    pub handoffs: Vec<ToolDefinition>,
+    /// Settings shared with other models, such as the temperature.
+    pub model_settings: ModelSettings,
+    /// Settings of the realtime model.
+    pub realtime_settings: RealtimeSettings,
 }

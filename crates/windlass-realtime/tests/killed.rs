@@ -1,10 +1,10 @@
-//! Real processes that are killed in the middle of a session, and others that go on with it: nothing happens twice, what
-//! is in doubt is asked, what was not delivered is, and the history is whole.
+//! Processes that are killed in the middle of a session and resumed by others: no effect happens twice, calls
+//! in doubt are asked about, undelivered outputs are delivered, and the history is complete.
 //!
-//! The processes are this test's own binary, started again with a part to play. The server is in the test itself.
+//! The child processes are this test binary, started again with a role. The server runs in the test itself.
 
 #![cfg(unix)]
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,53 +14,61 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use windlass::core::{Decision, OutputContent, Reach};
+use windlass::core::{
+    decision::{Decision, DecisionScope},
+    item::OutputContent,
+};
 use windlass::prelude::*;
-use windlass::{Effect, SqliteStore, Store};
-use windlass_realtime::openai::OpenAi;
-use windlass_realtime::testing::{Loopback, Reply};
-use windlass_realtime::{FolderJournal, LiveEvent, LiveItemKind, Realtime, Reconnect};
+use windlass::{
+    core::tool::ToolEffect,
+    store::{SqliteStore, Store},
+};
+use windlass_realtime::openai::OpenAiRealtime;
+use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
+use windlass_realtime::{
+    FolderJournal, RealtimeEvent, RealtimeItemKind, RealtimeSessionBuilder, ReconnectPolicy,
+};
 
-const PART: &str = "WINDLASS_TEST_PART";
-const FOLDER: &str = "WINDLASS_TEST_FOLDER";
-const ADDRESS: &str = "WINDLASS_TEST_ADDRESS";
-const CALL: &str = "WINDLASS_TEST_CALL";
+const ROLE_VAR: &str = "WINDLASS_TEST_PART";
+const FOLDER_VAR: &str = "WINDLASS_TEST_FOLDER";
+const ADDRESS_VAR: &str = "WINDLASS_TEST_ADDRESS";
+const CALL_VAR: &str = "WINDLASS_TEST_CALL";
 
-/// How long a process that was killed owns its runs.
-const LEASE: Duration = Duration::from_secs(2);
-/// Longer than anything here takes on a busy machine.
-const LONG: Duration = Duration::from_secs(120);
+/// Lease duration of a killed process's runs.
+const LEASE_DURATION: Duration = Duration::from_secs(2);
+/// A timeout that is long enough on a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a started process does. In the test run itself, nothing.
+/// Plays the role of a child process. Does nothing in the test run itself.
 #[tokio::test]
 async fn a_part_to_play() {
-    let Ok(part) = std::env::var(PART) else { return };
-    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
-    let call = std::env::var(CALL).expect("a call");
+    let Ok(part) = std::env::var(ROLE_VAR) else { return };
+    let folder = PathBuf::from(std::env::var_os(FOLDER_VAR).expect("a folder"));
+    let call = std::env::var(CALL_VAR).expect("a call");
     match part.as_str() {
-        "begin" => begin(&folder).await,
-        "resume" => resume(&folder, &call).await,
-        "approve" => approve(&folder, &call).await,
+        "begin" => run_until_killed(&folder).await,
+        "resume" => resume_and_decide(&folder, &call).await,
+        "approve" => post_approval(&folder, &call).await,
         other => panic!("no such part: {other}"),
     }
 }
 
-fn store(folder: &Path) -> Arc<dyn Store> {
+fn open_store(folder: &Path) -> Arc<dyn Store> {
     Arc::new(SqliteStore::open(folder.join("runs.db")).expect("a store"))
 }
 
-fn effects(folder: &Path) -> usize {
-    keys(folder).len()
+fn effect_count(folder: &Path) -> usize {
+    effect_keys(folder).len()
 }
 
-/// The keys under which something was done to the world.
-fn keys(folder: &Path) -> Vec<String> {
+/// Returns the idempotency keys of the effects so far.
+fn effect_keys(folder: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(folder.join("effects")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// A tool that does something to the world, once, and then waits for a file before it says so.
-fn tool(name: &str, folder: &Path) -> Tool {
+/// Creates a tool that has one effect and then waits for a file before it returns.
+fn effect_tool(name: &str, folder: &Path) -> Tool {
     let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
     let folder = folder.to_owned();
     Tool::dynamic(name, "Does something.", schema, move |ctx: ToolContext, _| {
@@ -77,65 +85,67 @@ fn tool(name: &str, folder: &Path) -> Tool {
     })
 }
 
-fn realtime(folder: &Path) -> Realtime {
-    let keyed = tool("keyed", folder).effect(Effect::Idempotent);
-    let gated = tool("gated", folder).approve_always();
-    let agent = Agent::new("desk").tools((tool("haul", folder), gated, keyed));
-    let address = std::env::var(ADDRESS).expect("an address");
-    Realtime::new(agent, OpenAi::at(address))
+fn session_builder(folder: &Path) -> RealtimeSessionBuilder {
+    let keyed = effect_tool("keyed", folder).effect(ToolEffect::Idempotent);
+    let gated = effect_tool("gated", folder).needs_approval();
+    let agent = Agent::new("desk").tools((effect_tool("haul", folder), gated, keyed));
+    let address = std::env::var(ADDRESS_VAR).expect("an address");
+    RealtimeSessionBuilder::new(agent, OpenAiRealtime::with_url(address))
         .session_id("talk")
-        .store(store(folder))
+        .store(open_store(folder))
         .journal(FolderJournal::new(folder.join("sessions")))
-        .lease(LEASE)
-        // The connection may be gone for long.
-        .reconnect(Reconnect { attempts: 1000, ..Reconnect::default() })
+        .lease_duration(LEASE_DURATION)
+        // The connection may be down for a long time.
+        .reconnect_policy(ReconnectPolicy { max_attempts: 1000, ..ReconnectPolicy::default() })
 }
 
-fn say(text: impl std::fmt::Display) {
+fn print_line(text: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n> {text}").and_then(|()| out.flush()).expect("somebody listens");
 }
 
-/// Begins the session, and talks until it is killed.
-async fn begin(folder: &Path) {
-    let session = realtime(folder).connect().await.expect("connects");
+/// Starts the session and runs it until the process is killed.
+async fn run_until_killed(folder: &Path) {
+    let session = session_builder(folder).connect().await.expect("connects");
     let mut events = session.events();
-    session.say("Haul").await.expect("is there");
+    session.send_text("Haul").await.expect("is there");
     while let Some(event) = events.next().await {
-        tell(&event);
+        print_event(&event);
     }
 }
 
-fn tell(event: &LiveEvent) {
+fn print_event(event: &RealtimeEvent) {
     match event {
-        LiveEvent::CallHeld { pending } => say(format!("held {} {:?}", pending.call(), pending.reason)),
-        LiveEvent::CallStarted { call, .. } => say(format!("started {call}")),
-        LiveEvent::CallSettled { call, .. } => say(format!("settled {call}")),
-        LiveEvent::TurnEnded { .. } => say("turn ended"),
-        LiveEvent::Disconnected { .. } => say("disconnected"),
-        LiveEvent::Error(error) => say(format!("error {error}")),
+        RealtimeEvent::CallHeld { pending } => {
+            print_line(format!("held {} {:?}", pending.call(), pending.reason))
+        }
+        RealtimeEvent::CallStarted { call, .. } => print_line(format!("started {call}")),
+        RealtimeEvent::CallSettled { call, .. } => print_line(format!("settled {call}")),
+        RealtimeEvent::TurnEnded { .. } => print_line("turn ended"),
+        RealtimeEvent::Disconnected { .. } => print_line("disconnected"),
+        RealtimeEvent::Error(error) => print_line(format!("error {error}")),
         _ => {}
     }
 }
 
-/// Goes on with the session, answers what is asked, and says what was said when the result has been spoken.
-async fn resume(folder: &Path, call: &str) {
-    let session = realtime(folder).resume().await.expect("resumes");
+/// Resumes the session, decides held calls, and prints the history when the result has been spoken.
+async fn resume_and_decide(folder: &Path, call: &str) {
+    let session = session_builder(folder).resume().await.expect("resumes");
     let mut events = session.events();
-    let is_spoken = |item: &windlass_realtime::LiveItem| item.text().starts_with("The result is");
+    let is_spoken = |item: &windlass_realtime::RealtimeItem| item.text().starts_with("The result is");
     while let Some(event) = events.next().await {
-        tell(&event);
+        print_event(&event);
         match event {
-            LiveEvent::CallHeld { pending } if pending.call().as_str() == call => {
+            RealtimeEvent::CallHeld { pending } if pending.call().as_str() == call => {
                 let decision = match pending.reason {
-                    windlass::core::HoldReason::InDoubt => {
-                        Decision::Happened { output: OutputContent::Text("it was up already".to_owned()) }
-                    }
+                    windlass::core::decision::HoldReason::InDoubt => Decision::ConfirmExecuted {
+                        output: OutputContent::Text("it was up already".to_owned()),
+                    },
                     _ => Decision::Approve,
                 };
-                session.decide(call, decision, Reach::Call, None).await.expect("is there").expect("counts");
+                session.decide(call, decision, DecisionScope::ThisCall, None).await.expect("counts");
             }
-            LiveEvent::TurnEnded { .. } => {
+            RealtimeEvent::TurnEnded { .. } => {
                 let history = session.history().await.expect("is there");
                 if history.items().iter().any(is_spoken) {
                     break;
@@ -147,54 +157,61 @@ async fn resume(folder: &Path, call: &str) {
     let report = session.close().await;
     for item in report.history.items() {
         match &item.kind {
-            LiveItemKind::Call { call, .. } => say(format!("item call {call}")),
-            LiveItemKind::Output { call, text } => say(format!("item output {call} {text}")),
-            _ => say(format!("item {}", item.text())),
+            RealtimeItemKind::Call { call, .. } => print_line(format!("item call {call}")),
+            RealtimeItemKind::Output { call, text } => print_line(format!("item output {call} {text}")),
+            _ => print_line(format!("item {}", item.text())),
         }
     }
-    say("over");
+    print_line("over");
 }
 
-/// Decides in the store, as a command would.
-async fn approve(folder: &Path, call: &str) {
-    let store = store(folder);
-    for run in store.runs().await.expect("is read") {
-        let decided =
-            windlass::store::decide(&*store, &run.run, call, Decision::Approve, Reach::Call, "ada").await;
-        say(format!("decided {}", decided.is_ok()));
+/// Posts a decision to the store, as the CLI would.
+async fn post_approval(folder: &Path, call: &str) {
+    let store = open_store(folder);
+    for run in store.list_runs().await.expect("is read") {
+        let decided = windlass::store::post_decision(
+            &*store,
+            &run.run,
+            call,
+            Decision::Approve,
+            DecisionScope::ThisCall,
+            "ada",
+        )
+        .await;
+        print_line(format!("decided {}", decided.is_ok()));
     }
-    say("over");
+    print_line("over");
 }
 
-/// A process that plays a part.
-struct Playing {
+/// A child process that runs a session.
+struct ChildSession {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    said: Vec<String>,
+    printed_lines: Vec<String>,
 }
 
-impl Playing {
+impl ChildSession {
     fn start(part: &str, folder: &Path, address: &str, call: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "a_part_to_play", "--nocapture"])
-            .env(PART, part)
-            .env(FOLDER, folder)
-            .env(ADDRESS, address)
-            .env(CALL, call)
+            .env(ROLE_VAR, part)
+            .env(FOLDER_VAR, folder)
+            .env(ADDRESS_VAR, address)
+            .env(CALL_VAR, call)
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
-        Self { child, lines, said: Vec::new() }
+        Self { child, lines, printed_lines: Vec::new() }
     }
 
-    /// Listens until it says this.
-    async fn until(&mut self, wanted: &str) {
+    /// Waits until the process prints a line with this prefix.
+    async fn wait_for_line(&mut self, wanted: &str) {
         let listening = async {
             while let Some(line) = self.lines.next_line().await.expect("text") {
                 if let Some(said) = line.strip_prefix("> ") {
-                    self.said.push(said.to_owned());
+                    self.printed_lines.push(said.to_owned());
                     if said.starts_with(wanted) {
                         return true;
                     }
@@ -202,82 +219,82 @@ impl Playing {
             }
             false
         };
-        let found = tokio::time::timeout(LONG, listening).await;
-        assert!(matches!(found, Ok(true)), "it did not say `{wanted}`: {:?}", self.said);
+        let found = tokio::time::timeout(TEST_TIMEOUT, listening).await;
+        assert!(matches!(found, Ok(true)), "it did not say `{wanted}`: {:?}", self.printed_lines);
     }
 
-    /// Ends it as the system does when memory runs out: without a word.
+    /// Kills the process without warning, like the kernel when memory runs out.
     async fn kill(mut self) {
         self.child.kill().await.expect("it is killed");
     }
 
-    fn items(&self) -> Vec<&str> {
-        self.said.iter().filter_map(|said| said.strip_prefix("item ")).collect()
+    fn history_items(&self) -> Vec<&str> {
+        self.printed_lines.iter().filter_map(|said| said.strip_prefix("item ")).collect()
     }
 }
 
-async fn listen(server: &Loopback) -> (String, tokio::task::JoinHandle<()>) {
+async fn start_listening(server: &LoopbackServer) -> (String, tokio::task::JoinHandle<()>) {
     let (address, listening) = server.listen().await.expect("listens");
     (format!("ws://{address}/v1/realtime"), listening)
 }
 
-/// The outputs that a server was told, by connection.
-fn outputs(server: &Loopback) -> Vec<(u64, String)> {
-    let is_output = |seen: &&windlass_realtime::testing::Seen| {
+/// Returns the call outputs that a server received, by connection.
+fn received_outputs(server: &LoopbackServer) -> Vec<(u64, String)> {
+    let is_output = |seen: &&windlass_realtime::testing::WireRecord| {
         seen.event["type"] == "conversation.item.create"
             && seen.event["item"]["type"] == "function_call_output"
     };
-    let text = |seen: &windlass_realtime::testing::Seen| {
+    let text = |seen: &windlass_realtime::testing::WireRecord| {
         (seen.connection, seen.event["item"]["output"].as_str().unwrap_or_default().to_owned())
     };
-    server.seen().iter().filter(is_output).map(text).collect()
+    server.wire_log().iter().filter(is_output).map(text).collect()
 }
 
-async fn soon(what: &str, is_so: impl Fn() -> bool) {
+async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let waiting = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(tokio::time::timeout(LONG, waiting).await.is_ok(), "it did not come about: {what}");
+    assert!(tokio::time::timeout(TEST_TIMEOUT, waiting).await.is_ok(), "it did not come about: {what}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_in_a_tool_it_is_in_doubt_and_asked_and_not_run_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = Loopback::new([Reply::call("c1", "haul", "{}")]);
-    let (address, _listening) = listen(&server).await;
-    let mut first = Playing::start("begin", folder.path(), &address, "c1");
-    first.until("started c1").await;
-    soon("the effect", || effects(folder.path()) == 1).await;
+    let server = LoopbackServer::new([LoopbackReply::call("c1", "haul", "{}")]);
+    let (address, _listening) = start_listening(&server).await;
+    let mut first = ChildSession::start("begin", folder.path(), &address, "c1");
+    first.wait_for_line("started c1").await;
+    wait_until("the effect", || effect_count(folder.path()) == 1).await;
     first.kill().await;
-    let mut second = Playing::start("resume", folder.path(), &address, "c1");
-    second.until("over").await;
-    assert!(second.said.contains(&"held c1 InDoubt".to_owned()), "{:?}", second.said);
-    assert_eq!(effects(folder.path()), 1);
+    let mut second = ChildSession::start("resume", folder.path(), &address, "c1");
+    second.wait_for_line("over").await;
+    assert!(second.printed_lines.contains(&"held c1 InDoubt".to_owned()), "{:?}", second.printed_lines);
+    assert_eq!(effect_count(folder.path()), 1);
     assert_eq!(
-        second.items(),
+        second.history_items(),
         ["Haul", "call c1", "output c1 it was up already", "The result is it was up already"]
     );
-    assert_eq!(outputs(&server), [(2, "it was up already".to_owned())]);
+    assert_eq!(received_outputs(&server), [(2, "it was up already".to_owned())]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_while_a_person_is_asked_it_asks_again_and_runs_once() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("go"), "").expect("is written");
-    let server = Loopback::new([Reply::call("c1", "gated", "{}")]);
-    let (address, _listening) = listen(&server).await;
-    let mut first = Playing::start("begin", folder.path(), &address, "c1");
-    first.until("held c1 Approval").await;
+    let server = LoopbackServer::new([LoopbackReply::call("c1", "gated", "{}")]);
+    let (address, _listening) = start_listening(&server).await;
+    let mut first = ChildSession::start("begin", folder.path(), &address, "c1");
+    first.wait_for_line("held c1 Approval").await;
     first.kill().await;
-    assert_eq!(effects(folder.path()), 0);
-    let mut second = Playing::start("resume", folder.path(), &address, "c1");
-    second.until("over").await;
-    assert!(second.said.contains(&"held c1 Approval".to_owned()), "{:?}", second.said);
-    assert_eq!(effects(folder.path()), 1);
+    assert_eq!(effect_count(folder.path()), 0);
+    let mut second = ChildSession::start("resume", folder.path(), &address, "c1");
+    second.wait_for_line("over").await;
+    assert!(second.printed_lines.contains(&"held c1 Approval".to_owned()), "{:?}", second.printed_lines);
+    assert_eq!(effect_count(folder.path()), 1);
     assert_eq!(
-        second.items(),
+        second.history_items(),
         ["Haul", "call c1", "output c1 the load is up", "The result is the load is up"]
     );
 }
@@ -285,29 +302,29 @@ async fn killed_while_a_person_is_asked_it_asks_again_and_runs_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_with_an_output_that_was_not_sent_it_is_sent_and_spoken() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = Loopback::new([Reply::call("c1", "haul", "{}")]);
-    let (address, listening) = listen(&server).await;
-    let mut first = Playing::start("begin", folder.path(), &address, "c1");
-    first.until("started c1").await;
-    // The server goes, and nobody is let in any more.
+    let server = LoopbackServer::new([LoopbackReply::call("c1", "haul", "{}")]);
+    let (address, listening) = start_listening(&server).await;
+    let mut first = ChildSession::start("begin", folder.path(), &address, "c1");
+    first.wait_for_line("started c1").await;
+    // The server goes down, and connections are refused.
     listening.abort();
     let _ = listening.await;
-    server.hang_up();
-    first.until("disconnected").await;
+    server.drop_connections();
+    first.wait_for_line("disconnected").await;
     std::fs::write(folder.path().join("go"), "").expect("is written");
-    first.until("settled c1").await;
+    first.wait_for_line("settled c1").await;
     let journal = folder.path().join("sessions/talk.jsonl");
     let is_kept = || std::fs::read_to_string(&journal).unwrap_or_default().contains("the load is up");
-    soon("the output is kept", is_kept).await;
+    wait_until("the output is kept", is_kept).await;
     first.kill().await;
-    assert_eq!(outputs(&server), []);
-    let (address, _listening) = listen(&server).await;
-    let mut second = Playing::start("resume", folder.path(), &address, "c1");
-    second.until("over").await;
-    assert_eq!(effects(folder.path()), 1);
-    assert_eq!(outputs(&server), [(2, "the load is up".to_owned())]);
+    assert_eq!(received_outputs(&server), []);
+    let (address, _listening) = start_listening(&server).await;
+    let mut second = ChildSession::start("resume", folder.path(), &address, "c1");
+    second.wait_for_line("over").await;
+    assert_eq!(effect_count(folder.path()), 1);
+    assert_eq!(received_outputs(&server), [(2, "the load is up".to_owned())]);
     assert_eq!(
-        second.items(),
+        second.history_items(),
         ["Haul", "call c1", "output c1 the load is up", "The result is the load is up"]
     );
 }
@@ -316,70 +333,70 @@ async fn killed_with_an_output_that_was_not_sent_it_is_sent_and_spoken() {
 async fn what_another_process_decides_is_seen_by_the_session_that_waits() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("go"), "").expect("is written");
-    let server = Loopback::new([Reply::call("c1", "gated", "{}")]);
-    let (address, _listening) = listen(&server).await;
-    let mut session = Playing::start("begin", folder.path(), &address, "c1");
-    session.until("held c1 Approval").await;
-    // The question is told of before the run has come to rest; the command finds it when it has.
+    let server = LoopbackServer::new([LoopbackReply::call("c1", "gated", "{}")]);
+    let (address, _listening) = start_listening(&server).await;
+    let mut session = ChildSession::start("begin", folder.path(), &address, "c1");
+    session.wait_for_line("held c1 Approval").await;
+    // The held call is reported before the run is paused in the store; the command succeeds once it is.
     loop {
-        let mut other = Playing::start("approve", folder.path(), &address, "c1");
-        other.until("over").await;
-        if other.said.contains(&"decided true".to_owned()) {
+        let mut other = ChildSession::start("approve", folder.path(), &address, "c1");
+        other.wait_for_line("over").await;
+        if other.printed_lines.contains(&"decided true".to_owned()) {
             break;
         }
     }
-    session.until("settled c1").await;
-    session.until("turn ended").await;
-    assert_eq!(effects(folder.path()), 1);
-    assert_eq!(outputs(&server), [(1, "the load is up".to_owned())]);
+    session.wait_for_line("settled c1").await;
+    session.wait_for_line("turn ended").await;
+    assert_eq!(effect_count(folder.path()), 1);
+    assert_eq!(received_outputs(&server), [(1, "the load is up".to_owned())]);
     session.kill().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_in_an_idempotent_tool_it_runs_again_under_the_same_key() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = Loopback::new([Reply::call("c1", "keyed", "{}")]);
-    let (address, _listening) = listen(&server).await;
-    let mut first = Playing::start("begin", folder.path(), &address, "c1");
-    first.until("started c1").await;
-    soon("the effect", || effects(folder.path()) == 1).await;
+    let server = LoopbackServer::new([LoopbackReply::call("c1", "keyed", "{}")]);
+    let (address, _listening) = start_listening(&server).await;
+    let mut first = ChildSession::start("begin", folder.path(), &address, "c1");
+    first.wait_for_line("started c1").await;
+    wait_until("the effect", || effect_count(folder.path()) == 1).await;
     first.kill().await;
     std::fs::write(folder.path().join("go"), "").expect("is written");
-    let mut second = Playing::start("resume", folder.path(), &address, "c1");
-    second.until("over").await;
-    let keys = keys(folder.path());
+    let mut second = ChildSession::start("resume", folder.path(), &address, "c1");
+    second.wait_for_line("over").await;
+    let keys = effect_keys(folder.path());
     assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
-    assert_eq!(outputs(&server), [(2, "the load is up".to_owned())]);
+    assert_eq!(received_outputs(&server), [(2, "the load is up".to_owned())]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_decided_while_no_process_lived_counts_and_runs_once() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("go"), "").expect("is written");
-    let server = Loopback::new([Reply::call("c1", "gated", "{}")]);
-    let (address, _listening) = listen(&server).await;
-    let mut first = Playing::start("begin", folder.path(), &address, "c1");
-    first.until("held c1 Approval").await;
-    // It is told before it is on the disk.
-    let runs = store(folder.path());
+    let server = LoopbackServer::new([LoopbackReply::call("c1", "gated", "{}")]);
+    let (address, _listening) = start_listening(&server).await;
+    let mut first = ChildSession::start("begin", folder.path(), &address, "c1");
+    first.wait_for_line("held c1 Approval").await;
+    // The event is reported before the entry is on disk.
+    let runs = open_store(folder.path());
     let is_kept = async {
         loop {
-            for run in runs.runs().await.expect("is read") {
-                let paused = windlass::store::paused(&*runs, &run.run).await;
-                if paused.is_ok_and(|paused| !paused.pending().is_empty()) {
+            for run in runs.list_runs().await.expect("is read") {
+                let paused = windlass::store::load_paused(&*runs, &run.run).await;
+                if paused.is_ok_and(|paused| !paused.pending_calls().is_empty()) {
                     return;
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(LONG, is_kept).await.expect("the question is kept");
+    tokio::time::timeout(TEST_TIMEOUT, is_kept).await.expect("the question is kept");
     first.kill().await;
-    let mut other = Playing::start("approve", folder.path(), &address, "c1");
-    other.until("over").await;
-    assert!(other.said.contains(&"decided true".to_owned()), "{:?}", other.said);
-    let mut second = Playing::start("resume", folder.path(), &address, "nobody");
-    second.until("over").await;
-    assert!(!second.said.iter().any(|said| said.starts_with("held")), "{:?}", second.said);
-    assert_eq!(effects(folder.path()), 1);
+    let mut other = ChildSession::start("approve", folder.path(), &address, "c1");
+    other.wait_for_line("over").await;
+    assert!(other.printed_lines.contains(&"decided true".to_owned()), "{:?}", other.printed_lines);
+    let mut second = ChildSession::start("resume", folder.path(), &address, "nobody");
+    second.wait_for_line("over").await;
+    assert!(!second.printed_lines.iter().any(|said| said.starts_with("held")), "{:?}", second.printed_lines);
+    assert_eq!(effect_count(folder.path()), 1);
 }

@@ -1,5 +1,6 @@
-//! Searches files with no service and no key: `cargo run -p windlass-search --example search_local_files -- FOLDER QUESTION`.
-//! Without arguments it makes a folder of its own.
+//! Searches local files without a service or an API key:
+//! `cargo run -p windlass-search --example search_local_files -- FOLDER QUERY`.
+//! Without arguments it creates a sample folder.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -28,15 +29,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let index = Index::open(own.path().join("manuals.index"))?;
-    let report = index.add(&folder).progress(|done| eprint!("\r{done}")).run()?;
+    let report = index.add_path(&folder).progress(|done| eprint!("\r{done}")).run()?;
     eprintln!();
     println!("{report}");
 
     for hit in index.search(question).max_results(3).run()?.hits {
-        println!("\n{:.2}  {}, {}\n{}", hit.score, hit.path, hit.place, hit.text);
+        println!("\n{:.2}  {}, {}\n{}", hit.score, hit.path, hit.location, hit.text);
     }
 
-    // Later: only what has changed since is read again.
+    // A later refresh reads only the files that have changed.
     let later = index.refresh()?;
     println!("\n{later}");
     assert_eq!((later.added, later.changed, later.removed), (0, 0, 0));

@@ -1,8 +1,8 @@
-//! Attributes say which files may answer: by year, by team, by anything that is known of them.
+//! Filters a search by file attributes, such as year and team.
 
 use std::error::Error;
 
-use windlass_search::{Document, Filter, Index, Ranking, Weights};
+use windlass_search::{AttributeFilter, HybridWeights, Index, IndexDocument, RankingOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
@@ -12,16 +12,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("acme-2024.txt", 2024, "legal", "Acme may cancel the contract with ninety days of notice."),
         ("lunch.txt", 2024, "kitchen", "To cancel lunch, give notice by ten o'clock."),
     ];
-    index.put(contracts.map(|(name, year, team, text)| {
-        Document::new(name, text).attribute("year", year).attribute("team", team)
+    index.put_documents(contracts.map(|(name, year, team, text)| {
+        IndexDocument::new(name, text).attribute("year", year).attribute("team", team)
     }))?;
 
-    let current = Filter::and([Filter::gte("year", 2023), Filter::eq("team", "legal")]);
+    let current =
+        AttributeFilter::and([AttributeFilter::gte("year", 2023), AttributeFilter::eq("team", "legal")]);
     let found = index.search("notice to cancel").filter(current).run()?;
     assert_eq!(found.hits.len(), 1);
-    println!("{}: {}", found.hits[0].name, found.hits[0].text);
+    println!("{}: {}", found.hits[0].file_name, found.hits[0].text);
 
-    // The same filter as the hosted tool's JSON.
+    // A filter in the JSON format of the hosted tool.
     let written = serde_json::json!({
         "type": "or",
         "filters": [
@@ -32,14 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let found = index.search("notice to cancel").filter(serde_json::from_value(written)?).run()?;
     assert_eq!(found.hits.len(), 2);
 
-    // Words alone, and only what is sure.
-    let ranking = Ranking {
+    // BM25 only, with a minimum score.
+    let ranking = RankingOptions {
         score_threshold: Some(0.5),
-        hybrid_search: Some(Weights { embedding_weight: 0.0, text_weight: 1.0 }),
-        ..Ranking::default()
+        hybrid_search: Some(HybridWeights { embedding_weight: 0.0, text_weight: 1.0 }),
+        ..RankingOptions::default()
     };
     let found = index.search("lunch").ranking(ranking).run()?;
-    assert_eq!(found.hits[0].name, "lunch.txt");
+    assert_eq!(found.hits[0].file_name, "lunch.txt");
     println!("{:.2} {}", found.hits[0].score, found.hits[0].text);
     Ok(())
 }

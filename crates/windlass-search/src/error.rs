@@ -1,69 +1,71 @@
-//! Why an index could not do what it was asked.
+//! The error type of an index.
 
 use std::path::PathBuf;
 
-/// Why an index could not be opened, changed or searched. What is wrong with single files is not here: it stands in
-/// the report of the work, and the rest is done.
+/// An error that prevented an index from being opened, changed or searched.
+///
+/// Problems with single files are not errors: they are listed in [`crate::IndexingReport`], and the other files
+/// are indexed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// The index's file.
+    /// SQLite could not open, read or write the index file.
     #[error("the index `{path}` cannot be used: {source}")]
     Sqlite {
-        /// Which file.
+        /// Path of the index file.
         path: PathBuf,
-        /// What SQLite says.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
-    /// The file is something else.
-    #[error("`{path}` is not an index of this kind: {why}; nothing in it was changed")]
+    /// The file is not an index, or is an index of another format version.
+    #[error("`{path}` is not an index that this program reads: {reason}; the file was not changed")]
     NotAnIndex {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was found.
-        why: String,
+        /// Description of what the file holds instead.
+        reason: String,
     },
-    /// What was read is not what was written.
-    #[error("the index `{path}` is damaged: {what}; hint: delete the file and add the folders again")]
-    Damaged {
-        /// Which file.
+    /// The index file is corrupt.
+    #[error("the index `{path}` is damaged: {detail}; hint: delete the file and add the folders again")]
+    Corrupt {
+        /// Path of the index file.
         path: PathBuf,
-        /// What does not fit.
-        what: String,
+        /// Description of the inconsistency.
+        detail: String,
     },
-    /// The path that was to be added is not there, or may not be looked at.
+    /// The path to add does not exist or cannot be accessed.
     #[error("`{path}` cannot be added: {source}")]
-    Path {
-        /// Which path.
+    PathAccess {
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The index has vectors of another embedder.
+    /// The index was built with a different embedder.
     #[error(
-        "the index `{path}` has vectors of `{kept}`, and `{given}` was given; hint: open it with that embedder or \
-         `without_vectors`, or make another index"
+        "the index `{path}` was built with the embedder `{index_embedder}`, not `{requested_embedder}`; hint: open it with `{index_embedder}` or \
+         `without_vectors`, or create another index"
     )]
-    OtherEmbedder {
-        /// Which file.
+    EmbedderMismatch {
+        /// Path of the index file.
         path: PathBuf,
-        /// Whose vectors it has.
-        kept: String,
-        /// Whose were to be used.
-        given: String,
+        /// Name of the embedder that the index was built with.
+        index_embedder: String,
+        /// Name of the embedder that the caller passed.
+        requested_embedder: String,
     },
-    /// There is no such thing in the index.
-    #[error("there is no {what} `{id}`")]
-    Missing {
-        /// What was looked for.
-        what: &'static str,
-        /// Its id.
+    /// The index has no store, file or batch of this id.
+    #[error("there is no {object} `{id}`")]
+    NotFound {
+        /// Kind of the missing object, such as `vector store`.
+        object: &'static str,
+        /// Id of the missing object.
         id: String,
     },
-    /// A value that is out of its range.
+    /// An argument is outside its permitted range.
     #[error("{0}")]
-    Invalid(String),
-    /// Vectors could not be made.
+    InvalidArgument(String),
+    /// The embedder failed.
     #[error("{0}")]
     Embed(#[from] crate::EmbedError),
 }

@@ -1,180 +1,193 @@
-//! Which files may answer: comparisons of their attributes, in the same JSON as the hosted tool's.
+//! Filters over file attributes, in the same JSON format as the hosted tool's filters.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A file's attributes: short facts that filters compare.
-pub type Attributes = BTreeMap<String, Attribute>;
+/// A file's attributes by name, which filters compare.
+pub type FileAttributes = BTreeMap<String, AttributeValue>;
 
-/// One attribute.
+/// The value of one attribute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Attribute {
-    /// A truth.
+#[non_exhaustive]
+pub enum AttributeValue {
+    /// A boolean.
     Bool(bool),
     /// A number.
     Number(f64),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
-impl From<bool> for Attribute {
+impl From<bool> for AttributeValue {
     fn from(value: bool) -> Self {
         Self::Bool(value)
     }
 }
 
-impl From<&str> for Attribute {
+impl From<&str> for AttributeValue {
     fn from(value: &str) -> Self {
         Self::Text(value.to_owned())
     }
 }
 
-impl From<String> for Attribute {
+impl From<String> for AttributeValue {
     fn from(value: String) -> Self {
         Self::Text(value)
     }
 }
 
-impl From<f64> for Attribute {
+impl From<f64> for AttributeValue {
     fn from(value: f64) -> Self {
         Self::Number(value)
     }
 }
 
-impl From<i32> for Attribute {
+impl From<i32> for AttributeValue {
     fn from(value: i32) -> Self {
         Self::Number(value.into())
     }
 }
 
-impl From<u32> for Attribute {
+impl From<u32> for AttributeValue {
     fn from(value: u32) -> Self {
         Self::Number(value.into())
     }
 }
 
-/// Which files may answer.
+/// A filter that selects the files of a search by their attributes.
 ///
-/// Values of different types are never equal and never in order. A file that lacks the attribute passes `ne` and
-/// `nin`, and nothing else.
+/// Values of different types are neither equal nor ordered. A file without the attribute matches `ne` and `nin`,
+/// and no other comparison.
 ///
 /// ```
-/// use windlass_search::Filter;
+/// use windlass_search::AttributeFilter;
 ///
-/// let filter = Filter::and([Filter::gte("year", 2024), Filter::is_in("team", ["legal", "sales"])]);
+/// let filter = AttributeFilter::and([
+///     AttributeFilter::gte("year", 2024),
+///     AttributeFilter::one_of("team", ["legal", "sales"]),
+/// ]);
 /// let written = serde_json::to_value(&filter).unwrap();
 /// assert_eq!(written["filters"][0]["type"], "gte");
-/// assert_eq!(serde_json::from_value::<Filter>(written).unwrap(), filter);
+/// assert_eq!(serde_json::from_value::<AttributeFilter>(written).unwrap(), filter);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Filter {
-    /// Equal.
-    Eq(Comparison),
-    /// Not equal.
-    Ne(Comparison),
-    /// Greater.
-    Gt(Comparison),
-    /// Greater or equal.
-    Gte(Comparison),
-    /// Less.
-    Lt(Comparison),
-    /// Less or equal.
-    Lte(Comparison),
-    /// One of several.
-    In(Membership),
-    /// None of several.
-    Nin(Membership),
-    /// All of these.
-    And(Compound),
-    /// At least one of these.
-    Or(Compound),
+#[non_exhaustive]
+pub enum AttributeFilter {
+    /// The attribute equals the value.
+    Eq(AttributeComparison),
+    /// The attribute differs from the value or is absent.
+    Ne(AttributeComparison),
+    /// The attribute is greater than the value.
+    Gt(AttributeComparison),
+    /// The attribute is greater than or equal to the value.
+    Gte(AttributeComparison),
+    /// The attribute is less than the value.
+    Lt(AttributeComparison),
+    /// The attribute is less than or equal to the value.
+    Lte(AttributeComparison),
+    /// The attribute equals one of the values.
+    In(AttributeMembership),
+    /// The attribute equals none of the values or is absent.
+    Nin(AttributeMembership),
+    /// All of the filters match.
+    And(CompoundFilter),
+    /// At least one of the filters matches.
+    Or(CompoundFilter),
 }
 
-/// An attribute beside a value.
+/// A comparison of an attribute with one value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Comparison {
+pub struct AttributeComparison {
     /// The attribute's name.
     pub key: String,
-    /// What it is compared with.
-    pub value: Attribute,
+    /// The value to compare with.
+    pub value: AttributeValue,
 }
 
-/// An attribute beside several values.
+/// A comparison of an attribute with several values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Membership {
+pub struct AttributeMembership {
     /// The attribute's name.
     pub key: String,
-    /// The values.
-    pub value: Vec<Attribute>,
+    /// The values to compare with.
+    pub value: Vec<AttributeValue>,
 }
 
-/// Several filters as one.
+/// Several filters, combined by `and` or `or`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Compound {
-    /// The filters.
-    pub filters: Vec<Filter>,
+pub struct CompoundFilter {
+    /// The combined filters.
+    pub filters: Vec<AttributeFilter>,
 }
 
 macro_rules! comparisons {
     ($($(#[$doc:meta])* $name:ident => $variant:ident),* $(,)?) => {
         $($(#[$doc])*
-        pub fn $name(key: &str, value: impl Into<Attribute>) -> Self {
-            Self::$variant(Comparison { key: key.to_owned(), value: value.into() })
+        pub fn $name(key: &str, value: impl Into<AttributeValue>) -> Self {
+            Self::$variant(AttributeComparison { key: key.to_owned(), value: value.into() })
         })*
     };
 }
 
-impl Filter {
+impl AttributeFilter {
     comparisons! {
-        /// Files whose attribute is this.
+        /// Selects files whose attribute equals the value.
         eq => Eq,
-        /// Files whose attribute is not this, or that have none.
+        /// Selects files whose attribute differs from the value or is absent.
         ne => Ne,
-        /// Files whose attribute is greater.
+        /// Selects files whose attribute is greater than the value.
         gt => Gt,
-        /// Files whose attribute is this or greater.
+        /// Selects files whose attribute is greater than or equal to the value.
         gte => Gte,
-        /// Files whose attribute is less.
+        /// Selects files whose attribute is less than the value.
         lt => Lt,
-        /// Files whose attribute is this or less.
+        /// Selects files whose attribute is less than or equal to the value.
         lte => Lte,
     }
 
-    /// Files whose attribute is one of these.
-    pub fn is_in<A: Into<Attribute>>(key: &str, values: impl IntoIterator<Item = A>) -> Self {
-        Self::In(Membership { key: key.to_owned(), value: values.into_iter().map(Into::into).collect() })
+    /// Selects files whose attribute equals one of the values.
+    pub fn one_of<A: Into<AttributeValue>>(key: &str, values: impl IntoIterator<Item = A>) -> Self {
+        Self::In(AttributeMembership {
+            key: key.to_owned(),
+            value: values.into_iter().map(Into::into).collect(),
+        })
     }
 
-    /// Files whose attribute is none of these, or that have none.
-    pub fn not_in<A: Into<Attribute>>(key: &str, values: impl IntoIterator<Item = A>) -> Self {
-        Self::Nin(Membership { key: key.to_owned(), value: values.into_iter().map(Into::into).collect() })
+    /// Selects files whose attribute equals none of the values or is absent.
+    pub fn none_of<A: Into<AttributeValue>>(key: &str, values: impl IntoIterator<Item = A>) -> Self {
+        Self::Nin(AttributeMembership {
+            key: key.to_owned(),
+            value: values.into_iter().map(Into::into).collect(),
+        })
     }
 
-    /// Files that all of these let through.
+    /// Selects files that match all of the filters.
     pub fn and(filters: impl IntoIterator<Item = Self>) -> Self {
-        Self::And(Compound { filters: filters.into_iter().collect() })
+        Self::And(CompoundFilter { filters: filters.into_iter().collect() })
     }
 
-    /// Files that at least one of these lets through.
+    /// Selects files that match at least one of the filters.
     pub fn or(filters: impl IntoIterator<Item = Self>) -> Self {
-        Self::Or(Compound { filters: filters.into_iter().collect() })
+        Self::Or(CompoundFilter { filters: filters.into_iter().collect() })
     }
 
-    /// Whether a file with these attributes passes.
-    pub fn passes(&self, attributes: &Attributes) -> bool {
+    /// Returns true if a file with these attributes matches the filter.
+    pub fn matches(&self, attributes: &FileAttributes) -> bool {
         use std::cmp::Ordering::{Equal, Greater, Less};
 
-        let order = |by: &Comparison| attributes.get(&by.key).and_then(|have| compare(have, &by.value));
-        let has = |by: &Membership| {
+        let order = |by: &AttributeComparison| {
+            attributes.get(&by.key).and_then(|have| compare_values(have, &by.value))
+        };
+        let has = |by: &AttributeMembership| {
             attributes
                 .get(&by.key)
-                .is_some_and(|have| by.value.iter().any(|value| compare(have, value) == Some(Equal)))
+                .is_some_and(|have| by.value.iter().any(|value| compare_values(have, value) == Some(Equal)))
         };
         match self {
             Self::Eq(by) => order(by) == Some(Equal),
@@ -185,17 +198,18 @@ impl Filter {
             Self::Lte(by) => matches!(order(by), Some(Less | Equal)),
             Self::In(by) => has(by),
             Self::Nin(by) => !has(by),
-            Self::And(by) => by.filters.iter().all(|filter| filter.passes(attributes)),
-            Self::Or(by) => by.filters.iter().any(|filter| filter.passes(attributes)),
+            Self::And(by) => by.filters.iter().all(|filter| filter.matches(attributes)),
+            Self::Or(by) => by.filters.iter().any(|filter| filter.matches(attributes)),
         }
     }
 }
 
-fn compare(left: &Attribute, right: &Attribute) -> Option<std::cmp::Ordering> {
+/// Orders two values of the same type; returns `None` for values of different types.
+fn compare_values(left: &AttributeValue, right: &AttributeValue) -> Option<std::cmp::Ordering> {
     match (left, right) {
-        (Attribute::Bool(left), Attribute::Bool(right)) => Some(left.cmp(right)),
-        (Attribute::Number(left), Attribute::Number(right)) => left.partial_cmp(right),
-        (Attribute::Text(left), Attribute::Text(right)) => Some(left.cmp(right)),
-        (Attribute::Bool(_) | Attribute::Number(_) | Attribute::Text(_), _) => None,
+        (AttributeValue::Bool(left), AttributeValue::Bool(right)) => Some(left.cmp(right)),
+        (AttributeValue::Number(left), AttributeValue::Number(right)) => left.partial_cmp(right),
+        (AttributeValue::Text(left), AttributeValue::Text(right)) => Some(left.cmp(right)),
+        (AttributeValue::Bool(_) | AttributeValue::Number(_) | AttributeValue::Text(_), _) => None,
     }
 }

@@ -1,78 +1,78 @@
-//! The tool that the provider runs on its own vector stores.
+//! The hosted file search tool, which the provider runs on its own vector stores.
 
 use serde_json::{Map, Value, json};
-use windlass::{IntoTool, Tool};
+use windlass::tool::{IntoTool, Tool};
 
-use crate::{Filter, Ranking};
+use crate::{AttributeFilter, RankingOptions};
 
-/// The provider's own file search, with all its options.
+/// The provider's hosted file search tool, with all its options.
 ///
 /// ```
-/// use windlass::Tool;
-/// use windlass_search::{FileSearch, Filter};
+/// use windlass::tool::Tool;
+/// use windlass_search::{AttributeFilter, HostedFileSearch};
 ///
-/// let tool: Tool = FileSearch::hosted(["vs_manuals"])
+/// let tool: Tool = HostedFileSearch::new(["vs_manuals"])
 ///     .max_results(5)
-///     .filters(Filter::eq("language", "en"))
+///     .filters(AttributeFilter::eq("language", "en"))
 ///     .into();
 /// assert_eq!(tool.name(), "file_search");
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
-pub struct FileSearch {
-    stores: Vec<String>,
-    most: Option<u32>,
-    filters: Option<Filter>,
-    ranking: Option<Ranking>,
+pub struct HostedFileSearch {
+    vector_store_ids: Vec<String>,
+    max_results: Option<u32>,
+    filters: Option<AttributeFilter>,
+    ranking: Option<RankingOptions>,
     includes_results: bool,
 }
 
-impl FileSearch {
-    /// Searches these vector stores of the provider.
-    pub fn hosted<S: Into<String>>(stores: impl IntoIterator<Item = S>) -> Self {
+impl HostedFileSearch {
+    /// Creates a tool that searches the given vector stores of the provider.
+    pub fn new<S: Into<String>>(stores: impl IntoIterator<Item = S>) -> Self {
         Self {
-            stores: stores.into_iter().map(Into::into).collect(),
-            most: None,
+            vector_store_ids: stores.into_iter().map(Into::into).collect(),
+            max_results: None,
             filters: None,
             ranking: None,
             includes_results: false,
         }
     }
 
-    /// How many results, 1 to 50.
+    /// Sets the maximum number of results, 1 to 50.
     pub fn max_results(mut self, most: u32) -> Self {
-        self.most = Some(most.clamp(1, 50));
+        self.max_results = Some(most.clamp(1, 50));
         self
     }
 
-    /// Which files may answer.
-    pub fn filters(mut self, filters: Filter) -> Self {
+    /// Sets the filter that selects the files to search.
+    pub fn filters(mut self, filters: AttributeFilter) -> Self {
         self.filters = Some(filters);
         self
     }
 
-    /// How results are ranked.
-    pub fn ranking(mut self, ranking: Ranking) -> Self {
+    /// Sets the ranking options.
+    pub fn ranking(mut self, ranking: RankingOptions) -> Self {
         self.ranking = Some(ranking);
         self
     }
 
-    /// Has the results in the answer, and not only what the model made of them. It asks for what
-    /// [`FileSearch::INCLUDE`] names.
+    /// Asks the provider to return the search results in its response, beside the model's text. The request then
+    /// includes [`HostedFileSearch::INCLUDE_RESULTS`].
     pub fn include_results(mut self) -> Self {
         self.includes_results = true;
         self
     }
 
-    /// What a request asks for beside the tool, so that results are in the answer.
-    pub const INCLUDE: &'static str = "file_search_call.results";
+    /// The `include` value of a request whose response carries the search results.
+    pub const INCLUDE_RESULTS: &'static str = "file_search_call.results";
 
-    /// The tool as the OpenAI Responses API defines it.
+    /// Returns the tool definition in the format of the OpenAI Responses API.
     pub fn definition(&self) -> Value {
         let mut definition = Map::new();
         definition.insert("type".to_owned(), json!("file_search"));
-        definition.insert("vector_store_ids".to_owned(), json!(self.stores));
-        if let Some(most) = self.most {
+        definition.insert("vector_store_ids".to_owned(), json!(self.vector_store_ids));
+        if let Some(most) = self.max_results {
             definition.insert("max_num_results".to_owned(), json!(most));
         }
         if let Some(filters) = &self.filters {
@@ -82,21 +82,21 @@ impl FileSearch {
             definition.insert("ranking_options".to_owned(), json!(ranking));
         }
         if self.includes_results {
-            // Not a part of the tool on the wire: an adapter moves it to the request.
-            definition.insert("include".to_owned(), json!([Self::INCLUDE]));
+            // `include` is not part of the tool on the wire: the provider adapter moves it to the request.
+            definition.insert("include".to_owned(), json!([Self::INCLUDE_RESULTS]));
         }
         Value::Object(definition)
     }
 }
 
-impl<C: Send + Sync + 'static> IntoTool<C> for FileSearch {
+impl<C: Send + Sync + 'static> IntoTool<C> for HostedFileSearch {
     fn into_tool(self) -> Tool<C> {
         Tool::hosted(self.definition())
     }
 }
 
-impl<C: Send + Sync + 'static> From<FileSearch> for Tool<C> {
-    fn from(search: FileSearch) -> Self {
+impl<C: Send + Sync + 'static> From<HostedFileSearch> for Tool<C> {
+    fn from(search: HostedFileSearch) -> Self {
         search.into_tool()
     }
 }

@@ -1,11 +1,11 @@
-//! File search for agents: the tool that a provider runs on its own stores ([`FileSearch`]), and the same tool on local
-//! files, with no service and no key ([`Index`]).
+//! File search for agents: the provider's hosted file search tool ([`HostedFileSearch`]), and the same tool over
+//! local files, without a service or an API key ([`Index`]).
 //!
-//! An index is one SQLite file. It holds the text of files cut into chunks, lists of where each word occurs, and a
-//! vector for each chunk. A search puts together what the words say (BM25, with feedback from the best answers) and
-//! what the vectors say.
+//! An index is one SQLite file. It holds the text of files split into chunks, an inverted index (one posting
+//! list per term and segment) and an embedding per chunk. A search fuses the scores of BM25, of BM25 with
+//! pseudo-relevance feedback, and of the nearest neighbours of the query's embedding.
 //!
-//! Nothing is loaded before it is needed: opening reads a page, the first search reads a few bytes for each chunk, and
+//! Data is loaded lazily: opening an index reads one page, the first search reads a few bytes per chunk, and
 //! vectors are read when a search first uses them.
 
 mod chunk;
@@ -20,23 +20,21 @@ pub mod rest;
 mod text;
 mod tool;
 
-pub use chunk::{Chunking, Place};
+pub use chunk::{ChunkLocation, ChunkingOptions};
 #[cfg(feature = "provider")]
 pub use embed::ProviderEmbedder;
 #[cfg(feature = "model")]
 pub use embed::SentenceModel;
-pub use embed::{EmbedError, Embedder, Purpose, WordTable};
+pub use embed::{EmbedError, Embedder, EmbeddingPurpose, WordVectorTable};
 pub use error::SearchError;
-pub use extract::Kind;
-pub use filter::{Attribute, Attributes, Comparison, Compound, Filter, Membership};
-pub use hosted::FileSearch;
+pub use extract::DocumentFormat;
+pub use filter::{
+    AttributeComparison, AttributeFilter, AttributeMembership, AttributeValue, CompoundFilter, FileAttributes,
+};
+pub use hosted::HostedFileSearch;
 pub use index::{
-    Add, Document, FileInfo, FileStatus, Found, Hit, Index, IndexOptions, Limits, NewStore, Problem,
-    Progress, Ranking, Report, Search, Signals, StoreInfo, Upload, Weights,
+    HybridWeights, Index, IndexDocument, IndexOptions, IndexUpdate, IndexedFileStatus, IndexingLimits,
+    IndexingProblem, IndexingProgress, IndexingReport, NewVectorStore, RankingOptions, SearchHit,
+    SearchRequest, SearchResults, SearchSignals, UploadedFile, VectorStoreFile, VectorStoreInfo,
 };
 pub use tool::SearchTool;
-
-/// The samples of the guide compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/file-search.md")]
-mod guide {}

@@ -1,13 +1,16 @@
-//! The index as a tool: the model asks, and is shown what was found.
+//! The index as a tool: the model sends queries and receives the best chunks as text.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::{Effect, IntoTool, Tool, ToolContext, ToolError};
+use windlass::{
+    core::tool::ToolEffect,
+    tool::{IntoTool, Tool, ToolContext, ToolError},
+};
 
-use crate::{Filter, Found, Index, Ranking};
+use crate::{AttributeFilter, Index, RankingOptions, SearchResults};
 
 const DESCRIPTION: &str = "Searches the files of this project and gives the passages that fit best, each with its \
                            file, its place in it and a score. Ask in words that the text may have; several ways of \
@@ -20,111 +23,112 @@ pub struct SearchTool {
     index: Index,
     name: String,
     description: String,
-    most: usize,
-    filter: Option<Filter>,
-    ranking: Ranking,
-    shown_to: Option<Arc<dyn Fn(&Found) + Send + Sync>>,
+    max_results: usize,
+    filter: Option<AttributeFilter>,
+    ranking: RankingOptions,
+    results_callback: Option<Arc<dyn Fn(&SearchResults) + Send + Sync>>,
 }
 
 /// What the model says.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Asked {
+#[schemars(rename = "Asked")]
+struct SearchArguments {
     /// What to look for, in one to five ways.
     queries: Vec<String>,
 }
 
 impl Index {
-    /// The index as a tool. It changes nothing, so a run that is gone on with searches again.
+    /// Creates a tool that searches the index. The tool has no side effects, so a resumed run may repeat a search.
     pub fn tool(&self) -> SearchTool {
         SearchTool {
             index: self.clone(),
             name: "file_search".to_owned(),
             description: DESCRIPTION.to_owned(),
-            most: 10,
+            max_results: 10,
             filter: None,
-            ranking: Ranking::default(),
-            shown_to: None,
+            ranking: RankingOptions::default(),
+            results_callback: None,
         }
     }
 }
 
 impl SearchTool {
-    /// Another name than `file_search`, for an agent with several indexes.
+    /// Sets the tool's name, `file_search` by default; an agent with several indexes needs distinct names.
     pub fn name(mut self, name: &str) -> Self {
         self.name = name.to_owned();
         self
     }
 
-    /// What the model is told that it is for.
+    /// Sets the description that the model sees.
     pub fn description(mut self, description: &str) -> Self {
         self.description = description.to_owned();
         self
     }
 
-    /// How many results, 1 to 50.
+    /// Sets the maximum number of results, 1 to 50.
     pub fn max_results(mut self, most: usize) -> Self {
-        self.most = most.clamp(1, 50);
+        self.max_results = most.clamp(1, 50);
         self
     }
 
-    /// Which files may answer. The model cannot change it.
-    pub fn filters(mut self, filter: Filter) -> Self {
+    /// Sets the filter that selects the files to search. The model cannot change it.
+    pub fn filters(mut self, filter: AttributeFilter) -> Self {
         self.filter = Some(filter);
         self
     }
 
-    /// How results are ranked.
-    pub fn ranking(mut self, ranking: Ranking) -> Self {
+    /// Sets the ranking options.
+    pub fn ranking(mut self, ranking: RankingOptions) -> Self {
         self.ranking = ranking;
         self
     }
 
-    /// Results below this are left out.
-    pub fn threshold(mut self, score: f32) -> Self {
+    /// Sets the minimum score, 0 to 1; results below it are omitted.
+    pub fn score_threshold(mut self, score: f32) -> Self {
         self.ranking.score_threshold = Some(score);
         self
     }
 
-    /// Shows the program what was found, with files, places and scores, when the model searches. Without it results are
-    /// only used: the model reads them, and they are in the history as text.
-    pub fn show_results(mut self, show: impl Fn(&Found) + Send + Sync + 'static) -> Self {
-        self.shown_to = Some(Arc::new(show));
+    /// Sets a callback that receives the results, with files, locations and scores, after each search of the
+    /// model. Without it the results are available only as the text of the tool output.
+    pub fn on_results(mut self, show: impl Fn(&SearchResults) + Send + Sync + 'static) -> Self {
+        self.results_callback = Some(Arc::new(show));
         self
     }
 
-    fn answer(&self, asked: Asked) -> Result<String, ToolError> {
+    fn run_search(&self, asked: SearchArguments) -> Result<String, ToolError> {
         let mut queries = asked.queries.into_iter().filter(|query| !query.trim().is_empty()).take(5);
         let Some(first) = queries.next() else {
-            return Err(ToolError::tell("`queries` must have at least one text that is not empty."));
+            return Err(ToolError::visible("`queries` must have at least one text that is not empty."));
         };
-        let mut search = self.index.search(first).max_results(self.most).ranking(self.ranking.clone());
+        let mut search = self.index.search(first).max_results(self.max_results).ranking(self.ranking.clone());
         for query in queries {
-            search = search.also(query);
+            search = search.add_query(query);
         }
         if let Some(filter) = &self.filter {
             search = search.filter(filter.clone());
         }
         let found = search.run().map_err(|error| ToolError::hidden(error.to_string()))?;
-        if let Some(show) = &self.shown_to {
+        if let Some(show) = &self.results_callback {
             show(&found);
         }
-        Ok(shown(&found))
+        Ok(format_results(&found))
     }
 }
 
-/// Results as a model reads them.
-fn shown(found: &Found) -> String {
+/// Formats the results as the tool output that the model reads.
+fn format_results(found: &SearchResults) -> String {
     if found.hits.is_empty() {
         return "Nothing was found. Try other words.".to_owned();
     }
     let mut text = String::new();
     for (at, hit) in found.hits.iter().enumerate() {
-        let place = match hit.place.to_string() {
+        let place = match hit.location.to_string() {
             place if place.is_empty() => String::new(),
             place => format!(", {place}"),
         };
         let separator = if at > 0 { "\n\n" } else { "" };
-        // Writing to a string cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(
             text,
             "{separator}[{}] {}{place} (score {:.2})\n{}",
@@ -140,8 +144,10 @@ fn shown(found: &Found) -> String {
 impl<C: Send + Sync + 'static> IntoTool<C> for SearchTool {
     fn into_tool(self) -> Tool<C> {
         let (name, description) = (self.name.clone(), self.description.clone());
-        Tool::blocking(&name, &description, move |_: ToolContext<C>, asked: Asked| self.answer(asked))
-            .effect(Effect::Pure)
+        Tool::blocking(&name, &description, move |_: ToolContext<C>, asked: SearchArguments| {
+            self.run_search(asked)
+        })
+        .effect(ToolEffect::Pure)
     }
 }
 

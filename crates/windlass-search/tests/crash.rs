@@ -1,6 +1,6 @@
-//! Processes that are killed, two that write, and searches while something is written.
+//! Killed processes, concurrent writers, and searches during writes.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::fs;
 use std::path::Path;
@@ -9,37 +9,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use windlass_search::{Chunking, Index, Signals};
+use windlass_search::{ChunkingOptions, Index, SearchSignals};
 
-const INDEX: &str = "WINDLASS_TEST_INDEX";
-const FOLDER: &str = "WINDLASS_TEST_FOLDER";
-/// A generous guard, not a measurement.
-const PATIENCE: Duration = Duration::from_secs(240);
+const INDEX_VARIABLE: &str = "WINDLASS_TEST_INDEX";
+const FOLDER_VARIABLE: &str = "WINDLASS_TEST_FOLDER";
+/// Generous upper bound for a test; not a measurement.
+const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// What the processes of these tests do. Without its variables it does nothing.
+/// Entry point of the child processes; does nothing unless their environment variables are set.
 #[test]
 fn child() {
-    let (Ok(index), Ok(folder)) = (std::env::var(INDEX), std::env::var(FOLDER)) else { return };
-    open(Path::new(&index)).add(folder).run().expect("runs");
+    let (Ok(index), Ok(folder)) = (std::env::var(INDEX_VARIABLE), std::env::var(FOLDER_VARIABLE)) else {
+        return;
+    };
+    open_index(Path::new(&index)).add_path(folder).run().expect("runs");
 }
 
-/// Small chunks, so that there are several batches in little text.
-fn open(path: &Path) -> Index {
-    let chunking = Chunking { max_tokens: 100, overlap_tokens: 0 };
+/// Opens an index with small chunks, so that little text fills several batches.
+fn open_index(path: &Path) -> Index {
+    let chunking = ChunkingOptions { max_tokens: 100, overlap_tokens: 0 };
     Index::options().chunking(chunking).open(path).expect("opens")
 }
 
-fn start(index: &Path, folder: &Path) -> Child {
+fn spawn_indexer(index: &Path, folder: &Path) -> Child {
     Command::new(std::env::current_exe().expect("has a path"))
         .args(["--exact", "child"])
-        .env(INDEX, index)
-        .env(FOLDER, folder)
+        .env(INDEX_VARIABLE, index)
+        .env(FOLDER_VARIABLE, folder)
         .stdout(Stdio::null())
         .spawn()
         .expect("starts")
 }
 
-/// Files enough for several batches.
+/// Writes enough files for several batches.
 fn write_files(folder: &Path, count: usize) {
     fs::create_dir_all(folder).expect("made");
     for at in 0..count {
@@ -52,10 +54,11 @@ fn write_files(folder: &Path, count: usize) {
     }
 }
 
-fn check(index: &Index, count: usize) {
+fn assert_all_found(index: &Index, count: usize) {
     for at in (0..count).step_by(9) {
-        let found = index.search(format!("marker{at}")).signals(Signals::Words).run().expect("searches");
-        let names: Vec<&str> = found.hits.iter().map(|hit| hit.name.as_str()).collect();
+        let found =
+            index.search(format!("marker{at}")).signals(SearchSignals::Bm25Only).run().expect("searches");
+        let names: Vec<&str> = found.hits.iter().map(|hit| hit.file_name.as_str()).collect();
         assert!(
             !names.is_empty() && names.iter().all(|name| *name == format!("file{at}.txt")),
             "{at}: {names:?}"
@@ -65,8 +68,8 @@ fn check(index: &Index, count: usize) {
 
 fn wait_for_chunks(index: &Index, least: u64) {
     let began = Instant::now();
-    while index.chunks().expect("counts") < least {
-        assert!(began.elapsed() < PATIENCE, "nothing was written in {PATIENCE:?}");
+    while index.chunk_count().expect("counts") < least {
+        assert!(began.elapsed() < TEST_TIMEOUT, "nothing was written in {TEST_TIMEOUT:?}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -76,31 +79,33 @@ fn what_a_killed_process_wrote_is_whole_and_is_gone_on_with() {
     let folder = tempfile::tempdir().expect("a folder");
     let (docs, path) = (folder.path().join("docs"), folder.path().join("killed.index"));
     write_files(&docs, 250);
-    let index = open(&path);
+    let index = open_index(&path);
     let mut chunks = 0;
     for _ in 0..2 {
-        let mut child = start(&path, &docs);
+        let mut child = spawn_indexer(&path, &docs);
         wait_for_chunks(&index, chunks + 1);
         child.kill().expect("killed");
         child.wait().expect("ends");
         let check = rusqlite::Connection::open(&path).expect("opens");
         let whole: String = check.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checks");
         assert_eq!(whole, "ok");
-        // Every file that is there has all of its chunks, and every chunk is in a segment.
+        // Every indexed file has all its chunks, and every chunk is in a segment.
         let torn: i64 = check
             .query_row("SELECT count(*) FROM files WHERE chunks <> (SELECT count(*) FROM chunks WHERE file = files.id)", [], |row| row.get(0))
             .expect("counts");
         assert_eq!(torn, 0);
         let in_segments: i64 = check
-            .query_row("SELECT sum(count) - (SELECT count(*) FROM dead) FROM segments", [], |row| row.get(0))
+            .query_row("SELECT sum(count) - (SELECT count(*) FROM deleted_chunks) FROM segments", [], |row| {
+                row.get(0)
+            })
             .expect("counts");
-        chunks = index.chunks().expect("counts");
+        chunks = index.chunk_count().expect("counts");
         assert_eq!(u64::try_from(in_segments).expect("is positive"), chunks);
     }
-    let report = index.add(&docs).run().expect("goes on");
+    let report = index.add_path(&docs).run().expect("goes on");
     assert_eq!(report.added + report.unchanged, 250, "{report}");
     assert!(report.unchanged > 0, "what was written before is not read again: {report}");
-    check(&index, 250);
+    assert_all_found(&index, 250);
 }
 
 #[test]
@@ -111,17 +116,17 @@ fn two_processes_write_one_index_and_searches_go_on() {
     write_files(&one, 120);
     fs::create_dir(&two).expect("made");
     fs::write(two.join("heron.txt"), "the quiet heron waits").expect("written");
-    let index = open(&path);
-    index.add(&two).run().expect("runs");
-    // Both add the same folder: the one who is last replaces what the other wrote.
-    let mut children = [start(&path, &one), start(&path, &one)];
+    let index = open_index(&path);
+    index.add_path(&two).run().expect("runs");
+    // Both processes add the same folder; the later writer replaces the files of the earlier one.
+    let mut children = [spawn_indexer(&path, &one), spawn_indexer(&path, &one)];
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let found = index.search("heron").run().expect("searches while others write");
-                    assert_eq!(found.hits[0].name, "heron.txt");
+                    assert_eq!(found.hits[0].file_name, "heron.txt");
                 }
             });
         }
@@ -130,15 +135,18 @@ fn two_processes_write_one_index_and_searches_go_on() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    check(&index, 120);
-    let files = index.files().expect("lists");
+    assert_all_found(&index, 120);
+    let files = index.list_files().expect("lists");
     assert_eq!(files.len(), 121, "no file is there twice");
-    // Writing from here goes on as well.
+    // This process can still write.
     fs::write(one.join("file7.txt"), "only a dragon now").expect("written");
-    assert_eq!(index.add(&one).run().expect("runs").changed, 1);
+    assert_eq!(index.add_path(&one).run().expect("runs").changed, 1);
     assert_eq!(
-        index.search("dragon").signals(Signals::Words).run().expect("searches").hits[0].name,
+        index.search("dragon").signals(SearchSignals::Bm25Only).run().expect("searches").hits[0].file_name,
         "file7.txt"
     );
-    assert_eq!(index.search("marker7").signals(Signals::Words).run().expect("searches").hits.len(), 0);
+    assert_eq!(
+        index.search("marker7").signals(SearchSignals::Bm25Only).run().expect("searches").hits.len(),
+        0
+    );
 }

@@ -1,11 +1,13 @@
-//! The same tool twice: the provider's own, through a server on this machine that speaks its protocol, and ours.
+//! The hosted file search tool, against a local server with the provider's protocol, and the local tool.
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use windlass::prelude::*;
 use windlass_models::testing::{FakeProvider, FakeReply};
-use windlass_search::{Document, FileSearch, Filter, Index, Ranking, Weights};
+use windlass_search::{
+    AttributeFilter, HostedFileSearch, HybridWeights, Index, IndexDocument, RankingOptions,
+};
 
 #[tokio::test]
 async fn the_hosted_tool_has_all_its_options_and_its_results_are_seen() {
@@ -15,22 +17,25 @@ async fn the_hosted_tool_has_all_its_options_and_its_results_are_seen() {
     });
     let reply = FakeReply::item(call).and_text("Sixteen weeks.");
     let provider = FakeProvider::start([reply]).await.expect("starts");
-    let search = FileSearch::hosted(["vs_1", "vs_2"])
+    let search = HostedFileSearch::new(["vs_1", "vs_2"])
         .max_results(7)
-        .filters(Filter::and([
-            Filter::eq("team", "people"),
-            Filter::or([Filter::gte("year", 2023), Filter::is_in("kind", ["law"])]),
+        .filters(AttributeFilter::and([
+            AttributeFilter::eq("team", "people"),
+            AttributeFilter::or([
+                AttributeFilter::gte("year", 2023),
+                AttributeFilter::one_of("kind", ["law"]),
+            ]),
         ]))
-        .ranking(Ranking {
+        .ranking(RankingOptions {
             ranker: Some("auto".into()),
             score_threshold: Some(0.25),
-            hybrid_search: Some(Weights { embedding_weight: 1.0, text_weight: 3.0 }),
+            hybrid_search: Some(HybridWeights { embedding_weight: 1.0, text_weight: 3.0 }),
         })
         .include_results();
     let agent =
         Agent::new("clerk").model(provider.openai().responses("any").expect("is set up")).tools((search,));
     let outcome = agent.run("How long is parental leave?").await.expect("runs");
-    assert_eq!(outcome.text(), "Sixteen weeks.");
+    assert_eq!(outcome.output_text().expect("the run finished"), "Sixteen weeks.");
     let body = &provider.requests()[0].body;
     assert_eq!(
         body["tools"],
@@ -52,7 +57,7 @@ async fn the_hosted_tool_has_all_its_options_and_its_results_are_seen() {
         }])
     );
     let include = body["include"].as_array().expect("is a list");
-    assert!(include.contains(&json!(FileSearch::INCLUDE)), "{include:?}");
+    assert!(include.contains(&json!(HostedFileSearch::INCLUDE_RESULTS)), "{include:?}");
     let seen = serde_json::to_string(outcome.record().history()).expect("writes");
     assert!(seen.contains("file_search_call") && seen.contains("leave.md"), "{seen}");
 }
@@ -62,7 +67,7 @@ async fn a_provider_without_the_tool_says_so_when_the_run_starts() {
     let provider = FakeProvider::start([FakeReply::text("never asked")]).await.expect("starts");
     let agent = Agent::new("clerk")
         .model(provider.openai().chat("any").expect("is set up"))
-        .tools((FileSearch::hosted(["vs_1"]),));
+        .tools((HostedFileSearch::new(["vs_1"]),));
     let error = agent.run("How long?").await.expect_err("there is no such tool");
     assert!(error.to_string().contains("file_search"), "{error}");
     assert_eq!(provider.requests().len(), 0, "nobody was asked");
@@ -73,10 +78,12 @@ async fn the_local_tool_takes_the_same_options_and_shows_what_it_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let index = Index::open(folder.path().join("tool.index")).expect("opens");
     index
-        .put([
-            Document::new("leave-2022.md", "# Leave\n\nParents have twelve weeks.").attribute("year", 2022),
-            Document::new("leave-2024.md", "# Leave\n\nParents have sixteen weeks.").attribute("year", 2024),
-            Document::new("tale.md", "An unrelated tale of dragons.").attribute("year", 2024),
+        .put_documents([
+            IndexDocument::new("leave-2022.md", "# Leave\n\nParents have twelve weeks.")
+                .attribute("year", 2022),
+            IndexDocument::new("leave-2024.md", "# Leave\n\nParents have sixteen weeks.")
+                .attribute("year", 2024),
+            IndexDocument::new("tale.md", "An unrelated tale of dragons.").attribute("year", 2024),
         ])
         .expect("put");
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -84,15 +91,22 @@ async fn the_local_tool_takes_the_same_options_and_shows_what_it_found() {
     let tool = index
         .tool()
         .max_results(5)
-        .filters(Filter::gte("year", 2023))
-        .ranking(Ranking { ranker: Some("auto".into()), score_threshold: Some(0.5), hybrid_search: None })
-        .show_results(move |found| shown.lock().expect("is whole").push(found.clone()));
+        .filters(AttributeFilter::gte("year", 2023))
+        .ranking(RankingOptions {
+            ranker: Some("auto".into()),
+            score_threshold: Some(0.5),
+            hybrid_search: None,
+        })
+        .on_results(move |found| shown.lock().expect("is whole").push(found.clone()));
     let model = ScriptedModel::new([
-        Reply::call("c1", "file_search", json!({ "queries": ["weeks of leave for parents", ""] })),
-        Reply::text("Sixteen."),
+        ScriptedResponse::call("c1", "file_search", json!({ "queries": ["weeks of leave for parents", ""] })),
+        ScriptedResponse::text("Sixteen."),
     ]);
     let agent = Agent::new("clerk").model(model.clone()).tools((tool,));
-    assert_eq!(agent.run("How long?").await.expect("runs").text(), "Sixteen.");
+    assert_eq!(
+        agent.run("How long?").await.expect("runs").output_text().expect("the run finished"),
+        "Sixteen."
+    );
     let told = &model.requests()[1].input_text()[2];
     assert!(
         told.contains("leave-2024.md, lines 1 to 3, Leave (score ") && told.contains("sixteen"),
@@ -102,6 +116,6 @@ async fn the_local_tool_takes_the_same_options_and_shows_what_it_found() {
     let seen = seen.lock().expect("is whole");
     assert_eq!(seen.len(), 1);
     let hit = &seen[0].hits[0];
-    assert_eq!((hit.name.as_str(), hit.place.heading.as_str()), ("leave-2024.md", "Leave"));
+    assert_eq!((hit.file_name.as_str(), hit.location.heading.as_str()), ("leave-2024.md", "Leave"));
     assert!(hit.score > 0.5 && hit.score <= 1.0 && hit.attributes["year"] == 2024.into());
 }

@@ -1,7 +1,7 @@
-//! Folders that were not made to be read: what cannot be is named, and the rest is indexed.
+//! Folders with unreadable or unusual entries: these are reported, and the rest is indexed.
 
 #![cfg(unix)]
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -12,28 +12,28 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use windlass_search::{Index, Report, SearchError, Signals};
+use windlass_search::{Index, IndexingReport, SearchError, SearchSignals};
 
-const FOLDER: &str = "WINDLASS_TEST_LOCKED";
+const FOLDER_VARIABLE: &str = "WINDLASS_TEST_LOCKED";
 
-fn why(report: &Report, name: &str) -> String {
+fn problem_reason(report: &IndexingReport, name: &str) -> String {
     let found = report.problems.iter().find(|problem| problem.path.ends_with(name));
-    found.map(|problem| problem.why.clone()).unwrap_or_default()
+    found.map(|problem| problem.reason.clone()).unwrap_or_default()
 }
 
-fn found(index: &Index, question: &str) -> Vec<String> {
-    let found = index.search(question).signals(Signals::Words).run().expect("searches");
-    found.hits.into_iter().map(|hit| hit.name).collect()
+fn search_names(index: &Index, question: &str) -> Vec<String> {
+    let found = index.search(question).signals(SearchSignals::Bm25Only).run().expect("searches");
+    found.hits.into_iter().map(|hit| hit.file_name).collect()
 }
 
-fn lock(path: &Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("is ours");
 }
 
-/// What the process of the next test does, which may not read everything. Without its variable it does nothing.
+/// Entry point of the next test's child process, which lacks read permissions; does nothing without its variable.
 #[test]
 fn child_that_may_not_read_everything() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let Some(folder) = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from) else { return };
     let (docs, locked) = (folder.join("docs"), folder.join("docs/locked"));
     if fs::read_dir(&locked).is_ok() {
         println!("everything can be read here");
@@ -41,13 +41,17 @@ fn child_that_may_not_read_everything() {
     }
     let index = Index::open(folder.join("locked.index")).expect("opens");
     let report = index.refresh().expect("runs");
-    assert!(why(&report, "locked").contains("folder cannot be read"), "{report}");
-    assert!(why(&report, "secret.txt").contains("cannot be read"), "{report}");
+    assert!(problem_reason(&report, "locked").contains("folder cannot be read"), "{report}");
+    assert!(problem_reason(&report, "secret.txt").contains("cannot be read"), "{report}");
     assert_eq!((report.changed, report.removed), (1, 0), "{report}");
-    assert_eq!(found(&index, "heron"), ["open.txt"], "what can be read is brought up to date");
-    assert_eq!(found(&index, "zeppelin"), ["inside.txt"], "what could not be looked at stays as it was");
-    let report = index.add(docs.join("locked")).run().expect_err("is asked for by name");
-    assert!(matches!(&report, SearchError::Path { .. }), "{report}");
+    assert_eq!(search_names(&index, "heron"), ["open.txt"], "what can be read is brought up to date");
+    assert_eq!(
+        search_names(&index, "zeppelin"),
+        ["inside.txt"],
+        "what could not be looked at stays as it was"
+    );
+    let report = index.add_path(docs.join("locked")).run().expect_err("is asked for by name");
+    assert!(matches!(&report, SearchError::PathAccess { .. }), "{report}");
     println!("the child is content");
 }
 
@@ -60,12 +64,12 @@ fn what_may_not_be_read_is_named_and_the_rest_is_indexed() {
     fs::write(docs.join("secret.txt"), "the secret valve").expect("written");
     fs::write(docs.join("locked/inside.txt"), "a zeppelin lands").expect("written");
     let index = Index::open(folder.path().join("locked.index")).expect("opens");
-    assert_eq!(index.add(&docs).run().expect("runs").added, 3);
+    assert_eq!(index.add_path(&docs).run().expect("runs").added, 3);
     fs::write(docs.join("open.txt"), "the quiet heron, and more of it").expect("written");
     fs::write(docs.join("secret.txt"), "the secret valve, and more of it").expect("written");
-    lock(&docs.join("secret.txt"), 0);
-    lock(&docs.join("locked"), 0);
-    // An administrator may read what he likes, so the child is one who lost that right.
+    set_mode(&docs.join("secret.txt"), 0);
+    set_mode(&docs.join("locked"), 0);
+    // Root bypasses file permissions, so the child runs without those capabilities.
     let exe = std::env::current_exe().expect("has a path");
     let rights = "-dac_override,-dac_read_search";
     let with_less = ["--bounding-set", rights, "--inh-caps", rights];
@@ -78,11 +82,11 @@ fn what_may_not_be_read_is_named_and_the_rest_is_indexed() {
     };
     let output = child
         .args(["--exact", "child_that_may_not_read_everything", "--nocapture"])
-        .env(FOLDER, folder.path())
+        .env(FOLDER_VARIABLE, folder.path())
         .stderr(Stdio::inherit())
         .output();
-    lock(&docs.join("locked"), 0o755);
-    lock(&docs.join("secret.txt"), 0o644);
+    set_mode(&docs.join("locked"), 0o755);
+    set_mode(&docs.join("secret.txt"), 0o644);
     let said = match output {
         Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
         Err(error) => {
@@ -101,10 +105,10 @@ fn what_may_not_be_read_is_named_and_the_rest_is_indexed() {
         return;
     }
     assert!(said.contains("the child is content"), "{said}");
-    // Now that it can be read again it is.
+    // Files that become readable again are indexed.
     let report = index.refresh().expect("runs");
     assert!(report.problems.is_empty(), "{report}");
-    assert_eq!(found(&index, "secret"), ["secret.txt"]);
+    assert_eq!(search_names(&index, "secret"), ["secret.txt"]);
 }
 
 #[test]
@@ -113,7 +117,7 @@ fn names_that_are_not_text_and_things_that_are_not_files() {
     let docs = folder.path().join("docs");
     let odd_folder = docs.join(OsStr::from_bytes(b"d\xff"));
     fs::create_dir_all(&odd_folder).expect("made");
-    // Two names that differ only in bytes that are no text.
+    // Two names that differ only in bytes that are not UTF-8.
     fs::write(docs.join(OsStr::from_bytes(b"caf\xe9.txt")), "the first lantern").expect("written");
     fs::write(docs.join(OsStr::from_bytes(b"caf\xe8.txt")), "the second zeppelin").expect("written");
     fs::write(odd_folder.join("inside.txt"), "the third heron").expect("written");
@@ -123,20 +127,27 @@ fn names_that_are_not_text_and_things_that_are_not_files() {
     let piped =
         Command::new("mkfifo").arg(docs.join("pipe.txt")).status().is_ok_and(|status| status.success());
     let index = Index::open(folder.path().join("odd.index")).expect("opens");
-    let report = index.add(&docs).run().expect("runs");
+    let report = index.add_path(&docs).run().expect("runs");
     assert_eq!(report.added, 3, "{report}");
-    assert!(why(&report, "dangling").contains("link") && why(&report, "away").contains("link"), "{report}");
-    assert!(why(&report, "socket.txt").contains("neither"), "{report}");
-    assert!(!piped || why(&report, "pipe.txt").contains("neither"), "nobody waits for a pipe: {report}");
+    assert!(
+        problem_reason(&report, "dangling").contains("link")
+            && problem_reason(&report, "away").contains("link"),
+        "{report}"
+    );
+    assert!(problem_reason(&report, "socket.txt").contains("neither"), "{report}");
+    assert!(
+        !piped || problem_reason(&report, "pipe.txt").contains("neither"),
+        "nobody waits for a pipe: {report}"
+    );
     for word in ["lantern", "zeppelin", "heron"] {
-        assert_eq!(found(&index, word).len(), 1, "{word}");
+        assert_eq!(search_names(&index, word).len(), 1, "{word}");
     }
     let again = index.refresh().expect("runs");
     assert_eq!((again.added, again.changed, again.unchanged, again.removed), (0, 0, 3, 0), "{again}");
     fs::remove_file(docs.join(OsStr::from_bytes(b"caf\xe8.txt"))).expect("removed");
     assert_eq!(index.refresh().expect("runs").removed, 1);
-    assert_eq!((found(&index, "lantern").len(), found(&index, "zeppelin").len()), (1, 0));
-    let error = index.add(&odd_folder).run().expect_err("could not be found again");
+    assert_eq!((search_names(&index, "lantern").len(), search_names(&index, "zeppelin").len()), (1, 0));
+    let error = index.add_path(&odd_folder).run().expect_err("could not be found again");
     assert!(error.to_string().contains("not UTF-8"), "{error}");
 }
 
@@ -152,10 +163,10 @@ fn files_that_go_and_grow_while_they_are_read() {
     let (last, before_last) = (docs.join("file199.txt"), docs.join("file198.txt"));
     let mut bars = Vec::new();
     let report = index
-        .add(&docs)
+        .add_path(&docs)
         .progress(|progress| {
             bars.push(progress.to_string());
-            if progress.files == 1 {
+            if progress.files_done == 1 {
                 fs::remove_file(&last).expect("was there");
                 fs::remove_file(&before_last).expect("was there");
                 fs::create_dir(&before_last).expect("a folder in place of a file");
@@ -164,12 +175,12 @@ fn files_that_go_and_grow_while_they_are_read() {
         .run()
         .expect("runs");
     assert_eq!(report.added, 198, "{report}");
-    assert!(why(&report, "file199.txt").contains("cannot be read"), "{report}");
-    assert!(why(&report, "file198.txt").contains("cannot be read"), "{report}");
+    assert!(problem_reason(&report, "file199.txt").contains("cannot be read"), "{report}");
+    assert!(problem_reason(&report, "file198.txt").contains("cannot be read"), "{report}");
     assert_eq!(bars.len(), 200);
     assert_eq!(bars[0], "[------------------------------]   0 %, 1 of 200 files, 0 of 0 MB");
     assert_eq!(bars[199], "[##############################] 100 %, 200 of 200 files, 0 of 0 MB");
-    assert_eq!(found(&index, "number7"), ["file007.txt"]);
+    assert_eq!(search_names(&index, "number7"), ["file007.txt"]);
     let later = index.refresh().expect("runs");
     assert_eq!((later.unchanged, later.problems.len()), (198, 0), "{later}");
 }

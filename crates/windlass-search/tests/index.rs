@@ -1,20 +1,21 @@
-//! Files come in, are found, change and go; what cannot be read is reported and the rest is there.
+//! Adding, finding, changing and removing files; unreadable files are reported and the rest is indexed.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::fs;
 use std::path::Path;
 
 use windlass_search::{
-    Chunking, Document, Filter, Index, Kind, Limits, Ranking, SearchError, Signals, Weights,
+    AttributeFilter, ChunkingOptions, DocumentFormat, HybridWeights, Index, IndexDocument, IndexingLimits,
+    RankingOptions, SearchError, SearchSignals,
 };
 
-fn index(folder: &Path) -> Index {
+fn open_index(folder: &Path) -> Index {
     Index::open(folder.join("test.index")).expect("opens")
 }
 
-fn names(index: &Index, question: &str) -> Vec<String> {
-    index.search(question).run().expect("searches").hits.into_iter().map(|hit| hit.name).collect()
+fn search_names(index: &Index, question: &str) -> Vec<String> {
+    index.search(question).run().expect("searches").hits.into_iter().map(|hit| hit.file_name).collect()
 }
 
 #[test]
@@ -34,11 +35,11 @@ fn files_of_a_folder_are_found_with_their_place() {
         "fn start_engine() {\n    ignite();\n}\n\nfn parseHttpHeader() {}\n",
     )
     .expect("written");
-    let index = index(folder.path());
+    let index = open_index(folder.path());
     let mut told = Vec::new();
     let report = index
-        .add(&docs)
-        .progress(|progress| told.push((progress.files, progress.of_files)))
+        .add_path(&docs)
+        .progress(|progress| told.push((progress.files_done, progress.total_files)))
         .run()
         .expect("runs");
     assert_eq!((report.added, report.problems.len()), (3, 0), "{report}");
@@ -46,16 +47,20 @@ fn files_of_a_folder_are_found_with_their_place() {
 
     let found = index.search("frost pump").run().expect("searches");
     let hit = &found.hits[0];
-    assert_eq!(hit.name, "pumps.md");
+    assert_eq!(hit.file_name, "pumps.md");
     assert!(hit.text.contains("Bleed the pump"), "{hit:?}");
-    assert!(hit.place.line >= 1 && hit.place.last_line >= hit.place.line, "{:?}", hit.place);
+    assert!(
+        hit.location.first_line >= 1 && hit.location.last_line >= hit.location.first_line,
+        "{:?}",
+        hit.location
+    );
     assert!(hit.score > 0.5 && hit.score <= 1.0, "{}", hit.score);
 
-    assert_eq!(names(&index, "greasing brass valves")[0], "page.html");
-    assert_eq!(names(&index, "start_engine")[0], "engine.rs");
-    assert_eq!(names(&index, "http header")[0], "engine.rs", "parts of an identifier are words");
-    assert_eq!(names(&index, "parseHttpHeader")[0], "engine.rs");
-    assert_eq!(names(&index, "pmup forst")[0], "pumps.md", "words that are nearly right");
+    assert_eq!(search_names(&index, "greasing brass valves")[0], "page.html");
+    assert_eq!(search_names(&index, "start_engine")[0], "engine.rs");
+    assert_eq!(search_names(&index, "http header")[0], "engine.rs", "parts of an identifier are words");
+    assert_eq!(search_names(&index, "parseHttpHeader")[0], "engine.rs");
+    assert_eq!(search_names(&index, "pmup forst")[0], "pumps.md", "words that are nearly right");
 }
 
 #[test]
@@ -66,8 +71,8 @@ fn only_what_changed_is_read_again_and_what_is_gone_is_taken_out() {
     for name in ["one", "two", "three"] {
         fs::write(docs.join(format!("{name}.txt")), format!("the {name} lantern glows")).expect("written");
     }
-    let index = index(folder.path());
-    assert_eq!(index.add(&docs).run().expect("runs").added, 3);
+    let index = open_index(folder.path());
+    assert_eq!(index.add_path(&docs).run().expect("runs").added, 3);
     let again = index.refresh().expect("runs");
     assert_eq!((again.added, again.changed, again.unchanged, again.removed), (0, 0, 3, 0));
 
@@ -76,27 +81,27 @@ fn only_what_changed_is_read_again_and_what_is_gone_is_taken_out() {
     let later = index.refresh().expect("runs");
     assert_eq!((later.added, later.changed, later.unchanged, later.removed), (0, 1, 1, 1));
     let words = |question: &str| {
-        let found = index.search(question).signals(Signals::Words).run().expect("searches");
-        found.hits.into_iter().map(|hit| hit.name).collect::<Vec<_>>()
+        let found = index.search(question).signals(SearchSignals::Bm25Only).run().expect("searches");
+        found.hits.into_iter().map(|hit| hit.file_name).collect::<Vec<_>>()
     };
     assert_eq!(words("zeppelin"), ["two.txt"]);
     assert_eq!(words("lantern"), ["one.txt"], "the old text of two and all of three are gone");
 
-    // The same bytes with other attributes are not read again, and filters see the new ones.
-    let told = index.add(&docs).attribute("year", 2024).run().expect("runs");
-    assert_eq!((told.changed, told.unchanged, told.chunks), (0, 2, 0));
-    let found = index.search("lantern").filter(Filter::eq("year", 2024)).run().expect("searches");
-    assert_eq!(found.hits[0].name, "one.txt");
+    // A change of attributes alone does not index a file again, and filters see the new attributes.
+    let told = index.add_path(&docs).attribute("year", 2024).run().expect("runs");
+    assert_eq!((told.changed, told.unchanged, told.chunks_written), (0, 2, 0));
+    let found = index.search("lantern").filter(AttributeFilter::eq("year", 2024)).run().expect("searches");
+    assert_eq!(found.hits[0].file_name, "one.txt");
 
     fs::remove_dir_all(&docs).expect("removed");
     assert_eq!(index.refresh().expect("runs").removed, 2);
-    assert!(matches!(index.add(folder.path().join("never")).run(), Err(SearchError::Path { .. })));
+    assert!(matches!(index.add_path(folder.path().join("never")).run(), Err(SearchError::PathAccess { .. })));
 }
 
 #[test]
 fn filters_are_looked_at_before_ranking() {
     let folder = tempfile::tempdir().expect("a folder");
-    let index = index(folder.path());
+    let index = open_index(folder.path());
     let documents = (0..300).map(|at| {
         let text = if at < 290 {
             "harbour harbour harbour harbour"
@@ -104,13 +109,21 @@ fn filters_are_looked_at_before_ranking() {
             "a harbour among many other things to see"
         };
         let team = if at < 290 { "many" } else { "few" };
-        Document::new(format!("d{at}.txt"), text).attribute("team", team).attribute("at", at)
+        IndexDocument::new(format!("d{at}.txt"), text).attribute("team", team).attribute("at", at)
     });
-    index.put(documents).expect("put");
-    let few =
-        index.search("harbour").filter(Filter::eq("team", "few")).max_results(50).run().expect("searches");
+    index.put_documents(documents).expect("put");
+    let few = index
+        .search("harbour")
+        .filter(AttributeFilter::eq("team", "few"))
+        .max_results(50)
+        .run()
+        .expect("searches");
     assert_eq!(few.hits.len(), 10, "though 290 others rank higher");
-    let some = Filter::and([Filter::gte("at", 10), Filter::lt("at", 13), Filter::not_in("at", [11])]);
+    let some = AttributeFilter::and([
+        AttributeFilter::gte("at", 10),
+        AttributeFilter::lt("at", 13),
+        AttributeFilter::none_of("at", [11]),
+    ]);
     let mut names: Vec<String> = index
         .search("harbour")
         .filter(some)
@@ -118,7 +131,7 @@ fn filters_are_looked_at_before_ranking() {
         .expect("searches")
         .hits
         .into_iter()
-        .map(|hit| hit.name)
+        .map(|hit| hit.file_name)
         .collect();
     names.sort();
     assert_eq!(names, ["d10.txt", "d12.txt"]);
@@ -140,12 +153,12 @@ fn bad_files_are_reported_and_the_rest_is_indexed() {
     log.set_len(1 << 30).expect("a gigabyte that takes no room");
     #[cfg(unix)]
     std::os::unix::fs::symlink(&docs, docs.join("loop")).expect("linked");
-    let index = index(folder.path());
-    let report = index.add(&docs).run().expect("runs");
+    let index = open_index(folder.path());
+    let report = index.add_path(&docs).run().expect("runs");
     assert_eq!(report.added, 4, "{report}");
     let why = |name: &str| {
         let found = report.problems.iter().find(|problem| problem.path.ends_with(name));
-        found.map(|problem| problem.why.clone()).unwrap_or_default()
+        found.map(|problem| problem.reason.clone()).unwrap_or_default()
     };
     assert!(why("huge.log").contains("1024 MB"), "{report}");
     assert!(why("binary.txt").contains("not text"), "{report}");
@@ -153,7 +166,7 @@ fn bad_files_are_reported_and_the_rest_is_indexed() {
     assert!(why("empty.md").contains("no text"), "{report}");
     #[cfg(unix)]
     assert!(why("loop").contains("link"), "{report}");
-    assert_eq!(names(&index, "cafe heron")[0], "latin.txt");
+    assert_eq!(search_names(&index, "cafe heron")[0], "latin.txt");
     let longest = index.search("heron").run().expect("searches").hits.iter().map(|hit| hit.text.len()).max();
     assert!(longest.is_some_and(|longest| longest < 4000), "a line of any length is cut: {longest:?}");
 
@@ -164,60 +177,69 @@ fn bad_files_are_reported_and_the_rest_is_indexed() {
 #[test]
 fn limits_cut_what_is_too_long() {
     let folder = tempfile::tempdir().expect("a folder");
-    let limits = Limits { text_bytes: 1000, ..Limits::default() };
+    let limits = IndexingLimits { max_text_bytes: 1000, ..IndexingLimits::default() };
     let index = Index::options().limits(limits).open(folder.path().join("x.index")).expect("opens");
     let text = format!("beginning {} ending", "middle ".repeat(1000));
-    let report = index.put([Document::new("long.txt", text)]).expect("put");
-    assert!(report.problems[0].why.contains("first 1000 bytes"), "{report}");
-    assert_eq!(index.search("ending").signals(Signals::Words).run().expect("searches").hits.len(), 0);
+    let report = index.put_documents([IndexDocument::new("long.txt", text)]).expect("put");
+    assert!(report.problems[0].reason.contains("first 1000 bytes"), "{report}");
+    assert_eq!(
+        index.search("ending").signals(SearchSignals::Bm25Only).run().expect("searches").hits.len(),
+        0
+    );
 }
 
 #[test]
 fn options_are_checked_and_obeyed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let index = index(folder.path());
+    let index = open_index(folder.path());
     index
-        .put([
-            Document::new("a.txt", "the boiler needs descaling every spring"),
-            Document::new("b.txt", "an unrelated tale of dragons"),
+        .put_documents([
+            IndexDocument::new("a.txt", "the boiler needs descaling every spring"),
+            IndexDocument::new("b.txt", "an unrelated tale of dragons"),
         ])
         .expect("put");
     assert!(index.search("x").max_results(51).run().is_err());
-    assert!(index.search("x").threshold(1.5).run().is_err());
-    let strict = index.search("boiler descaling").threshold(0.8).run().expect("searches");
+    assert!(index.search("x").score_threshold(1.5).run().is_err());
+    let strict = index.search("boiler descaling").score_threshold(0.8).run().expect("searches");
     assert_eq!(strict.hits.len(), 1);
-    let nothing = index.search("quantum chromodynamics of gluons").threshold(0.8).run().expect("searches");
+    let nothing =
+        index.search("quantum chromodynamics of gluons").score_threshold(0.8).run().expect("searches");
     assert_eq!(nothing.hits.len(), 0, "the best of nothing is not good: {nothing:?}");
-    let words_only = Ranking {
+    let words_only = RankingOptions {
         ranker: Some("none".into()),
-        hybrid_search: Some(Weights { embedding_weight: 0.0, text_weight: 1.0 }),
-        ..Ranking::default()
+        hybrid_search: Some(HybridWeights { embedding_weight: 0.0, text_weight: 1.0 }),
+        ..RankingOptions::default()
     };
     let found = index.search("dragons").ranking(words_only).run().expect("searches");
     assert_eq!(found.hits.len(), 1);
-    let both = index.search("boiler").also("dragons").run().expect("searches");
+    let both = index.search("boiler").add_query("dragons").run().expect("searches");
     assert_eq!(both.hits.len(), 2);
-    let small = Chunking { max_tokens: 20, overlap_tokens: 0 };
+    let small = ChunkingOptions { max_tokens: 20, overlap_tokens: 0 };
     assert!(Index::options().chunking(small).open(folder.path().join("y.index")).is_err());
     assert_eq!(index.search("").run().expect("searches").hits.len(), 0);
-    assert_eq!(index.search("the of and").signals(Signals::Words).run().expect("searches").hits.len(), 2);
+    assert_eq!(
+        index.search("the of and").signals(SearchSignals::Bm25Only).run().expect("searches").hits.len(),
+        2
+    );
 }
 
 #[test]
 fn other_scripts_are_found() {
     let folder = tempfile::tempdir().expect("a folder");
-    let index = index(folder.path());
+    let index = open_index(folder.path());
     let texts = [
         ("de.txt", "Die Müllabfuhr kommt am Freitag in die Straße"),
         ("ja.txt", "東京タワーは港区にあります"),
         ("ru.txt", "Кот сидит на окне"),
         ("ar.txt", "ذهب الوَلَدُ إلى المدرسة"),
     ];
-    index.put(texts.map(|(name, text)| Document::new(name, text).kind(Kind::Text))).expect("put");
+    index
+        .put_documents(texts.map(|(name, text)| IndexDocument::new(name, text).format(DocumentFormat::Text)))
+        .expect("put");
     for (question, name) in
         [("mullabfuhr strasse", "de.txt"), ("東京", "ja.txt"), ("кот на окне", "ru.txt"), ("الولد", "ar.txt")]
     {
-        assert_eq!(names(&index, question)[0], name, "{question}");
+        assert_eq!(search_names(&index, question)[0], name, "{question}");
     }
 }
 
@@ -233,10 +255,10 @@ fn files_of_others_are_left_alone() {
         .expect("written");
     assert!(matches!(Index::open(folder.path().join("text.index")), Err(SearchError::Sqlite { .. })));
 
-    let index = index(folder.path());
+    let index = open_index(folder.path());
     drop(index);
-    struct Other;
-    impl windlass_search::Embedder for Other {
+    struct DifferentEmbedder;
+    impl windlass_search::Embedder for DifferentEmbedder {
         fn name(&self) -> &str {
             "other"
         }
@@ -246,15 +268,16 @@ fn files_of_others_are_left_alone() {
         fn embed(
             &self,
             texts: &[&str],
-            _: windlass_search::Purpose,
+            _: windlass_search::EmbeddingPurpose,
         ) -> Result<Vec<Vec<f32>>, windlass_search::EmbedError> {
             Ok(texts.iter().map(|text| vec![text.len() as f32, 1.0]).collect())
         }
     }
-    let other = Index::options().embedder(Other).open(folder.path().join("test.index"));
-    assert!(matches!(other, Err(SearchError::OtherEmbedder { .. })));
-    let own = Index::options().embedder(Other).open(folder.path().join("own.index")).expect("opens");
-    own.put([Document::new("a.txt", "something")]).expect("put");
+    let other = Index::options().embedder(DifferentEmbedder).open(folder.path().join("test.index"));
+    assert!(matches!(other, Err(SearchError::EmbedderMismatch { .. })));
+    let own =
+        Index::options().embedder(DifferentEmbedder).open(folder.path().join("own.index")).expect("opens");
+    own.put_documents([IndexDocument::new("a.txt", "something")]).expect("put");
     assert_eq!(own.search("nothing alike").run().expect("searches").hits.len(), 1, "its vectors are used");
 }
 
@@ -262,19 +285,20 @@ fn files_of_others_are_left_alone() {
 fn chunks_follow_structure_and_overlap() {
     let folder = tempfile::tempdir().expect("a folder");
     let open = |name: &str, overlap_tokens| {
-        let chunking = Chunking { max_tokens: 100, overlap_tokens };
+        let chunking = ChunkingOptions { max_tokens: 100, overlap_tokens };
         Index::options().chunking(chunking).open(folder.path().join(name)).expect("opens")
     };
-    // Lines of ten words, each with a word of its own.
+    // Each line has ten words, one of them unique.
     let text: String =
         (0..60).map(|at| format!("unique{at} and nine more words that fill a line\n")).collect();
     let found = |index: &Index, at: usize| {
-        let found = index.search(format!("unique{at}")).signals(Signals::Words).max_results(50).run();
+        let found =
+            index.search(format!("unique{at}")).signals(SearchSignals::Bm25Only).max_results(50).run();
         found.expect("searches").hits
     };
     let (apart, lapped) = (open("apart.index", 0), open("lapped.index", 50));
     for index in [&apart, &lapped] {
-        index.put([Document::new("long.txt", text.as_str())]).expect("put");
+        index.put_documents([IndexDocument::new("long.txt", text.as_str())]).expect("put");
     }
     let times = |index: &Index| (0..60).map(|at| found(index, at).len()).collect::<Vec<_>>();
     assert!(times(&apart).iter().all(|times| *times == 1), "every line is in one chunk: {:?}", times(&apart));
@@ -282,54 +306,57 @@ fn chunks_follow_structure_and_overlap() {
     assert!(lapped_times.iter().all(|times| (1..=2).contains(times)), "{lapped_times:?}");
     let twice = lapped_times.iter().filter(|times| **times == 2).count();
     assert!((20..=50).contains(&twice), "about half of the lines are in two chunks: {lapped_times:?}");
-    assert!(lapped.chunks().expect("counts") > apart.chunks().expect("counts"));
+    assert!(lapped.chunk_count().expect("counts") > apart.chunk_count().expect("counts"));
 
     let section =
         |name: &str| format!("# {name}\n\n{}\n\n", format!("about {name} in so many words. ").repeat(12));
-    apart.put([Document::new("two.md", section("Pumps") + &section("Valves"))]).expect("put");
-    let hits = apart.search("pumps").signals(Signals::Words).run().expect("searches").hits;
-    assert_eq!(hits[0].place.heading, "Pumps");
+    apart.put_documents([IndexDocument::new("two.md", section("Pumps") + &section("Valves"))]).expect("put");
+    let hits = apart.search("pumps").signals(SearchSignals::Bm25Only).run().expect("searches").hits;
+    assert_eq!(hits[0].location.heading, "Pumps");
     assert!(hits.iter().all(|hit| !hit.text.contains("Valves")), "a section begins a chunk: {hits:?}");
 }
 
 #[test]
 fn every_filter_says_yes_and_no() {
     let folder = tempfile::tempdir().expect("a folder");
-    let index = index(folder.path());
+    let index = open_index(folder.path());
     index
-        .put([
-            Document::new("a.txt", "harbour").attribute("n", 1).attribute("s", "x").attribute("b", true),
-            Document::new("b.txt", "harbour").attribute("n", 2).attribute("s", "y").attribute("b", false),
-            Document::new("c.txt", "harbour"),
+        .put_documents([
+            IndexDocument::new("a.txt", "harbour").attribute("n", 1).attribute("s", "x").attribute("b", true),
+            IndexDocument::new("b.txt", "harbour")
+                .attribute("n", 2)
+                .attribute("s", "y")
+                .attribute("b", false),
+            IndexDocument::new("c.txt", "harbour"),
         ])
         .expect("put");
-    let both = || [Filter::eq("n", 1), Filter::eq("s", "y")];
+    let both = || [AttributeFilter::eq("n", 1), AttributeFilter::eq("s", "y")];
     for (filter, expected) in [
-        (Filter::eq("n", 1), "a"),
-        (Filter::eq("n", "1"), ""),
-        (Filter::eq("b", false), "b"),
-        (Filter::ne("n", 1), "bc"),
-        (Filter::gt("n", 1), "b"),
-        (Filter::gte("n", 1), "ab"),
-        (Filter::lt("n", 2), "a"),
-        (Filter::lte("n", 2), "ab"),
-        (Filter::gt("s", "x"), "b"),
-        (Filter::is_in("s", ["x", "z"]), "a"),
-        (Filter::not_in("s", ["x", "z"]), "bc"),
-        (Filter::and(both()), ""),
-        (Filter::or(both()), "ab"),
-        (Filter::and([Filter::or(both()), Filter::ne("b", true)]), "b"),
+        (AttributeFilter::eq("n", 1), "a"),
+        (AttributeFilter::eq("n", "1"), ""),
+        (AttributeFilter::eq("b", false), "b"),
+        (AttributeFilter::ne("n", 1), "bc"),
+        (AttributeFilter::gt("n", 1), "b"),
+        (AttributeFilter::gte("n", 1), "ab"),
+        (AttributeFilter::lt("n", 2), "a"),
+        (AttributeFilter::lte("n", 2), "ab"),
+        (AttributeFilter::gt("s", "x"), "b"),
+        (AttributeFilter::one_of("s", ["x", "z"]), "a"),
+        (AttributeFilter::none_of("s", ["x", "z"]), "bc"),
+        (AttributeFilter::and(both()), ""),
+        (AttributeFilter::or(both()), "ab"),
+        (AttributeFilter::and([AttributeFilter::or(both()), AttributeFilter::ne("b", true)]), "b"),
     ] {
-        // The same by its JSON, which is the hosted tool's.
+        // The filter must survive a round trip through the JSON format of the hosted tool.
         let text = serde_json::to_string(&filter).expect("writes");
-        let read: Filter = serde_json::from_str(&text).expect("reads");
+        let read: AttributeFilter = serde_json::from_str(&text).expect("reads");
         for filter in [filter, read] {
             let found = index.search("harbour").filter(filter).run().expect("searches");
             let mut names: Vec<String> =
-                found.hits.into_iter().map(|hit| hit.name.replace(".txt", "")).collect();
+                found.hits.into_iter().map(|hit| hit.file_name.replace(".txt", "")).collect();
             names.sort();
             assert_eq!(names.concat(), expected, "{text}");
         }
     }
-    assert!(serde_json::from_str::<Filter>(r#"{"type":"like","key":"n","value":1}"#).is_err());
+    assert!(serde_json::from_str::<AttributeFilter>(r#"{"type":"like","key":"n","value":1}"#).is_err());
 }

@@ -1,12 +1,12 @@
-//! PDF files: what they say on which page, and those that were made to hurt.
+//! PDF files: text by page, and malicious files.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
-use windlass_search::{Document, Index, Limits, Report, Signals};
+use windlass_search::{Index, IndexDocument, IndexingLimits, IndexingReport, SearchSignals};
 
-/// A file of these objects, the first of which is the catalogue.
-fn pdf(objects: &[Vec<u8>]) -> Vec<u8> {
+/// Builds a PDF file of the given objects; the first one is the catalogue.
+fn build_pdf(objects: &[Vec<u8>]) -> Vec<u8> {
     let mut file = b"%PDF-1.7\n".to_vec();
     for (at, object) in objects.iter().enumerate() {
         file.extend(format!("{} 0 obj\n", at + 1).into_bytes());
@@ -17,47 +17,47 @@ fn pdf(objects: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-fn stream(dict: &str, data: &[u8]) -> Vec<u8> {
+fn stream_object(dict: &str, data: &[u8]) -> Vec<u8> {
     let mut object = format!("<< {dict} /Length {} >>\nstream\n", data.len()).into_bytes();
     object.extend(data);
     object.extend(b"\nendstream");
     object
 }
 
-fn two_pages() -> Vec<u8> {
+fn two_page_pdf() -> Vec<u8> {
     let first =
         b"BT /F1 12 Tf 72 700 Td (Bleed \\301 \\302 the ) Tj (pump.) Tj 0 -14 Td [(Then) -300 (wait) 20 (ing)] TJ ET";
     let second = b"BT /F2 12 Tf 72 700 Td <00010002> Tj ET";
     let map = b"1 beginbfchar <0001> <0047> endbfchar 1 beginbfrange <0002> <0003> <00660072> endbfrange";
-    pdf(&[
+    build_pdf(&[
         b"<< /Type /Catalog /Pages 2 0 R >>".to_vec(),
         b"<< /Type /Pages /Kids [3 0 R 4 0 R 2 0 R] /Resources << /Font << /F1 7 0 R /F2 8 0 R >> >> >>"
             .to_vec(),
         b"<< /Type /Page /Contents 5 0 R >>".to_vec(),
         b"<< /Type /Page /Contents [6 0 R] >>".to_vec(),
-        stream("", first),
-        stream("/Filter /FlateDecode", &compress_to_vec_zlib(second, 6)),
+        stream_object("", first),
+        stream_object("/Filter /FlateDecode", &compress_to_vec_zlib(second, 6)),
         b"<< /Type /Font /Subtype /Type1 /Encoding << /Differences [193 /A /eacute] >> >>".to_vec(),
         b"<< /Type /Font /Subtype /Type0 /ToUnicode 9 0 R >>".to_vec(),
-        stream("", map),
+        stream_object("", map),
     ])
 }
 
-fn put(bytes: Vec<u8>, limits: Limits) -> (Index, Report, tempfile::TempDir) {
+fn index_pdf(bytes: Vec<u8>, limits: IndexingLimits) -> (Index, IndexingReport, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let index = Index::options().limits(limits).open(folder.path().join("pdf.index")).expect("opens");
-    let good = Document::new("good.txt", "the good heron");
-    let report = index.put([Document::new("x.pdf", bytes), good]).expect("put");
-    assert_eq!(index.search("heron").run().expect("searches").hits[0].name, "good.txt");
+    let good = IndexDocument::new("good.txt", "the good heron");
+    let report = index.put_documents([IndexDocument::new("x.pdf", bytes), good]).expect("put");
+    assert_eq!(index.search("heron").run().expect("searches").hits[0].file_name, "good.txt");
     (index, report, folder)
 }
 
 #[test]
 fn text_is_found_on_its_page() {
-    let (index, report, _folder) = put(two_pages(), Limits::default());
+    let (index, report, _folder) = index_pdf(two_page_pdf(), IndexingLimits::default());
     assert!(report.problems.is_empty(), "{report}");
-    let found = index.search("bleed pump").signals(Signals::Words).run().expect("searches");
-    assert_eq!(found.hits[0].place.page, 1);
+    let found = index.search("bleed pump").signals(SearchSignals::Bm25Only).run().expect("searches");
+    assert_eq!(found.hits[0].location.page, 1);
     assert_eq!(found.hits[0].text, "Bleed A é the pump.\nThen waiting\nGfr");
 }
 
@@ -66,40 +66,41 @@ fn what_unpacks_without_end_is_reported() {
     let bomb = compress_to_vec_zlib(&vec![b' '; 8 << 20], 6);
     let twice = compress_to_vec_zlib(&bomb, 6);
     for (filter, data) in [("/FlateDecode", bomb), ("[/FlateDecode /FlateDecode]", twice)] {
-        let file = pdf(&[
+        let file = build_pdf(&[
             b"<< /Type /Catalog /Pages 2 0 R >>".to_vec(),
             b"<< /Type /Pages /Kids [3 0 R] >>".to_vec(),
             b"<< /Type /Page /Contents 4 0 R >>".to_vec(),
-            stream(&format!("/Filter {filter}"), &data),
+            stream_object(&format!("/Filter {filter}"), &data),
         ]);
-        let (_, report, _folder) = put(file, Limits { inflated_bytes: 1 << 20, ..Limits::default() });
-        assert!(report.problems[0].why.contains("unpacks to more than 1 MB"), "{report}");
+        let (_, report, _folder) =
+            index_pdf(file, IndexingLimits { max_inflated_bytes: 1 << 20, ..IndexingLimits::default() });
+        assert!(report.problems[0].reason.contains("unpacks to more than 1 MB"), "{report}");
         assert_eq!(report.added, 1);
     }
 }
 
 #[test]
 fn broken_files_are_reported() {
-    let whole = two_pages();
+    let whole = two_page_pdf();
     let encrypted = [&whole[..], b"\ntrailer << /Encrypt 5 0 R >>"].concat();
-    let (_, report, _folder) = put(encrypted, Limits::default());
-    assert!(report.problems[0].why.contains("encrypted"), "{report}");
+    let (_, report, _folder) = index_pdf(encrypted, IndexingLimits::default());
+    assert!(report.problems[0].reason.contains("encrypted"), "{report}");
     let deep = [b"%PDF-1.4\n1 0 obj\n".to_vec(), b"[".repeat(1_000_000)].concat();
-    let (_, report, _folder) = put(deep, Limits::default());
+    let (_, report, _folder) = index_pdf(deep, IndexingLimits::default());
     assert_eq!(report.problems.len(), 1, "{report}");
-    let forms = pdf(&[
+    let forms = build_pdf(&[
         b"<< /Type /Catalog /Pages 2 0 R >>".to_vec(),
         b"<< /Type /Pages /Kids [3 0 R] >>".to_vec(),
         b"<< /Type /Page /Contents 4 0 R /Resources << /XObject << /X 4 0 R >> >> >>".to_vec(),
-        stream("/Subtype /Form", &b"/X Do ".repeat(30)),
+        stream_object("/Subtype /Form", &b"/X Do ".repeat(30)),
     ]);
-    let (_, report, _folder) = put(forms, Limits::default());
+    let (_, report, _folder) = index_pdf(forms, IndexingLimits::default());
     assert_eq!(report.problems.len(), 1, "a form that draws itself: {report}");
 }
 
 #[test]
 fn no_cut_and_no_flipped_byte_panics() {
-    let whole = two_pages();
+    let whole = two_page_pdf();
     let mut state = 7u64;
     let mut documents = Vec::new();
     for round in 0..400 {
@@ -112,13 +113,13 @@ fn no_cut_and_no_flipped_byte_panics() {
         if round % 3 == 0 {
             bytes.truncate(usize::try_from(state >> 40).expect("fits") % whole.len());
         }
-        documents.push(Document::new(format!("{round}.pdf"), bytes));
+        documents.push(IndexDocument::new(format!("{round}.pdf"), bytes));
     }
     let folder = tempfile::tempdir().expect("a folder");
     let index = Index::options().without_vectors().open(folder.path().join("pdf.index")).expect("opens");
-    let report = index.put(documents).expect("put");
+    let report = index.put_documents(documents).expect("put");
     assert!(report.added > 0 && !report.problems.is_empty(), "some can be read and some cannot: {report}");
     for problem in report.problems {
-        assert!(!problem.why.contains("bug"), "{problem}");
+        assert!(!problem.reason.contains("bug"), "{problem}");
     }
 }

@@ -1,37 +1,37 @@
-//! The REST surface of vector stores: by hand, and with the official Python client.
+//! The REST API of vector stores: with hand-written requests, and with the official Python client.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::io::Write;
 use std::process::Command;
 
 use serde_json::{Value, json};
 use windlass_search::Index;
-use windlass_search::rest::{Request, respond, serve};
+use windlass_search::rest::{RestRequest, respond, serve};
 
-fn ask(index: &Index, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let request = Request {
+fn send_json(index: &Index, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let request = RestRequest {
         method: method.into(),
         path: path.into(),
         body: body.to_string().into_bytes(),
         content_type: "application/json".into(),
-        ..Request::default()
+        ..RestRequest::default()
     };
     let response = respond(index, &request);
     (response.status, serde_json::from_slice(&response.body).expect("is JSON"))
 }
 
-fn upload(index: &Index, name: &str, text: &str) -> String {
+fn upload_text(index: &Index, name: &str, text: &str) -> String {
     let body = format!(
         "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n--x\r\nContent-Disposition: \
          form-data; name=\"file\"; filename=\"{name}\"\r\nContent-Type: text/plain\r\n\r\n{text}\r\n--x--\r\n"
     );
-    let request = Request {
+    let request = RestRequest {
         method: "POST".into(),
         path: "/v1/files".into(),
         content_type: "multipart/form-data; boundary=x".into(),
         body: body.into_bytes(),
-        ..Request::default()
+        ..RestRequest::default()
     };
     let response = respond(index, &request);
     let value: Value = serde_json::from_slice(&response.body).expect("is JSON");
@@ -43,13 +43,14 @@ fn upload(index: &Index, name: &str, text: &str) -> String {
 fn stores_are_searched_apart() {
     let folder = tempfile::tempdir().expect("a folder");
     let index = Index::open(folder.path().join("rest.index")).expect("opens");
-    let file = upload(&index, "../../etc/herons.txt", "the quiet heron\r\nwaits");
-    let (_, one) = ask(&index, "POST", "/v1/vector_stores", &json!({ "name": "one", "file_ids": [file] }));
-    let (_, two) = ask(&index, "POST", "/v1/vector_stores", &json!({ "name": "two" }));
+    let file = upload_text(&index, "../../etc/herons.txt", "the quiet heron\r\nwaits");
+    let (_, one) =
+        send_json(&index, "POST", "/v1/vector_stores", &json!({ "name": "one", "file_ids": [file] }));
+    let (_, two) = send_json(&index, "POST", "/v1/vector_stores", &json!({ "name": "two" }));
     assert_eq!(one["file_counts"]["completed"], 1, "{one}");
     let search = |store: &Value| {
         let path = format!("/v1/vector_stores/{}/search", store["id"].as_str().expect("an id"));
-        ask(&index, "POST", &path, &json!({ "query": "heron" })).1
+        send_json(&index, "POST", &path, &json!({ "query": "heron" })).1
     };
     assert_eq!(search(&one)["data"][0]["filename"], "herons.txt", "a name is not a path");
     assert_eq!(search(&one)["data"][0]["content"][0]["text"], "the quiet heron\r\nwaits");
@@ -74,22 +75,22 @@ fn what_does_not_fit_is_refused_in_words() {
         ("POST", "/v1/vector_stores/vs_default/file_batches", json!({}), 400, "1 to 2000"),
         ("GET", "/v2/elsewhere", json!({}), 404, "there is no"),
     ] {
-        let (came, value) = ask(&index, method, path, &body);
+        let (came, value) = send_json(&index, method, path, &body);
         assert_eq!(came, status, "{path}: {value}");
         assert!(
             value["error"]["message"].as_str().is_some_and(|text| text.contains(words)),
             "{path}: {value}"
         );
     }
-    let file = upload(&index, "a.txt", "text");
+    let file = upload_text(&index, "a.txt", "text");
     let many: serde_json::Map<String, Value> = (0..17).map(|at| (format!("k{at}"), json!(1))).collect();
     let body = json!({ "file_id": file, "attributes": many });
-    let (status, value) = ask(&index, "POST", "/v1/vector_stores/vs_default/files", &body);
+    let (status, value) = send_json(&index, "POST", "/v1/vector_stores/vs_default/files", &body);
     assert_eq!(status, 400, "{value}");
 }
 
-/// A Python with the official client, or why there is none.
-fn python() -> Result<String, String> {
+/// Returns a Python interpreter with the official client, or the reason why there is none.
+fn find_python() -> Result<String, String> {
     let wanted = std::env::var("WINDLASS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     match Command::new(&wanted).args(["-c", "import openai; print(openai.__version__)"]).output() {
         Ok(output) if output.status.success() => Ok(wanted),
@@ -100,7 +101,7 @@ fn python() -> Result<String, String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_official_client_works_with_it() {
-    let python = match python() {
+    let python = match find_python() {
         Ok(python) => python,
         Err(why) => {
             let _ = writeln!(

@@ -1,106 +1,124 @@
-//! What must be true of every journal, checked record by record and without trust in the machine that wrote it.
+//! The invariants of every journal, checked record by record and independently of the run state machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use windlass::core::{
-    AgentName, Answered, BodyKind, CallId, CallSettled, CallStarted, Decided, Decision, Digest, Effect,
-    Entry, Gate, HandedOff, Held, HoldReason, How, Planned, Reach, Record, Run, Started, ToolKey, Usage,
-    Work,
+    canonical::Digest,
+    decision::{Decision, DecisionScope, HoldReason},
+    id::{AgentName, CallId},
+    journal::{
+        CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, HandoffRecorded, JournalEntry,
+        JournalRecord, ModelResponded, RunStarted,
+    },
+    plan::{BodyKind, CallDisposition, PlannedCall},
+    run::Run,
+    tool::{ApprovalPolicy, ToolEffect, ToolKey},
+    usage::Usage,
 };
 use windlass::run::RunRecord;
 
 use crate::history::check_history;
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
-    what: String,
+pub struct InvariantViolation {
+    message: String,
 }
 
-impl Broken {
-    /// What does not hold.
+impl InvariantViolation {
+    /// Creates a violation with this message.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into() }
+        Self { message: what.into() }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for InvariantViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
+        f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for InvariantViolation {}
 
-/// Reads a journal record by record and checks, after each, what must be true of every journal:
+/// Reads a journal record by record and checks the invariants of every journal after each:
 ///
-/// - its prefix replays, and between turns the history is one that a provider takes;
-/// - a call starts at most once for each attempt, and settles at most once;
-/// - nothing starts that waits for a decision, was rejected, or follows a call that has not settled;
-/// - decisions cover what was shown;
-/// - results of idempotent calls are given to identical calls only;
-/// - what ended the run ended it.
+/// - the prefix replays, and between turns a provider would accept the history;
+/// - a call starts at most once per attempt, and settles at most once;
+/// - no call starts that waits for a decision, was rejected, or follows an unsettled predecessor;
+/// - decisions match the digest of the pending call;
+/// - receipts of idempotent calls are used by identical calls only;
+/// - no entries follow the end of the run.
 #[derive(Debug, Default)]
-pub struct Audit {
+pub struct JournalAudit {
     run: Option<Run>,
     next_seq: u64,
     usage: Usage,
-    frames: BTreeMap<Vec<CallId>, Frame>,
+    frames: BTreeMap<Vec<CallId>, AuditFrame>,
     receipts: Vec<Digest>,
 }
 
-/// One run: the outermost, or that of a nested agent.
+/// The audit state of one run: the outermost, or that of a nested agent.
 #[derive(Debug, Default)]
-struct Frame {
-    calls: BTreeMap<CallId, Seen>,
-    open: Vec<CallId>,
-    standing: BTreeMap<(AgentName, ToolKey), Said>,
+struct AuditFrame {
+    calls: BTreeMap<CallId, AuditedCall>,
+    open_calls: Vec<CallId>,
+    standing_decisions: BTreeMap<(AgentName, ToolKey), DecisionEffect>,
     phase: FramePhase,
 }
 
+/// The phase of an audited run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FramePhase {
     #[default]
-    Going,
-    /// A call settled in a way that ends the run.
+    Running,
+    /// A settled call ends the run.
     Ending,
     Ended,
 }
 
-/// A call, as far as the journal has come.
+/// The state of a call at the current record.
 #[derive(Debug)]
-struct Seen {
-    planned: Planned,
+struct AuditedCall {
+    planned: PlannedCall,
     agent: AgentName,
     attempts: u32,
-    waits: Option<HoldReason>,
-    said: Option<Said>,
-    edited: bool,
-    nested: bool,
-    settled: bool,
+    hold_reason: Option<HoldReason>,
+    decision: Option<DecisionEffect>,
+    is_edited: bool,
+    has_nested_run: bool,
+    is_settled: bool,
 }
 
+/// The effect of a decision on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
-    Yes,
-    No,
+enum DecisionEffect {
+    MayRun,
+    MustNotRun,
 }
 
 /// Checks a whole journal.
-pub fn check_journal<'a>(records: impl IntoIterator<Item = &'a Record>) -> Result<Audit, Broken> {
-    let mut audit = Audit::default();
+///
+/// # Errors
+/// Returns the first violated invariant.
+pub fn check_journal<'a>(
+    records: impl IntoIterator<Item = &'a JournalRecord>,
+) -> Result<JournalAudit, InvariantViolation> {
+    let mut audit = JournalAudit::default();
     for record in records {
-        audit.record(record)?;
+        audit.apply_record(record)?;
     }
     Ok(audit)
 }
 
-/// Checks what a run did: its journal, and that its state and its cost are what the journal adds up to.
-pub fn check_record(record: &RunRecord) -> Result<(), Broken> {
+/// Checks the journal of a run, and that its state and its usage equal the replayed ones.
+///
+/// # Errors
+/// Returns the first violated invariant.
+pub fn check_record(record: &RunRecord) -> Result<(), InvariantViolation> {
     let audit = check_journal(record.journal())?;
     if audit.run.as_ref() != Some(record.state()) {
-        return Err(Broken::new(format!(
+        return Err(InvariantViolation::new(format!(
             "the journal does not replay to the state of the run:\nreplayed {:#?}\nlive {:#?}",
             audit.run,
             record.state()
@@ -108,43 +126,50 @@ pub fn check_record(record: &RunRecord) -> Result<(), Broken> {
     }
     if audit.usage != *record.usage() {
         let (counted, said) = (audit.usage, record.usage());
-        return Err(Broken::new(format!("the entries cost {counted:?} and the run says {said:?}")));
+        return Err(InvariantViolation::new(format!(
+            "the entries cost {counted:?} and the run says {said:?}"
+        )));
     }
     Ok(())
 }
 
-impl Audit {
-    /// Takes the next record.
-    pub fn record(&mut self, record: &Record) -> Result<(), Broken> {
-        let checked = self.check(record);
-        checked.map_err(|broken| Broken::new(format!("record {}: {broken}: {:?}", record.seq, record.entry)))
+impl JournalAudit {
+    /// Checks the next record.
+    ///
+    /// # Errors
+    /// Returns the first violated invariant.
+    pub fn apply_record(&mut self, record: &JournalRecord) -> Result<(), InvariantViolation> {
+        let checked = self.check_next(record);
+        checked.map_err(|broken| {
+            InvariantViolation::new(format!("record {}: {broken}: {:?}", record.seq, record.entry))
+        })
     }
 
-    /// The run that the records so far add up to.
+    /// Returns the run replayed from the records so far.
     pub fn run(&self) -> Option<&Run> {
         self.run.as_ref()
     }
 
-    /// What the records so far cost.
+    /// Returns the total usage of the records so far.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// How often the body of a call was started.
-    pub fn attempts(&self, within: &[CallId], call: &CallId) -> u32 {
+    /// Returns the number of starts of a call's body.
+    pub fn attempt_count(&self, within: &[CallId], call: &CallId) -> u32 {
         self.frames.get(within).and_then(|frame| frame.calls.get(call)).map_or(0, |seen| seen.attempts)
     }
 
-    fn check(&mut self, record: &Record) -> Result<(), Broken> {
+    fn check_next(&mut self, record: &JournalRecord) -> Result<(), InvariantViolation> {
         if record.seq != self.next_seq {
-            return Err(Broken::new(format!("record {} is due", self.next_seq)));
+            return Err(InvariantViolation::new(format!("record {} is due", self.next_seq)));
         }
         self.next_seq += 1;
-        self.follow(&record.path, &record.entry)?;
-        let illegal = |why| Broken::new(format!("it does not replay: {why}"));
+        self.track_entry(&record.path, &record.entry)?;
+        let illegal = |why| InvariantViolation::new(format!("it does not replay: {why}"));
         match (&mut self.run, &record.entry) {
-            (run @ None, Entry::Started(started)) => *run = Some(Run::start((**started).clone())),
-            (None, _) => return Err(Broken::new("the journal does not begin with a start")),
+            (run @ None, JournalEntry::RunStarted(started)) => *run = Some(Run::start((**started).clone())),
+            (None, _) => return Err(InvariantViolation::new("the journal does not begin with a start")),
             (Some(run), entry) => {
                 run.apply_at(&record.path, entry).map_err(illegal)?;
             }
@@ -152,157 +177,167 @@ impl Audit {
         self.check_histories(&record.path)
     }
 
-    /// The histories of the run and of the nested agents on the way to where something happened.
-    fn check_histories(&self, path: &[CallId]) -> Result<(), Broken> {
+    /// Checks the histories of the run and of the nested agents on the path of the record.
+    fn check_histories(&self, path: &[CallId]) -> Result<(), InvariantViolation> {
         let mut run = self.run.as_ref();
         let mut on = path.iter();
         while let Some(one) = run {
             if one.is_between_turns() {
                 check_history(one.history())?;
             }
-            run = on.next().and_then(|call| one.child(call));
+            run = on.next().and_then(|call| one.nested_run(call));
         }
         Ok(())
     }
 
-    fn follow(&mut self, path: &[CallId], entry: &Entry) -> Result<(), Broken> {
+    fn track_entry(&mut self, path: &[CallId], entry: &JournalEntry) -> Result<(), InvariantViolation> {
         match entry {
-            Entry::Started(started) => return self.started(path, started),
-            Entry::Answered(answered) => self.usage.add(&answered.usage),
-            Entry::AnswerRefused(refused) => self.usage.add(&refused.usage),
-            Entry::ModelFailed(failed) => self.usage.add(&failed.cost()),
+            JournalEntry::RunStarted(started) => return self.track_start(path, started),
+            JournalEntry::ModelResponded(answered) => self.usage.add(&answered.usage),
+            JournalEntry::ResponseRejected(refused) => self.usage.add(&refused.usage),
+            JournalEntry::ModelRequestFailed(failed) => self.usage.add(&failed.usage_or_unknown()),
             _ => {}
         }
-        let frame = self.frames.get_mut(path).ok_or_else(|| Broken::new("nothing was started there"))?;
-        if let Entry::CallEndedLate(late) = entry {
+        let frame =
+            self.frames.get_mut(path).ok_or_else(|| InvariantViolation::new("nothing was started there"))?;
+        if let JournalEntry::CallEndedLate(late) = entry {
             let has_started = frame.calls.get(&late.call).is_some_and(|seen| seen.attempts > 0);
             return if has_started {
                 Ok(())
             } else {
-                Err(Broken::new("a call ended late that never started"))
+                Err(InvariantViolation::new("a call ended late that never started"))
             };
         }
         if frame.phase == FramePhase::Ended {
-            return Err(Broken::new("the run has ended"));
+            return Err(InvariantViolation::new("the run has ended"));
         }
         match entry {
-            Entry::Answered(answered) => frame.answered(answered),
-            Entry::Held(held) => frame.held(held),
-            Entry::Decided(decided) => frame.decided(decided),
-            Entry::Revoked(revoked) => {
-                frame.standing.remove(&(revoked.agent.clone(), revoked.tool.clone()));
+            JournalEntry::ModelResponded(answered) => frame.track_response(answered),
+            JournalEntry::CallHeld(held) => frame.track_hold(held),
+            JournalEntry::DecisionRecorded(decided) => frame.track_decision(decided),
+            JournalEntry::DecisionRevoked(revoked) => {
+                frame.standing_decisions.remove(&(revoked.agent.clone(), revoked.tool.clone()));
                 Ok(())
             }
-            Entry::CallStarted(started) => frame.call_started(started),
-            Entry::CallSettled(settled) => frame.call_settled(settled, &mut self.receipts),
-            Entry::HandedOff(handed) => frame.handed_off(handed),
-            Entry::Finished(_) => frame.finished(),
-            Entry::Failed(_) | Entry::Cancelled(_) => {
+            JournalEntry::CallStarted(started) => frame.track_call_start(started),
+            JournalEntry::CallSettled(settled) => frame.track_settlement(settled, &mut self.receipts),
+            JournalEntry::HandoffRecorded(handed) => frame.track_handoff(handed),
+            JournalEntry::RunFinished(_) => frame.track_finish(),
+            JournalEntry::RunFailed(_) | JournalEntry::RunCancelled(_) => {
                 frame.phase = FramePhase::Ended;
-                frame.close();
+                frame.settle_open_calls();
                 Ok(())
             }
-            Entry::AnswerRefused(_) | Entry::ModelFailed(_) => frame.goes_on("asked its model"),
+            JournalEntry::ResponseRejected(_) | JournalEntry::ModelRequestFailed(_) => {
+                frame.require_running("asked its model")
+            }
             _ => Ok(()),
         }
     }
 
-    fn started(&mut self, path: &[CallId], started: &Started) -> Result<(), Broken> {
+    fn track_start(&mut self, path: &[CallId], started: &RunStarted) -> Result<(), InvariantViolation> {
         if let Some((call, within)) = path.split_last() {
             let outer = self.frames.get_mut(within).and_then(|frame| frame.calls.get_mut(call));
-            let seen =
-                outer.ok_or_else(|| Broken::new("a nested agent began in a call that is not there"))?;
-            let is_agent = matches!(seen.planned.work, Work::Body { body: BodyKind::Agent, .. });
-            if !is_agent || seen.attempts == 0 || seen.settled {
-                return Err(Broken::new("a nested agent began in a call that is not running"));
+            let seen = outer
+                .ok_or_else(|| InvariantViolation::new("a nested agent began in a call that is not there"))?;
+            let is_agent =
+                matches!(seen.planned.disposition, CallDisposition::Execute { body: BodyKind::Agent, .. });
+            if !is_agent || seen.attempts == 0 || seen.is_settled {
+                return Err(InvariantViolation::new("a nested agent began in a call that is not running"));
             }
-            if std::mem::replace(&mut seen.nested, true) {
-                return Err(Broken::new("a nested agent began twice in one call"));
+            if std::mem::replace(&mut seen.has_nested_run, true) {
+                return Err(InvariantViolation::new("a nested agent began twice in one call"));
             }
         } else if !self.frames.is_empty() {
-            return Err(Broken::new("the run began twice"));
+            return Err(InvariantViolation::new("the run began twice"));
         }
         check_history(&started.history)?;
-        self.frames.insert(path.to_vec(), Frame::default());
+        self.frames.insert(path.to_vec(), AuditFrame::default());
         Ok(())
     }
 }
 
-impl Frame {
-    fn call(&mut self, call: &CallId) -> Result<&mut Seen, Broken> {
+impl AuditFrame {
+    fn unsettled_call(&mut self, call: &CallId) -> Result<&mut AuditedCall, InvariantViolation> {
         match self.calls.get_mut(call) {
-            Some(seen) if !seen.settled => Ok(seen),
-            Some(_) => Err(Broken::new(format!("call `{call}` has its output"))),
-            None => Err(Broken::new(format!("there is no call `{call}`"))),
+            Some(seen) if !seen.is_settled => Ok(seen),
+            Some(_) => Err(InvariantViolation::new(format!("call `{call}` has its output"))),
+            None => Err(InvariantViolation::new(format!("there is no call `{call}`"))),
         }
     }
 
-    fn goes_on(&self, how: &str) -> Result<(), Broken> {
+    fn require_running(&self, how: &str) -> Result<(), InvariantViolation> {
         match self.phase {
-            FramePhase::Going => Ok(()),
-            FramePhase::Ending => Err(Broken::new(format!("a call ended the run, and it {how}"))),
-            FramePhase::Ended => Err(Broken::new("the run has ended")),
+            FramePhase::Running => Ok(()),
+            FramePhase::Ending => Err(InvariantViolation::new(format!("a call ended the run, and it {how}"))),
+            FramePhase::Ended => Err(InvariantViolation::new("the run has ended")),
         }
     }
 
-    fn all_settled(&self) -> Result<(), Broken> {
-        match self.open.iter().find(|call| self.calls.get(*call).is_none_or(|seen| !seen.settled)) {
-            Some(call) => Err(Broken::new(format!("call `{call}` has no output yet"))),
+    fn require_all_settled(&self) -> Result<(), InvariantViolation> {
+        match self.open_calls.iter().find(|call| self.calls.get(*call).is_none_or(|seen| !seen.is_settled)) {
+            Some(call) => Err(InvariantViolation::new(format!("call `{call}` has no output yet"))),
             None => Ok(()),
         }
     }
 
-    fn close(&mut self) {
-        for call in std::mem::take(&mut self.open) {
+    fn settle_open_calls(&mut self) {
+        for call in std::mem::take(&mut self.open_calls) {
             if let Some(seen) = self.calls.get_mut(&call) {
-                seen.settled = true;
+                seen.is_settled = true;
             }
         }
     }
 
-    fn answered(&mut self, answered: &Answered) -> Result<(), Broken> {
-        self.goes_on("took another answer")?;
-        self.all_settled()?;
-        self.open.clear();
+    fn track_response(&mut self, answered: &ModelResponded) -> Result<(), InvariantViolation> {
+        self.require_running("took another answer")?;
+        self.require_all_settled()?;
+        self.open_calls.clear();
         for planned in &answered.calls {
-            let standing = self.standing.get(&(answered.agent.clone(), planned.key.clone())).copied();
-            let seen = Seen {
+            let standing =
+                self.standing_decisions.get(&(answered.agent.clone(), planned.key.clone())).copied();
+            let seen = AuditedCall {
                 planned: planned.clone(),
                 agent: answered.agent.clone(),
                 attempts: 0,
-                waits: None,
-                said: standing.filter(|said| is_covered_by(planned, *said)),
-                edited: false,
-                nested: false,
-                settled: false,
+                hold_reason: None,
+                decision: standing.filter(|said| is_covered_by_standing(planned, *said)),
+                is_edited: false,
+                has_nested_run: false,
+                is_settled: false,
             };
             if self.calls.insert(planned.call.clone(), seen).is_some() {
-                return Err(Broken::new(format!("call id `{}` stands for two calls", planned.call)));
+                return Err(InvariantViolation::new(format!(
+                    "call id `{}` stands for two calls",
+                    planned.call
+                )));
             }
-            self.open.push(planned.call.clone());
+            self.open_calls.push(planned.call.clone());
         }
         Ok(())
     }
 
-    fn held(&mut self, held: &Held) -> Result<(), Broken> {
-        let seen = self.call(&held.call)?;
+    fn track_hold(&mut self, held: &CallHeld) -> Result<(), InvariantViolation> {
+        let seen = self.unsettled_call(&held.call)?;
         let fits = match held.reason {
-            HoldReason::Approval => seen.attempts == 0 && seen.said.is_none() && is_gated(&seen.planned),
-            HoldReason::InDoubt => seen.attempts > 0 && seen.is_once(),
-            HoldReason::Question(_) => seen.attempts > 0 && !seen.nested,
+            HoldReason::Approval => {
+                seen.attempts == 0 && seen.decision.is_none() && needs_approval(&seen.planned)
+            }
+            HoldReason::InDoubt => seen.attempts > 0 && seen.is_at_most_once(),
+            HoldReason::Question(_) => seen.attempts > 0 && !seen.has_nested_run,
             _ => true,
         };
-        if !fits || seen.waits.is_some() {
-            return Err(Broken::new(format!("call `{}` has nothing to wait for", held.call)));
+        if !fits || seen.hold_reason.is_some() {
+            return Err(InvariantViolation::new(format!("call `{}` has nothing to wait for", held.call)));
         }
-        seen.waits = Some(held.reason.clone());
+        seen.hold_reason = Some(held.reason.clone());
         Ok(())
     }
 
-    fn decided(&mut self, decided: &Decided) -> Result<(), Broken> {
-        let seen = self.call(&decided.call)?;
+    fn track_decision(&mut self, decided: &DecisionRecorded) -> Result<(), InvariantViolation> {
+        let seen = self.unsettled_call(&decided.call)?;
         if seen.planned.digest != decided.digest {
-            return Err(Broken::new(format!(
+            return Err(InvariantViolation::new(format!(
                 "the decision about call `{}` covers another call",
                 decided.call
             )));
@@ -310,56 +345,62 @@ impl Frame {
         let said = match &decided.decision {
             Decision::Approve
             | Decision::ApproveEdited { .. }
-            | Decision::DidNotHappen
-            | Decision::Answer { .. } => Said::Yes,
-            Decision::Reject { .. } | Decision::Happened { .. } | Decision::Unknown => Said::No,
+            | Decision::ConfirmNotExecuted
+            | Decision::Answer { .. } => DecisionEffect::MayRun,
+            Decision::Reject { .. } | Decision::ConfirmExecuted { .. } | Decision::OutcomeUnknown => {
+                DecisionEffect::MustNotRun
+            }
         };
-        seen.waits = None;
-        seen.said = Some(said);
-        seen.edited |= matches!(decided.decision, Decision::ApproveEdited { .. });
-        if decided.reach == Reach::Always {
+        seen.hold_reason = None;
+        seen.decision = Some(said);
+        seen.is_edited |= matches!(decided.decision, Decision::ApproveEdited { .. });
+        if decided.scope == DecisionScope::ToolForRun {
             let covered = (seen.agent.clone(), seen.planned.key.clone());
-            for call in &self.open {
+            for call in &self.open_calls {
                 if let Some(seen) = self.calls.get_mut(call)
                     && seen.planned.key == covered.1
                     && seen.attempts == 0
-                    && seen.said.is_none()
-                    && is_covered_by(&seen.planned, said)
+                    && seen.decision.is_none()
+                    && is_covered_by_standing(&seen.planned, said)
                 {
-                    seen.said = Some(said);
-                    seen.waits = None;
+                    seen.decision = Some(said);
+                    seen.hold_reason = None;
                 }
             }
-            self.standing.insert(covered, said);
+            self.standing_decisions.insert(covered, said);
         }
         Ok(())
     }
 
-    fn call_started(&mut self, started: &CallStarted) -> Result<(), Broken> {
+    fn track_call_start(&mut self, started: &CallStarted) -> Result<(), InvariantViolation> {
         let call = &started.call;
-        let seen = self.call(call)?;
-        let Work::Body { gate, .. } = seen.planned.work else {
-            return Err(Broken::new(format!("call `{call}` started and has no body")));
+        let seen = self.unsettled_call(call)?;
+        let CallDisposition::Execute { approval_policy: gate, .. } = seen.planned.disposition else {
+            return Err(InvariantViolation::new(format!("call `{call}` started and has no body")));
         };
         if started.attempt != seen.attempts + 1 {
-            return Err(Broken::new(format!("call `{call}` started twice for one attempt")));
+            return Err(InvariantViolation::new(format!("call `{call}` started twice for one attempt")));
         }
-        if seen.waits.is_some() {
-            return Err(Broken::new(format!("call `{call}` started while it waits for a person")));
+        if seen.hold_reason.is_some() {
+            return Err(InvariantViolation::new(format!(
+                "call `{call}` started while it waits for a person"
+            )));
         }
-        match (seen.said, gate) {
-            (Some(Said::No), _) => {
-                return Err(Broken::new(format!("call `{call}` was rejected and started")));
+        match (seen.decision, gate) {
+            (Some(DecisionEffect::MustNotRun), _) => {
+                return Err(InvariantViolation::new(format!("call `{call}` was rejected and started")));
             }
-            (None, Gate::Closed | Gate::Each) => {
-                return Err(Broken::new(format!("call `{call}` started without a decision")));
+            (None, ApprovalPolicy::Required | ApprovalPolicy::RequiredEachTime) => {
+                return Err(InvariantViolation::new(format!("call `{call}` started without a decision")));
             }
-            (Some(Said::Yes), _) | (None, Gate::Open | Gate::Ask | Gate::AskEach) => {}
+            (Some(DecisionEffect::MayRun), _)
+            | (None, ApprovalPolicy::NotRequired | ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime) =>
+                {}
         }
         seen.attempts += 1;
-        let before = seen.planned.after.clone();
+        let before = seen.planned.predecessor.clone();
         match before.and_then(|before| self.calls.get(&before)) {
-            Some(before) if !before.settled => Err(Broken::new(format!(
+            Some(before) if !before.is_settled => Err(InvariantViolation::new(format!(
                 "call `{call}` started before call `{}`, which it conflicts with, had settled",
                 before.planned.call
             ))),
@@ -367,21 +408,32 @@ impl Frame {
         }
     }
 
-    fn call_settled(&mut self, settled: &CallSettled, receipts: &mut Vec<Digest>) -> Result<(), Broken> {
-        let seen = self.call(&settled.call)?;
-        let fits = match settled.how {
-            How::Succeeded => seen.attempts > 0,
-            How::Rejected => seen.said == Some(Said::No),
-            // Changed arguments have a digest that the plan does not name.
-            How::Receipt => seen.edited || seen.receipt().is_some_and(|receipt| receipts.contains(&receipt)),
-            How::Cancelled => true,
-            _ => seen.said != Some(Said::No) || seen.attempts > 0,
+    fn track_settlement(
+        &mut self,
+        settled: &CallSettled,
+        receipts: &mut Vec<Digest>,
+    ) -> Result<(), InvariantViolation> {
+        let seen = self.unsettled_call(&settled.call)?;
+        let fits = match settled.status {
+            CallStatus::Succeeded => seen.attempts > 0,
+            CallStatus::Rejected => seen.decision == Some(DecisionEffect::MustNotRun),
+            // Edited arguments have a digest that the plan does not contain.
+            CallStatus::Deduplicated => {
+                seen.is_edited || seen.receipt_digest().is_some_and(|receipt| receipts.contains(&receipt))
+            }
+            CallStatus::Cancelled => true,
+            _ => seen.decision != Some(DecisionEffect::MustNotRun) || seen.attempts > 0,
         };
         if !fits {
-            return Err(Broken::new(format!("call `{}` cannot have settled like this", settled.call)));
+            return Err(InvariantViolation::new(format!(
+                "call `{}` cannot have settled like this",
+                settled.call
+            )));
         }
-        seen.settled = true;
-        if let (How::Succeeded, false, Some(receipt)) = (&settled.how, seen.edited, seen.receipt()) {
+        seen.is_settled = true;
+        if let (CallStatus::Succeeded, false, Some(receipt)) =
+            (&settled.status, seen.is_edited, seen.receipt_digest())
+        {
             receipts.push(receipt);
         }
         if settled.ends_run {
@@ -390,41 +442,60 @@ impl Frame {
         Ok(())
     }
 
-    fn handed_off(&mut self, handed: &HandedOff) -> Result<(), Broken> {
-        self.goes_on("handed over")?;
-        self.call(&handed.call)?.settled = true;
-        self.all_settled()
+    fn track_handoff(&mut self, handed: &HandoffRecorded) -> Result<(), InvariantViolation> {
+        self.require_running("handed over")?;
+        self.unsettled_call(&handed.call)?.is_settled = true;
+        self.require_all_settled()
     }
 
-    fn finished(&mut self) -> Result<(), Broken> {
-        self.goes_on("finished")?;
+    fn track_finish(&mut self) -> Result<(), InvariantViolation> {
+        self.require_running("finished")?;
         self.phase = FramePhase::Ended;
-        self.all_settled()
+        self.require_all_settled()
     }
 }
 
-impl Seen {
-    fn is_once(&self) -> bool {
-        matches!(self.planned.work, Work::Body { body: BodyKind::Function, effect: Effect::Once, .. })
+impl AuditedCall {
+    fn is_at_most_once(&self) -> bool {
+        matches!(
+            self.planned.disposition,
+            CallDisposition::Execute { body: BodyKind::Function, effect: ToolEffect::Once, .. }
+        )
     }
 
-    fn receipt(&self) -> Option<Digest> {
-        match self.planned.work {
-            Work::Body { receipt, .. } => receipt,
+    fn receipt_digest(&self) -> Option<Digest> {
+        match self.planned.disposition {
+            CallDisposition::Execute { receipt_digest: receipt, .. } => receipt,
             _ => None,
         }
     }
 }
 
-fn is_gated(planned: &Planned) -> bool {
-    matches!(planned.work, Work::Body { gate: Gate::Ask | Gate::Closed | Gate::AskEach | Gate::Each, .. })
+fn needs_approval(planned: &PlannedCall) -> bool {
+    matches!(
+        planned.disposition,
+        CallDisposition::Execute {
+            approval_policy: ApprovalPolicy::ByRule
+                | ApprovalPolicy::Required
+                | ApprovalPolicy::ByRuleEachTime
+                | ApprovalPolicy::RequiredEachTime,
+            ..
+        }
+    )
 }
 
-/// Whether what was said for good is said of this call too. An approval is not where each is to be decided about.
-fn is_covered_by(planned: &Planned, said: Said) -> bool {
-    let Work::Body { gate, .. } = planned.work else { return false };
+/// Returns true if a standing decision covers this call. A standing approval does not cover calls that require
+/// approval every time.
+fn is_covered_by_standing(planned: &PlannedCall, said: DecisionEffect) -> bool {
+    let CallDisposition::Execute { approval_policy: gate, .. } = planned.disposition else { return false };
     match (gate, said) {
-        (Gate::Open, _) | (Gate::AskEach | Gate::Each, Said::Yes) => false,
-        (Gate::Ask | Gate::Closed, _) | (Gate::AskEach | Gate::Each, Said::No) => true,
+        (ApprovalPolicy::NotRequired, _)
+        | (ApprovalPolicy::ByRuleEachTime | ApprovalPolicy::RequiredEachTime, DecisionEffect::MayRun) => {
+            false
+        }
+        (ApprovalPolicy::ByRule | ApprovalPolicy::Required, _)
+        | (ApprovalPolicy::ByRuleEachTime | ApprovalPolicy::RequiredEachTime, DecisionEffect::MustNotRun) => {
+            true
+        }
     }
 }

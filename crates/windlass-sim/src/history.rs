@@ -1,16 +1,18 @@
-//! What makes a history one that a provider takes.
+//! Checks that a provider would accept a history.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use windlass::core::{CallId, Item};
+use windlass::core::{id::CallId, item::Item};
 
-use crate::audit::Broken;
+use crate::audit::InvariantViolation;
 
-/// Checks a history as a provider would, between turns: every call of an answer has exactly one output, the
-/// outputs come right after the answer and in its order, there is no output without a call, and no two calls
-/// share an id.
-pub fn check_history(history: &[Arc<Item>]) -> Result<(), Broken> {
+/// Checks a history between turns, as a provider would: every call of a response has exactly one output, the
+/// outputs directly follow the response in its order, every output has a call, and call ids are unique.
+///
+/// # Errors
+/// Returns the first violation.
+pub fn check_history(history: &[Arc<Item>]) -> Result<(), InvariantViolation> {
     let mut seen: BTreeSet<&CallId> = BTreeSet::new();
     let mut open: VecDeque<&CallId> = VecDeque::new();
     let mut is_answering = false;
@@ -25,29 +27,28 @@ pub fn check_history(history: &[Arc<Item>]) -> Result<(), Broken> {
             match open.pop_front() {
                 Some(expected) if expected == call => {}
                 Some(expected) => {
-                    return Err(Broken::new(format!(
+                    return Err(InvariantViolation::new(format!(
                         "item {place} of the history is the output of call `{call}`, where that of `{expected}` is due"
                     )));
                 }
                 None => {
-                    return Err(Broken::new(format!(
+                    return Err(InvariantViolation::new(format!(
                         "item {place} of the history is an output of call `{call}`, which is not open"
                     )));
                 }
             }
             continue;
         }
-        let is_users =
-            matches!(&**item, Item::Message(message) if message.role != windlass::core::Role::Assistant);
+        let is_users = matches!(&**item, Item::Message(message) if message.role != windlass::core::item::Role::Assistant);
         if let Some(call) = open.front().filter(|_| is_answering || is_users) {
-            return Err(Broken::new(format!(
+            return Err(InvariantViolation::new(format!(
                 "item {place} of the history comes before the output of call `{call}`"
             )));
         }
         is_answering = false;
         if let Item::Call(call) = &**item {
             if !seen.insert(&call.id) {
-                return Err(Broken::new(format!(
+                return Err(InvariantViolation::new(format!(
                     "call id `{}` stands for two calls in the history",
                     call.id
                 )));
@@ -56,7 +57,7 @@ pub fn check_history(history: &[Arc<Item>]) -> Result<(), Broken> {
         }
     }
     match open.front() {
-        Some(call) => Err(Broken::new(format!("call `{call}` has no output in the history"))),
+        Some(call) => Err(InvariantViolation::new(format!("call `{call}` has no output in the history"))),
         None => Ok(()),
     }
 }
@@ -65,15 +66,15 @@ pub fn check_history(history: &[Arc<Item>]) -> Result<(), Broken> {
 mod tests {
     use std::sync::Arc;
 
-    use windlass::core::{Item, Output, OutputStatus};
+    use windlass::core::item::{CallOutput, Item, OutputStatus};
 
     use super::check_history;
 
-    fn output(call: &str) -> Item {
-        Item::Output(Output { call: call.into(), content: "done".into(), status: OutputStatus::Ok })
+    fn call_output(call: &str) -> Item {
+        Item::Output(CallOutput { call: call.into(), content: "done".into(), status: OutputStatus::Ok })
     }
 
-    fn verdict(items: Vec<Item>) -> Result<(), String> {
+    fn check_items(items: Vec<Item>) -> Result<(), String> {
         let items: Vec<Arc<Item>> = items.into_iter().map(Arc::new).collect();
         check_history(&items).map_err(|broken| broken.to_string())
     }
@@ -85,11 +86,11 @@ mod tests {
             Item::call("a", "look", "{}"),
             Item::assistant("one moment"),
             Item::call("b", "look", "{}"),
-            output("a"),
-            output("b"),
+            call_output("a"),
+            call_output("b"),
             Item::assistant("done"),
         ];
-        assert_eq!(verdict(items), Ok(()));
+        assert_eq!(check_items(items), Ok(()));
     }
 
     #[test]
@@ -97,15 +98,15 @@ mod tests {
         let call = |id: &str| Item::call(id, "look", "{}");
         let holes = [
             vec![call("a")],
-            vec![output("a")],
-            vec![call("a"), output("a"), output("a")],
-            vec![call("a"), call("b"), output("b"), output("a")],
-            vec![call("a"), call("b"), output("a"), Item::assistant("hm"), output("b")],
-            vec![call("a"), Item::user("hm"), output("a")],
-            vec![call("a"), output("a"), call("a"), output("a")],
+            vec![call_output("a")],
+            vec![call("a"), call_output("a"), call_output("a")],
+            vec![call("a"), call("b"), call_output("b"), call_output("a")],
+            vec![call("a"), call("b"), call_output("a"), Item::assistant("hm"), call_output("b")],
+            vec![call("a"), Item::user("hm"), call_output("a")],
+            vec![call("a"), call_output("a"), call("a"), call_output("a")],
         ];
         for hole in holes {
-            assert!(verdict(hole.clone()).is_err(), "{hole:?}");
+            assert!(check_items(hole.clone()).is_err(), "{hole:?}");
         }
     }
 }

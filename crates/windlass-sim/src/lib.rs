@@ -1,20 +1,21 @@
-//! Simulation for Windlass: what takes a person's patience and a machine's bad luck, in a millisecond.
+//! Deterministic simulation testing for Windlass: hours of delays, failures, crashes and human decisions run in
+//! milliseconds.
 //!
-//! **One seed decides everything**: how long models, tools and stores take, what fails, where the process
-//! crashes. The same seed decides it the same way again, so a race that was found once is found every time.
+//! **One seed decides everything**: the latency of models, tools and stores, every failure, and every crash of
+//! the process. The same seed always produces the same schedule, so a race that was found once can be replayed.
 //!
-//! - [`Sim`] is the machine: one thread, a clock that jumps to the next timer as soon as everybody waits, and
-//!   draws from the seed. [`Sim::live`] is one life of a process on it; [`Sim::survive`] is a run through as many
-//!   crashes as come.
-//! - [`SimStore`] and [`SimSessions`] take their time, fail, and crash the process right before or right after
-//!   what they write is durable. What is durable survives; what was in memory does not.
-//! - [`SimModel`] answers the same conversation in the same way, in whichever process it is asked.
-//! - [`World`] counts what tools did to it, by call and by idempotency key, across crashes.
-//! - [`check_record`], [`check_journal`] and [`check_history`] say whether what must be true of every run is true
-//!   of this one.
-//! - [`check`] tries many [`Seeds`] and names the first that fails, with how to replay it.
+//! - [`Sim`] is the simulated machine: one thread, a clock that jumps to the next timer when every task waits,
+//!   and a seeded random generator. [`Sim::run_process`] runs one process on it; [`Sim::run_through_crashes`]
+//!   drives a run through all its crashes.
+//! - [`SimStore`] and [`SimSessions`] delay, fail, and crash the process right before or right after a write is
+//!   durable. Durable data survives a crash; data in memory does not.
+//! - [`SimModel`] returns the same response to the same conversation, in every process.
+//! - [`SimWorld`] counts the effects of tools by call and by idempotency key, across crashes.
+//! - [`check_record`], [`check_journal`] and [`check_history`] check the invariants of every run.
+//! - [`check_seeds`] tries all seeds of a [`SeedList`] and reports the first failing one with the command to
+//!   replay it.
 //!
-//! A tool of your own, under every crash between two journal entries:
+//! A test of your own tool, with a crash between any two journal entries:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,51 +23,54 @@
 //!
 //! use serde_json::json;
 //! use windlass::prelude::*;
-//! use windlass::Item;
-//! use windlass_sim::{Begin, Fault, Seeds, Sim, SimModel, SimStore, World, check, check_record};
+//! use windlass::core::item::Item;
+//! use windlass_sim::{
+//!     RunStart, SeedList, Sim, SimModel, SimStore, SimWorld, WriteFault, check_record, check_seeds,
+//! };
 //!
-//! fn agent(sim: &Sim, world: &World) -> Agent {
+//! fn refund_agent(sim: &Sim, world: &SimWorld) -> Agent {
 //!     let (sim_of_tool, world) = (sim.clone(), world.clone());
-//!     // The tool under test. It must not happen twice, which is what a tool promises unless it says otherwise.
+//!     // The tool under test. Its effect is at-most-once, which is the default.
 //!     let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
 //!     let refund = Tool::dynamic("refund", "Gives the money back.", schema, move |ctx, _| {
 //!         let (sim, world) = (sim_of_tool.clone(), world.clone());
 //!         async move {
-//!             sim.dawdle(Duration::from_secs(2)).await;
-//!             world.effect(&ctx);
-//!             sim.dawdle(Duration::from_secs(2)).await;
+//!             sim.random_delay(Duration::from_secs(2)).await;
+//!             world.record_effect(&ctx);
+//!             sim.random_delay(Duration::from_secs(2)).await;
 //!             Ok::<_, ToolError>("refunded")
 //!         }
 //!     });
-//!     let model = SimModel::script(sim, [
+//!     let model = SimModel::scripted(sim, [
 //!         vec![Item::call("c1", "refund", "{}")],
 //!         vec![Item::assistant("You have your money back.")],
 //!     ]);
-//!     Agent::new("desk").model(model).tools(refund)
+//!     Agent::new("desk").model(model).tool(refund)
 //! }
 //!
-//! check(&Seeds::first(50), |seed| {
-//!     let (sim, world) = (Sim::new(seed), World::new());
-//!     let store = Arc::new(SimStore::new(&sim).longest(Duration::from_millis(20)));
-//!     // Somewhere in its life the process crashes.
-//!     let fault = sim.draw(|rng| *rng.pick(&[Fault::CrashBefore, Fault::CrashAfter]));
-//!     store.at(sim.draw(|rng| rng.below(6)), fault);
+//! check_seeds(&SeedList::from_zero(50), |seed| {
+//!     let (sim, world) = (Sim::new(seed), SimWorld::new());
+//!     let store = Arc::new(SimStore::new(&sim).max_latency(Duration::from_millis(20)));
+//!     // One of the first appends crashes the process.
+//!     let fault = sim.draw(|rng| *rng.pick(&[WriteFault::CrashBefore, WriteFault::CrashAfter]));
+//!     store.inject_fault(sim.draw(|rng| rng.below(6)), fault);
 //!
-//!     let outcome = sim.survive(&store, "run", |begin| match begin {
-//!         Begin::Fresh => agent(&sim, &world).run("My order never came."),
-//!         Begin::Recovered { run, store } => agent(&sim, &world).recover(run, store),
+//!     let result = sim.run_through_crashes(&store, "run", |start| match start {
+//!         RunStart::Fresh => refund_agent(&sim, &world).run("My order never came."),
+//!         RunStart::Recovered { run, store } => refund_agent(&sim, &world).recover(run, store),
 //!     });
 //!
-//!     let outcome = outcome.expect("the run comes to an outcome");
-//!     check_record(outcome.record()).expect("what must be true of every run");
-//!     // Either the refund happened once, or a person is asked whether it did.
-//!     assert!(world.by_call("c1") <= 1);
-//!     assert!(world.by_call("c1") == 1 || outcome.is_paused());
+//!     let result = result.expect("the run ends or pauses");
+//!     check_record(result.record()).expect("the invariants hold");
+//!     // Either the refund happened once, or a person must resolve the doubt.
+//!     assert!(world.count_by_call("c1") <= 1);
+//!     assert!(world.count_by_call("c1") == 1 || result.is_paused());
 //! });
 //! ```
 //!
-//! What is not simulated: blocking bodies run on real threads, whose order no seed decides; and the time of day in
-//! records is the real one, so that journals of one seed are equal but for [`windlass::core::Record::at`].
+//! Two things are not simulated: blocking bodies run on real threads, whose order no seed decides; and the
+//! timestamps of records are real, so journals of one seed are equal except for
+//! [`windlass::core::journal::JournalRecord::at`].
 
 mod audit;
 mod history;
@@ -78,12 +82,12 @@ mod sim;
 mod store;
 mod world;
 
-pub use audit::{Audit, Broken, check_journal, check_record};
+pub use audit::{InvariantViolation, JournalAudit, check_journal, check_record};
 pub use history::check_history;
 pub use model::SimModel;
-pub use rng::Rng;
-pub use seeds::{Seeds, check};
+pub use rng::SimRng;
+pub use seeds::{SeedList, check_seeds};
 pub use session::SimSessions;
-pub use sim::{Begin, Life, Sim};
-pub use store::{Fault, SimStore};
-pub use world::{World, WorldEffect};
+pub use sim::{ProcessExit, RunStart, Sim};
+pub use store::{SimStore, WriteFault};
+pub use world::{RecordedEffect, SimWorld};

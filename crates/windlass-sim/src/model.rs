@@ -1,41 +1,45 @@
-//! A model that a seed decides: the same conversation gets the same answer, in whichever process it is asked.
+//! A seeded model: it returns the same response to the same conversation, in every process.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::core::{Item, Usage};
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest, RetryAdvice};
+use windlass::core::{item::Item, usage::Usage};
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, RetryAdvice};
 
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use crate::sim::Sim;
 
-type Reply = dyn Fn(&ModelRequest<'_>, &mut Rng) -> Result<Vec<Item>, ModelError> + Send + Sync;
+/// A function that computes the items of a response.
+type ReplyFn = dyn Fn(&ModelRequest<'_>, &mut SimRng) -> Result<Vec<Item>, ModelError> + Send + Sync;
 
-/// A model whose answers depend on the seed and on what it is asked, and on nothing else. So a run that is
-/// resumed after a crash meets the model that it knew. How long it thinks, and whether it fails first, the
-/// machine draws anew each time.
+/// A model whose responses depend only on the seed, the agent and the conversation, so a run that resumes after
+/// a crash meets the same model. Latency and transient failures are drawn anew for each request.
 #[derive(Clone)]
 pub struct SimModel {
     sim: Sim,
-    reply: Arc<Reply>,
-    longest: Duration,
-    failing: u64,
+    reply_fn: Arc<ReplyFn>,
+    max_latency: Duration,
+    failure_percent: u64,
 }
 
 impl SimModel {
-    /// A model that answers what `reply` makes of the request. The draws that it is given depend on the seed,
-    /// the agent and the conversation.
+    /// Creates a model that responds with the result of `reply`. The generator passed to `reply` depends on the
+    /// seed, the agent and the conversation.
     pub fn new(
         sim: &Sim,
-        reply: impl Fn(&ModelRequest<'_>, &mut Rng) -> Result<Vec<Item>, ModelError> + Send + Sync + 'static,
+        reply: impl Fn(&ModelRequest<'_>, &mut SimRng) -> Result<Vec<Item>, ModelError> + Send + Sync + 'static,
     ) -> Self {
-        Self { sim: sim.clone(), reply: Arc::new(reply), longest: Duration::from_millis(50), failing: 0 }
+        Self {
+            sim: sim.clone(),
+            reply_fn: Arc::new(reply),
+            max_latency: Duration::from_millis(50),
+            failure_percent: 0,
+        }
     }
 
-    /// A model that gives the first of these answers in a run's first turn, the second in its second, and so
-    /// on.
-    pub fn script(sim: &Sim, turns: impl IntoIterator<Item = Vec<Item>>) -> Self {
+    /// Creates a model with one scripted response per turn.
+    pub fn scripted(sim: &Sim, turns: impl IntoIterator<Item = Vec<Item>>) -> Self {
         let turns: Vec<Vec<Item>> = turns.into_iter().collect();
         Self::new(sim, move |request, _| {
             let turn = turns.get(request.turn.saturating_sub(1) as usize).cloned();
@@ -43,51 +47,57 @@ impl SimModel {
         })
     }
 
-    /// How long it thinks at most.
+    /// Sets the maximum latency.
     #[must_use]
-    pub fn longest(mut self, longest: Duration) -> Self {
-        self.longest = longest;
+    pub fn max_latency(mut self, longest: Duration) -> Self {
+        self.max_latency = longest;
         self
     }
 
-    /// In how many of a hundred requests it fails in a way that asking again mends.
+    /// Sets the percentage of requests that fail with a retryable error.
     #[must_use]
-    pub fn failing(mut self, percent: u64) -> Self {
-        self.failing = percent;
+    pub fn failure_percent(mut self, percent: u64) -> Self {
+        self.failure_percent = percent;
         self
     }
 
-    fn rng_of(&self, request: &ModelRequest<'_>) -> Rng {
-        let mut rng = Rng::for_purpose(self.sim.seed(), "model");
-        rng.stir(request.agent.as_str().as_bytes());
-        // Items print alike wherever they are, because their maps are in order.
-        rng.stir(serde_json::to_string(request.input).unwrap_or_default().as_bytes());
+    fn rng_for_request(&self, request: &ModelRequest<'_>) -> SimRng {
+        let mut rng = SimRng::for_purpose(self.sim.seed(), "model");
+        rng.mix_in(request.agent.as_str().as_bytes());
+        // The maps in items are ordered, so equal items serialise equally.
+        rng.mix_in(serde_json::to_string(request.input).unwrap_or_default().as_bytes());
         rng
     }
 }
 
 impl Model for SimModel {
-    async fn answer<'a>(
+    async fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> Result<Answer, ModelError> {
-        self.sim.dawdle(self.longest).await;
-        if self.sim.chance(self.failing) {
-            return Err(ModelError::new("the simulated provider is busy").retry(RetryAdvice::Safe));
+        deltas: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        self.sim.random_delay(self.max_latency).await;
+        if self.sim.chance(self.failure_percent) {
+            return Err(
+                ModelError::new("the simulated provider is busy").with_retry_advice(RetryAdvice::Safe)
+            );
         }
-        let mut rng = self.rng_of(&request);
-        let items = (self.reply)(&request, &mut rng)?;
-        if deltas.wanted() {
+        let mut rng = self.rng_for_request(&request);
+        let items = (self.reply_fn)(&request, &mut rng)?;
+        if deltas.is_watched() {
             for item in &items {
                 if let Item::Message(message) = item {
-                    deltas.text(message.text()).await;
-                    self.sim.dawdle(self.longest / 10).await;
+                    deltas.emit_text(message.text()).await;
+                    self.sim.random_delay(self.max_latency / 10).await;
                 }
             }
         }
-        let usage = rng.chance(90).then(|| Usage::tokens(rng.below(1000), rng.below(100)));
-        Ok(Answer { items: items.into_iter().map(Arc::new).collect(), usage, ..Answer::default() })
+        let usage = rng.chance(90).then(|| Usage::of_tokens(rng.below(1000), rng.below(100)));
+        Ok(ModelResponse {
+            items: items.into_iter().map(Arc::new).collect(),
+            usage,
+            ..ModelResponse::default()
+        })
     }
 }
 

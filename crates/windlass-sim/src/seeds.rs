@@ -1,4 +1,4 @@
-//! Many seeds, one after another; the one that fails is named, with how to replay it.
+//! Runs a simulation for many seeds and reports the first failing seed with the command to replay it.
 
 use std::any::Any;
 use std::fmt;
@@ -6,34 +6,35 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Replays this seed alone.
-const ONE: &str = "WINDLASS_SEED";
-/// Tries so many seeds.
-const MANY: &str = "WINDLASS_SIM_SEEDS";
+/// Environment variable that selects one seed to replay.
+const SEED_VARIABLE: &str = "WINDLASS_SEED";
+/// Environment variable that sets the number of seeds to try.
+const SEED_COUNT_VARIABLE: &str = "WINDLASS_SIM_SEEDS";
 
-/// The seeds to try: first those that failed once and were kept, then as many as there is time for.
+/// The seeds to try: first the kept seeds of earlier failures, then a range from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seeds {
-    kept: Vec<u64>,
+pub struct SeedList {
+    regression_seeds: Vec<u64>,
     count: u64,
 }
 
-impl Seeds {
-    /// So many seeds, from 0 on.
-    pub fn first(count: u64) -> Self {
-        Self { kept: Vec::new(), count }
+impl SeedList {
+    /// Creates a list of `count` seeds, from 0.
+    pub fn from_zero(count: u64) -> Self {
+        Self { regression_seeds: Vec::new(), count }
     }
 
-    /// And first of all those in this text: one a line, with `#` before a comment.
+    /// Adds the kept seeds of earlier failures, which are tried first. The text has one seed per line; `#`
+    /// starts a comment.
     ///
     /// # Panics
-    /// Where a line is not a number.
+    /// Panics if a line is not a number.
     #[must_use]
-    pub fn kept(mut self, text: &str) -> Self {
+    pub fn with_regressions(mut self, text: &str) -> Self {
         for line in text.lines() {
             let seed = line.split('#').next().unwrap_or_default().trim();
             match seed.parse() {
-                Ok(seed) => self.kept.push(seed),
+                Ok(seed) => self.regression_seeds.push(seed),
                 Err(_) if seed.is_empty() => {}
                 Err(error) => panic!("`{line}` is not a kept seed: {error}"),
             }
@@ -41,48 +42,48 @@ impl Seeds {
         self
     }
 
-    /// How many there are, as the environment would have it.
+    /// Returns the number of seeds, with the environment variables applied.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
-        self.list().len() as u64
+        self.effective_seeds().len() as u64
     }
 
-    /// All of them, as the environment would have it.
-    fn list(&self) -> Vec<u64> {
-        if let Some(one) = number_from(ONE) {
+    /// Returns all seeds, with the environment variables applied.
+    fn effective_seeds(&self) -> Vec<u64> {
+        if let Some(one) = env_number(SEED_VARIABLE) {
             return vec![one];
         }
-        let count = number_from(MANY).unwrap_or(self.count);
-        self.kept.iter().copied().chain(0..count).collect()
+        let count = env_number(SEED_COUNT_VARIABLE).unwrap_or(self.count);
+        self.regression_seeds.iter().copied().chain(0..count).collect()
     }
 }
 
-/// A seed that failed.
-struct Failing {
-    place: usize,
+/// A failed seed.
+struct FailedSeed {
+    position: usize,
     seed: u64,
-    why: String,
+    message: String,
 }
 
 /// Runs a simulation for many seeds, on all cores. `WINDLASS_SEED=n` runs one seed alone,
-/// `WINDLASS_SIM_SEEDS=n` runs so many.
+/// `WINDLASS_SIM_SEEDS=n` runs the first `n` seeds.
 ///
 /// # Panics
-/// With what the simulation panicked with, and how to replay it. Of several seeds that fail it is the first.
-pub fn check(seeds: &Seeds, simulate: impl Fn(u64) + Sync) {
-    let list = seeds.list();
+/// Panics with the message of the first failing seed and the command to replay it.
+pub fn check_seeds(seeds: &SeedList, simulate: impl Fn(u64) + Sync) {
+    let list = seeds.effective_seeds();
     let next = AtomicUsize::new(0);
-    let failing: Mutex<Option<Failing>> = Mutex::new(None);
+    let failing: Mutex<Option<FailedSeed>> = Mutex::new(None);
     let work = || {
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(seed) = list.get(place).copied() else { return };
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| simulate(seed))) else { continue };
-            // Seeds before this one are under way and may fail too; those after it do not matter any more.
+            // Earlier seeds still run and may fail too; later seeds no longer matter.
             next.fetch_max(list.len(), Ordering::Relaxed);
-            let found = Failing { place, seed, why: text_of(&*panic) };
+            let found = FailedSeed { position: place, seed, message: panic_text(&*panic) };
             let mut failing = failing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if failing.as_ref().is_none_or(|first| place < first.place) {
+            if failing.as_ref().is_none_or(|first| place < first.position) {
                 *failing = Some(found);
             }
         }
@@ -98,19 +99,19 @@ pub fn check(seeds: &Seeds, simulate: impl Fn(u64) + Sync) {
     }
 }
 
-impl fmt::Display for Failing {
+impl fmt::Display for FailedSeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, why, .. } = self;
+        let Self { seed, message: why, .. } = self;
         let package = std::env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();
         let test =
             std::thread::current().name().filter(|name| *name != "main").unwrap_or_default().to_owned();
         writeln!(f, "seed {seed} fails: {why}")?;
-        writeln!(f, "replay it: {ONE}={seed} cargo test{package} {test}")?;
-        write!(f, "once it is mended, keep it: add `{seed} # what it showed` to the kept seeds")
+        writeln!(f, "replay it: {SEED_VARIABLE}={seed} cargo test{package} {test}")?;
+        write!(f, "after the fix, keep it: add `{seed} # the defect` to the kept seeds")
     }
 }
 
-fn number_from(variable: &str) -> Option<u64> {
+fn env_number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     match text.trim().parse() {
         Ok(number) => Some(number),
@@ -118,10 +119,10 @@ fn number_from(variable: &str) -> Option<u64> {
     }
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&'static str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "it panicked without a word".to_owned())
+        .unwrap_or_else(|| "it panicked without a message".to_owned())
 }
 
 #[cfg(test)]
@@ -129,14 +130,14 @@ mod tests {
     use std::panic::catch_unwind;
     use std::sync::Mutex;
 
-    use super::{Seeds, check, text_of};
+    use super::{SeedList, check_seeds, panic_text};
 
     #[test]
     fn kept_seeds_come_first() {
-        let seeds = Seeds::first(2).kept("# failed once\n17 # a lost settlement\n\n 4\n");
-        assert_eq!(seeds.kept, [17, 4]);
+        let seeds = SeedList::from_zero(2).with_regressions("# failed once\n17 # a lost settlement\n\n 4\n");
+        assert_eq!(seeds.regression_seeds, [17, 4]);
         let tried = Mutex::new(Vec::new());
-        check(&seeds, |seed| tried.lock().unwrap().push(seed));
+        check_seeds(&seeds, |seed| tried.lock().unwrap().push(seed));
         let mut tried = tried.into_inner().unwrap();
         tried.sort_unstable();
         assert_eq!(tried, [0, 1, 4, 17]);
@@ -145,9 +146,9 @@ mod tests {
     #[test]
     fn the_first_failing_seed_is_named_with_how_to_replay_it() {
         let failed = catch_unwind(|| {
-            check(&Seeds::first(50), |seed| assert!(seed < 7, "seven is too many"));
+            check_seeds(&SeedList::from_zero(50), |seed| assert!(seed < 7, "seven is too many"));
         });
-        let text = text_of(&*failed.unwrap_err());
+        let text = panic_text(&*failed.unwrap_err());
         assert!(text.starts_with("seed 7 fails: seven is too many\n"), "{text}");
         assert!(text.contains("WINDLASS_SEED=7 cargo test"), "{text}");
     }

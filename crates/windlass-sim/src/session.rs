@@ -1,4 +1,4 @@
-//! Sessions that delay and fail where the seed says.
+//! A session store with seeded delays and failures.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,55 +7,65 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass::StoreError;
-use windlass::core::{Item, SessionId};
-use windlass::session::{MemorySessions, SessionState, SessionStore};
+use windlass::core::{id::SessionId, item::Item};
+use windlass::error::StoreError;
+use windlass::session::{MemorySessionStore, SessionState, SessionStore};
 
 use crate::sim::Sim;
 
-/// Sessions of a simulated machine: they survive its crashes.
+/// A session store of a simulated machine. Its sessions survive crashes.
 #[derive(Debug)]
 pub struct SimSessions {
     sim: Sim,
-    kept: MemorySessions,
-    longest: Duration,
-    failing: AtomicU64,
+    backing_sessions: MemorySessionStore,
+    max_latency: Duration,
+    failure_percent: AtomicU64,
 }
 
 impl SimSessions {
-    /// Sessions that answer at once and never fail.
+    /// Creates a session store without latency and failures.
     pub fn new(sim: &Sim) -> Self {
-        let kept = MemorySessions::default();
-        Self { sim: sim.clone(), kept, longest: Duration::ZERO, failing: AtomicU64::new(0) }
+        let kept = MemorySessionStore::default();
+        Self {
+            sim: sim.clone(),
+            backing_sessions: kept,
+            max_latency: Duration::ZERO,
+            failure_percent: AtomicU64::new(0),
+        }
     }
 
-    /// How long anything takes at most.
+    /// Sets the maximum latency of an operation.
     #[must_use]
-    pub fn longest(mut self, longest: Duration) -> Self {
-        self.longest = longest;
+    pub fn max_latency(mut self, longest: Duration) -> Self {
+        self.max_latency = longest;
         self
     }
 
-    /// In how many of a hundred cases something fails.
-    pub fn set_failing(&self, percent: u64) {
-        self.failing.store(percent, Ordering::Relaxed);
+    /// Sets the percentage of operations that fail.
+    pub fn set_failure_percent(&self, percent: u64) {
+        self.failure_percent.store(percent, Ordering::Relaxed);
     }
 
-    /// What a session holds, whatever becomes of it on the way.
-    pub fn items(&self, session: &SessionId) -> Vec<Arc<Item>> {
-        self.kept.load(session).now_or_never().and_then(Result::ok).unwrap_or_default().items
+    /// Returns the stored items of a session, without latency and failures.
+    pub fn stored_items(&self, session: &SessionId) -> Vec<Arc<Item>> {
+        self.backing_sessions
+            .load_session(session)
+            .now_or_never()
+            .and_then(Result::ok)
+            .unwrap_or_default()
+            .items
     }
 
-    fn op<'a, T: 'a>(
+    fn with_latency<'a, T: 'a>(
         &'a self,
         act: impl Future<Output = Result<T, StoreError>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, StoreError>> {
         async move {
-            self.sim.dawdle(self.longest).await;
+            self.sim.random_delay(self.max_latency).await;
             if self.sim.is_crashed() {
                 std::future::pending::<()>().await;
             }
-            if self.sim.chance(self.failing.load(Ordering::Relaxed)) {
+            if self.sim.chance(self.failure_percent.load(Ordering::Relaxed)) {
                 return Err(StoreError::new("the simulated disk failed"));
             }
             act.await
@@ -65,28 +75,28 @@ impl SimSessions {
 }
 
 impl SessionStore for SimSessions {
-    fn load<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
-        self.op(async move { self.kept.load(session).await })
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
+        self.with_latency(async move { self.backing_sessions.load_session(session).await })
     }
 
-    fn append<'a>(
+    fn append_items<'a>(
         &'a self,
         session: &'a SessionId,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.op(async move { self.kept.append(session, items).await })
+        self.with_latency(async move { self.backing_sessions.append_items(session, items).await })
     }
 
-    fn replace<'a>(
+    fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,
         version: u64,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.op(async move { self.kept.replace(session, version, items).await })
+        self.with_latency(async move { self.backing_sessions.replace_items(session, version, items).await })
     }
 
-    fn sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.op(async move { self.kept.sessions().await })
+    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
+        self.with_latency(async move { self.backing_sessions.list_sessions().await })
     }
 }

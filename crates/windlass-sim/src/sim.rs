@@ -1,4 +1,4 @@
-//! The simulated machine: a clock that jumps, a seed that decides, and processes that crash.
+//! The simulated machine: a virtual clock, seeded randomness, and processes that crash.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,194 +11,203 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use windlass::core::RunId;
-use windlass::{Outcome, RunBuilder, RunError};
+use windlass::core::id::RunId;
+use windlass::{
+    error::RunError,
+    run::{RunBuilder, RunResult},
+};
 
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use crate::store::SimStore;
 
-/// More lives than any run needs.
-const LIVES: u32 = 1000;
-/// Longer than a lease lasts without a sign of life.
-const LEASE_IS_OVER: Duration = Duration::from_secs(31);
+/// Maximum number of processes per run; more than any run needs.
+const MAX_PROCESSES: u32 = 1000;
+/// Time after which the lease of a crashed process has expired.
+const LEASE_EXPIRED_AFTER: Duration = Duration::from_secs(31);
 
-/// A simulated machine. Copies stand for the same one.
+/// A simulated machine. Clones share one machine.
 ///
-/// Whatever it decides, its seed decides: one thread, a clock that jumps to the next timer as soon as
-/// everybody waits, and draws in the order in which they are asked for.
+/// Its seed decides its whole behaviour: it has one thread, a clock that jumps to the next timer when every
+/// task waits, and random draws in the order of the requests.
 #[derive(Clone)]
 pub struct Sim {
-    inner: Arc<Inner>,
+    inner: Arc<SimState>,
 }
 
-struct Inner {
+/// The shared state of a simulated machine.
+struct SimState {
     seed: u64,
-    rng: Mutex<Rng>,
-    crashed: AtomicBool,
-    crash: Notify,
-    lives: AtomicU64,
-    clock: Mutex<Elapsed>,
+    rng: Mutex<SimRng>,
+    has_crashed: AtomicBool,
+    crash_notify: Notify,
+    process_count: AtomicU64,
+    clock: Mutex<SimClock>,
 }
 
-/// How much simulated time has passed: in the lives before, and since when in this one.
+/// The simulated time: the total of earlier processes, and the start of the current one.
 #[derive(Default)]
-struct Elapsed {
-    before: Duration,
-    began: Option<Instant>,
+struct SimClock {
+    in_earlier_processes: Duration,
+    process_started_at: Option<Instant>,
 }
 
-/// How one life of a simulated process ended.
+/// The end of a simulated process.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Life<T> {
-    /// It came to its end.
-    Ended(T),
-    /// It crashed: all that was in memory, and every task, is gone.
+pub enum ProcessExit<T> {
+    /// The process completed with a value.
+    Completed(T),
+    /// The process crashed: its memory and all its tasks are gone.
     Crashed,
 }
 
-/// How a run begins in one life of its process.
+/// The way in which a process starts a run.
 #[derive(Clone, Debug)]
-pub enum Begin {
-    /// Nothing of it is stored: it begins.
+pub enum RunStart {
+    /// The store has no record of the run, so it starts anew.
     Fresh,
-    /// It is stored, and goes on from there.
+    /// The store has records of the run, so it is recovered.
     Recovered {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// Where it is.
+        /// Store with the run's records.
         store: Arc<SimStore>,
     },
 }
 
-impl<T> Life<T> {
-    /// What it came to, where it did not crash.
-    pub fn ended(self) -> Option<T> {
+impl<T> ProcessExit<T> {
+    /// Returns the value, or `None` if the process crashed.
+    pub fn completed(self) -> Option<T> {
         match self {
-            Self::Ended(value) => Some(value),
+            Self::Completed(value) => Some(value),
             Self::Crashed => None,
         }
     }
 }
 
 impl Sim {
-    /// A machine that does what `seed` decides.
+    /// Creates a machine with this seed.
     pub fn new(seed: u64) -> Self {
-        let rng = Mutex::new(Rng::for_purpose(seed, "sim"));
-        let inner = Inner {
+        let rng = Mutex::new(SimRng::for_purpose(seed, "sim"));
+        let inner = SimState {
             seed,
             rng,
-            crashed: AtomicBool::new(false),
-            crash: Notify::new(),
-            lives: AtomicU64::new(0),
+            has_crashed: AtomicBool::new(false),
+            crash_notify: Notify::new(),
+            process_count: AtomicU64::new(0),
             clock: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Simulates a process that is not meant to crash, from a seed.
+    /// Simulates a process that must not crash.
     ///
     /// # Panics
-    /// Where it crashes after all: use [`Sim::live`] for processes that may.
+    /// Panics if the process crashes; use [`Sim::run_process`] for processes that may crash.
     pub fn run<T, Fut: Future<Output = T>>(seed: u64, process: impl FnOnce(Self) -> Fut) -> T {
         let sim = Self::new(seed);
-        match sim.live(process(sim.clone())) {
-            Life::Ended(value) => value,
-            Life::Crashed => panic!("the simulated process crashed; `Sim::live` is for processes that may"),
+        match sim.run_process(process(sim.clone())) {
+            ProcessExit::Completed(value) => value,
+            ProcessExit::Crashed => {
+                panic!("the simulated process crashed; use `Sim::run_process` for processes that may crash")
+            }
         }
     }
 
-    /// One life of a simulated process, until it ends or [`Sim::crash`] is called anywhere in it. Then all its
-    /// tasks are gone, wherever they were: what is left is what the process kept outside of it.
+    /// Runs one simulated process until it completes or [`Sim::crash`] is called anywhere in it. A crash drops
+    /// all tasks of the process; only state outside the process survives.
     ///
     /// # Panics
-    /// Where the runtime cannot be built, or from inside another runtime.
-    pub fn live<T>(&self, process: impl Future<Output = T>) -> Life<T> {
+    /// Panics if the runtime cannot be built, or if called inside another runtime.
+    pub fn run_process<T>(&self, process: impl Future<Output = T>) -> ProcessExit<T> {
         let runtime = match Builder::new_current_thread().enable_time().start_paused(true).build() {
             Ok(runtime) => runtime,
-            Err(error) => panic!("there is no runtime to simulate on: {error}"),
+            Err(error) => panic!("the simulation runtime cannot be built: {error}"),
         };
-        self.inner.crashed.store(false, Ordering::Relaxed);
-        self.inner.lives.fetch_add(1, Ordering::Relaxed);
+        self.inner.has_crashed.store(false, Ordering::Relaxed);
+        self.inner.process_count.fetch_add(1, Ordering::Relaxed);
         let ended = runtime.block_on(async {
-            self.clock().began = Some(Instant::now());
+            self.lock_clock().process_started_at = Some(Instant::now());
             let ended = tokio::select! {
                 biased;
-                () = self.crashes() => None,
+                () = self.wait_for_crash() => None,
                 ended = process => Some(ended),
             };
-            let mut clock = self.clock();
-            let lived = clock.began.take().map(|began| began.elapsed());
-            clock.before += lived.unwrap_or_default();
+            let mut clock = self.lock_clock();
+            let lived = clock.process_started_at.take().map(|began| began.elapsed());
+            clock.in_earlier_processes += lived.unwrap_or_default();
             ended
         });
         match ended {
-            Some(value) if !self.is_crashed() => Life::Ended(value),
-            Some(_) | None => Life::Crashed,
+            Some(value) if !self.is_crashed() => ProcessExit::Completed(value),
+            Some(_) | None => ProcessExit::Crashed,
         }
     }
 
-    /// A run from its beginning to its outcome, through as many crashes as come: after each, a new process
-    /// recovers what the store has, once the lease of the one before has run out.
+    /// Drives a run to its outcome through all its crashes. After each crash a new process waits until the old
+    /// lease has expired, and recovers the run from the store.
     ///
-    /// `build` sets the run up anew for each process; the store and the id it is given here.
+    /// `build` configures the run for each process; this function adds the store and the run id.
+    ///
+    /// # Errors
+    /// Returns the error of the run.
     ///
     /// # Panics
-    /// Where a run has not come to an outcome after a thousand lives.
-    pub fn survive<C: Send + Sync + 'static>(
+    /// Panics if the run has no outcome after a thousand processes.
+    pub fn run_through_crashes<C: Send + Sync + 'static>(
         &self,
         store: &Arc<SimStore>,
         run: impl Into<RunId>,
-        build: impl Fn(Begin) -> RunBuilder<C>,
-    ) -> Result<Outcome, RunError> {
+        build: impl Fn(RunStart) -> RunBuilder<C>,
+    ) -> Result<RunResult, RunError> {
         let run = run.into();
-        for _ in 0..LIVES {
-            let is_known = store.appends() > 0;
-            let begin = match store.durable_from(&run, 0).is_empty() {
-                true => Begin::Fresh,
-                false => Begin::Recovered { run: run.clone(), store: store.clone() },
+        for _ in 0..MAX_PROCESSES {
+            let is_known = store.append_count() > 0;
+            let begin = match store.durable_records_from(&run, 0).is_empty() {
+                true => RunStart::Fresh,
+                false => RunStart::Recovered { run: run.clone(), store: store.clone() },
             };
-            let life = self.live(async {
+            let life = self.run_process(async {
                 if is_known {
-                    tokio::time::sleep(LEASE_IS_OVER).await;
+                    tokio::time::sleep(LEASE_EXPIRED_AFTER).await;
                 }
                 build(begin).run_id(run.clone()).store(store.clone()).await
             });
-            if let Life::Ended(outcome) = life {
+            if let ProcessExit::Completed(outcome) = life {
                 return outcome;
             }
         }
-        panic!("run `{run}` has not come to an outcome after {LIVES} lives");
+        panic!("run `{run}` has no outcome after {MAX_PROCESSES} processes");
     }
 
-    /// The seed.
+    /// Returns the seed.
     pub fn seed(&self) -> u64 {
         self.inner.seed
     }
 
-    /// Which life it is, from 1; 0 before the first.
-    pub fn life(&self) -> u64 {
-        self.inner.lives.load(Ordering::Relaxed)
+    /// Returns the number of the current process, from 1; 0 before the first.
+    pub fn process_number(&self) -> u64 {
+        self.inner.process_count.load(Ordering::Relaxed)
     }
 
-    /// The simulated time, over all lives.
-    pub fn now(&self) -> Duration {
-        let clock = self.clock();
-        clock.before + clock.began.map(|began| began.elapsed()).unwrap_or_default()
+    /// Returns the simulated time over all processes.
+    pub fn elapsed(&self) -> Duration {
+        let clock = self.lock_clock();
+        clock.in_earlier_processes + clock.process_started_at.map(|began| began.elapsed()).unwrap_or_default()
     }
 
-    /// Draws.
-    pub fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+    /// Draws from the machine's random generator.
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut SimRng) -> T) -> T {
         draw(&mut self.inner.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Yes, in so many of a hundred cases.
+    /// Returns true with a probability of `percent` in 100.
     pub fn chance(&self, percent: u64) -> bool {
         self.draw(|rng| rng.chance(percent))
     }
 
-    /// Takes some time, up to `longest`: often none at all, sometimes just a turn of the scheduler.
-    pub async fn dawdle(&self, longest: Duration) {
+    /// Waits for a random time up to `longest`: often not at all, sometimes for one yield to the scheduler.
+    pub async fn random_delay(&self, longest: Duration) {
         match self.draw(|rng| rng.below(6)) {
             0 | 1 => {}
             2 => tokio::task::yield_now().await,
@@ -210,26 +219,27 @@ impl Sim {
         }
     }
 
-    /// The process crashes here. What the rest of it does in the same moment is as if it had come just before.
+    /// Crashes the process and never returns. Work that other tasks do in the same instant counts as done
+    /// before the crash.
     pub async fn crash(&self) -> Infallible {
-        self.inner.crashed.store(true, Ordering::Relaxed);
-        self.inner.crash.notify_waiters();
+        self.inner.has_crashed.store(true, Ordering::Relaxed);
+        self.inner.crash_notify.notify_waiters();
         std::future::pending().await
     }
 
-    /// Whether the process has crashed, and is about to be gone.
+    /// Returns true if the process has crashed.
     pub fn is_crashed(&self) -> bool {
-        self.inner.crashed.load(Ordering::Relaxed)
+        self.inner.has_crashed.load(Ordering::Relaxed)
     }
 
-    async fn crashes(&self) {
-        let notified = self.inner.crash.notified();
+    async fn wait_for_crash(&self) {
+        let notified = self.inner.crash_notify.notified();
         if !self.is_crashed() {
             notified.await;
         }
     }
 
-    fn clock(&self) -> MutexGuard<'_, Elapsed> {
+    fn lock_clock(&self) -> MutexGuard<'_, SimClock> {
         self.inner.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -246,13 +256,13 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use super::{Life, Sim};
+    use super::{ProcessExit, Sim};
 
     #[test]
     fn hours_pass_at_once() {
         let passed = Sim::run(1, |sim| async move {
             tokio::time::sleep(Duration::from_secs(3600)).await;
-            sim.now()
+            sim.elapsed()
         });
         assert!(passed >= Duration::from_secs(3600));
     }
@@ -276,11 +286,11 @@ mod tests {
             });
             std::future::pending::<()>().await;
         };
-        assert_eq!(sim.live(process), Life::Crashed);
+        assert_eq!(sim.run_process(process), ProcessExit::Crashed);
         assert_eq!(ticks.load(Ordering::Relaxed), 2);
-        let later = sim.live(async { tokio::time::sleep(Duration::from_secs(1)).await });
-        assert_eq!(later, Life::Ended(()));
+        let later = sim.run_process(async { tokio::time::sleep(Duration::from_secs(1)).await });
+        assert_eq!(later, ProcessExit::Completed(()));
         assert_eq!(ticks.load(Ordering::Relaxed), 2);
-        assert_eq!(sim.now(), Duration::from_millis(3500));
+        assert_eq!(sim.elapsed(), Duration::from_millis(3500));
     }
 }

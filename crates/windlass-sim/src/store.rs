@@ -1,4 +1,4 @@
-//! A store that delays, fails and crashes where the seed, or a test, says.
+//! A store with delays, failures and crashes that the seed or a test decides.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -8,392 +8,407 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
-use windlass::StoreError;
 use windlass::core::{
-    AgentName, Chain, Entry, Line, OutputContent, Record, RunId, SavedError, Timestamp, read_lines,
+    id::{AgentName, RunId, Timestamp},
+    item::OutputContent,
+    journal::{HashChain, JournalEntry, JournalFormatError, JournalLine, JournalRecord, decode_lines},
 };
+use windlass::error::StoreError;
 use windlass::store::{
-    Durability, Lease, LeaseClaim, MemoryStore, Posted, ReceiptClaim, ReceiptKey, RunStatus, Snapshot, Store,
-    StoreResult, StoredRun,
+    Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
+    StoreWrapper, StoredSnapshot,
 };
 
 use crate::sim::Sim;
 
-/// A store of a simulated machine. What it has made durable survives crashes; what was on its way does not.
+/// A store of a simulated machine. Durable lines survive a crash; lines in flight do not.
 ///
-/// Lines are made durable in the order in which they came, each with all before it, as a store with group
-/// commit does. Leases run on simulated time, whatever time their owners believe it is.
+/// Lines become durable in append order, each together with all earlier ones, as in a store with group commit.
+/// Leases run on simulated time, whatever clock their owners use.
 pub struct SimStore {
     sim: Sim,
-    kept: Arc<MemoryStore>,
-    state: Mutex<State>,
-    reached: Notify,
+    backing_store: Arc<MemoryStore>,
+    state: Mutex<SimStoreState>,
+    reachability_changed: Notify,
 }
 
-/// What goes wrong with the writing of lines.
+/// A fault of one append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// It fails, and nothing is written: neither they nor what came after them.
-    Fail,
-    /// They are written, and the answer is that it failed.
+pub enum WriteFault {
+    /// The append fails and writes nothing; lines in flight behind it are not written either.
+    FailBefore,
+    /// The lines are written, but the append returns an error.
     FailAfter,
-    /// The process crashes before they are durable.
+    /// The process crashes before the lines are durable.
     CrashBefore,
-    /// The process crashes when they are durable, and before anybody is told.
+    /// The process crashes after the lines are durable and before the append returns.
     CrashAfter,
 }
 
+/// The mutable state of a simulated store.
 #[derive(Default)]
-struct State {
-    longest: Duration,
-    is_cut_off: bool,
-    failing: u64,
-    appends: u64,
-    faults: BTreeMap<u64, Fault>,
-    life: u64,
-    on_their_way: VecDeque<OnItsWay>,
-    /// What became of lines that went with later ones.
-    written: BTreeMap<u64, Result<(), StoreError>>,
-    /// How far the clock of each owner is ahead of the simulated one, in milliseconds.
-    ahead: BTreeMap<String, u64>,
+struct SimStoreState {
+    max_latency: Duration,
+    is_unreachable: bool,
+    failure_percent: u64,
+    append_count: u64,
+    faults: BTreeMap<u64, WriteFault>,
+    process_number: u64,
+    in_flight: VecDeque<InFlightAppend>,
+    /// Results of lines that were committed together with later ones.
+    write_results: BTreeMap<u64, Result<(), StoreError>>,
+    /// Offset of each owner's clock from the simulated one, in milliseconds.
+    clock_offsets: BTreeMap<String, u64>,
 }
 
-struct OnItsWay {
+/// An append that is not durable yet.
+struct InFlightAppend {
     number: u64,
     lease: Lease,
-    at: u64,
-    lines: Vec<Line>,
+    start_seq: u64,
+    lines: Vec<JournalLine>,
     durability: Durability,
-    fault: Option<Fault>,
+    fault: Option<WriteFault>,
 }
 
 impl SimStore {
-    /// A store that answers at once and never fails.
+    /// Creates a store without latency and faults.
     pub fn new(sim: &Sim) -> Self {
-        Self { sim: sim.clone(), kept: Arc::default(), state: Mutex::default(), reached: Notify::new() }
+        Self {
+            sim: sim.clone(),
+            backing_store: Arc::default(),
+            state: Mutex::default(),
+            reachability_changed: Notify::new(),
+        }
     }
 
-    /// The same store, as another process reaches it: what goes wrong for one need not go wrong for the other.
+    /// Returns a second connection to the same store, for another process. Faults affect only one connection.
     #[must_use]
-    pub fn for_another(&self) -> Self {
-        Self { kept: self.kept.clone(), ..Self::new(&self.sim) }
+    pub fn for_other_process(&self) -> Self {
+        Self { backing_store: self.backing_store.clone(), ..Self::new(&self.sim) }
     }
 
-    /// A store that holds these records of a run, as if a process had written so much and was lost.
+    /// Creates a store that contains these records of a run, as if a lost process had written them.
     ///
     /// # Panics
-    /// Where the records do not begin with the start of a run.
-    pub fn holding(sim: &Sim, records: &[Record]) -> Self {
+    /// Panics if the records do not begin with the start of a run.
+    pub fn with_records(sim: &Sim, records: &[JournalRecord]) -> Self {
         let store = Self::new(sim);
         let Some(first) = records.first() else { return store };
-        let Entry::Started(started) = &first.entry else { panic!("the records do not begin with a start") };
-        let claim = LeaseClaim { owner: "a lost process", now: Timestamp(0), until: Timestamp(0) };
-        let created = store.kept.create(&started.run, &started.agent, claim).now_or_never();
+        let JournalEntry::RunStarted(started) = &first.entry else {
+            panic!("the records do not begin with the start of a run")
+        };
+        let claim = LeaseClaim { owner: "a lost process", now: Timestamp(0), expires_at: Timestamp(0) };
+        let created = store.backing_store.create_run(&started.run, &started.agent, claim).now_or_never();
         if let Some(Ok(lease)) = created {
-            let mut chain = Chain::default();
-            let lines = records.iter().map(|record| chain.add(record)).collect();
-            let kept = store.kept.append(&lease, 0, lines, Durability::Now).now_or_never();
+            let mut chain = HashChain::default();
+            let lines = records.iter().map(|record| chain.append(record)).collect();
+            let kept = store.backing_store.append_journal(&lease, 0, lines, Durability::Sync).now_or_never();
             debug_assert!(matches!(kept, Some(Ok(()))), "an empty store takes any records");
         }
         store
     }
 
-    /// How long anything takes at most.
+    /// Sets the maximum latency of an operation.
     #[must_use]
-    pub fn longest(self, longest: Duration) -> Self {
-        self.state().longest = longest;
+    pub fn max_latency(self, longest: Duration) -> Self {
+        self.state().max_latency = longest;
         self
     }
 
-    /// In how many of a hundred cases something fails.
-    pub fn set_failing(&self, percent: u64) {
-        self.state().failing = percent;
+    /// Sets the percentage of operations that fail.
+    pub fn set_failure_percent(&self, percent: u64) {
+        self.state().failure_percent = percent;
     }
 
-    /// The store cannot be reached: nothing comes back until it can again, and then it comes late.
+    /// Connects or disconnects the store. While it is disconnected, operations do not return; they complete
+    /// after it reconnects.
     pub fn set_reachable(&self, is_reachable: bool) {
-        self.state().is_cut_off = !is_reachable;
-        self.reached.notify_waiters();
+        self.state().is_unreachable = !is_reachable;
+        self.reachability_changed.notify_waiters();
     }
 
-    /// Something goes wrong with the writing that is number `number`, from 0, over all lives.
-    pub fn at(&self, number: u64, fault: Fault) {
+    /// Injects a fault into the append with this number, counted from 0 over all processes.
+    pub fn inject_fault(&self, number: u64, fault: WriteFault) {
         self.state().faults.insert(number, fault);
     }
 
-    /// How often lines came to be written, over all lives.
-    pub fn appends(&self) -> u64 {
-        self.state().appends
+    /// Returns the number of appends over all processes.
+    pub fn append_count(&self) -> u64 {
+        self.state().append_count
     }
 
-    /// The records of a run that are durable.
-    pub fn durable(&self, run: &RunId) -> Result<Vec<Record>, SavedError> {
-        let lines = self.kept.load(run, 0).now_or_never().and_then(Result::ok).unwrap_or_default();
-        read_lines(&lines)
+    /// Returns the durable records of a run.
+    ///
+    /// # Errors
+    /// Returns an error if the hash chain or a record is invalid.
+    pub fn durable_records(&self, run: &RunId) -> Result<Vec<JournalRecord>, JournalFormatError> {
+        let lines =
+            self.backing_store.load_journal(run, 0).now_or_never().and_then(Result::ok).unwrap_or_default();
+        decode_lines(&lines)
     }
 
-    /// The records of a run that are durable, from number `from` on, read without looking at the chain.
+    /// Returns the durable records of a run from number `from` on, without verifying the hash chain.
     ///
     /// # Panics
-    /// Where a line is not a record.
-    pub fn durable_from(&self, run: &RunId, from: u64) -> Vec<Record> {
-        let lines = self.kept.load(run, from).now_or_never().and_then(Result::ok).unwrap_or_default();
-        let read = |line: &Line| match serde_json::from_str(&line.body) {
+    /// Panics if a line is not a record.
+    pub fn durable_records_from(&self, run: &RunId, from: u64) -> Vec<JournalRecord> {
+        let lines = self
+            .backing_store
+            .load_journal(run, from)
+            .now_or_never()
+            .and_then(Result::ok)
+            .unwrap_or_default();
+        let read = |line: &JournalLine| match serde_json::from_str(&line.body) {
             Ok(record) => record,
             Err(error) => panic!("`{}` is not a record: {error}", line.body),
         };
         lines.iter().map(read).collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimStoreState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.life != self.sim.life() {
-            state.life = self.sim.life();
-            state.on_their_way.clear();
-            state.written.clear();
+        if state.process_number != self.sim.process_number() {
+            state.process_number = self.sim.process_number();
+            state.in_flight.clear();
+            state.write_results.clear();
         }
         state
     }
 
-    /// Takes its time and may fail. A process that has crashed gets no answer.
-    async fn travel(&self) -> Result<(), StoreError> {
+    /// Delays and may fail. Never returns in a crashed process.
+    async fn delay_and_maybe_fail(&self) -> Result<(), StoreError> {
         let (longest, failing) = {
             let state = self.state();
-            (state.longest, state.failing)
+            (state.max_latency, state.failure_percent)
         };
-        self.sim.dawdle(longest).await;
-        self.arrives().await;
-        if self.sim.chance(failing) { Err(failed()) } else { Ok(()) }
+        self.sim.random_delay(longest).await;
+        self.wait_reachable().await;
+        if self.sim.chance(failing) { Err(disk_error()) } else { Ok(()) }
     }
 
-    /// Waits until the store can be reached. A process that has crashed reaches nothing.
-    async fn arrives(&self) {
+    /// Waits until the store is reachable. Never returns in a crashed process.
+    async fn wait_reachable(&self) {
         loop {
-            let reached = self.reached.notified();
+            let reached = self.reachability_changed.notified();
             if self.sim.is_crashed() {
                 std::future::pending::<()>().await;
             }
-            if !self.state().is_cut_off {
+            if !self.state().is_unreachable {
                 return;
             }
             reached.await;
         }
     }
 
-    fn op<'a, T: Send + 'a>(
+    fn with_latency<'a, T: Send + 'a>(
         &'a self,
         act: impl Future<Output = Result<T, StoreError>> + Send + 'a,
-    ) -> StoreResult<'a, T> {
+    ) -> StoreFuture<'a, T> {
         async move {
-            self.travel().await?;
+            self.delay_and_maybe_fail().await?;
             act.await
         }
         .boxed()
     }
 
-    /// Makes lines durable, with all that came before them.
-    fn commit(&self, number: u64) -> Result<(), StoreError> {
+    /// Makes an append durable, together with all earlier ones.
+    fn commit_through(&self, number: u64) -> Result<(), StoreError> {
         let mut state = self.state();
-        while state.on_their_way.front().is_some_and(|first| first.number <= number) {
-            let Some(one) = state.on_their_way.pop_front() else { break };
-            // What comes after lines that are not written does not follow on what is there.
+        while state.in_flight.front().is_some_and(|first| first.number <= number) {
+            let Some(one) = state.in_flight.pop_front() else { break };
+            // Lines after an unwritten append do not continue the chain, so they are rejected.
             let written = match one.fault {
-                Some(Fault::Fail) => Some(Err(failed())),
-                _ => self.kept.append(&one.lease, one.at, one.lines, one.durability).now_or_never(),
+                Some(WriteFault::FailBefore) => Some(Err(disk_error())),
+                _ => self
+                    .backing_store
+                    .append_journal(&one.lease, one.start_seq, one.lines, one.durability)
+                    .now_or_never(),
             };
-            state.written.insert(one.number, written.unwrap_or_else(|| Err(failed())));
+            state.write_results.insert(one.number, written.unwrap_or_else(|| Err(disk_error())));
         }
-        state.written.remove(&number).unwrap_or(Ok(()))
+        state.write_results.remove(&number).unwrap_or(Ok(()))
     }
 
-    async fn write(
+    async fn finish_append(
         &self,
         number: u64,
         durability: Durability,
-        fault: Option<Fault>,
+        fault: Option<WriteFault>,
     ) -> Result<(), StoreError> {
-        if durability == Durability::Now || fault.is_some() {
-            let longest = self.state().longest;
-            self.sim.dawdle(longest).await;
+        if durability == Durability::Sync || fault.is_some() {
+            let longest = self.state().max_latency;
+            self.sim.random_delay(longest).await;
         }
-        self.arrives().await;
+        self.wait_reachable().await;
         match fault {
-            None if durability == Durability::Later => Ok(()),
-            None | Some(Fault::Fail) => self.commit(number),
-            Some(Fault::FailAfter) => {
-                self.commit(number)?;
-                Err(failed())
+            None if durability == Durability::Deferred => Ok(()),
+            None | Some(WriteFault::FailBefore) => self.commit_through(number),
+            Some(WriteFault::FailAfter) => {
+                self.commit_through(number)?;
+                Err(disk_error())
             }
-            Some(Fault::CrashBefore) => match self.sim.crash().await {},
-            Some(Fault::CrashAfter) => {
-                // Whether it could be written does not matter to a process that is gone.
-                let _written = self.commit(number);
+            Some(WriteFault::CrashBefore) => match self.sim.crash().await {},
+            Some(WriteFault::CrashAfter) => {
+                // The result does not matter to a crashed process.
+                let _written = self.commit_through(number);
                 match self.sim.crash().await {}
             }
         }
     }
 
-    /// Puts a claim on simulated time.
-    fn claim_of<'a>(&self, claim: LeaseClaim<'a>) -> LeaseClaim<'a> {
-        let now = self.now();
+    /// Converts a lease claim to simulated time.
+    fn claim_at_sim_time<'a>(&self, claim: LeaseClaim<'a>) -> LeaseClaim<'a> {
+        let now = self.sim_millis();
         let ahead = claim.now.0.saturating_sub(now);
-        self.state().ahead.insert(claim.owner.to_owned(), ahead);
-        let until = Timestamp(now.saturating_add(claim.until.0.saturating_sub(claim.now.0)));
-        LeaseClaim { owner: claim.owner, now: Timestamp(now), until }
+        self.state().clock_offsets.insert(claim.owner.to_owned(), ahead);
+        let until = Timestamp(now.saturating_add(claim.expires_at.0.saturating_sub(claim.now.0)));
+        LeaseClaim { owner: claim.owner, now: Timestamp(now), expires_at: until }
     }
 
-    fn to_simulated(&self, owner: &str, time: Timestamp) -> Timestamp {
-        Timestamp(time.0.saturating_sub(self.ahead_of(owner)))
+    fn to_sim_time(&self, owner: &str, time: Timestamp) -> Timestamp {
+        Timestamp(time.0.saturating_sub(self.clock_offset(owner)))
     }
 
-    fn ahead_of(&self, owner: &str) -> u64 {
-        self.state().ahead.get(owner).copied().unwrap_or_default()
+    fn clock_offset(&self, owner: &str) -> u64 {
+        self.state().clock_offsets.get(owner).copied().unwrap_or_default()
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.sim.now().as_millis()).unwrap_or(u64::MAX)
+    fn sim_millis(&self) -> u64 {
+        u64::try_from(self.sim.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-impl Store for SimStore {
-    fn create<'a>(
+impl StoreWrapper for SimStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.backing_store
+    }
+
+    fn wrap_operation<'a, T: Send + 'a>(
+        &'a self,
+        operation: impl FnOnce() -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        self.with_latency(async move { operation().await })
+    }
+
+    fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, Lease> {
-        self.op(async move { self.kept.create(run, agent, self.claim_of(claim)).await })
+    ) -> StoreFuture<'a, Lease> {
+        self.with_latency(async move {
+            self.backing_store.create_run(run, agent, self.claim_at_sim_time(claim)).await
+        })
     }
 
-    fn acquire<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease> {
-        self.op(async move { self.kept.acquire(run, self.claim_of(claim)).await })
+    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
+        self.with_latency(async move {
+            self.backing_store.acquire_lease(run, self.claim_at_sim_time(claim)).await
+        })
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreResult<'a, ()> {
-        self.op(async move { self.kept.renew(lease, self.to_simulated(&lease.owner, until)).await })
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
+        self.with_latency(async move {
+            self.backing_store.renew_lease(lease, self.to_sim_time(&lease.owner, until)).await
+        })
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> StoreResult<'a, ()> {
-        self.op(async move { self.kept.release(lease).await })
-    }
-
-    fn append<'a>(
+    fn append_journal<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
-        lines: Vec<Line>,
+        lines: Vec<JournalLine>,
         durability: Durability,
-    ) -> StoreResult<'a, ()> {
+    ) -> StoreFuture<'a, ()> {
         if self.sim.is_crashed() {
             return std::future::pending().boxed();
         }
         let (number, fault) = {
             let mut state = self.state();
-            let number = state.appends;
-            state.appends += 1;
-            let by_chance = || self.sim.chance(state.failing).then_some(Fault::Fail);
+            let number = state.append_count;
+            state.append_count += 1;
+            let by_chance = || self.sim.chance(state.failure_percent).then_some(WriteFault::FailBefore);
             let fault = state.faults.get(&number).copied().or_else(by_chance);
-            state.on_their_way.push_back(OnItsWay {
+            state.in_flight.push_back(InFlightAppend {
                 number,
                 lease: lease.clone(),
-                at,
+                start_seq: at,
                 lines,
                 durability,
                 fault,
             });
             (number, fault)
         };
-        self.write(number, durability, fault).boxed()
+        self.finish_append(number, durability, fault).boxed()
     }
 
-    fn mark<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreResult<'a, ()> {
-        self.op(async move { self.kept.mark(lease, status, self.to_simulated(&lease.owner, now)).await })
-    }
-
-    fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>> {
-        self.op(async move {
-            // A process reads what it wrote, durable or not.
-            let last = self.state().on_their_way.back().map(|last| last.number);
-            if let Some(last) = last {
-                let _written = self.commit(last);
-            }
-            self.kept.load(run, from).await
+    fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
+        self.with_latency(async move {
+            self.backing_store.set_status(lease, status, self.to_sim_time(&lease.owner, now)).await
         })
     }
 
-    fn snapshot_every(&self) -> Option<u64> {
+    fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
+        self.with_latency(async move {
+            // A process reads its own writes, durable or not.
+            let last = self.state().in_flight.back().map(|last| last.number);
+            if let Some(last) = last {
+                let _written = self.commit_through(last);
+            }
+            self.backing_store.load_journal(run, from).await
+        })
+    }
+
+    fn snapshot_interval(&self) -> Option<u64> {
         Some(3)
     }
 
-    // At once, and durable before the lines that it covers may be: it must do no harm then.
-    fn keep_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: Snapshot) -> StoreResult<'a, ()> {
-        self.kept.keep_snapshot(lease, snapshot)
+    // A snapshot is saved at once, even before the lines that it covers are durable: that must do no harm.
+    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
+        self.backing_store.save_snapshot(lease, snapshot)
     }
 
-    fn snapshot<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
-        self.kept.snapshot(run)
-    }
-
-    fn runs(&self) -> StoreResult<'_, Vec<StoredRun>> {
-        self.op(async move { self.kept.runs().await })
-    }
-
-    fn post<'a>(&'a self, run: &'a RunId, posted: Posted) -> StoreResult<'a, ()> {
-        self.op(async move { self.kept.post(run, posted).await })
-    }
-
-    fn posted<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Vec<Posted>> {
-        self.op(async move { self.kept.posted(run).await })
+    fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {
+        self.backing_store.load_snapshot(run)
     }
 
     fn claim_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, ReceiptClaim> {
-        self.op(async move {
-            let found = self.kept.claim_receipt(key, self.claim_of(claim)).await?;
+    ) -> StoreFuture<'a, ReceiptClaim> {
+        self.with_latency(async move {
+            let found = self.backing_store.claim_receipt(key, self.claim_at_sim_time(claim)).await?;
             Ok(match found {
-                ReceiptClaim::Busy { until } => ReceiptClaim::Busy {
-                    until: Timestamp(until.0.saturating_add(self.ahead_of(claim.owner))),
+                ReceiptClaim::InProgress { expires_at: until } => ReceiptClaim::InProgress {
+                    expires_at: Timestamp(until.0.saturating_add(self.clock_offset(claim.owner))),
                 },
-                found @ (ReceiptClaim::Receipt(_) | ReceiptClaim::Mine) => found,
+                found @ (ReceiptClaim::Completed(_) | ReceiptClaim::Acquired) => found,
             })
         })
     }
 
-    fn keep_receipt<'a>(
+    fn save_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         owner: &'a str,
         output: &'a OutputContent,
         expires: Option<Timestamp>,
-    ) -> StoreResult<'a, ()> {
-        self.op(async move {
-            let expires = expires.map(|expires| self.to_simulated(owner, expires));
-            self.kept.keep_receipt(key, owner, output, expires).await
+    ) -> StoreFuture<'a, ()> {
+        self.with_latency(async move {
+            let expires = expires.map(|expires| self.to_sim_time(owner, expires));
+            self.backing_store.save_receipt(key, owner, output, expires).await
         })
-    }
-
-    fn give_up_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreResult<'a, ()> {
-        self.op(async move { self.kept.give_up_receipt(key, owner).await })
-    }
-
-    fn keep_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreResult<'a, ()> {
-        self.op(async move { self.kept.keep_artefact(run, name, text).await })
-    }
-
-    fn artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreResult<'a, Option<String>> {
-        self.op(async move { self.kept.artefact(run, name).await })
     }
 }
 
 impl fmt::Debug for SimStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimStore").field("appends", &self.appends()).finish_non_exhaustive()
+        f.debug_struct("SimStore").field("appends", &self.append_count()).finish_non_exhaustive()
     }
 }
 
-fn failed() -> StoreError {
+fn disk_error() -> StoreError {
     StoreError::new("the simulated disk failed")
 }

@@ -1,71 +1,76 @@
-//! The world outside: what tools did to it, however often the process that called them crashed.
+//! The outside world: it records the effects of tools across crashes of the process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use windlass::ToolContext;
-use windlass::core::{CallPath, RunId};
+use windlass::core::id::{CallPath, RunId};
+use windlass::tool::ToolContext;
 
-/// A world that counts what is done to it. Copies stand for the same one, and no crash touches it.
+/// A simulated outside world that records every effect. Clones share one world, and crashes do not affect it.
 #[derive(Clone, Debug, Default)]
-pub struct World {
-    effects: Arc<Mutex<Vec<WorldEffect>>>,
+pub struct SimWorld {
+    effects: Arc<Mutex<Vec<RecordedEffect>>>,
 }
 
-/// Something that was done to the world.
+/// One effect on the simulated world.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorldEffect {
-    /// The run, or the nested agent's run, that did it.
+pub struct RecordedEffect {
+    /// Run, or nested agent's run, that caused the effect.
     pub run: RunId,
-    /// The call that did it, and the calls that lead to it.
+    /// Path of the call that caused the effect.
     pub path: CallPath,
-    /// The key that the call gave.
+    /// Idempotency key of the call.
     pub key: String,
-    /// Whether the key was new. A target that honours keys does nothing for one that is not.
-    pub is_new: bool,
+    /// True if the key was new. A target that honours idempotency keys ignores an effect with a known key.
+    pub is_new_key: bool,
 }
 
-impl World {
-    /// A world that nothing has been done to.
+impl SimWorld {
+    /// Creates a world without effects.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A call does something to the world. Says whether its idempotency key was new.
-    pub fn effect<C>(&self, ctx: &ToolContext<C>) -> bool {
+    /// Records an effect of a call. Returns true if its idempotency key was new.
+    pub fn record_effect<C>(&self, ctx: &ToolContext<C>) -> bool {
         let key = ctx.idempotency_key();
-        let mut effects = self.locked();
+        let mut effects = self.lock_effects();
         let is_new = effects.iter().all(|effect| effect.key != key);
-        effects.push(WorldEffect { run: ctx.run().run_id().clone(), path: ctx.path().clone(), key, is_new });
+        effects.push(RecordedEffect {
+            run: ctx.run_context().run_id().clone(),
+            path: ctx.call_path().clone(),
+            key,
+            is_new_key: is_new,
+        });
         is_new
     }
 
-    /// How often a call did something.
-    pub fn by_call(&self, call: impl Into<CallPath>) -> usize {
+    /// Returns the number of effects of a call.
+    pub fn count_by_call(&self, call: impl Into<CallPath>) -> usize {
         let path = call.into();
-        self.locked().iter().filter(|effect| effect.path == path).count()
+        self.lock_effects().iter().filter(|effect| effect.path == path).count()
     }
 
-    /// How often something was done under a key.
-    pub fn by_key(&self, key: &str) -> usize {
-        self.locked().iter().filter(|effect| effect.key == key).count()
+    /// Returns the number of effects with an idempotency key.
+    pub fn count_by_key(&self, key: &str) -> usize {
+        self.lock_effects().iter().filter(|effect| effect.key == key).count()
     }
 
-    /// How much was done in all, by a target that does not look at keys.
-    pub fn total(&self) -> usize {
-        self.locked().len()
+    /// Returns the number of effects on a target that ignores idempotency keys.
+    pub fn total_count(&self) -> usize {
+        self.lock_effects().len()
     }
 
-    /// How much was done in all, by a target that honours keys.
-    pub fn distinct(&self) -> usize {
-        self.locked().iter().filter(|effect| effect.is_new).count()
+    /// Returns the number of effects on a target that honours idempotency keys.
+    pub fn distinct_key_count(&self) -> usize {
+        self.lock_effects().iter().filter(|effect| effect.is_new_key).count()
     }
 
-    /// Everything that was done, in order.
-    pub fn effects(&self) -> Vec<WorldEffect> {
-        self.locked().clone()
+    /// Returns all effects, in order.
+    pub fn effects(&self) -> Vec<RecordedEffect> {
+        self.lock_effects().clone()
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<WorldEffect>> {
+    fn lock_effects(&self) -> MutexGuard<'_, Vec<RecordedEffect>> {
         self.effects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

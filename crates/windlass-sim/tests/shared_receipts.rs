@@ -1,42 +1,45 @@
-//! Several runs on one store share the results of an idempotent tool: one body at a time for each key, and none
-//! after one has succeeded.
+//! Several runs on one store share the receipts of an idempotent tool: at most one body runs per key, and none
+//! after a success.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::core::{Entry, How, RunId};
+use windlass::core::{
+    id::RunId,
+    journal::{CallStatus, JournalEntry},
+};
 use windlass::prelude::*;
-use windlass::tool::{Receipts, Scope};
-use windlass::{Effect, Item};
-use windlass_sim::{Rng, Seeds, Sim, SimModel, SimStore, World, check};
+use windlass::tool::{ReceiptPolicy, ReceiptScope};
+use windlass::{core::item::Item, core::tool::ToolEffect};
+use windlass_sim::{SeedList, Sim, SimModel, SimRng, SimStore, SimWorld, check_seeds};
 
-const RUNS: u64 = 4;
+const RUN_COUNT: u64 = 4;
 
-/// What is known of each key: bodies under way, bodies that have succeeded, and what must not be. A panic in a body
-/// would only be its call's failure.
+/// Tracks the running and succeeded bodies of each key. It collects violations, because a panic in a body would
+/// only fail its call.
 #[derive(Default)]
-struct Keys {
-    under_way: BTreeSet<String>,
+struct KeyTracker {
+    running: BTreeSet<String>,
     succeeded: BTreeSet<String>,
-    wrong: Vec<String>,
+    violations: Vec<String>,
 }
 
-impl Keys {
-    fn begin(&mut self, key: &str) {
-        if !self.under_way.insert(key.to_owned()) {
-            self.wrong.push(format!("two bodies run for {key}"));
+impl KeyTracker {
+    fn begin_body(&mut self, key: &str) {
+        if !self.running.insert(key.to_owned()) {
+            self.violations.push(format!("two bodies run for {key}"));
         }
         if self.succeeded.contains(key) {
-            self.wrong.push(format!("a body runs for {key}, which has a receipt"));
+            self.violations.push(format!("a body runs for {key}, which has a receipt"));
         }
     }
 }
 
-fn agent(sim: &Sim, world: &World, keys: &Arc<Mutex<Keys>>) -> Agent {
+fn ordering_agent(sim: &Sim, world: &SimWorld, keys: &Arc<Mutex<KeyTracker>>) -> Agent {
     let (tool_sim, world, keys) = (sim.clone(), world.clone(), keys.clone());
     let schema = json!({
         "type": "object",
@@ -48,25 +51,26 @@ fn agent(sim: &Sim, world: &World, keys: &Arc<Mutex<Keys>>) -> Agent {
         let (sim, world, keys) = (tool_sim.clone(), world.clone(), keys.clone());
         async move {
             let key = ctx.idempotency_key();
-            keys.lock().expect("nobody panics with it").begin(&key);
-            sim.dawdle(Duration::from_secs(40)).await;
+            keys.lock().expect("nobody panics with it").begin_body(&key);
+            sim.random_delay(Duration::from_secs(40)).await;
             let fails = sim.chance(30);
             if !fails {
-                world.effect(&ctx);
+                world.record_effect(&ctx);
             }
             let mut keys = keys.lock().expect("nobody panics with it");
-            keys.under_way.remove(&key);
+            keys.running.remove(&key);
             if fails {
-                return Err(ToolError::tell("it did not work"));
+                return Err(ToolError::visible("it did not work"));
             }
             keys.succeeded.insert(key);
             Ok("ordered")
         }
     });
-    let order =
-        order.effect(Effect::Idempotent).receipts(Receipts { scope: Scope::Store, ..Receipts::default() });
+    let order = order
+        .effect(ToolEffect::Idempotent)
+        .receipt_policy(ReceiptPolicy { scope: ReceiptScope::Store, ..ReceiptPolicy::default() });
     let model = SimModel::new(sim, |request, rng| {
-        let call = |at: u64, rng: &mut Rng| {
+        let call = |at: u64, rng: &mut SimRng| {
             Item::call(format!("c{}{at}", request.turn), "order", json!({ "n": rng.below(2) }).to_string())
         };
         Ok(match request.turn {
@@ -79,32 +83,39 @@ fn agent(sim: &Sim, world: &World, keys: &Arc<Mutex<Keys>>) -> Agent {
 
 #[test]
 fn runs_on_one_store_share_receipts() {
-    check(&Seeds::first(300), |seed| {
-        let (sim, world, keys) = (Sim::new(seed), World::new(), Arc::new(Mutex::new(Keys::default())));
-        let store = Arc::new(SimStore::new(&sim).longest(Duration::from_millis(20)));
-        let agent = agent(&sim, &world, &keys);
-        let lived = sim.live(async {
+    check_seeds(&SeedList::from_zero(300), |seed| {
+        let (sim, world, keys) =
+            (Sim::new(seed), SimWorld::new(), Arc::new(Mutex::new(KeyTracker::default())));
+        let store = Arc::new(SimStore::new(&sim).max_latency(Duration::from_millis(20)));
+        let agent = ordering_agent(&sim, &world, &keys);
+        let lived = sim.run_process(async {
             let begin = |at: u64| {
                 let run = agent.run(format!("go {at}")).run_id(format!("run-{at}")).store(store.clone());
                 let sim = sim.clone();
                 tokio::spawn(async move {
-                    sim.dawdle(Duration::from_secs(20)).await;
+                    sim.random_delay(Duration::from_secs(20)).await;
                     run.await
                 })
             };
-            for run in (0..RUNS).map(begin).collect::<Vec<_>>() {
+            for run in (0..RUN_COUNT).map(begin).collect::<Vec<_>>() {
                 run.await.expect("a run does not panic").expect("a run comes to its end");
             }
         });
-        assert_eq!(lived.ended(), Some(()));
-        let wrong = &keys.lock().expect("nobody panics with it").wrong;
+        assert_eq!(lived.completed(), Some(()));
+        let wrong = &keys.lock().expect("nobody panics with it").violations;
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-        assert_eq!(world.total(), world.distinct(), "a target that honours keys was asked twice");
-        let records = (0..RUNS).flat_map(|at| store.durable_from(&RunId::from(format!("run-{at}")), 0));
+        assert_eq!(
+            world.total_count(),
+            world.distinct_key_count(),
+            "a target that honours keys was asked twice"
+        );
+        let records =
+            (0..RUN_COUNT).flat_map(|at| store.durable_records_from(&RunId::from(format!("run-{at}")), 0));
         let failed = records.filter(|record| match &record.entry {
-            Entry::CallSettled(settled) => {
-                !matches!(settled.how, How::Succeeded | How::Receipt | How::Failed)
-            }
+            JournalEntry::CallSettled(settled) => !matches!(
+                settled.status,
+                CallStatus::Succeeded | CallStatus::Deduplicated | CallStatus::Failed
+            ),
             _ => false,
         });
         assert_eq!(failed.count(), 0, "a call settled in another way than it should");

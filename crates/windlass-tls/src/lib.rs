@@ -1,5 +1,5 @@
-//! TLS over a TCP connection, trusting what this machine trusts: its own certificates, or those that `SSL_CERT_FILE`
-//! names. HTTP/1.1 and WebSockets are what is spoken over it.
+//! TLS client connections over TCP. Trusted are the machine's certificates, or those in the file that
+//! `SSL_CERT_FILE` names. ALPN offers only HTTP/1.1, which also carries WebSockets.
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -14,14 +14,18 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Speaks TLS with `host` over a connection to it. A host whose certificate is not trusted is an error.
-pub async fn over(stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
+/// Performs the TLS handshake with `host` over an open connection.
+///
+/// # Errors
+///
+/// Returns an error if the host's certificate is not trusted, or this machine has no trusted certificates.
+pub async fn connect(stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    TlsConnector::from(config()?).connect(name, stream).await
+    TlsConnector::from(client_config()?).connect(name, stream).await
 }
 
-/// Read once: the certificates are a file of some hundred kilobytes.
-fn config() -> io::Result<Arc<ClientConfig>> {
+/// Returns the client configuration. It is loaded once, because the certificates are some hundred kilobytes.
+fn client_config() -> io::Result<Arc<ClientConfig>> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone());
@@ -31,7 +35,7 @@ fn config() -> io::Result<Arc<ClientConfig>> {
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         return Err(io::Error::other(
-            "this machine has no certificates to check servers with; hint: install `ca-certificates`, or name a \
+            "this machine has no trusted certificates; hint: install `ca-certificates`, or name a \
              file in SSL_CERT_FILE",
         ));
     }

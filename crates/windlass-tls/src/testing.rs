@@ -1,5 +1,4 @@
-//! For tests of what is spoken over TLS: the server's side of it, with certificates that are good for nothing else, and
-//! processes that trust them or do not.
+//! Helpers for tests over TLS: a server with test-only certificates, and client processes that trust it or do not.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,19 +11,19 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// What a process trusts.
+/// The certificate issuer that a client process trusts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// Whoever signed the certificate of the server.
-    TheSigner,
-    /// Another certificate, which did not sign the server's.
-    SomebodyElse,
+pub enum ClientTrust {
+    /// The issuer of the server's certificate.
+    ServerIssuer,
+    /// Another certificate, which did not issue the server's.
+    UnrelatedIssuer,
 }
 
-/// The side of a server that is called `localhost`.
-pub fn acceptor() -> io::Result<TlsAcceptor> {
-    let certificate = CertificateDer::from_pem_file(fixture("server.pem")).map_err(io::Error::other)?;
-    let key = PrivateKeyDer::from_pem_file(fixture("server.key")).map_err(io::Error::other)?;
+/// Returns a TLS acceptor for a server named `localhost`.
+pub fn test_acceptor() -> io::Result<TlsAcceptor> {
+    let certificate = CertificateDer::from_pem_file(fixture_path("server.pem")).map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_file(fixture_path("server.key")).map_err(io::Error::other)?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
@@ -34,12 +33,18 @@ pub fn acceptor() -> io::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// What a test of this program says that is run by itself, in a process of its own, with an address in its environment.
-/// What is trusted is read from the environment once, so each needs a process.
-pub async fn said_by(test: &str, variable: &str, address: &str, trust: Trust) -> io::Result<String> {
+/// Runs one test of this test binary in a new process, with `address` in the environment variable `variable`, and
+/// returns its standard output. Trusted certificates are read from the environment once, so each client needs a
+/// process.
+pub async fn run_test_process(
+    test: &str,
+    variable: &str,
+    address: &str,
+    trust: ClientTrust,
+) -> io::Result<String> {
     let trusted = match trust {
-        Trust::TheSigner => fixture("ca.pem"),
-        Trust::SomebodyElse => fixture("server.pem"),
+        ClientTrust::ServerIssuer => fixture_path("ca.pem"),
+        ClientTrust::UnrelatedIssuer => fixture_path("server.pem"),
     };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--exact", test, "--nocapture"]);
@@ -48,6 +53,6 @@ pub async fn said_by(test: &str, variable: &str, address: &str, trust: Trust) ->
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn fixture(name: &str) -> PathBuf {
+fn fixture_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }

@@ -1,10 +1,13 @@
-//! `ask_person`.
+//! The tool `ask_person`.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use windlass::core::Question;
-use windlass::{Effect, Tool, ToolContext, ToolError};
+use windlass::core::decision::PersonQuestion;
+use windlass::{
+    core::tool::ToolEffect,
+    tool::{Tool, ToolContext, ToolError},
+};
 
 /// What `ask_person` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -15,29 +18,30 @@ pub(crate) struct AskPerson {
     choices: Option<Vec<String>>,
 }
 
-/// A tool that asks the person a question and gives the answer. The run pauses until there is one.
+/// Creates the tool `ask_person`, which asks a person a question and returns the answer. The run pauses until
+/// then.
 pub fn ask_person<C: Send + Sync + 'static>() -> Tool<C> {
     Tool::function(
         "ask_person",
         "Asks the person a question and gives the answer. Use it where only the person can know, and not for what \
          the tools can find out.",
-        |ctx: ToolContext<C>, arguments: AskPerson| std::future::ready(ask(&ctx, arguments)),
+        |ctx: ToolContext<C>, arguments: AskPerson| std::future::ready(answer_or_ask(&ctx, arguments)),
     )
-    // Asking changes nothing: the question stands in the journal.
-    .effect(Effect::Pure)
+    // The question is journalled, so repeating the call has no effect.
+    .effect(ToolEffect::Pure)
 }
 
-fn ask<C>(ctx: &ToolContext<C>, arguments: AskPerson) -> Result<Value, ToolError> {
+fn answer_or_ask<C>(ctx: &ToolContext<C>, arguments: AskPerson) -> Result<Value, ToolError> {
     if arguments.question.trim().is_empty() {
-        return Err(ToolError::tell("`question` is empty: say what is to be known"));
+        return Err(ToolError::visible("`question` is empty: say what is to be known"));
     }
     let schema = match arguments.choices {
         Some(choices) if !choices.is_empty() => json!({ "type": "string", "enum": choices }),
         Some(_) | None => json!({ "type": "string" }),
     };
-    let question = Question::new(arguments.question).schema(schema);
-    match ctx.reply(&question) {
+    let question = PersonQuestion::new(arguments.question).with_schema(schema);
+    match ctx.answer_to(&question) {
         Some(answer) => Ok(answer.clone()),
-        None => Err(ToolError::ask(question)),
+        None => Err(ToolError::ask_person(question)),
     }
 }

@@ -1,14 +1,14 @@
-//! `run_command`.
+//! The tool `run_command`.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass::Tool;
+use windlass::tool::Tool;
 
-use crate::error::Refusal;
-use crate::policy::Approve;
-use crate::sandbox::{self, Confinement, Order};
+use crate::error::ToolRefusal;
+use crate::policy::BuiltInApprovalPolicy;
+use crate::sandbox::{self, ConfinementLevel, SandboxedCommand};
 use crate::workspace::Workspace;
 
 /// What `run_command` takes.
@@ -26,10 +26,10 @@ pub(crate) struct RunCommand {
     seconds: Option<u64>,
 }
 
-/// What the model is told.
+/// The output of `run_command` for the model.
 #[derive(Debug, Serialize)]
-struct Told {
-    /// The exit code; none where a signal ended it.
+struct CommandToolOutput {
+    /// The exit code; `None` if a signal ended the command.
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
@@ -37,8 +37,8 @@ struct Told {
     timed_out: Option<String>,
     stdout: String,
     stderr: String,
-    /// How far the kernel restricted it.
-    confined: Confinement,
+    /// The confinement that the kernel enforced.
+    confined: ConfinementLevel,
 }
 
 pub(crate) fn run_command<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
@@ -49,67 +49,73 @@ pub(crate) fn run_command<C: Send + Sync + 'static>(workspace: &Workspace) -> To
          in the workspace, and processes that it leaves behind are ended.",
         move |_, arguments: RunCommand| {
             let here = here.clone();
-            async move { run(&here, &arguments).await.map_err(Refusal::told) }
+            async move { run_in_sandbox(&here, &arguments).await.map_err(ToolRefusal::into_tool_error) }
         },
     )
-    .approve_if(move |arguments: &RunCommand| asks(&rule.commands, arguments))
-    // Commands change the same files: side by side they would get in each other's way.
-    .conflict(|_: &RunCommand| "commands".to_owned())
+    .needs_approval_if(move |arguments: &RunCommand| needs_approval(&rule.command_approval, arguments))
+    // Commands may change the same files, so they do not run concurrently.
+    .conflict_key(|_: &RunCommand| "commands".to_owned())
 }
 
-fn asks(approve: &Approve, arguments: &RunCommand) -> bool {
+fn needs_approval(approve: &BuiltInApprovalPolicy, arguments: &RunCommand) -> bool {
     match approve {
-        Approve::Always => true,
-        Approve::Never => false,
-        Approve::OutsideOf(programs) => match (&arguments.program, &arguments.shell) {
+        BuiltInApprovalPolicy::Always => true,
+        BuiltInApprovalPolicy::Never => false,
+        BuiltInApprovalPolicy::ExceptFor(programs) => match (&arguments.program, &arguments.shell) {
             (Some(program), None) => !programs.contains(program),
             _ => true,
         },
     }
 }
 
-async fn run(workspace: &Workspace, arguments: &RunCommand) -> Result<Told, Refusal> {
+async fn run_in_sandbox(
+    workspace: &Workspace,
+    arguments: &RunCommand,
+) -> Result<CommandToolOutput, ToolRefusal> {
     let (program, args) = match (&arguments.program, &arguments.shell) {
         (Some(program), None) if !program.is_empty() => {
             (program.clone(), arguments.args.clone().unwrap_or_default())
         }
         (None, Some(shell)) => ("sh".to_owned(), vec!["-c".to_owned(), shell.clone()]),
         _ => {
-            return Err(Refusal::Arguments {
-                what: "give `program` with `args`, or `shell`, and not both".into(),
+            return Err(ToolRefusal::InvalidArguments {
+                reason: "give `program` with `args`, or `shell`, and not both".into(),
             });
         }
     };
     if args.iter().chain([&program]).any(|word| word.contains('\0')) {
-        return Err(Refusal::Arguments {
-            what: "a word of the command has a NUL in it: leave it out".into(),
+        return Err(ToolRefusal::InvalidArguments {
+            reason: "a word of the command has a NUL in it: leave it out".into(),
         });
     }
-    let folder = workspace.folder_at(arguments.folder.as_deref())?;
+    let folder = workspace.folder_path(arguments.folder.as_deref())?;
     let limits = &workspace.limits;
-    let time = arguments.seconds.map_or(limits.command_time, Duration::from_secs).min(limits.longest_command);
+    let time = arguments
+        .seconds
+        .map_or(limits.default_command_timeout, Duration::from_secs)
+        .min(limits.max_command_timeout);
     let sandbox = &workspace.sandbox;
-    let order = Order {
+    let order = SandboxedCommand {
         program,
         args,
         environment: Vec::new(),
         root: workspace.folder().to_owned(),
         folder: folder.as_path().to_owned(),
-        read: sandbox.read.clone(),
-        write: sandbox.write.clone(),
+        readable: sandbox.readable.clone(),
+        writable: sandbox.writable.clone(),
         network: sandbox.network,
-        need: sandbox.need,
-        uses: sandbox.uses,
+        requirement: sandbox.requirement,
+        resource_limits: sandbox.resource_limits,
     };
-    let ended = sandbox::run(sandbox, order, time, limits.output_bytes)
+    let ended = sandbox::run_sandboxed(sandbox, order, time, limits.max_output_bytes)
         .await
-        .map_err(|what| Refusal::Command { what })?;
-    Ok(Told {
-        exit_code: ended.code,
+        .map_err(|what| ToolRefusal::CommandNotRun { reason: what })?;
+    Ok(CommandToolOutput {
+        exit_code: ended.exit_code,
         signal: ended.signal,
         timed_out: ended.timed_out.then(|| format!("it was ended after {} seconds", time.as_secs())),
         stdout: ended.stdout,
         stderr: ended.stderr,
-        confined: ended.confined,
+        confined: ended.confinement,
     })
 }

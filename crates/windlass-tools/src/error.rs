@@ -1,155 +1,157 @@
-//! Why a call was refused, in words for the model: where, and what to do. Host paths are never in them.
+//! Refusals of calls, with messages for the model, and workspace errors for the operator.
+//!
+//! **Invariant:** a refusal's message never contains a host path outside the workspace.
 
 use std::io;
 
 use rustix::io::Errno;
-use windlass::ToolError;
+use windlass::tool::ToolError;
 
-/// Why a tool refused a call, or could not carry it out.
+/// The reason why a built-in tool refused a call or could not execute it.
 ///
-/// Its text is written for the model. Paths in it are those of the workspace.
+/// The message is written for the model. Its paths are relative to the workspace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
-    /// The path itself will not do.
-    #[error("`{path}` {why}: give a path relative to the workspace, such as `src/main.rs`")]
-    Path {
-        /// The path, as it was written.
+pub enum ToolRefusal {
+    /// The path is invalid or outside the workspace.
+    #[error("`{path}` {reason}: give a path relative to the workspace, such as `src/main.rs`")]
+    InvalidPath {
+        /// The path, as the model wrote it.
         path: String,
-        /// What is wrong with it.
-        why: &'static str,
+        /// The reason.
+        reason: &'static str,
     },
-    /// Nothing is there.
+    /// The file does not exist.
     #[error("`{path}` is not there: list_files shows what is")]
-    Missing {
+    NotFound {
         /// The path.
         path: String,
     },
-    /// A link on the way leads out, or links are not followed here.
-    #[error("`{path}` {why}: use the path of the file itself, inside the workspace")]
-    Link {
+    /// The path contains a link that leaves the workspace, or that is not followed.
+    #[error("`{path}` {reason}: use the path of the file itself, inside the workspace")]
+    LinkRefused {
         /// The path.
         path: String,
-        /// What is wrong with the link.
-        why: &'static str,
+        /// The reason.
+        reason: &'static str,
     },
-    /// Something else is there than what is needed.
-    #[error("`{path}` is {is}, and {tool} needs {needs}")]
-    Kind {
+    /// The path is of another kind than the tool requires.
+    #[error("`{path}` is {found}, and {tool} needs {required}")]
+    WrongKind {
         /// The path.
         path: String,
-        /// What is there.
-        is: &'static str,
+        /// The kind that was found.
+        found: &'static str,
         /// The tool.
         tool: &'static str,
-        /// What it needs.
-        needs: &'static str,
+        /// The kind that the tool requires.
+        required: &'static str,
     },
-    /// More than the tools take.
+    /// The file exceeds the size limit.
     #[error("`{path}` has {bytes} bytes, more than the {limit} that are read at once: {hint}")]
     TooLarge {
         /// The path.
         path: String,
-        /// How much there is.
+        /// The size.
         bytes: u64,
-        /// How much is taken.
+        /// The limit.
         limit: u64,
-        /// What to do.
+        /// The advice for the model.
         hint: &'static str,
     },
-    /// Not text.
+    /// The file is not UTF-8 text.
     #[error("`{path}` is not text in UTF-8: it cannot be shown or changed here")]
-    Binary {
+    NotText {
         /// The path.
         path: String,
     },
-    /// It changed since it was read, or was never read.
-    #[error("`{path}` {why}: read it with read_file, and give the version that it tells")]
-    Stale {
+    /// The file does not have the version that the call is based on.
+    #[error("`{path}` {reason}: read it with read_file, and give the version that it tells")]
+    VersionMismatch {
         /// The path.
         path: String,
-        /// What does not fit.
-        why: &'static str,
+        /// The reason.
+        reason: &'static str,
     },
-    /// It is kept from agents.
-    #[error("`{path}` {why}: leave it alone, or ask the person to change it")]
-    Kept {
+    /// The file is hidden from agents, or belongs to Git.
+    #[error("`{path}` {reason}: leave it alone, or ask the person to change it")]
+    Protected {
         /// The path.
         path: String,
-        /// By what.
-        why: &'static str,
+        /// The reason.
+        reason: &'static str,
     },
-    /// An edit does not fit the file.
-    #[error("`{path}`: {what}: read the file again and give the text exactly as it stands there")]
-    Edit {
+    /// An edit does not apply to the file's text.
+    #[error("`{path}`: {reason}: read the file again and give the text exactly as it stands there")]
+    EditMismatch {
         /// The path.
         path: String,
-        /// Which edit, and why.
-        what: String,
+        /// The edit and the reason.
+        reason: String,
     },
-    /// A search pattern cannot be read.
-    #[error("the pattern cannot be read: {what}: correct it, or search for literal text")]
-    Pattern {
-        /// Why.
-        what: String,
+    /// A search pattern is invalid.
+    #[error("the pattern cannot be read: {reason}: correct it, or search for literal text")]
+    InvalidPattern {
+        /// The reason.
+        reason: String,
     },
-    /// The arguments do not say what is wanted.
-    #[error("{what}")]
-    Arguments {
-        /// What to do.
-        what: String,
+    /// The arguments are contradictory or incomplete.
+    #[error("{reason}")]
+    InvalidArguments {
+        /// The reason, with advice for the model.
+        reason: String,
     },
-    /// The program could not be run.
-    #[error("the command could not be run: {what}")]
-    Command {
-        /// Why, and what to do.
-        what: String,
+    /// The command could not be run.
+    #[error("the command could not be run: {reason}")]
+    CommandNotRun {
+        /// The reason, with advice for the model.
+        reason: String,
     },
-    /// The page could not be had.
-    #[error("`{url}` {what}")]
-    Fetch {
-        /// The address.
+    /// The page could not be fetched.
+    #[error("`{url}` {reason}")]
+    FetchFailed {
+        /// The URL.
         url: String,
-        /// Why, and what to do.
-        what: String,
+        /// The reason, with advice for the model.
+        reason: String,
     },
-    /// The system said no.
-    #[error("`{path}` could not be used: {what}")]
-    System {
+    /// A system call failed.
+    #[error("`{path}` could not be used: {reason}")]
+    SystemError {
         /// The path.
         path: String,
-        /// What the system said.
-        what: String,
+        /// The kind of the system error.
+        reason: String,
     },
 }
 
-impl Refusal {
-    /// What the system said about a path of the workspace.
-    pub(crate) fn system(path: impl ToString, error: Errno) -> Self {
+impl ToolRefusal {
+    /// Converts a system error about a path of the workspace.
+    pub(crate) fn from_errno(path: impl ToString, error: Errno) -> Self {
         let path = path.to_string();
         match error {
-            Errno::NOENT => Self::Missing { path },
-            Errno::XDEV => Self::Link { path, why: "leads out of the workspace through a link" },
-            Errno::LOOP => Self::Link { path, why: "goes through a link that is not followed" },
-            Errno::NOTDIR => Self::System { path, what: "a part of the path is not a folder".into() },
-            other => Self::System { path, what: io::Error::from(other).kind().to_string() },
+            Errno::NOENT => Self::NotFound { path },
+            Errno::XDEV => Self::LinkRefused { path, reason: "leads out of the workspace through a link" },
+            Errno::LOOP => Self::LinkRefused { path, reason: "goes through a link that is not followed" },
+            Errno::NOTDIR => Self::SystemError { path, reason: "a part of the path is not a folder".into() },
+            other => Self::SystemError { path, reason: io::Error::from(other).kind().to_string() },
         }
     }
 
-    pub(crate) fn io(path: impl ToString, error: &io::Error) -> Self {
+    pub(crate) fn from_io(path: impl ToString, error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
-            Some(errno) => Self::system(path, errno),
-            None => Self::System { path: path.to_string(), what: error.kind().to_string() },
+            Some(errno) => Self::from_errno(path, errno),
+            None => Self::SystemError { path: path.to_string(), reason: error.kind().to_string() },
         }
     }
 
-    /// As the error of a body: the model reads it.
-    pub(crate) fn told(self) -> ToolError {
-        ToolError::tell(self.to_string())
+    /// Converts the refusal into a tool error that the model sees.
+    pub(crate) fn into_tool_error(self) -> ToolError {
+        ToolError::visible(self.to_string())
     }
 }
 
-/// Why a workspace cannot be used.
+/// An error of opening or configuring a workspace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
@@ -160,15 +162,15 @@ pub enum WorkspaceError {
     Open {
         /// The folder.
         folder: String,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
-    /// A pattern of files to hide cannot be read.
-    #[error("`{pattern}` cannot be read as a pattern of files: {why}; write it as in a .gitignore file")]
-    Pattern {
+    /// A pattern of hidden files is invalid.
+    #[error("`{pattern}` cannot be read as a pattern of files: {reason}; write it as in a .gitignore file")]
+    InvalidPattern {
         /// The pattern.
         pattern: String,
-        /// Why.
-        why: String,
+        /// The reason.
+        reason: String,
     },
 }

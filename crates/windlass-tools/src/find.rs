@@ -1,22 +1,25 @@
-//! `list_files` and `search_files`.
+//! The tools `list_files` and `search_files`.
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use regex::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::{Effect, Tool, ToolContext};
+use windlass::{
+    core::tool::ToolEffect,
+    tool::{Tool, ToolContext},
+};
 
-use crate::error::Refusal;
-use crate::files::{Place, Walk};
-use crate::text::cut;
+use crate::error::ToolRefusal;
+use crate::files::{WalkControl, WorkspacePath};
+use crate::text::truncate;
 use crate::workspace::Workspace;
 
-/// The longest line of a file that is shown.
-const LINE: usize = 300;
-/// How much memory a pattern may take.
-const PATTERN_BYTES: usize = 1024 * 1024;
-/// How many files are looked at before a search gives up.
-const FILES: usize = 200_000;
+/// Maximum number of bytes of a line that are shown.
+const MAX_LINE_BYTES: usize = 300;
+/// Maximum size of a compiled pattern, in bytes.
+const MAX_PATTERN_BYTES: usize = 1024 * 1024;
+/// Maximum number of files and folders that one call visits.
+const MAX_FILES: usize = 200_000;
 
 /// What `list_files` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,9 +38,9 @@ pub(crate) struct SearchFiles {
     /// What to look for in each line.
     text: String,
     /// How `text` is meant. Without it: literally.
-    kind: Option<Kind>,
+    kind: Option<SearchKind>,
     /// Whether capital and small letters are the same. Without it: they are not.
-    case: Option<Case>,
+    case: Option<CaseSensitivity>,
     /// The folder to search, relative to the workspace. Without it: the workspace.
     folder: Option<String>,
     /// Which files, as a pattern such as `*.rs` or `src/**/*.toml`. Without it: all.
@@ -46,7 +49,8 @@ pub(crate) struct SearchFiles {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+#[schemars(rename = "Kind")]
+enum SearchKind {
     #[default]
     Literal,
     Regex,
@@ -54,7 +58,8 @@ enum Kind {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Case {
+#[schemars(rename = "Case")]
+enum CaseSensitivity {
     #[default]
     Matters,
     Ignored,
@@ -66,9 +71,9 @@ pub(crate) fn list_files<C: Send + Sync + 'static>(workspace: &Workspace) -> Too
         "list_files",
         "Lists the files of the workspace, one path a line; folders end with a slash. What Git ignores is left \
          out, and so are links.",
-        move |ctx, arguments: ListFiles| list(&here, &ctx, &arguments).map_err(Refusal::told),
+        move |ctx, arguments: ListFiles| list_matching(&here, &ctx, &arguments).map_err(ToolRefusal::into_tool_error),
     )
-    .effect(Effect::Pure)
+    .effect(ToolEffect::Pure)
 }
 
 pub(crate) fn search_files<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
@@ -77,125 +82,144 @@ pub(crate) fn search_files<C: Send + Sync + 'static>(workspace: &Workspace) -> T
         "search_files",
         "Finds lines in the text files of the workspace. Each answer line is `path:line: text`. What Git \
          ignores is left out, and so are links.",
-        move |ctx, arguments: SearchFiles| search(&here, &ctx, &arguments).map_err(Refusal::told),
+        move |ctx, arguments: SearchFiles| {
+            search_matching(&here, &ctx, &arguments).map_err(ToolRefusal::into_tool_error)
+        },
     )
-    .effect(Effect::Pure)
+    .effect(ToolEffect::Pure)
 }
 
-fn list<C>(workspace: &Workspace, ctx: &ToolContext<C>, arguments: &ListFiles) -> Result<String, Refusal> {
-    let start = workspace.enter(arguments.folder.as_deref())?;
-    let wanted = arguments.pattern.as_deref().map(pattern).transpose()?;
+fn list_matching<C>(
+    workspace: &Workspace,
+    ctx: &ToolContext<C>,
+    arguments: &ListFiles,
+) -> Result<String, ToolRefusal> {
+    let start = workspace.open_folder(arguments.folder.as_deref())?;
+    let wanted = arguments.pattern.as_deref().map(parse_pattern).transpose()?;
     let depth = arguments.depth.unwrap_or(usize::MAX).max(1);
     let base = start.0.parts().count();
-    let mut shown = Shown::new(workspace);
+    let mut shown = BoundedLines::new(workspace);
     let mut looked_at = 0;
     workspace.walk(&start, &mut |found| {
         looked_at += 1;
-        if looked_at > FILES || ctx.is_cancelled() {
-            shown.incomplete = true;
-            return Walk::Stop;
+        if looked_at > MAX_FILES || ctx.is_cancelled() {
+            shown.is_incomplete = true;
+            return WalkControl::Stop;
         }
         let fits = match &wanted {
             None => true,
-            Some(wanted) => !found.is_folder && fits(wanted, &found.place),
+            Some(wanted) => !found.is_folder && matches_pattern(wanted, &found.path),
         };
         if fits {
-            shown.add(|| format!("{}{}", found.place, if found.is_folder { "/" } else { "" }));
+            shown.push_line(|| format!("{}{}", found.path, if found.is_folder { "/" } else { "" }));
         }
-        if found.is_folder && found.place.parts().count() - base >= depth { Walk::Past } else { Walk::On }
+        if found.is_folder && found.path.parts().count() - base >= depth {
+            WalkControl::SkipFolder
+        } else {
+            WalkControl::Continue
+        }
     })?;
-    Ok(shown.told("no files", "paths"))
+    Ok(shown.into_text("no files", "paths"))
 }
 
-fn search<C>(
+fn search_matching<C>(
     workspace: &Workspace,
     ctx: &ToolContext<C>,
     arguments: &SearchFiles,
-) -> Result<String, Refusal> {
+) -> Result<String, ToolRefusal> {
     if arguments.text.is_empty() {
-        return Err(Refusal::Arguments { what: "`text` is empty: say what to look for".into() });
+        return Err(ToolRefusal::InvalidArguments { reason: "`text` is empty: say what to look for".into() });
     }
-    let lines = lines_with(arguments)?;
-    let start = workspace.enter(arguments.folder.as_deref())?;
-    let wanted = arguments.pattern.as_deref().map(pattern).transpose()?;
-    let mut shown = Shown::new(workspace);
+    let lines = line_regex(arguments)?;
+    let start = workspace.open_folder(arguments.folder.as_deref())?;
+    let wanted = arguments.pattern.as_deref().map(parse_pattern).transpose()?;
+    let mut shown = BoundedLines::new(workspace);
     let mut looked_at = 0;
     workspace.walk(&start, &mut |found| {
         looked_at += 1;
-        if looked_at > FILES || ctx.is_cancelled() {
-            shown.incomplete = true;
-            return Walk::Stop;
+        if looked_at > MAX_FILES || ctx.is_cancelled() {
+            shown.is_incomplete = true;
+            return WalkControl::Stop;
         }
-        if found.is_folder || wanted.as_ref().is_some_and(|wanted| !fits(wanted, &found.place)) {
-            return Walk::On;
+        if found.is_folder || wanted.as_ref().is_some_and(|wanted| !matches_pattern(wanted, &found.path)) {
+            return WalkControl::Continue;
         }
-        match found.text(workspace.limits.file_bytes) {
+        match found.read_text(workspace.limits.max_file_bytes) {
             Ok(text) => {
                 for (number, line) in text.lines().enumerate().filter(|(_, line)| lines.is_match(line)) {
-                    shown.add(|| format!("{}:{}: {}", found.place, number + 1, cut(line.trim_end(), LINE)));
+                    shown.push_line(|| {
+                        format!(
+                            "{}:{}: {}",
+                            found.path,
+                            number + 1,
+                            truncate(line.trim_end(), MAX_LINE_BYTES)
+                        )
+                    });
                 }
             }
-            Err(Refusal::TooLarge { .. }) => shown.too_large += 1,
-            // Pictures and programs are not searched, and what cannot be read is passed over.
+            Err(ToolRefusal::TooLarge { .. }) => shown.too_large_files += 1,
+            // Binary files and unreadable files are skipped.
             Err(_) => {}
         }
-        Walk::On
+        WalkControl::Continue
     })?;
-    Ok(shown.told("nothing was found", "lines"))
+    Ok(shown.into_text("nothing was found", "lines"))
 }
 
-fn lines_with(arguments: &SearchFiles) -> Result<Regex, Refusal> {
+fn line_regex(arguments: &SearchFiles) -> Result<Regex, ToolRefusal> {
     let text = match arguments.kind.unwrap_or_default() {
-        Kind::Literal => regex::escape(&arguments.text),
-        Kind::Regex => arguments.text.clone(),
+        SearchKind::Literal => regex::escape(&arguments.text),
+        SearchKind::Regex => arguments.text.clone(),
     };
     RegexBuilder::new(&text)
-        .case_insensitive(arguments.case.unwrap_or_default() == Case::Ignored)
-        .size_limit(PATTERN_BYTES)
-        .dfa_size_limit(PATTERN_BYTES)
+        .case_insensitive(arguments.case.unwrap_or_default() == CaseSensitivity::Ignored)
+        .size_limit(MAX_PATTERN_BYTES)
+        .dfa_size_limit(MAX_PATTERN_BYTES)
         .build()
-        .map_err(|error| Refusal::Pattern { what: cut(&error.to_string(), LINE) })
+        .map_err(|error| ToolRefusal::InvalidPattern { reason: truncate(&error.to_string(), MAX_LINE_BYTES) })
 }
 
-/// Patterns mean what they mean in a `.gitignore`: without a slash they fit at any depth.
-fn pattern(text: &str) -> Result<Gitignore, Refusal> {
+/// Parses a pattern with the semantics of `.gitignore`: without a slash it matches at any depth.
+fn parse_pattern(text: &str) -> Result<Gitignore, ToolRefusal> {
     let mut builder = GitignoreBuilder::new("");
-    let refused = |error: ignore::Error| Refusal::Pattern { what: cut(&error.to_string(), LINE) };
+    let refused = |error: ignore::Error| ToolRefusal::InvalidPattern {
+        reason: truncate(&error.to_string(), MAX_LINE_BYTES),
+    };
     builder.add_line(None, text).map_err(refused)?;
     builder.build().map_err(refused)
 }
 
-fn fits(wanted: &Gitignore, place: &Place) -> bool {
+fn matches_pattern(wanted: &Gitignore, place: &WorkspacePath) -> bool {
     wanted.matched_path_or_any_parents(place.as_path(), false).is_ignore()
 }
 
-/// Lines that are shown, as many as there is room for.
-struct Shown {
+/// Output lines up to a maximum number and size, with counts of the omitted ones.
+struct BoundedLines {
     text: String,
     lines: usize,
-    left_out: usize,
-    too_large: usize,
-    incomplete: bool,
-    most_lines: usize,
-    most_bytes: usize,
+    omitted_lines: usize,
+    too_large_files: usize,
+    is_incomplete: bool,
+    max_lines: usize,
+    max_bytes: usize,
 }
 
-impl Shown {
+impl BoundedLines {
     fn new(workspace: &Workspace) -> Self {
         Self {
             text: String::new(),
             lines: 0,
-            left_out: 0,
-            too_large: 0,
-            incomplete: false,
-            most_lines: workspace.limits.entries,
-            most_bytes: workspace.limits.shown_bytes,
+            omitted_lines: 0,
+            too_large_files: 0,
+            is_incomplete: false,
+            max_lines: workspace.limits.max_entries,
+            max_bytes: workspace.limits.max_shown_bytes,
         }
     }
 
-    fn add(&mut self, line: impl FnOnce() -> String) {
-        if self.lines >= self.most_lines || self.text.len() >= self.most_bytes {
-            self.left_out += 1;
+    fn push_line(&mut self, line: impl FnOnce() -> String) {
+        if self.lines >= self.max_lines || self.text.len() >= self.max_bytes {
+            self.omitted_lines += 1;
             return;
         }
         self.text.push_str(&line());
@@ -203,20 +227,21 @@ impl Shown {
         self.lines += 1;
     }
 
-    fn told(mut self, nothing: &str, what: &str) -> String {
+    fn into_text(mut self, nothing: &str, what: &str) -> String {
         if self.lines == 0 {
             self.text = format!("{nothing}\n");
         }
-        if self.left_out > 0 {
+        if self.omitted_lines > 0 {
             self.text.push_str(&format!(
                 "[{} more {what} are left out: name a folder or a narrower pattern]\n",
-                self.left_out
+                self.omitted_lines
             ));
         }
-        if self.too_large > 0 {
-            self.text.push_str(&format!("[{} files are too large and were not searched]\n", self.too_large));
+        if self.too_large_files > 0 {
+            self.text
+                .push_str(&format!("[{} files are too large and were not searched]\n", self.too_large_files));
         }
-        if self.incomplete {
+        if self.is_incomplete {
             self.text.push_str("[the search was cut short: name a folder]\n");
         }
         self.text

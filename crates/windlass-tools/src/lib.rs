@@ -1,5 +1,5 @@
-//! Built-in tools for [Windlass](windlass) agents: files of a workspace, commands in a restricted child, pages
-//! of the web, questions to a person.
+//! Built-in tools for [Windlass](windlass) agents: files of a workspace, sandboxed commands, web pages, and
+//! questions to a person.
 //!
 //! ```
 //! use windlass::prelude::*;
@@ -11,25 +11,25 @@
 //! # let folder = folder.path();
 //! let workspace = Workspace::new(folder)?;
 //! let model = ScriptedModel::new([
-//!     Reply::call("c1", "read_file", json!({ "path": "notes.txt" })),
-//!     Reply::text("You need rope."),
+//!     ScriptedResponse::call("c1", "read_file", json!({ "path": "notes.txt" })),
+//!     ScriptedResponse::text("You need rope."),
 //! ]);
-//! let agent = Agent::new("clerk").model(model.clone()).tools(workspace.reading_tools());
+//! let agent = Agent::new("clerk").model(model.clone()).tools(workspace.read_only_tools());
 //!
-//! assert_eq!(agent.run("What do I need?").await?.text(), "You need rope.");
+//! assert_eq!(agent.run("What do I need?").await?.output_text()?, "You need rope.");
 //! assert!(model.requests()[1].input_text()[2].ends_with("lines 1 to 1 of 1\nBuy rope.\n"));
 //! # Ok(()) }
 //! ```
 //!
-//! | tool | effect | a person is asked |
+//! | tool | effect | approval |
 //! | --- | --- | --- |
 //! | `read_file`, `list_files`, `search_files` | pure | never |
-//! | `write_file`, `patch_file` | once; after a crash the disk is asked what happened | always, or as [`Workspace::approve_writes`] says |
-//! | `run_command` | once; after a crash a person says what happened | always, or as [`Workspace::approve_commands`] says |
-//! | `fetch_url` ([`Web`]) | pure | always, or as [`Web::approve`] says |
-//! | `ask_person` ([`ask_person`]) | pure; the question stands in the journal | it is a question to a person |
+//! | `write_file`, `patch_file` | once; reconciled from the disk after a crash | always, unless [`Workspace::approve_writes`] changes it |
+//! | `run_command` | once; reconciled by a person after a crash | always, unless [`Workspace::approve_commands`] changes it |
+//! | `fetch_url` ([`WebFetcher`]) | pure | always, unless [`WebFetcher::approve`] changes it |
+//! | `ask_person` ([`ask_person`]) | pure; the question is journalled | none; the tool itself asks a person |
 //!
-//! What the model is told names paths of the workspace only, and says what to do.
+//! Messages for the model contain only paths of the workspace, and say how to correct the call.
 
 #![cfg(unix)]
 
@@ -48,21 +48,16 @@ mod web;
 mod workspace;
 
 pub use ask::ask_person;
-pub use edit::{Change, Diff};
-pub use error::{Refusal, WorkspaceError};
-pub use policy::{Approve, Limits};
+pub use edit::{FileChange, FileDiff};
+pub use error::{ToolRefusal, WorkspaceError};
+pub use policy::{BuiltInApprovalPolicy, ToolLimits};
 pub use sandbox::Sandbox;
 #[cfg(feature = "fetch")]
-pub use web::Web;
+pub use web::WebFetcher;
 pub use workspace::Workspace;
 
-/// Calls of one answer that name the same file keep the model's order.
+/// Returns the conflict key of a path: calls of one model response with the same key run in the model's order.
 fn conflict_key(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     format!("file {}", parts.join("/"))
 }
-
-/// The samples of the guide compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/built-in-tools.md")]
-pub struct BuiltInTools;

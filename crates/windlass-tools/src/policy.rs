@@ -1,63 +1,63 @@
-//! When a person is asked, and how much is read, shown and run.
+//! Approval policies and limits of the built-in tools.
 
 use std::time::Duration;
 
-/// When a person must decide about a call.
+/// The policy that decides which calls of a built-in tool require a person's approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Approve {
-    /// Before every call.
+pub enum BuiltInApprovalPolicy {
+    /// Every call.
     #[default]
     Always,
-    /// Never.
+    /// No call.
     Never,
-    /// Before every call, but not for these: folders for tools that change files, programs for commands,
-    /// hosts for pages.
-    OutsideOf(Vec<String>),
+    /// Every call except those for the listed items: folders for file changes, programs for commands, hosts
+    /// for pages.
+    ExceptFor(Vec<String>),
 }
 
-impl Approve {
-    /// As [`Approve::OutsideOf`], from anything that is text.
-    pub fn outside_of<T: Into<String>>(places: impl IntoIterator<Item = T>) -> Self {
-        Self::OutsideOf(places.into_iter().map(Into::into).collect())
+impl BuiltInApprovalPolicy {
+    /// Creates [`BuiltInApprovalPolicy::ExceptFor`] from any texts.
+    pub fn except_for<T: Into<String>>(places: impl IntoIterator<Item = T>) -> Self {
+        Self::ExceptFor(places.into_iter().map(Into::into).collect())
     }
 }
 
-/// How much the tools read, show and wait for.
+/// The limits of size and time of the built-in tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limits {
-    /// The longest file that is read or changed, in bytes.
-    pub file_bytes: u64,
-    /// How much of a file, of a search or of a page is shown at once, in bytes.
-    pub shown_bytes: usize,
-    /// How many lines of a file are shown at once.
-    pub shown_lines: usize,
-    /// How many paths are listed, and how many lines are found, at once.
-    pub entries: usize,
-    /// How much of each of a command's two outputs is kept, in bytes.
-    pub output_bytes: usize,
-    /// How long a command may take where the call does not say.
-    pub command_time: Duration,
-    /// How long a command may take at most.
-    pub longest_command: Duration,
-    /// How long a page may take, with all that it leads to.
-    pub fetch_time: Duration,
-    /// How much of a page is read, in bytes.
-    pub page_bytes: usize,
+pub struct ToolLimits {
+    /// Maximum size of a file that is read or changed, in bytes.
+    pub max_file_bytes: u64,
+    /// Maximum size of one output of a file, a search or a page, in bytes.
+    pub max_shown_bytes: usize,
+    /// Maximum number of lines of a file in one output.
+    pub max_shown_lines: usize,
+    /// Maximum number of listed paths, or of found lines, in one output.
+    pub max_entries: usize,
+    /// Maximum number of bytes kept of each of a command's stdout and stderr.
+    pub max_output_bytes: usize,
+    /// Timeout of a command if the call sets none.
+    pub default_command_timeout: Duration,
+    /// Upper bound of a timeout that a call sets.
+    pub max_command_timeout: Duration,
+    /// Timeout of a page, including its redirects.
+    pub fetch_timeout: Duration,
+    /// Maximum number of bytes read from a page.
+    pub max_page_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for ToolLimits {
     fn default() -> Self {
         Self {
-            file_bytes: 4 * 1024 * 1024,
-            shown_bytes: 64 * 1024,
-            shown_lines: 2_000,
-            entries: 500,
-            output_bytes: 32 * 1024,
-            command_time: Duration::from_secs(60),
-            longest_command: Duration::from_secs(600),
-            fetch_time: Duration::from_secs(20),
-            page_bytes: 2 * 1024 * 1024,
+            max_file_bytes: 4 * 1024 * 1024,
+            max_shown_bytes: 64 * 1024,
+            max_shown_lines: 2_000,
+            max_entries: 500,
+            max_output_bytes: 32 * 1024,
+            default_command_timeout: Duration::from_secs(60),
+            max_command_timeout: Duration::from_secs(600),
+            fetch_timeout: Duration::from_secs(20),
+            max_page_bytes: 2 * 1024 * 1024,
         }
     }
 }

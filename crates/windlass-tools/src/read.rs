@@ -1,12 +1,12 @@
-//! `read_file`.
+//! The tool `read_file`.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::{Effect, Tool};
+use windlass::{core::tool::ToolEffect, tool::Tool};
 
-use crate::error::Refusal;
-use crate::files::Version;
-use crate::text::cut;
+use crate::error::ToolRefusal;
+use crate::files::FileVersion;
+use crate::text::truncate;
 use crate::workspace::Workspace;
 
 /// What `read_file` takes.
@@ -26,17 +26,17 @@ pub(crate) fn read_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool
         "read_file",
         "Reads a text file of the workspace. The first line of the answer tells the file's version, which \
          write_file and patch_file want to see, and which lines follow.",
-        move |_, arguments: ReadFile| read(&here, &arguments).map_err(Refusal::told),
+        move |_, arguments: ReadFile| read_lines(&here, &arguments).map_err(ToolRefusal::into_tool_error),
     )
-    .effect(Effect::Pure)
-    .conflict(|arguments: &ReadFile| crate::conflict_key(&arguments.path))
+    .effect(ToolEffect::Pure)
+    .conflict_key(|arguments: &ReadFile| crate::conflict_key(&arguments.path))
 }
 
-fn read(workspace: &Workspace, arguments: &ReadFile) -> Result<String, Refusal> {
-    let place = workspace.file(&arguments.path)?;
+fn read_lines(workspace: &Workspace, arguments: &ReadFile) -> Result<String, ToolRefusal> {
+    let place = workspace.file_path(&arguments.path)?;
     let limits = &workspace.limits;
     let text = workspace.read_text(&place, "read_file")?;
-    let version = Version::of(&text);
+    let version = FileVersion::of_text(&text);
     let all = text.lines().count();
     if all == 0 {
         return Ok(format!("{place}, version {version}, is empty"));
@@ -45,17 +45,17 @@ fn read(workspace: &Workspace, arguments: &ReadFile) -> Result<String, Refusal> 
     if from > all {
         let what =
             format!("`{place}` has {all} lines, so none is shown from line {from}: ask for earlier ones");
-        return Err(Refusal::Arguments { what });
+        return Err(ToolRefusal::InvalidArguments { reason: what });
     }
-    let wanted = arguments.lines.unwrap_or(limits.shown_lines).clamp(1, limits.shown_lines);
+    let wanted = arguments.lines.unwrap_or(limits.max_shown_lines).clamp(1, limits.max_shown_lines);
     let mut shown = String::new();
     let mut count = 0;
     for line in text.split_inclusive('\n').skip(from - 1).take(wanted) {
-        if count > 0 && shown.len() + line.len() > limits.shown_bytes {
+        if count > 0 && shown.len() + line.len() > limits.max_shown_bytes {
             break;
         }
-        // A line that alone is too long is cut; its version still is that of the whole file.
-        shown.push_str(&cut(line, limits.shown_bytes));
+        // A single long line is truncated; the version is that of the whole file.
+        shown.push_str(&truncate(line, limits.max_shown_bytes));
         count += 1;
     }
     let last = from + count - 1;

@@ -1,7 +1,7 @@
-//! Texts that are cut to a length.
+//! Truncation of texts and outputs.
 
-/// The beginning of a text, in whole characters, and a word on what was left out.
-pub(crate) fn cut(text: &str, bytes: usize) -> String {
+/// Truncates a text to a number of bytes at a character boundary, and appends the number of omitted bytes.
+pub(crate) fn truncate(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }
@@ -9,32 +9,37 @@ pub(crate) fn cut(text: &str, bytes: usize) -> String {
     format!("{}[… {} more bytes]", &text[..end], text.len() - end)
 }
 
-/// The beginning and the end of something long: where errors are told.
-pub(crate) struct Ends {
+/// A buffer that keeps the head and the tail of a long output, because errors are usually at one of its ends.
+pub(crate) struct HeadTailBuffer {
     head: Vec<u8>,
     tail: std::collections::VecDeque<u8>,
-    half: usize,
-    left_out: u64,
+    half_bytes: usize,
+    omitted_bytes: u64,
 }
 
-impl Ends {
+impl HeadTailBuffer {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { head: Vec::new(), tail: std::collections::VecDeque::new(), half: bytes / 2, left_out: 0 }
+        Self {
+            head: Vec::new(),
+            tail: std::collections::VecDeque::new(),
+            half_bytes: bytes / 2,
+            omitted_bytes: 0,
+        }
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(bytes.len().min(self.half - self.head.len()));
+        let (first, rest) = bytes.split_at(bytes.len().min(self.half_bytes - self.head.len()));
         self.head.extend_from_slice(first);
         self.tail.extend(rest);
-        let over = self.tail.len().saturating_sub(self.half);
+        let over = self.tail.len().saturating_sub(self.half_bytes);
         self.tail.drain(..over);
-        self.left_out += over as u64;
+        self.omitted_bytes += over as u64;
     }
 
     pub(crate) fn into_text(self) -> String {
         let (mut bytes, tail) = (self.head, Vec::from(self.tail));
-        if self.left_out > 0 {
-            bytes.extend_from_slice(format!("\n[… {} bytes left out …]\n", self.left_out).as_bytes());
+        if self.omitted_bytes > 0 {
+            bytes.extend_from_slice(format!("\n[… {} bytes left out …]\n", self.omitted_bytes).as_bytes());
         }
         bytes.extend_from_slice(&tail);
         String::from_utf8_lossy(&bytes).into_owned()

@@ -1,6 +1,6 @@
-//! Nothing outside the workspace is read, listed, made or changed, whatever a path says.
+//! Path traversal: no path reads, lists, creates or changes anything outside the workspace.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod support;
 
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use serde_json::json;
-use support::{call, open};
+use support::{call_tool, open_workspace};
 use tempfile::{TempDir, tempdir};
 use windlass_tools::Workspace;
 
-/// What stands in files outside, and must never be told.
+/// The text of files outside the workspace, which must never reach the model.
 const SECRET: &str = "the-secret-of-the-outside";
 
-/// A workspace beside a folder with a secret, with links of every kind.
-fn world() -> (TempDir, Workspace) {
+/// Creates a workspace with links of every kind, next to a folder with a secret.
+fn make_world() -> (TempDir, Workspace) {
     let world = tempdir().expect("a folder");
     let at = |path: &str| world.path().join(path);
     fs::create_dir_all(at("outside/deep")).expect("made");
@@ -36,18 +36,18 @@ fn world() -> (TempDir, Workspace) {
     symlink("loop", at("work/loop")).expect("linked");
     symlink("inner/a.txt", at("work/good")).expect("linked");
     symlink(at("outside/new.txt"), at("work/dangling")).expect("linked");
-    let workspace = open(&at("work"));
+    let workspace = open_workspace(&at("work"));
     (world, workspace)
 }
 
-/// Every path under a folder with what it holds, links as links.
-fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
+/// Returns every path under a folder with its contents; links are not followed.
+fn snapshot_tree(folder: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let kind = fs::symlink_metadata(&path).expect("is there").file_type();
         if kind.is_dir() {
-            found.extend(snapshot(&path));
+            found.extend(snapshot_tree(&path));
             found.insert(path, "folder".into());
         } else if kind.is_symlink() {
             found.insert(path.clone(), format!("link {}", fs::read_link(&path).expect("a link").display()));
@@ -58,15 +58,15 @@ fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-fn outside(world: &TempDir) -> BTreeMap<PathBuf, String> {
+fn snapshot_outside(world: &TempDir) -> BTreeMap<PathBuf, String> {
     let work = world.path().join("work");
-    snapshot(world.path()).into_iter().filter(|(path, _)| !path.starts_with(&work)).collect()
+    snapshot_tree(world.path()).into_iter().filter(|(path, _)| !path.starts_with(&work)).collect()
 }
 
 #[tokio::test]
 async fn links_that_lead_out_are_refused_in_words() {
-    let (world, workspace) = world();
-    let before = outside(&world);
+    let (world, workspace) = make_world();
+    let before = snapshot_outside(&world);
     for path in [
         "file",
         "folder/s.txt",
@@ -77,53 +77,54 @@ async fn links_that_lead_out_are_refused_in_words() {
         "/etc/passwd",
         "inner/../../s.txt",
     ] {
-        let told = call(&workspace, "read_file", json!({ "path": path })).await;
+        let told = call_tool(&workspace, "read_file", json!({ "path": path })).await;
         assert!(!told.contains(SECRET) && !told.contains("root:x"), "{path}: {told}");
         assert!(told.contains("workspace") && !told.contains("/tmp"), "{path}: {told}");
-        let told = call(&workspace, "write_file", json!({ "path": path, "content": "x" })).await;
+        let told = call_tool(&workspace, "write_file", json!({ "path": path, "content": "x" })).await;
         assert!(told.contains("workspace"), "{path}: {told}");
     }
     for path in ["dangling", "folder/new.txt", "good"] {
-        let told = call(&workspace, "write_file", json!({ "path": path, "content": "x" })).await;
+        let told = call_tool(&workspace, "write_file", json!({ "path": path, "content": "x" })).await;
         assert!(told.contains("link"), "{path}: {told}");
     }
     for folder in ["folder", "root", "..", "/"] {
-        let told = call(&workspace, "list_files", json!({ "folder": folder })).await;
+        let told = call_tool(&workspace, "list_files", json!({ "folder": folder })).await;
         assert!(told.contains("workspace"), "{folder}: {told}");
     }
-    assert!(call(&workspace, "read_file", json!({ "path": "good" })).await.ends_with("inside\n"));
+    assert!(call_tool(&workspace, "read_file", json!({ "path": "good" })).await.ends_with("inside\n"));
     let absolute = workspace.folder().join("inner/a.txt");
-    assert!(call(&workspace, "read_file", json!({ "path": absolute })).await.ends_with("inside\n"));
-    assert_eq!(outside(&world), before);
+    assert!(call_tool(&workspace, "read_file", json!({ "path": absolute })).await.ends_with("inside\n"));
+    assert_eq!(snapshot_outside(&world), before);
 }
 
 #[tokio::test]
 async fn special_files_are_refused_and_nobody_waits_for_them() {
-    let (world, workspace) = world();
+    let (world, workspace) = make_world();
     let work = world.path().join("work");
     let made = std::process::Command::new("mkfifo").arg(work.join("pipe")).status().expect("mkfifo runs");
     assert!(made.success());
     let _socket = std::os::unix::net::UnixListener::bind(work.join("socket")).expect("bound");
     for (path, is) in [("pipe", "a pipe"), ("inner", "a folder")] {
-        let told = call(&workspace, "read_file", json!({ "path": path })).await;
+        let told = call_tool(&workspace, "read_file", json!({ "path": path })).await;
         assert!(told.contains(is), "{told}");
         let told =
-            call(&workspace, "write_file", json!({ "path": path, "content": "x", "version": "0" })).await;
+            call_tool(&workspace, "write_file", json!({ "path": path, "content": "x", "version": "0" }))
+                .await;
         assert!(told.contains(is), "{told}");
     }
     for tool in ["read_file", "write_file"] {
-        let told = call(&workspace, tool, json!({ "path": "socket", "content": "x" })).await;
+        let told = call_tool(&workspace, tool, json!({ "path": "socket", "content": "x" })).await;
         assert!(!told.contains("is written"), "{told}");
     }
     let socket = fs::symlink_metadata(work.join("socket")).expect("is there");
     assert!(!socket.file_type().is_file());
 }
 
-/// A folder that turns into a link and back, all the time: whatever the moment, nothing outside is touched.
+/// A thread replaces a folder by a link and back continuously; no interleaving touches anything outside.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_becomes_a_link_meanwhile_leads_nowhere() {
-    let (world, workspace) = world();
-    let before = outside(&world);
+    let (world, workspace) = make_world();
+    let before = snapshot_outside(&world);
     let (work, done) = (world.path().join("work"), std::sync::Arc::new(AtomicBool::new(false)));
     fs::create_dir(work.join("turn")).expect("made");
     fs::write(work.join("turn/s.txt"), "inside\n").expect("written");
@@ -136,7 +137,7 @@ async fn a_folder_that_becomes_a_link_meanwhile_leads_nowhere() {
                 if symlink("../outside", work.join("turn")).is_ok() {
                     fs::remove_file(work.join("turn")).expect("removed");
                 }
-                // A tool may have made the folder anew, in the moment in which it was not there.
+                // A tool may have created the folder again while it was moved away.
                 while fs::rename(work.join("aside"), work.join("turn")).is_err() {
                     fs::remove_dir_all(work.join("turn")).ok();
                 }
@@ -146,18 +147,18 @@ async fn a_folder_that_becomes_a_link_meanwhile_leads_nowhere() {
         })
     };
     for n in 0..150 {
-        let told = call(&workspace, "read_file", json!({ "path": "turn/s.txt" })).await;
+        let told = call_tool(&workspace, "read_file", json!({ "path": "turn/s.txt" })).await;
         assert!(!told.contains(SECRET), "{told}");
-        call(&workspace, "write_file", json!({ "path": format!("turn/{n}.txt"), "content": "x" })).await;
-        let told = call(&workspace, "search_files", json!({ "text": "secret", "folder": "turn" })).await;
+        call_tool(&workspace, "write_file", json!({ "path": format!("turn/{n}.txt"), "content": "x" })).await;
+        let told = call_tool(&workspace, "search_files", json!({ "text": "secret", "folder": "turn" })).await;
         assert!(!told.contains(SECRET), "{told}");
     }
     done.store(true, Ordering::Relaxed);
     assert!(turning.join().expect("the thread ends") > 0);
-    assert_eq!(outside(&world), before);
+    assert_eq!(snapshot_outside(&world), before);
 }
 
-fn path() -> impl Strategy<Value = String> {
+fn any_path() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         Just("..".to_owned()),
         Just(".".into()),
@@ -202,9 +203,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_path_touches_anything_outside(paths in prop::collection::vec(path(), 1..6)) {
-        let (world, workspace) = world();
-        let before = outside(&world);
+    fn no_path_touches_anything_outside(paths in prop::collection::vec(any_path(), 1..6)) {
+        let (world, workspace) = make_world();
+        let before = snapshot_outside(&world);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         for path in paths {
             let path = path.replace("<work>", &workspace.folder().display().to_string());
@@ -216,10 +217,10 @@ proptest! {
                 ("patch_file", json!({ "path": path, "version": "0", "edits": [{ "old": "the", "new": "x" }] })),
             ] {
                 workspace.preview(tool, &arguments.to_string());
-                let told = runtime.block_on(call(&workspace, tool, arguments));
+                let told = runtime.block_on(call_tool(&workspace, tool, arguments));
                 prop_assert!(!told.contains(SECRET) && !told.contains("root:x"), "{tool} {path:?}: {told}");
             }
         }
-        prop_assert_eq!(outside(&world), before);
+        prop_assert_eq!(snapshot_outside(&world), before);
     }
 }

@@ -1,7 +1,7 @@
-//! Pages from a real server, on this machine.
+//! `fetch_url` against a real HTTP server on this machine.
 
 #![cfg(feature = "fetch")]
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use windlass::prelude::*;
-use windlass_tools::{Approve, Limits, Web};
+use windlass_tools::{BuiltInApprovalPolicy, ToolLimits, WebFetcher};
 
-/// A server that answers by path. Gives its port and how often it was asked.
-async fn serve() -> (u16, Arc<AtomicUsize>) {
+/// Starts a server that responds by path, and returns its port and a counter of its connections.
+async fn start_server() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("has one").port();
     let asked = Arc::new(AtomicUsize::new(0));
@@ -30,20 +30,24 @@ async fn serve() -> (u16, Arc<AtomicUsize>) {
                 let path = request.split_whitespace().nth(1).unwrap_or_default().to_owned();
                 let html = "content-type: text/html; charset=utf-8";
                 let answer = match path.as_str() {
-                    "/page" => page(html, "<title>T</title><p>Hello, <b>you</b></p><script>no</script>"),
-                    "/json" => page("content-type: application/json", "{\"a\":1}"),
-                    "/picture" => page("content-type: image/png", "xx"),
-                    "/long" => page("content-type: text/plain", &"long ".repeat(100_000)),
-                    "/hop" => to("/page"),
-                    "/round" => to("round"),
-                    "/near" => to(&format!("http://127.0.0.1:{port}/page")),
-                    "/cloud" => to("http://169.254.169.254/latest/meta-data/"),
-                    "/file" => to("file:///etc/passwd"),
+                    "/page" => {
+                        ok_response(html, "<title>T</title><p>Hello, <b>you</b></p><script>no</script>")
+                    }
+                    "/json" => ok_response("content-type: application/json", "{\"a\":1}"),
+                    "/picture" => ok_response("content-type: image/png", "xx"),
+                    "/long" => ok_response("content-type: text/plain", &"long ".repeat(100_000)),
+                    "/hop" => redirect_response("/page"),
+                    "/round" => redirect_response("round"),
+                    "/near" => redirect_response(&format!("http://127.0.0.1:{port}/page")),
+                    "/cloud" => redirect_response("http://169.254.169.254/latest/meta-data/"),
+                    "/file" => redirect_response("file:///etc/passwd"),
                     "/slow" => {
                         tokio::time::sleep(Duration::from_secs(60)).await;
                         String::new()
                     }
-                    _ => page("content-type: text/plain", "nothing").replace("200 OK", "404 Not Found"),
+                    _ => {
+                        ok_response("content-type: text/plain", "nothing").replace("200 OK", "404 Not Found")
+                    }
                 };
                 stream.write_all(answer.as_bytes()).await.ok();
             });
@@ -52,49 +56,51 @@ async fn serve() -> (u16, Arc<AtomicUsize>) {
     (port, asked)
 }
 
-fn page(header: &str, body: &str) -> String {
+fn ok_response(header: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 200 OK\r\n{header}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
 }
 
-fn to(place: &str) -> String {
+fn redirect_response(place: &str) -> String {
     format!("HTTP/1.1 302 Found\r\nlocation: {place}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 }
 
-async fn fetch(web: &Web, url: &str) -> String {
-    let model =
-        ScriptedModel::new([Reply::call("c1", "fetch_url", json!({ "url": url })), Reply::text("done")]);
+async fn fetch_url(web: &WebFetcher, url: &str) -> String {
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "fetch_url", json!({ "url": url })),
+        ScriptedResponse::text("done"),
+    ]);
     let agent = Agent::new("reader").model(model.clone()).tools((web.tool(),));
-    assert_eq!(agent.run("Go.").await.expect("it ends").text(), "done");
+    assert_eq!(agent.run("Go.").await.expect("it ends").output_text().expect("the run finished"), "done");
     model.requests()[1].input_text().pop().expect("an output")
 }
 
 #[tokio::test]
 async fn pages_are_told_as_text() {
-    let (port, _) = serve().await;
-    let web = Web::new().approve(Approve::Never).allow_near("localhost");
+    let (port, _) = start_server().await;
+    let web = WebFetcher::new().approve(BuiltInApprovalPolicy::Never).allow_private_host("localhost");
     let at = |path: &str| format!("http://localhost:{port}{path}");
-    let told = fetch(&web, &at("/page")).await;
+    let told = fetch_url(&web, &at("/page")).await;
     assert!(told.ends_with(&format!("{}, status 200, text/html\n\nT\nHello, you", at("/page"))), "{told}");
-    assert!(fetch(&web, &at("/json")).await.ends_with("application/json\n\n{\"a\":1}"));
-    assert!(fetch(&web, &at("/picture")).await.contains("is image/png, not text"));
-    assert!(fetch(&web, &at("/none")).await.contains("status 404"));
-    assert!(fetch(&web, &at("/hop")).await.ends_with("Hello, you"));
-    let mut limits = Limits::default();
-    (limits.page_bytes, limits.fetch_time) = (1000, Duration::from_millis(500));
+    assert!(fetch_url(&web, &at("/json")).await.ends_with("application/json\n\n{\"a\":1}"));
+    assert!(fetch_url(&web, &at("/picture")).await.contains("is image/png, not text"));
+    assert!(fetch_url(&web, &at("/none")).await.contains("status 404"));
+    assert!(fetch_url(&web, &at("/hop")).await.ends_with("Hello, you"));
+    let mut limits = ToolLimits::default();
+    (limits.max_page_bytes, limits.fetch_timeout) = (1000, Duration::from_millis(500));
     let short = web.limits(limits);
-    let told = fetch(&short, &at("/long")).await;
+    let told = fetch_url(&short, &at("/long")).await;
     assert!(told.contains("its beginning") && told.len() < 1200, "{}", told.len());
-    assert!(fetch(&short, &at("/slow")).await.contains("did not answer within"));
+    assert!(fetch_url(&short, &at("/slow")).await.contains("did not answer within"));
 }
 
 #[tokio::test]
 async fn what_is_near_is_refused_before_anybody_is_connected_to() {
-    let (port, asked) = serve().await;
-    let web = Web::new().approve(Approve::Never);
-    // Whatever it is called, and however it is written.
+    let (port, asked) = start_server().await;
+    let web = WebFetcher::new().approve(BuiltInApprovalPolicy::Never);
+    // Various names and spellings of the loopback address.
     for host in [
         "localhost",
         "127.0.0.1",
@@ -105,41 +111,41 @@ async fn what_is_near_is_refused_before_anybody_is_connected_to() {
         "[::1]",
         "[::ffff:127.0.0.1]",
     ] {
-        let told = fetch(&web, &format!("http://{host}:{port}/page")).await;
+        let told = fetch_url(&web, &format!("http://{host}:{port}/page")).await;
         assert!(!told.contains("Hello"), "{host}: {told}");
     }
-    assert!(fetch(&web, "http://169.254.169.254/").await.contains("private network"));
+    assert!(fetch_url(&web, "http://169.254.169.254/").await.contains("private network"));
     assert_eq!(asked.load(Ordering::Relaxed), 0, "nobody was asked");
-    // A redirect is looked at like a first address.
-    let web = web.allow_near("localhost");
+    // A redirect is checked like the first URL.
+    let web = web.allow_private_host("localhost");
     for path in ["/near", "/cloud", "/file"] {
-        let told = fetch(&web, &format!("http://localhost:{port}{path}")).await;
+        let told = fetch_url(&web, &format!("http://localhost:{port}{path}")).await;
         assert!(told.contains("private network") || told.contains("leads astray"), "{path}: {told}");
     }
-    assert!(fetch(&web, &format!("http://localhost:{port}/round")).await.contains("redirects again"));
+    assert!(fetch_url(&web, &format!("http://localhost:{port}/round")).await.contains("redirects again"));
 }
 
 #[tokio::test]
 async fn a_person_is_asked_about_hosts_that_are_not_named() {
-    let (port, asked) = serve().await;
-    let web = Web::new()
-        .allow_near("localhost")
-        .allow_near("127.0.0.1")
-        .approve(Approve::outside_of(["localhost"]));
-    assert!(fetch(&web, &format!("http://LOCALHOST:{port}/page")).await.contains("Hello"));
+    let (port, asked) = start_server().await;
+    let web = WebFetcher::new()
+        .allow_private_host("localhost")
+        .allow_private_host("127.0.0.1")
+        .approve(BuiltInApprovalPolicy::except_for(["localhost"]));
+    assert!(fetch_url(&web, &format!("http://LOCALHOST:{port}/page")).await.contains("Hello"));
     let url = format!("http://127.0.0.1:{port}/page");
-    let model = ScriptedModel::new([Reply::call("c1", "fetch_url", json!({ "url": url }))]);
+    let model = ScriptedModel::new([ScriptedResponse::call("c1", "fetch_url", json!({ "url": url }))]);
     let agent = Agent::new("reader").model(model).tools((web.tool(),));
-    assert!(agent.run("Go.").await.expect("it pauses").paused().is_some());
+    assert!(agent.run("Go.").await.expect("it pauses").into_paused().is_some());
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 
-/// Fetches a page in a process that trusts other certificates: see below.
+/// The program that the test below starts with its own trusted certificates.
 #[tokio::test]
 async fn a_program_that_fetches_a_page() {
     let Ok(url) = std::env::var("WINDLASS_TEST_URL") else { return };
-    let web = Web::new().approve(Approve::Never).allow_near("localhost");
-    println!("told: {}", fetch(&web, &url).await);
+    let web = WebFetcher::new().approve(BuiltInApprovalPolicy::Never).allow_private_host("localhost");
+    println!("told: {}", fetch_url(&web, &url).await);
 }
 
 #[test]
@@ -174,7 +180,7 @@ fn a_server_is_trusted_by_its_certificate() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let trusted = fetched("cert.pem");
-    // Another certificate for the same name, which this server does not have the key to.
+    // Another certificate for the same name, whose key the server does not have.
     let other = openssl(&words.replace("cert.pem", "other.pem").replace("key.pem", "other-key.pem")).status();
     assert!(other.is_ok_and(|status| status.success()));
     let stranger = fetched("other.pem");

@@ -1,9 +1,8 @@
-//! The parts of the torture: a worker that dies when its time has come, an outside world that remembers, and a
-//! verdict over both.
+//! The parts of the crash test: a worker that ends at crash points, an outside world that records effects, and
+//! a verdict over both.
 
-pub mod chance;
-pub mod death;
-pub mod ledger;
+pub mod crash_plan;
+pub mod effect_ledger;
 pub mod verdict;
 pub mod worker;
 pub mod world;

@@ -1,32 +1,42 @@
-//! What came of it: journals against the outside world.
+//! The verdict: journals compared with the outside world.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use windlass::core::{CallId, Entry, How, Item, Record, Run, Work, read_lines};
+use windlass::core::{
+    id::CallId,
+    journal::{CallStatus, JournalEntry, JournalRecord, decode_lines},
+    plan::CallDisposition,
+    run::Run,
+};
 use windlass::store::{SqliteStore, Store};
+use windlass_sim::check_history;
 
-use crate::ledger::Ledger;
+use crate::effect_ledger::EffectLedger;
 
-/// What came of all runs.
+/// The verdict over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Calls in all.
+pub struct TortureVerdict {
+    /// Total number of calls.
     pub calls: u64,
-    /// Effects that must not happen twice, and did; keys that were not the same; decisions that were passed over.
+    /// Number of calls with a duplicate effect or with different idempotency keys.
     pub twice: u64,
-    /// Calls that the journal says were done and the outside world knows nothing of.
+    /// Number of calls that succeeded in the journal and have no effect in the outside world.
     pub lost: u64,
-    /// Runs that did not end, or whose history is not valid.
+    /// Number of runs that did not end, or whose history is invalid.
     pub unfinished: u64,
 }
 
-/// Looks at everything that is left in a folder.
-pub async fn verdict(folder: &Path, runs: &[String]) -> Result<Verdict, String> {
+/// Compares the journals in a folder with its ledger.
+///
+/// # Errors
+/// Returns the message of a store, ledger, format or replay error.
+pub async fn check_runs(folder: &Path, runs: &[String]) -> Result<TortureVerdict, String> {
     let said = |error: &dyn std::fmt::Display| error.to_string();
     let store = SqliteStore::open(folder.join("torture.db")).map_err(|error| said(&error))?;
-    let deeds = Ledger::at(folder.join("ledger.txt")).deeds().map_err(|error| said(&error))?;
-    let mut verdict = Verdict::default();
+    let deeds =
+        EffectLedger::in_file(folder.join("ledger.txt")).load_entries().map_err(|error| said(&error))?;
+    let mut verdict = TortureVerdict::default();
     let mut by_call: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for deed in &deeds {
         by_call.entry((&deed.tool, &deed.call)).or_default().push(&deed.key);
@@ -37,36 +47,47 @@ pub async fn verdict(folder: &Path, runs: &[String]) -> Result<Verdict, String> 
             _ => keys.len() > 1,
         };
         if is_wrong {
-            eprintln!("{tool} was done {} times for {call}, with keys {keys:?}", keys.len());
+            eprintln!("{tool} has {} ledger entries for {call}, with keys {keys:?}", keys.len());
             verdict.twice += 1;
         }
     }
     for run in runs {
-        let lines = store.load(&run.as_str().into(), 0).await.map_err(|error| said(&error))?;
-        let records = read_lines(&lines).map_err(|error| format!("{run}: {error}"))?;
+        let lines = store.load_journal(&run.as_str().into(), 0).await.map_err(|error| said(&error))?;
+        let records = decode_lines(&lines).map_err(|error| format!("{run}: {error}"))?;
         let replay = Run::replay(&records).map_err(|error| format!("{run}: {error}"))?;
-        if replay.run.end().is_none() || !is_valid(replay.run.history()) {
-            eprintln!("{run} did not end well: {}", replay.run.summary());
+        let violation = match replay.run.outcome() {
+            None => Some("it did not end".to_owned()),
+            Some(_) => check_history(replay.run.history()).err().map(|violation| violation.to_string()),
+        };
+        if let Some(violation) = violation {
+            eprintln!("{run}: {violation}: {}", replay.run.summary());
             verdict.unfinished += 1;
         }
-        count(run, &records, &by_call, &mut verdict);
+        count_calls(run, &records, &by_call, &mut verdict);
     }
     Ok(verdict)
 }
 
-fn count(run: &str, records: &[Record], done: &BTreeMap<(&str, &str), Vec<&str>>, verdict: &mut Verdict) {
+fn count_calls(
+    run: &str,
+    records: &[JournalRecord],
+    done: &BTreeMap<(&str, &str), Vec<&str>>,
+    verdict: &mut TortureVerdict,
+) {
     let mut tools: BTreeMap<(&[CallId], &CallId), &str> = BTreeMap::new();
     for record in records {
         match &record.entry {
-            Entry::Answered(answered) => {
+            JournalEntry::ModelResponded(answered) => {
                 for planned in &answered.calls {
                     verdict.calls += 1;
-                    if matches!(planned.work, Work::Body { .. }) {
+                    if matches!(planned.disposition, CallDisposition::Execute { .. }) {
                         tools.insert((&record.path, &planned.call), planned.key.name());
                     }
                 }
             }
-            Entry::CallSettled(settled) if matches!(settled.how, How::Succeeded | How::Reconciled) => {
+            JournalEntry::CallSettled(settled)
+                if matches!(settled.status, CallStatus::Succeeded | CallStatus::Reconciled) =>
+            {
                 let Some(tool) = tools.get(&(record.path.as_slice(), &settled.call)) else { continue };
                 if matches!(*tool, "look" | "helper") {
                     continue;
@@ -81,30 +102,11 @@ fn count(run: &str, records: &[Record], done: &BTreeMap<(&str, &str), Vec<&str>>
                 };
                 let name = format!("{of_run}:{path}");
                 if !done.contains_key(&(*tool, name.as_str())) {
-                    eprintln!("{tool} is settled for {name} and was never done");
+                    eprintln!("{tool} succeeded for {name}, but the ledger has no entry");
                     verdict.lost += 1;
                 }
             }
             _ => {}
         }
     }
-}
-
-/// Whether every call has exactly one output, before the model speaks again.
-fn is_valid(history: &[std::sync::Arc<Item>]) -> bool {
-    let mut open: Vec<&CallId> = Vec::new();
-    for item in history {
-        match &**item {
-            Item::Call(call) => open.push(&call.id),
-            Item::Output(output) => match open.iter().position(|call| **call == output.call) {
-                Some(place) => {
-                    open.remove(place);
-                }
-                None => return false,
-            },
-            Item::Message(_) if !open.is_empty() => return false,
-            _ => {}
-        }
-    }
-    open.is_empty()
 }

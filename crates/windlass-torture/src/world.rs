@@ -1,4 +1,4 @@
-//! The agent that is tortured: its model and its tools, all decided by the seed.
+//! The tested agent: its model and its tools, all decided by the seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,132 +6,160 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use windlass::core::{Item, OutputContent, Usage};
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest};
-use windlass::tool::Reconciled;
-use windlass::{Agent, Effect, Tool, ToolContext, ToolError};
+use windlass::core::{
+    item::{Item, OutputContent},
+    usage::Usage,
+};
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass::tool::ReconcileOutcome;
+use windlass::{
+    agent::Agent,
+    core::tool::ToolEffect,
+    tool::{Tool, ToolContext, ToolError},
+};
+use windlass_sim::SimRng;
 
-use crate::chance::Chance;
-use crate::death::Death;
-use crate::ledger::{Deed, Ledger};
+use crate::crash_plan::CrashPlan;
+use crate::effect_ledger::{EffectLedger, LedgerEntry};
 
-/// What the tools work with.
-pub struct World {
-    /// The outside world.
-    pub ledger: Ledger,
-    /// When this process dies.
-    pub death: Death,
+/// The context of the tools.
+pub struct TortureContext {
+    /// Ledger of the outside world.
+    pub ledger: EffectLedger,
+    /// Plan that decides where this process ends.
+    pub crash_plan: CrashPlan,
 }
 
-impl World {
-    /// The name under which a call stands in the ledger.
-    pub fn name_of(ctx: &ToolContext<Self>) -> String {
-        format!("{}:{}", ctx.run().run_id(), ctx.path())
+impl TortureContext {
+    /// Returns the name of a call in the ledger.
+    pub fn call_name(ctx: &ToolContext<Self>) -> String {
+        format!("{}:{}", ctx.run_context().run_id(), ctx.call_path())
     }
 }
 
-/// How many turns a run has.
-const TURNS: u32 = 4;
+/// Number of turns of a run.
+const TURN_COUNT: u32 = 4;
 
-/// The agent of a seed. Its model says the same in the same turn, whatever process asks.
-pub fn agent(seed: u64) -> Agent<World> {
+/// Creates the agent of a seed. Its model returns the same response in the same turn, in every process.
+pub fn seeded_agent(seed: u64) -> Agent<TortureContext> {
     let helper = Agent::new("helper")
-        .model(Scripted { seed: seed ^ 0xabcd, turns: 2, tools: &["once", "asked", "key"] })
-        .tools(vec![once(), asked(), key()]);
+        .model(SeededModel { seed: seed ^ 0xabcd, turns: 2, tools: &["once", "asked", "key"] })
+        .tools(vec![reconciled_tool(), in_doubt_tool(), idempotent_tool()]);
     Agent::new("tortured")
-        .model(Scripted { seed, turns: TURNS, tools: &["once", "asked", "key", "look", "gated", "helper"] })
-        .tools(vec![once(), asked(), key(), look(), gated(), helper.as_tool("helper", "Asks the helper.")])
+        .model(SeededModel {
+            seed,
+            turns: TURN_COUNT,
+            tools: &["once", "asked", "key", "look", "gated", "helper"],
+        })
+        .tools(vec![
+            reconciled_tool(),
+            in_doubt_tool(),
+            idempotent_tool(),
+            pure_tool(),
+            gated_tool(),
+            helper.as_tool("helper", "Asks the helper."),
+        ])
 }
 
-/// A model that reads its answer off the seed and the turn.
-struct Scripted {
+/// A model whose responses depend only on the seed and the turn.
+struct SeededModel {
     seed: u64,
     turns: u32,
     tools: &'static [&'static str],
 }
 
-impl Model for Scripted {
-    async fn answer<'a>(&'a self, request: ModelRequest<'a>, _: &'a Deltas) -> Result<Answer, ModelError> {
-        let mut chance = Chance::new(self.seed, u64::from(request.turn));
+impl Model for SeededModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let mut rng = SimRng::for_purpose(self.seed, &format!("turn {}", request.turn));
         let items = if request.turn > self.turns {
             vec![Arc::new(Item::assistant("done"))]
         } else {
-            (0..1 + chance.below(3))
+            (0..1 + rng.below(3))
                 .map(|place| {
-                    let tool =
-                        self.tools[usize::try_from(chance.below(self.tools.len() as u64)).unwrap_or(0)];
+                    let tool = *rng.pick(self.tools);
                     let id = format!("t{}c{place}", request.turn);
                     let arguments = match tool {
                         "helper" => json!({ "input": "help" }),
-                        _ => json!({ "what": format!("{}-{}", request.agent, chance.below(1000)) }),
+                        _ => json!({ "what": format!("{}-{}", request.agent, rng.below(1000)) }),
                     };
                     Arc::new(Item::call(id, tool, arguments.to_string()))
                 })
                 .collect()
         };
-        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), ..Answer::default() })
+        Ok(ModelResponse { items, usage: Some(Usage::of_tokens(1, 1)), ..ModelResponse::default() })
     }
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct What {
+struct TortureArgs {
     #[serde(rename = "what")]
     _what: String,
 }
 
-/// Does something in the outside world, with moments to die before, after, and in the middle of its work.
-async fn act(ctx: ToolContext<World>) -> Result<String, ToolError> {
+/// Appends an effect to the ledger, with crash points before, after and during the work.
+async fn append_effect(ctx: ToolContext<TortureContext>) -> Result<String, ToolError> {
     let world = ctx.app().clone();
-    world.death.moment().await;
-    let call = World::name_of(&ctx);
-    let deed = Deed { tool: ctx.tool().name().to_owned(), call: call.clone(), key: ctx.idempotency_key() };
+    world.crash_plan.crash_point().await;
+    let call = TortureContext::call_name(&ctx);
+    let deed = LedgerEntry {
+        tool: ctx.tool_key().name().to_owned(),
+        call: call.clone(),
+        key: ctx.idempotency_key(),
+    };
     tokio::task::spawn_blocking({
         let world = world.clone();
-        move || world.ledger.does(&deed)
+        move || world.ledger.append_entry(&deed)
     })
     .await??;
-    world.death.moment().await;
+    world.crash_plan.crash_point().await;
     tokio::time::sleep(Duration::from_millis(1)).await;
-    world.death.moment().await;
+    world.crash_plan.crash_point().await;
     Ok(format!("did {call}"))
 }
 
-fn tool(name: &str, effect: Effect) -> Tool<World> {
-    Tool::function(name, "Does something.", |ctx, _: What| act(ctx)).effect(effect)
+fn effect_tool(name: &str, effect: ToolEffect) -> Tool<TortureContext> {
+    Tool::function(name, "Does something.", |ctx, _: TortureArgs| append_effect(ctx)).effect(effect)
 }
 
-/// Must not happen twice, and can find out by itself whether it did.
-fn once() -> Tool<World> {
-    tool("once", Effect::Once).reconcile(|ctx: ToolContext<World>| async move {
-        match ctx.app().ledger.has(&World::name_of(&ctx)) {
-            Ok(true) => Reconciled::Happened(OutputContent::from(format!("did {}", World::name_of(&ctx)))),
-            Ok(false) => Reconciled::DidNotHappen,
-            Err(_) => Reconciled::Unknown,
+/// Creates an at-most-once tool with a reconcile function.
+fn reconciled_tool() -> Tool<TortureContext> {
+    effect_tool("once", ToolEffect::Once).reconcile(|ctx: ToolContext<TortureContext>| async move {
+        match ctx.app().ledger.contains_call(&TortureContext::call_name(&ctx)) {
+            Ok(true) => ReconcileOutcome::Executed(OutputContent::from(format!(
+                "did {}",
+                TortureContext::call_name(&ctx)
+            ))),
+            Ok(false) => ReconcileOutcome::NotExecuted,
+            Err(_) => ReconcileOutcome::Unknown,
         }
     })
 }
 
-/// Must not happen twice, and somebody must be asked whether it did.
-fn asked() -> Tool<World> {
-    tool("asked", Effect::Once)
+/// Creates an at-most-once tool whose calls in doubt need a person.
+fn in_doubt_tool() -> Tool<TortureContext> {
+    effect_tool("asked", ToolEffect::Once)
 }
 
-/// May be sent twice with one key.
-fn key() -> Tool<World> {
-    tool("key", Effect::Idempotent)
+/// Creates an idempotent tool.
+fn idempotent_tool() -> Tool<TortureContext> {
+    effect_tool("key", ToolEffect::Idempotent)
 }
 
-/// Changes nothing.
-fn look() -> Tool<World> {
-    Tool::function("look", "Looks.", |ctx: ToolContext<World>, _: What| async move {
-        ctx.app().death.moment().await;
+/// Creates a tool without side effects.
+fn pure_tool() -> Tool<TortureContext> {
+    Tool::function("look", "Looks.", |ctx: ToolContext<TortureContext>, _: TortureArgs| async move {
+        ctx.app().crash_plan.crash_point().await;
         Ok::<_, ToolError>("seen")
     })
-    .effect(Effect::Pure)
+    .effect(ToolEffect::Pure)
 }
 
-/// Must not happen twice, and not without a person's word.
-fn gated() -> Tool<World> {
-    tool("gated", Effect::Once).approve_always()
+/// Creates an at-most-once tool that requires approval.
+fn gated_tool() -> Tool<TortureContext> {
+    effect_tool("gated", ToolEffect::Once).needs_approval()
 }

@@ -1,4 +1,4 @@
-//! A short torture with every test run; `windlass-torture --kills N` makes a long one.
+//! A short crash test with every test run; `windlass-torture --kills N` runs a long one.
 
 use std::process::Command;
 

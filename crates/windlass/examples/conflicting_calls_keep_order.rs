@@ -1,18 +1,19 @@
-//! Calls that touch the same thing keep the model's order; all others overlap.
+//! Calls with the same conflict key keep the model's order; all other calls overlap.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use windlass::prelude::*;
 
+/// A shelf of books that logs every write.
 #[derive(Default)]
-struct Shelf {
+struct BookShelf {
     log: Mutex<Vec<String>>,
 }
 
 /// Writes a page of a book.
-#[tool(conflict = |args| args.book.clone())]
-async fn write(ctx: &ToolContext<Shelf>, book: String, page: u32) -> Result<&'static str, ToolError> {
+#[tool(conflict_key = |args| args.book.clone())]
+async fn write(ctx: &ToolContext<BookShelf>, book: String, page: u32) -> Result<&'static str, ToolError> {
     let log = |what: &str| {
         ctx.log
             .lock()
@@ -20,7 +21,7 @@ async fn write(ctx: &ToolContext<Shelf>, book: String, page: u32) -> Result<&'st
             .map_err(|_| ToolError::hidden("poisoned"))
     };
     log("begin")?;
-    // The first page takes longest, so without the rule the second would overtake it.
+    // The first page takes longest: without the conflict rule the second would overtake it.
     tokio::time::sleep(Duration::from_millis(if page == 1 { 40 } else { 5 })).await;
     log("end")?;
     Ok("written")
@@ -29,15 +30,15 @@ async fn write(ctx: &ToolContext<Shelf>, book: String, page: u32) -> Result<&'st
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "write", json!({ "book": "A", "page": 1 }))
+        ScriptedResponse::call("c1", "write", json!({ "book": "A", "page": 1 }))
             .and_call("c2", "write", json!({ "book": "A", "page": 2 }))
             .and_call("c3", "write", json!({ "book": "B", "page": 1 })),
-        Reply::text("Three pages are written."),
+        ScriptedResponse::text("Three pages are written."),
     ]);
     let agent = Agent::new("scribe").model(model).tools((write,));
-    let shelf = Arc::new(Shelf::default());
+    let shelf = Arc::new(BookShelf::default());
 
-    println!("{}", agent.run_with("Write.", shelf.clone()).await?.text());
+    println!("{}", agent.run_with_context("Write.", shelf.clone()).await?.output_text()?);
 
     let log = shelf.log.lock().map_err(|_| "a call panicked")?.clone();
     println!("{}", log.join(", "));

@@ -1,58 +1,67 @@
-//! A run in a store on disk. One process begins it, another one decides, a third goes on with it: they share a
-//! file, and nothing else.
+//! Human in the loop across processes: one process starts a run, another decides, a third continues it. They
+//! share only the SQLite file.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use windlass::SqliteStore;
-use windlass::core::{Decision, Reach};
+use windlass::core::decision::{Decision, DecisionScope};
 use windlass::prelude::*;
+use windlass::store::SqliteStore;
 
-type Error = Box<dyn std::error::Error>;
+/// The error type of this example.
+type ExampleError = Box<dyn std::error::Error>;
 
 /// Orders a part.
-#[tool(approve = always)]
+#[tool(needs_approval = always)]
 async fn order(part: String) -> String {
     format!("{part} is ordered")
 }
 
-fn yard(replies: impl IntoIterator<Item = Reply>) -> Agent {
+fn yard_agent(replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
     Agent::new("yard").model(ScriptedModel::new(replies)).tools((order,))
 }
 
-async fn begin(file: &Path) -> Result<(), Error> {
+async fn begin_run(file: &Path) -> Result<(), ExampleError> {
     let store = Arc::new(SqliteStore::open(file)?);
-    let agent = yard([Reply::call("c1", "order", json!({ "part": "a rudder" }))]);
+    let agent = yard_agent([ScriptedResponse::call("c1", "order", json!({ "part": "a rudder" }))]);
     let outcome = agent.run("We need a rudder.").run_id("run-1").store(store).await?;
     assert!(outcome.is_paused());
     Ok(())
 }
 
-/// It needs no agent and no lease: the decision waits in the store for whoever drives the run.
-async fn decide(file: &Path) -> Result<(), Error> {
+/// Posts an approval. This needs no agent and no lease: the decision waits in the store for the next driver.
+async fn post_approval(file: &Path) -> Result<(), ExampleError> {
     let store = SqliteStore::open(file)?;
     let run = "run-1".into();
-    for call in windlass::store::paused(&store, &run).await?.pending() {
+    for call in windlass::store::load_paused(&store, &run).await?.pending_calls() {
         println!("{run}: {} {} waits", call.tool, call.arguments);
-        windlass::store::decide(&store, &run, call.path, Decision::Approve, Reach::Call, "ada").await?;
+        windlass::store::post_decision(
+            &store,
+            &run,
+            call.path,
+            Decision::Approve,
+            DecisionScope::ThisCall,
+            "ada",
+        )
+        .await?;
     }
     Ok(())
 }
 
-async fn go_on(file: &Path) -> Result<String, Error> {
+async fn continue_run(file: &Path) -> Result<String, ExampleError> {
     let store = Arc::new(SqliteStore::open(file)?);
-    let outcome = yard([Reply::text("It is ordered.")]).recover("run-1", store).await?;
-    Ok(outcome.text().to_owned())
+    let outcome = yard_agent([ScriptedResponse::text("It is ordered.")]).recover("run-1", store).await?;
+    Ok(outcome.output_text()?.to_owned())
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Error> {
+async fn main() -> Result<(), ExampleError> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("runs.db");
 
-    begin(&file).await?;
-    decide(&file).await?;
-    let text = go_on(&file).await?;
+    begin_run(&file).await?;
+    post_approval(&file).await?;
+    let text = continue_run(&file).await?;
 
     println!("{text}");
     assert_eq!(text, "It is ordered.");

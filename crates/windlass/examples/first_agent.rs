@@ -1,4 +1,4 @@
-//! The smallest agent that acts: one tool, one question, one answer.
+//! The smallest agent with a tool: one question, one tool call, one answer.
 
 use windlass::prelude::*;
 
@@ -10,16 +10,16 @@ async fn weather(city: String) -> String {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A scripted model stands in for a real one, so that this runs without a key.
+    // A scripted model replaces a real one, so that the example runs without an API key.
     let model = ScriptedModel::new([
-        Reply::call("c1", "weather", json!({ "city": "Oslo" })),
-        Reply::text("Take an umbrella."),
+        ScriptedResponse::call("c1", "weather", json!({ "city": "Oslo" })),
+        ScriptedResponse::text("Take an umbrella."),
     ]);
     let agent = Agent::new("guide").instructions("Help the traveller.").model(model).tools((weather,));
 
     let outcome = agent.run("What should I pack for Oslo?").await?;
 
-    println!("{}", outcome.text());
-    assert_eq!(outcome.text(), "Take an umbrella.");
+    println!("{}", outcome.output_text()?);
+    assert_eq!(outcome.output_text()?, "Take an umbrella.");
     Ok(())
 }

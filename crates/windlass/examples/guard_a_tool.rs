@@ -1,6 +1,7 @@
-//! Checks around one tool: before the body, which then never runs, and of what it gave, before anybody sees it.
+//! Guardrails of one tool. The input guardrail runs before the body and can reject the call; the output
+//! guardrail runs after the body and can replace the output before anybody sees it.
 
-use windlass::guardrail::{ToolInputGuardrail, ToolOutputGuardrail, ToolVerdict};
+use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail, ToolOutputGuardrail};
 use windlass::prelude::*;
 
 /// Reads a file of the house.
@@ -14,9 +15,9 @@ fn inside_the_house<C>() -> ToolInputGuardrail<C> {
         let is_outside = ctx.arguments().contains("..");
         async move {
             Ok(if is_outside {
-                ToolVerdict::Reject("That path leads outside.".into())
+                ToolGuardrailVerdict::RejectCall("That path leads outside.".into())
             } else {
-                ToolVerdict::Allow
+                ToolGuardrailVerdict::Allow
             })
         }
     })
@@ -24,23 +25,23 @@ fn inside_the_house<C>() -> ToolInputGuardrail<C> {
 
 fn no_passwords<C>() -> ToolOutputGuardrail<C> {
     ToolOutputGuardrail::new("no_passwords", |_: ToolContext<C>, output| async move {
-        Ok(ToolVerdict::Replace(output.text().replace("swordfish", "(removed)").into()))
+        Ok(ToolGuardrailVerdict::ReplaceOutput(output.text().replace("swordfish", "(removed)").into()))
     })
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "read", json!({ "path": "notes" })).and_call(
+        ScriptedResponse::call("c1", "read", json!({ "path": "notes" })).and_call(
             "c2",
             "read",
             json!({ "path": "../safe" }),
         ),
-        Reply::text("There is a password in the notes, which I was not shown."),
+        ScriptedResponse::text("There is a password in the notes, which I was not shown."),
     ]);
     let agent = Agent::new("butler").model(model.clone()).tools((read,));
 
-    println!("{}", agent.run("What is in my notes?").await?.text());
+    println!("{}", agent.run("What is in my notes?").await?.output_text()?);
 
     let told = model.requests()[1].input_text();
     println!("{}\n{}", told[3], told[4]);

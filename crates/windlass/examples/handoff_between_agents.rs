@@ -1,4 +1,4 @@
-//! One agent passes control to another, which sees the whole conversation.
+//! Handoff: one agent passes control to another, which sees the whole conversation.
 
 use windlass::agent::{Handoff, HandoffInput};
 use windlass::prelude::*;
@@ -11,13 +11,15 @@ async fn departures(harbour: String) -> String {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let pilot = Agent::new("pilot").description("Knows when ships leave.").tools((departures,)).model(
-        ScriptedModel::new([
-            Reply::call("c2", "departures", json!({ "harbour": "Bergen" })),
-            Reply::text("At noon."),
-        ]),
-    );
-    let model = ScriptedModel::new([Reply::call("c1", "transfer_to_pilot", json!({ "why": "ships" }))]);
+    let pilot = Agent::new("pilot")
+        .handoff_description("Knows when ships leave.")
+        .tools((departures,))
+        .model(ScriptedModel::new([
+            ScriptedResponse::call("c2", "departures", json!({ "harbour": "Bergen" })),
+            ScriptedResponse::text("At noon."),
+        ]));
+    let model =
+        ScriptedModel::new([ScriptedResponse::call("c1", "transfer_to_pilot", json!({ "why": "ships" }))]);
     let to_pilot = Handoff::to(&pilot)
         .parameters(
             json!({ "type": "object", "properties": { "why": { "type": "string" } }, "required": ["why"] }),
@@ -30,9 +32,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let outcome = front.run("When does the next ship leave Bergen?").await?;
 
-    println!("{}: {}", outcome.record().last_agent(), outcome.text());
+    println!("{}: {}", outcome.record().last_agent(), outcome.output_text()?);
     assert_eq!(*outcome.record().last_agent(), "pilot");
-    assert_eq!(outcome.text(), "At noon.");
+    assert_eq!(outcome.output_text()?, "At noon.");
     assert_eq!(model.requests()[0].handoffs, ["transfer_to_pilot"]);
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! An agent as a tool of another. What waits inside it is decided outside, by its path.
+//! An agent as a tool of another agent. A pending call inside it is decided outside, by its path.
 
 use windlass::prelude::*;
 
 /// Pays an invoice.
-#[tool(approve = always)]
+#[tool(needs_approval = always)]
 async fn pay(invoice: String) -> String {
     format!("invoice {invoice} is paid")
 }
@@ -12,27 +12,28 @@ async fn pay(invoice: String) -> String {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clerk =
         Agent::new("clerk").instructions("Pay what is right.").tools((pay,)).model(ScriptedModel::new([
-            Reply::call("p1", "pay", json!({ "invoice": "9" })),
-            Reply::text("Invoice 9 is settled."),
+            ScriptedResponse::call("p1", "pay", json!({ "invoice": "9" })),
+            ScriptedResponse::text("Invoice 9 is settled."),
         ]));
     let model = ScriptedModel::new([
-        Reply::call("c1", "books", json!({ "input": "Settle invoice 9." })),
-        Reply::text("All is settled."),
+        ScriptedResponse::call("c1", "books", json!({ "input": "Settle invoice 9." })),
+        ScriptedResponse::text("All is settled."),
     ]);
     let office =
         Agent::new("office").model(model.clone()).tools((clerk.as_tool("books", "Keeps the books."),));
 
-    let mut paused = office.run("Is anything open?").await?.paused().ok_or("a person should be asked")?;
-    let waiting = paused.pending();
+    let mut paused =
+        office.run("Is anything open?").await?.into_paused().ok_or("a person should be asked")?;
+    let waiting = paused.pending_calls();
     println!("{} of agent {} waits at {}", waiting[0].tool, waiting[0].agent, waiting[0].path);
     assert_eq!(waiting[0].path.to_string(), "c1/p1");
 
-    // The whole tree of agents is one text.
-    paused = Paused::from_text(&paused.to_text())?;
+    // One text holds the whole tree of agents.
+    paused = PausedRun::from_text(&paused.to_text())?;
     paused.approve("c1/p1")?;
     let outcome = office.resume(paused).await?;
 
-    println!("{}", outcome.text());
+    println!("{}", outcome.output_text()?);
     let told = model.requests()[1].input_text();
     assert_eq!(
         told,

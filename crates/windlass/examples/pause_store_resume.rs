@@ -1,35 +1,35 @@
-//! A paused run is text. Another process reads it, with agents that it built itself, and goes on.
+//! A paused run is saved as text. Another process reads it, builds the agents itself, and resumes the run.
 
 use std::path::Path;
 
 use windlass::prelude::*;
 
 /// Publishes an article.
-#[tool(approve = always)]
+#[tool(needs_approval = always)]
 async fn publish(title: String) -> String {
     format!("“{title}” is out")
 }
 
-/// Every process builds its agents for itself. A saved run finds them by name.
-fn editor(replies: impl IntoIterator<Item = Reply>) -> Agent {
+/// Builds the agent. Every process builds its own; a saved run finds its agents by name.
+fn editor_agent(replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
     Agent::new("editor").model(ScriptedModel::new(replies)).tools((publish,))
 }
 
 async fn first_process(file: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    let agent = editor([Reply::call("c1", "publish", json!({ "title": "On Tides" }))]);
-    let paused = agent.run("Publish my article.").await?.paused().ok_or("a person should be asked")?;
+    let agent = editor_agent([ScriptedResponse::call("c1", "publish", json!({ "title": "On Tides" }))]);
+    let paused = agent.run("Publish my article.").await?.into_paused().ok_or("a person should be asked")?;
     std::fs::write(file, paused.to_text())?;
     Ok(())
 }
 
 async fn second_process(file: &Path) -> Result<String, Box<dyn std::error::Error>> {
-    let mut paused = Paused::from_text(&std::fs::read_to_string(file)?)?;
-    for call in paused.pending() {
+    let mut paused = PausedRun::from_text(&std::fs::read_to_string(file)?)?;
+    for call in paused.pending_calls() {
         println!("restored: {} {} waits", call.tool, call.arguments);
     }
     paused.approve("c1")?;
-    let outcome = editor([Reply::text("It is out.")]).resume(paused).await?;
-    Ok(outcome.text().to_owned())
+    let outcome = editor_agent([ScriptedResponse::text("It is out.")]).resume(paused).await?;
+    Ok(outcome.output_text()?.to_owned())
 }
 
 #[tokio::main]

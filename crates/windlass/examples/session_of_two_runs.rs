@@ -1,6 +1,6 @@
-//! A session is stored history: the second run knows what the first one said and did.
+//! A session stores the history: the second run sees the messages and calls of the first.
 
-use windlass::model::item_line;
+use windlass::model::describe_item;
 use windlass::prelude::*;
 
 /// Books a table.
@@ -12,9 +12,9 @@ async fn book(people: u8) -> String {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "book", json!({ "people": 3 })),
-        Reply::text("You have table 4."),
-        Reply::text("Table 4, as I said."),
+        ScriptedResponse::call("c1", "book", json!({ "people": 3 })),
+        ScriptedResponse::text("You have table 4."),
+        ScriptedResponse::text("Table 4, as I said."),
     ]);
     let agent = Agent::new("waiter").model(model.clone()).tools((book,));
     let session = Session::in_memory("guest-17");
@@ -22,9 +22,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     agent.run("A table for three, please.").session(&session).await?;
     let outcome = agent.run("Which table was it?").session(&session).await?;
 
-    println!("{}", outcome.text());
+    println!("{}", outcome.output_text()?);
     for item in session.items().await? {
-        println!("  {}", item_line(&item));
+        println!("  {}", describe_item(&item));
     }
     assert_eq!(
         model.requests()[2].input_text(),

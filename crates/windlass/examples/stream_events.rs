@@ -1,4 +1,4 @@
-//! A run seen live: the same run, with its events as they come. Its outcome is the same too.
+//! A streamed run: its events arrive while it runs, and its outcome is the same as without streaming.
 
 use std::io::Write;
 
@@ -7,15 +7,15 @@ use windlass::prelude::*;
 /// Counts the crates on a ship.
 #[tool(effect = pure)]
 async fn count(ctx: &ToolContext<_>, ship: String) -> u32 {
-    ctx.progress(json!({ "looking_at": ship }));
+    ctx.report_progress(json!({ "looking_at": ship }));
     17
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "count", json!({ "ship": "Fram" })),
-        Reply::text("There are seventeen crates on the Fram.").in_chunks_of(8),
+        ScriptedResponse::call("c1", "count", json!({ "ship": "Fram" })),
+        ScriptedResponse::text("There are seventeen crates on the Fram.").in_chunks_of(8),
     ]);
     let agent = Agent::new("tally").model(model).tools((count,));
 
@@ -24,20 +24,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut moments = Vec::new();
     while let Some(event) = stream.next().await {
         match event.kind {
-            EventKind::TextDelta { delta } => {
+            RunEventKind::TextDelta { delta } => {
                 print!("{delta}|");
                 std::io::stdout().flush()?;
                 text.push_str(&delta);
             }
-            EventKind::CallStarted { call, tool } => {
+            RunEventKind::CallStarted { call, tool } => {
                 println!("[{}] {call} starts: {tool}", event.seq);
                 moments.push("started");
             }
-            EventKind::Progress { progress, .. } => {
+            RunEventKind::CallProgress { progress, .. } => {
                 println!("[{}] {progress}", event.seq);
                 moments.push("progress");
             }
-            EventKind::CallSettled { call, output, .. } => {
+            RunEventKind::CallSettled { call, output, .. } => {
                 println!("[{}] {call} gave {}", event.seq, output.text());
                 moments.push("settled");
             }
@@ -45,8 +45,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     println!();
-    let outcome = stream.outcome().await?;
-    assert_eq!(outcome.text(), text);
+    let outcome = stream.result().await?;
+    assert_eq!(outcome.output_text()?, text);
     assert_eq!(moments, ["started", "progress", "settled"]);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A tool is a function: its name, description, schema and checks come from its signature.
+//! A tool from a function: its name, description, schema and validation come from the signature.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ enum Cabin {
 }
 
 #[derive(Serialize)]
-struct Fare {
+struct FareQuote {
     cents: u64,
     nights: u8,
 }
@@ -24,26 +24,26 @@ async fn fare(
     from: String,
     cabin: Option<Cabin>,
     #[default = 7] nights: u8,
-) -> Result<Fare, String> {
+) -> Result<FareQuote, String> {
     let a_night = match (from.as_str(), cabin) {
         ("Bergen", None | Some(Cabin::Inside)) => 9_000,
         ("Bergen", Some(Cabin::Balcony)) => 15_000,
-        // A plain string as the error is written for the model. Other errors are for the operator alone.
+        // The model sees an error of type `String`. Only the operator sees errors of other types.
         (other, _) => return Err(format!("no ship leaves from {other}")),
     };
-    Ok(Fare { cents: a_night * u64::from(nights), nights })
+    Ok(FareQuote { cents: a_night * u64::from(nights), nights })
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let offer = Tool::<()>::offer(&fare())?;
+    let offer = Tool::<()>::to_definition(&fare())?;
     println!("{}: {}\n{:#}", offer.name, offer.description, offer.parameters);
 
     let model = ScriptedModel::new([
-        Reply::call("c1", "fare", json!({ "from": "Bergen", "cabin": "balcony" }))
+        ScriptedResponse::call("c1", "fare", json!({ "from": "Bergen", "cabin": "balcony" }))
             .and_call("c2", "fare", json!({ "from": "Bern" }))
             .and_call("c3", "fare", json!({ "from": "Bergen", "nights": "two", "pets": true })),
-        Reply::text("A week with a balcony is 1050 euros."),
+        ScriptedResponse::text("A week with a balcony is 1050 euros."),
     ]);
     let agent = Agent::new("purser").model(model.clone()).tools((fare,));
     agent.run("What is a week from Bergen, with a balcony?").await?;
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         told[6].contains(r#"`nights` must be an integer, is the string "two""#) && told[6].contains("`pets`")
     );
 
-    // The function itself is still there, for tests and for other code.
+    // The original function is still available, for tests and for other code.
     assert_eq!(fare::call("Bergen".into(), None, 2).await?.cents, 18_000);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tools that nobody knew when the program was written: a name, a schema and a closure each.
+//! Tools defined at run time: each has a name, a schema and a closure.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use windlass::prelude::*;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // As it may come from a file, a database or another server.
+    // Such a catalogue may come from a file, a database or another server.
     let catalogue = json!([
         { "name": "lamp", "does": "Switches a lamp.", "arguments": {
             "type": "object",
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             },
         ));
     }
-    // Or, with fewer ceremonies, a closure that captures what it needs.
+    // `tool_fn!` creates a tool from a closure and its captured values.
     let home = "12 Quay Street";
     tools.push(tool_fn! {
         /// Where the house is.
@@ -43,13 +43,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
 
     let model = ScriptedModel::new([
-        Reply::call("c1", "lamp", json!({ "room": "hall", "on": true }))
+        ScriptedResponse::call("c1", "lamp", json!({ "room": "hall", "on": true }))
             .and_call("c2", "blinds", json!({ "percent": 300 }))
             .and_call("c3", "address", json!({})),
-        Reply::text("The hall is lit."),
+        ScriptedResponse::text("The hall is lit."),
     ]);
     let agent = Agent::new("house").model(model.clone()).tools(tools);
-    println!("{}", agent.run("Light the hall.").await?.text());
+    println!("{}", agent.run("Light the hall.").await?.output_text()?);
 
     let told = model.requests()[1].input_text();
     println!("{}\n{}\n{}", told[4], told[5], told[6]);

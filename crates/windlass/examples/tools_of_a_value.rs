@@ -1,11 +1,11 @@
-//! Methods as tools: a value brings its own, and they share it.
+//! A toolbox: methods of one value become tools that share it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use windlass::prelude::*;
 
-/// A lighthouse.
+/// A lighthouse that counts its flashes.
 struct Lighthouse {
     keeper: String,
     flashes: AtomicU32,
@@ -34,13 +34,13 @@ impl Lighthouse {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "flash", json!({ "times": 2 })).and_call("c2", "keeper", json!({})),
-        Reply::text("Done."),
+        ScriptedResponse::call("c1", "flash", json!({ "times": 2 })).and_call("c2", "keeper", json!({})),
+        ScriptedResponse::text("Done."),
     ]);
     let light = Arc::new(Lighthouse { keeper: "Ida".into(), flashes: AtomicU32::new(5) });
     let agent = Agent::new("coast").model(model.clone()).tools(light.tools());
 
-    println!("{}", agent.run("Two flashes, please.").await?.text());
+    println!("{}", agent.run("Two flashes, please.").await?.output_text()?);
 
     let told = model.requests()[1].input_text();
     println!("{}\n{}", told[3], told[4]);

@@ -1,19 +1,20 @@
-//! Calls of one answer run side by side, and their outputs stand in the model's order.
+//! The calls of one response run concurrently; their outputs keep the model's order.
 
 use std::sync::Mutex;
 
 use tokio::sync::Barrier;
 use windlass::prelude::*;
 
-struct Market {
+/// A market of two shops that both must be asked at once.
+struct PriceMarket {
     both_are_open: Barrier,
     closed: Mutex<Vec<String>>,
 }
 
 /// The price of a thing at a shop.
 #[tool(effect = pure)]
-async fn price(ctx: &ToolContext<Market>, shop: String) -> String {
-    // Nobody gets past this line alone: the run ends only because the two calls overlap.
+async fn price(ctx: &ToolContext<PriceMarket>, shop: String) -> String {
+    // The barrier waits for both calls, so the run ends only because they overlap.
     ctx.both_are_open.wait().await;
     if shop == "slow" {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -27,17 +28,18 @@ async fn price(ctx: &ToolContext<Market>, shop: String) -> String {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "price", json!({ "shop": "slow" })).and_call(
+        ScriptedResponse::call("c1", "price", json!({ "shop": "slow" })).and_call(
             "c2",
             "price",
             json!({ "shop": "fast" }),
         ),
-        Reply::text("Both want 5 euros."),
+        ScriptedResponse::text("Both want 5 euros."),
     ]);
     let agent = Agent::new("buyer").model(model.clone()).tools((price,));
-    let market = std::sync::Arc::new(Market { both_are_open: Barrier::new(2), closed: Mutex::default() });
+    let market =
+        std::sync::Arc::new(PriceMarket { both_are_open: Barrier::new(2), closed: Mutex::default() });
 
-    println!("{}", agent.run_with("Who is cheaper?", market.clone()).await?.text());
+    println!("{}", agent.run_with_context("Who is cheaper?", market.clone()).await?.output_text()?);
 
     let ended = market.closed.lock().map_err(|_| "a call panicked")?.clone();
     let told = model.requests()[1].input_text();

@@ -1,8 +1,8 @@
-//! The final answer is a type of yours: the model is told its shape, and what does not fit fails the run.
+//! A typed final output: the model receives the type's schema, and an output that does not match fails the run.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::Failure;
+use windlass::core::failure::RunFailure;
 use windlass::prelude::*;
 
 #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
@@ -21,14 +21,14 @@ struct Day {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::text(
+        ScriptedResponse::text(
             r#"{ "days": [{ "place": "Oslo", "plan": "the fjord" }, { "place": "Bergen", "plan": null }], "cost": 42000 }"#,
         ),
-        Reply::text(r#"{ "days": [{ "place": 7 }], "cost": 0 }"#),
+        ScriptedResponse::text(r#"{ "days": [{ "place": 7 }], "cost": 0 }"#),
     ]);
-    let agent = Agent::new("planner").model(model).output::<Itinerary>();
+    let agent = Agent::new("planner").model(model).output_type::<Itinerary>();
 
-    let plan: Itinerary = agent.run("Two days in Norway.").await?.output()?;
+    let plan: Itinerary = agent.run("Two days in Norway.").await?.output_as()?;
     println!("{plan:#?}");
     assert_eq!(plan.days[1], Day { place: "Bergen".into(), plan: None });
     assert_eq!(plan.cost, 42_000);
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Err(error) = agent.run("Two days in Norway.").await else { return Err("7 is not a place".into()) };
     println!("{error}");
     assert!(
-        matches!(error.failure(), Some(Failure::InvalidOutput { message }) if message.contains("days[0].place"))
+        matches!(error.failure(), Some(RunFailure::InvalidOutput { message }) if message.contains("days[0].place"))
     );
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! A hook is told of every moment of a run, and waited for. What has not happened yet it can prevent.
+//! A hook receives every lifecycle event of a run, and the run waits for it. A hook can prevent an action that
+//! has not started.
 
 use std::sync::{Arc, Mutex};
 
-use windlass::hook::{Hook, Moment};
+use windlass::hook::{Hook, HookEvent};
 use windlass::prelude::*;
 
 /// Opens a door.
@@ -14,23 +15,23 @@ async fn open(door: String) -> String {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = ScriptedModel::new([
-        Reply::call("c1", "open", json!({ "door": "front" })).and_call(
+        ScriptedResponse::call("c1", "open", json!({ "door": "front" })).and_call(
             "c2",
             "open",
             json!({ "door": "safe" }),
         ),
-        Reply::text("The front door is open."),
+        ScriptedResponse::text("The front door is open."),
     ]);
     let log: Arc<Mutex<Vec<String>>> = Arc::default();
     let watcher = {
         let log = log.clone();
-        Hook::new(move |moment: Moment| {
+        Hook::new(move |moment: HookEvent| {
             if let Ok(mut log) = log.lock() {
                 log.push(moment.name().to_owned());
             }
             async move {
                 match moment {
-                    Moment::CallStarted { ctx } if ctx.arguments().contains("safe") => {
+                    HookEvent::CallStarted { ctx } if ctx.arguments().contains("safe") => {
                         Err("not that one".into())
                     }
                     _ => Ok(()),
@@ -40,14 +41,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let agent = Agent::new("porter").model(model.clone()).tools((open,));
 
-    println!("{}", agent.run("Open up.").sequential().hook(watcher).await?.text());
+    println!("{}", agent.run("Open up.").sequential_calls().hook(watcher).await?.output_text()?);
 
     let log = log.lock().map_err(|_| "the hook panicked")?.join(" ");
     println!("{log}");
     assert_eq!(
         log,
-        "agent_started model_asked model_answered call_started call_ended call_started call_ended model_asked \
-         model_answered agent_ended"
+        "agent_started model_request_started model_responded call_started call_ended call_started call_ended \
+         model_request_started model_responded agent_ended"
     );
     let told = model.requests()[1].input_text();
     println!("{}\n{}", told[3], told[4]);

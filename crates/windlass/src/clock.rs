@@ -1,30 +1,31 @@
-//! The time of day, as the runtime's clock moves it: a simulated clock is followed too.
+//! The wall clock, advanced by the runtime's clock, so that a simulated clock works too.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
-use windlass_core::Timestamp;
+use windlass_core::id::Timestamp;
 
+/// A wall clock that starts at the system time and advances with the runtime's clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    began: Instant,
-    /// Since the beginning of time, when it was started.
-    wall: Duration,
+pub(crate) struct RunClock {
+    started_at: Instant,
+    /// Time since the Unix epoch at the start.
+    wall_time_at_start: Duration,
 }
 
-impl Clock {
+impl RunClock {
     pub(crate) fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { began: Instant::now(), wall }
+        Self { started_at: Instant::now(), wall_time_at_start: wall }
     }
 
-    /// When it was started.
-    pub(crate) fn began(&self) -> Instant {
-        self.began
+    /// Returns the instant of the start.
+    pub(crate) fn started_at(&self) -> Instant {
+        self.started_at
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        let now = self.wall.saturating_add(self.began.elapsed());
+        let now = self.wall_time_at_start.saturating_add(self.started_at.elapsed());
         Timestamp(now.as_secs().saturating_mul(1000).saturating_add(u64::from(now.subsec_millis())))
     }
 }

@@ -1,46 +1,51 @@
-//! Why a run could not begin, go on, or end well.
+//! Errors of runs, stores and decisions.
 
-use windlass_core::schema::NotStrict;
-use windlass_core::{AgentName, CallPath, Failure, Illegal, ReplayError, RunId, SavedError, SessionId};
+use windlass_core::schema::StrictSchemaError;
+use windlass_core::{
+    failure::RunFailure,
+    id::{AgentName, CallPath, RunId, SessionId},
+    journal::JournalFormatError,
+    run::{ApplyError, ReplayError},
+};
 
 use crate::model::ModelError;
 use crate::run::RunRecord;
 use crate::store::Lease;
 
-/// Why a run did not come to an outcome.
+/// An error that ended a run without a result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The agent is not set up in a way that can run. Nothing has happened.
+    /// The agent's configuration is invalid. No call has been executed and no model request made.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The run failed. What it did until then is kept.
+    /// The run failed. Its journal up to the failure is preserved.
     #[error("{}", .0.failure)]
     Failed(Box<FailedRun>),
-    /// The journal could not be written. The run stops where it is, and can be resumed from what was.
+    /// The journal could not be written. The run stops, and can be resumed from its last durable record.
     #[error("the journal cannot be written: {0}")]
     Store(#[from] StoreError),
     /// The session could not be read or written.
     #[error("the session cannot be used: {0}")]
     Session(#[source] StoreError),
-    /// A saved run cannot be gone on with.
+    /// The journal of a saved run could not be replayed.
     #[error("the saved run cannot be resumed: {0}")]
     Replay(#[from] ReplayError),
-    /// A stored run cannot be read.
+    /// The journal of a stored run could not be decoded.
     #[error("the stored run cannot be read: {0}")]
-    Saved(#[from] SavedError),
+    JournalFormat(#[from] JournalFormatError),
 }
 
 impl RunError {
-    /// Why the run failed, where it did.
-    pub fn failure(&self) -> Option<&Failure> {
+    /// Returns the cause, if the run failed.
+    pub fn failure(&self) -> Option<&RunFailure> {
         match self {
             Self::Failed(failed) => Some(&failed.failure),
             _ => None,
         }
     }
 
-    /// What the run did until it failed.
+    /// Returns the record of a run that failed.
     pub fn record(&self) -> Option<&RunRecord> {
         match self {
             Self::Failed(failed) => Some(&failed.record),
@@ -52,61 +57,92 @@ impl RunError {
 /// A run that failed.
 #[derive(Debug)]
 pub struct FailedRun {
-    /// Why.
-    pub failure: Failure,
-    /// What it did until then. Its history is whole: every call has an output.
+    /// The cause of the failure.
+    pub failure: RunFailure,
+    /// The record of the run up to the failure. Its history is complete: every call has an output.
     pub record: RunRecord,
-    /// The model's own error, where that was why.
+    /// The model's error, if a model request caused the failure.
     pub model_error: Option<ModelError>,
 }
 
-/// Why an agent cannot run as it is set up.
+/// The reason why a run has no final output, although it did not fail.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnfinishedRun {
+    /// The run waits for decisions.
+    #[error("the run has no output: it is paused, and {pending_calls} of its calls wait for a decision")]
+    Paused {
+        /// Number of calls that wait for a decision or an answer.
+        pending_calls: usize,
+    },
+    /// The run was cancelled.
+    #[error("the run has no output: it was cancelled")]
+    Cancelled,
+    /// The driver detached from the run, which another driver can continue.
+    #[error("the run has no output: its driver detached from it")]
+    Detached,
+}
+
+/// The final output of a run could not be read as the requested type.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The run did not finish.
+    #[error(transparent)]
+    Unfinished(#[from] UnfinishedRun),
+    /// The output is not of the requested type.
+    #[error("the output of the run cannot be read as the requested type: {0}")]
+    Type(#[from] serde_json::Error),
+}
+
+/// An error in the configuration of an agent or a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It has no model.
+    /// Neither the agent nor the run has a model. Detected before the agent's first model request, which may follow a
+    /// handoff.
     #[error("agent `{agent}` has no model; give it one with `.model(…)`, or the run with `.model(…)`")]
     NoModel {
         /// The agent.
         agent: AgentName,
     },
-    /// Two of its tools go by one name.
+    /// Two tools of the agent have the same name.
     #[error("agent `{agent}` has two tools that answer to `{name}`; rename one or put it in a namespace")]
-    Collision {
+    DuplicateToolName {
         /// The agent.
         agent: AgentName,
         /// The name.
         name: String,
     },
-    /// Its model cannot be offered one of its tools. Nothing has run.
-    #[error("agent `{agent}` has tool `{tool}`, which its model cannot be offered: {why}")]
-    NotSupported {
+    /// The model does not support one of the agent's tools. Nothing was executed.
+    #[error("agent `{agent}` has tool `{tool}`, which its model does not support: {reason}")]
+    UnsupportedTool {
         /// The agent.
         agent: AgentName,
         /// The tool.
         tool: String,
-        /// Why not.
-        why: String,
+        /// Reason that the model gives.
+        reason: String,
     },
-    /// A source of its tools has none to give. Nothing of the turn has happened.
-    #[error("the tools of agent `{agent}` cannot be had: {why}")]
-    Source {
+    /// A tool source returned an error. Nothing of the turn was executed.
+    #[error("a tool source of agent `{agent}` failed: {reason}")]
+    ToolSourceFailed {
         /// The agent.
         agent: AgentName,
-        /// Why not.
-        why: String,
+        /// Error text of the source.
+        reason: String,
     },
-    /// A tool's schema has no strict form.
+    /// The schema of a tool's arguments has no strict form.
     #[error(
-        "the arguments of tool `{tool}` cannot be offered: {why}; hint: `.non_strict()` offers the schema as it is"
+        "the arguments of tool `{tool}` cannot be offered: {reason}; hint: `.non_strict()` offers the schema as it is"
     )]
-    NotStrict {
+    ToolNotStrict {
         /// The tool.
         tool: String,
-        /// Why not.
-        why: NotStrict,
+        /// Reason that there is no strict form.
+        reason: StrictSchemaError,
     },
-    /// Two agents go by one name.
+    /// Two agents have the same name.
     #[error(
         "two different agents are called `{agent}`; saved runs find agents by name, so each needs its own"
     )]
@@ -114,25 +150,27 @@ pub enum ConfigError {
         /// The name.
         agent: AgentName,
     },
-    /// A function that says what an agent is told or may use did not say it.
-    #[error("the instructions and tools of agent `{agent}` cannot be worked out: {why}")]
-    Unresolved {
+    /// A function that computes the instructions or tools of an agent panicked.
+    #[error("the instructions and tools of agent `{agent}` cannot be resolved: {reason}")]
+    ResolveFailed {
         /// The agent.
         agent: AgentName,
-        /// Why not.
-        why: String,
+        /// Text of the panic.
+        reason: String,
     },
-    /// An agent that is named is not there.
-    #[error("there is no agent `{agent}` here; hint: `.agents([…])` on the run makes agents known by name")]
+    /// The run does not know an agent of this name.
+    #[error(
+        "there is no agent `{agent}` here; hint: `.known_agents([…])` on the run makes agents known by name"
+    )]
     UnknownAgent {
         /// The name.
         agent: AgentName,
     },
-    /// A saved call asks for a tool that is not there any more. Nothing has run.
+    /// A saved call refers to a tool that the agent no longer has. Nothing was executed.
     #[error(
         "call `{call}` of the saved run asks for tool `{tool}`, which agent `{agent}` does not have any more"
     )]
-    ToolGone {
+    ToolRemoved {
         /// The tool.
         tool: String,
         /// The agent.
@@ -140,7 +178,8 @@ pub enum ConfigError {
         /// The call.
         call: CallPath,
     },
-    /// A saved call has other arguments than those that it was planned, shown and decided with. Nothing has run.
+    /// The arguments of a saved call differ from those that it was planned and decided with. Nothing was
+    /// executed.
     #[error("call `{call}` of the saved run has other arguments than those it was planned with")]
     ArgumentsChanged {
         /// The tool.
@@ -148,33 +187,33 @@ pub enum ConfigError {
         /// The call.
         call: CallPath,
     },
-    /// A saved call has arguments that its tool does not take, or not any more. Nothing has run.
+    /// The arguments of a saved call are not valid for its tool, or no longer. Nothing was executed.
     #[error("call `{call}` of the saved run has arguments that tool `{tool}` does not take: {problems}")]
-    ArgumentsGone {
+    ArgumentsNoLongerValid {
         /// The tool.
         tool: String,
         /// The call.
         call: CallPath,
-        /// What is wrong with them.
+        /// Description of the invalid arguments.
         problems: String,
     },
-    /// A stored run was to be gone on with, without the store.
-    #[error("run `{run}` is to be gone on with from a store, and none was given; hint: `.store(…)`")]
+    /// A stored run was to be continued without its store.
+    #[error("run `{run}` can only be continued with its store, and none was given; hint: `.store(…)`")]
     NoStore {
-        /// The run.
+        /// Id of the run.
         run: RunId,
     },
     /// The type of the final output has no strict schema.
-    #[error("the output type of agent `{agent}` cannot be offered: {why}")]
+    #[error("the output type of agent `{agent}` cannot be offered: {reason}")]
     OutputNotStrict {
         /// The agent.
         agent: AgentName,
-        /// Why not.
-        why: NotStrict,
+        /// Reason that there is no strict form.
+        reason: StrictSchemaError,
     },
 }
 
-/// Why something could not be stored or read back.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
@@ -185,150 +224,150 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An error in these words.
+    /// Creates an error with this message, of the kind [`StoreErrorKind::Other`].
     pub fn new(message: impl Into<String>) -> Self {
-        Self::of(StoreErrorKind::Other, message)
+        Self::with_kind(StoreErrorKind::Other, message)
     }
 
-    /// An error of this kind, in these words.
-    pub fn of(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+    /// Creates an error of this kind with this message.
+    pub fn with_kind(kind: StoreErrorKind, message: impl Into<String>) -> Self {
         Self { message: message.into(), kind, source: None }
     }
 
-    /// Somebody else owns the run.
-    pub fn leased(run: &RunId, owner: &str) -> Self {
-        Self::of(StoreErrorKind::Leased, format!("run `{run}` is being driven by `{owner}`"))
+    /// Creates the error for a run whose lease another driver holds.
+    pub fn lease_held(run: &RunId, owner: &str) -> Self {
+        Self::with_kind(StoreErrorKind::LeaseHeld, format!("run `{run}` is being driven by `{owner}`"))
     }
 
-    /// The run was taken over by somebody else.
-    pub fn fenced(lease: &Lease) -> Self {
+    /// Creates the error for a driver that was fenced off: another driver has taken over the lease.
+    pub fn fenced_off(lease: &Lease) -> Self {
         let Lease { run, epoch, .. } = lease;
-        Self::of(
+        Self::with_kind(
             StoreErrorKind::Fenced,
             format!("run `{run}` was taken over after epoch {epoch}; this driver must stop"),
         )
     }
 
-    /// The run has gone on since this was read.
-    pub fn stale(run: &RunId, next: u64, at: u64) -> Self {
+    /// Creates the error for a write that is based on an outdated read of the run.
+    pub fn stale_read(run: &RunId, next: u64, at: u64) -> Self {
         let message = format!(
             "run `{run}` has {next} records, and record {at} was to be the next: it has gone on elsewhere"
         );
-        Self::of(StoreErrorKind::Stale, message)
+        Self::with_kind(StoreErrorKind::Stale, message)
     }
 
-    /// The session was changed since it was read.
+    /// Creates the error for a write that is based on an outdated read of the session.
     pub fn session_changed(session: &SessionId) -> Self {
-        Self::of(StoreErrorKind::Stale, format!("session `{session}` was changed by somebody else"))
+        Self::with_kind(StoreErrorKind::Stale, format!("session `{session}` was changed by somebody else"))
     }
 
-    /// Another decision about the same call was there first.
-    pub fn decided(run: &RunId, path: &CallPath) -> Self {
-        Self::of(
-            StoreErrorKind::Decided,
+    /// Creates the error for a decision about a call that already has a different decision.
+    pub fn already_decided(run: &RunId, path: &CallPath) -> Self {
+        Self::with_kind(
+            StoreErrorKind::AlreadyDecided,
             format!("call `{path}` of run `{run}` was decided otherwise before"),
         )
     }
 
-    /// Which kind of error it is.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// Whether the run was taken over by somebody else.
+    /// True if another driver has taken over the run.
     pub fn is_fenced(&self) -> bool {
         self.kind == StoreErrorKind::Fenced
     }
 
-    /// Whether somebody else drives the run, now or since: trying again later may help.
+    /// True if another driver owns or has changed the run; a later retry may succeed.
     pub fn is_busy(&self) -> bool {
         match self.kind {
-            StoreErrorKind::Leased | StoreErrorKind::Fenced | StoreErrorKind::Stale => true,
-            StoreErrorKind::NoSuchRun
-            | StoreErrorKind::Exists
-            | StoreErrorKind::Decided
+            StoreErrorKind::LeaseHeld | StoreErrorKind::Fenced | StoreErrorKind::Stale => true,
+            StoreErrorKind::RunNotFound
+            | StoreErrorKind::AlreadyExists
+            | StoreErrorKind::AlreadyDecided
             | StoreErrorKind::Corrupt
-            | StoreErrorKind::TooNew
+            | StoreErrorKind::UnsupportedVersion
             | StoreErrorKind::Disk
             | StoreErrorKind::Other => false,
         }
     }
 
-    /// Keeps the error that caused it.
+    /// Sets the source of the error.
     #[must_use]
-    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 }
 
-/// The kinds of errors that stores have.
+/// The kind of a [`StoreError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// There is no such run.
-    NoSuchRun,
-    /// There is one of that name already.
-    Exists,
-    /// Somebody else owns it.
-    Leased,
-    /// It was taken over: this owner's writes are refused.
+    /// The run does not exist.
+    RunNotFound,
+    /// A run of that id already exists.
+    AlreadyExists,
+    /// Another driver holds the lease.
+    LeaseHeld,
+    /// Another driver has taken over the lease; writes of the old epoch are rejected.
     Fenced,
-    /// It has gone on since it was read.
+    /// The run or session has changed since it was read.
     Stale,
-    /// Another decision was there first.
-    Decided,
-    /// What is stored is not what was written.
+    /// The call already has a different decision.
+    AlreadyDecided,
+    /// The stored data are corrupt: they are not the data that were written.
     Corrupt,
-    /// It was written by a newer version.
-    TooNew,
-    /// The disk is full, cannot be written, or cannot be read.
+    /// The data were written by a newer version.
+    UnsupportedVersion,
+    /// The disk is full or cannot be read or written.
     Disk,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
-/// Why a decision does not count. The paused run is as it was.
+/// An error that rejects a decision. The paused run is unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DecideError {
-    /// No such call waits.
+pub enum DecisionError {
+    /// No call of this id waits for a decision.
     #[error("no call `{0}` waits for a decision")]
     NotPending(CallPath),
-    /// The id stands for calls of several nested agents.
+    /// Calls of several nested agents have this id.
     #[error("several calls are called `{0}`; name the one with its path, such as `outer/{0}`")]
-    Ambiguous(CallPath),
-    /// It was waited for too long. The call is rejected when the run goes on.
+    AmbiguousCall(CallPath),
+    /// The time limit for the decision has passed. The call is rejected when the run continues.
     #[error("the request for a decision about call `{0}` has expired")]
     Expired(CallPath),
-    /// The decision does not fit the call.
+    /// The decision is not applicable to the call.
     #[error(transparent)]
-    Illegal(#[from] Illegal),
-    /// The answer is not what the question asks for.
+    NotApplicable(#[from] ApplyError),
+    /// The answer does not match the question's schema.
     #[error("the answer cannot be used: {0}")]
-    Answer(String),
+    InvalidAnswer(String),
     /// The edited arguments are not a JSON object.
     #[error("the edited arguments cannot be used: {0}")]
-    Arguments(String),
+    InvalidArguments(String),
 }
 
-/// Why the text of a saved run cannot be used.
+/// An error that prevents restoring a run from its text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// It cannot be read.
+    /// The text could not be decoded.
     #[error(transparent)]
-    Saved(#[from] SavedError),
-    /// It can be read and does not add up.
+    JournalFormat(#[from] JournalFormatError),
+    /// The journal was decoded and could not be replayed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }
 
-/// An error's text as it may be kept and shown: it is for reading, and has no use for megabytes.
-pub(crate) fn readable(mut text: String) -> String {
-    const LONGEST: usize = 16 * 1024;
-    if text.len() > LONGEST {
-        let (whole, shown) = (text.len(), text.floor_char_boundary(LONGEST));
+/// Truncates the text of an error to a size that is stored and shown.
+pub(crate) fn truncate_message(mut text: String) -> String {
+    const MAX_MESSAGE_BYTES: usize = 16 * 1024;
+    if text.len() > MAX_MESSAGE_BYTES {
+        let (whole, shown) = (text.len(), text.floor_char_boundary(MAX_MESSAGE_BYTES));
         text.truncate(shown);
         text.push_str(&format!(" [cut: {shown} of {whole} bytes are shown]"));
     }

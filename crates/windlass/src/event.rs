@@ -1,4 +1,4 @@
-//! Events: a run seen live. They follow the journal, and pieces of text come in between.
+//! Events of a live run. They follow the journal, interleaved with deltas of the model's response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,191 +9,201 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use serde_json::Value;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
-use windlass_core::{AgentName, CallId, How, OutputContent, Pending, Produced, ToolKey};
+use windlass_core::{
+    decision::PendingCall,
+    id::{AgentName, CallId},
+    item::OutputContent,
+    journal::CallStatus,
+    run::RunItem,
+    tool::ToolKey,
+};
 
-/// Something that happened in a run.
+/// An event of a live run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
-    /// The number of the journal record that had last been written. It never goes back, and a watcher that
-    /// comes again can ask for what came after it.
+pub struct RunEvent {
+    /// Sequence number of the last record in the journal. It never decreases, so a watcher that reconnects can
+    /// ask for the records after it.
     pub seq: u64,
-    /// The calls that lead to the nested agent where it happened; empty for the run itself.
+    /// Calls that lead to the nested agent of the event; empty for the outer run.
     pub path: Vec<CallId>,
-    /// What happened.
-    pub kind: EventKind,
+    /// The kind of event and its data.
+    pub kind: RunEventKind,
 }
 
-/// What happened in a run.
+/// The kind of a [`RunEvent`] and its data.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum EventKind {
-    /// An agent is current: at the start, after a resume, after a handoff.
-    Agent {
-        /// Which.
+pub enum RunEventKind {
+    /// An agent became current: at the start, after a resume, or after a handoff.
+    AgentUpdated {
+        /// The agent.
         agent: AgentName,
     },
-    /// A piece of the answer's text.
+    /// A delta of the response's text.
     TextDelta {
-        /// The piece.
+        /// The delta.
         delta: String,
     },
-    /// A piece of the reasoning that may be shown.
+    /// A delta of the reasoning that may be shown.
     ReasoningDelta {
-        /// The piece.
+        /// The delta.
         delta: String,
     },
-    /// A piece of a call's arguments.
+    /// A delta of a call's arguments.
     ArgumentsDelta {
-        /// Which call.
+        /// Id of the call.
         call: CallId,
-        /// The piece.
+        /// The delta.
         delta: String,
     },
-    /// The run produced an item. Calls and messages come as the model wrote them; outputs in the model's
+    /// The run produced an item. Calls and messages come as the model writes them; outputs come in the model's
     /// order, when the turn has settled or paused.
-    Item(Produced),
+    Item(RunItem),
     /// A call waits for a person.
-    Held(Box<Pending>),
+    CallHeld(Box<PendingCall>),
     /// The body of a call starts.
     CallStarted {
-        /// Which call.
+        /// Id of the call.
         call: CallId,
-        /// Which tool.
+        /// The tool.
         tool: ToolKey,
     },
-    /// A call tells how far it has come.
-    Progress {
-        /// Which call.
+    /// The body of a call reported progress.
+    CallProgress {
+        /// Id of the call.
         call: CallId,
-        /// Its own words.
+        /// The reported value.
         progress: Value,
     },
-    /// A call has its output. Exactly one for every call that started, in the order in which they end; one that
-    /// the end of the run kept from starting may have none.
+    /// A call has its output. There is exactly one such event for every call that started, in the order of
+    /// completion. A call that had not started when the run ended may have none.
     CallSettled {
-        /// Which call.
+        /// Id of the call.
         call: CallId,
-        /// How it came about.
-        how: How,
-        /// What the model is told.
+        /// The status of the call.
+        status: CallStatus,
+        /// The output that the model sees.
         output: OutputContent,
     },
-    /// Something went wrong that the run survives.
+    /// A problem occurred that does not end the run.
     Warning {
-        /// What.
+        /// Description of the problem.
         message: String,
     },
 }
 
-/// An event on its way, where its watcher is slow.
-pub(crate) type Emitting<'a> = OptionFuture<BoxFuture<'a, ()>>;
+/// A future that is pending only while the watcher's buffer is full.
+pub(crate) type EmitFuture<'a> = OptionFuture<BoxFuture<'a, ()>>;
 
-/// Where events go, if anybody watches.
+/// The sending side of a run's events. Without a watcher, events are dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Emitter {
-    watcher: Option<Watched>,
+pub(crate) struct EventEmitter {
+    sender: Option<EventSender>,
     seq: Arc<AtomicU64>,
     path: Arc<[CallId]>,
 }
 
-/// Where the body of a call tells how far it has come. A body may outlive its run, and must not keep the stream
-/// open then.
+/// The sending side for the body of a call. It holds a weak sender: a body may outlive its run, and must not
+/// keep the stream open.
 #[derive(Clone, Debug)]
-pub(crate) struct BodyEmitter {
-    watcher: Option<(mpsc::WeakSender<Event>, Arc<AtomicU64>)>,
+pub(crate) struct CallEventEmitter {
+    sender: Option<(mpsc::WeakSender<RunEvent>, Arc<AtomicU64>)>,
     seq: Arc<AtomicU64>,
     path: Arc<[CallId]>,
 }
 
-/// A watcher, as the run sees it.
+/// The channel to a watcher, with the number of sent events.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    events: mpsc::Sender<Event>,
-    sent: Arc<AtomicU64>,
-    pace: Arc<Pace>,
+pub(crate) struct EventSender {
+    channel: mpsc::Sender<RunEvent>,
+    sent_count: Arc<AtomicU64>,
+    progress: Arc<WatcherProgress>,
 }
 
-/// A watcher's side of a run.
+/// The receiving side of a run's events.
 #[derive(Debug)]
-pub(crate) struct Watcher {
-    events: mpsc::Receiver<Event>,
-    seen: u64,
-    pace: Arc<Pace>,
+pub(crate) struct EventReceiver {
+    channel: mpsc::Receiver<RunEvent>,
+    received_count: u64,
+    progress: Arc<WatcherProgress>,
 }
 
-/// How far a watcher has come. Those who wait for it go on in the order in which they came.
+/// The number of events that a watcher has handled.
 #[derive(Debug, Default)]
-struct Pace {
-    taken: AtomicU64,
-    moved: Notify,
+struct WatcherProgress {
+    handled_count: AtomicU64,
+    advanced: Notify,
 }
 
-impl Pace {
-    fn reach(&self, taken: u64) {
-        if self.taken.swap(taken, Ordering::Relaxed) != taken {
-            self.moved.notify_waiters();
+impl WatcherProgress {
+    fn advance_to(&self, taken: u64) {
+        if self.handled_count.swap(taken, Ordering::Relaxed) != taken {
+            self.advanced.notify_waiters();
         }
     }
 }
 
-/// A run and its watcher, with so many events between them at most.
-pub(crate) fn watched(buffer: usize) -> (Watched, Watcher) {
+/// Creates the channel between a run and its watcher. `buffer` is its capacity.
+pub(crate) fn event_channel(buffer: usize) -> (EventSender, EventReceiver) {
     let (sender, receiver) = mpsc::channel(buffer);
-    let pace: Arc<Pace> = Arc::default();
-    let watched = Watched { events: sender, sent: Arc::default(), pace: pace.clone() };
-    (watched, Watcher { events: receiver, seen: 0, pace })
+    let pace: Arc<WatcherProgress> = Arc::default();
+    let watched = EventSender { channel: sender, sent_count: Arc::default(), progress: pace.clone() };
+    (watched, EventReceiver { channel: receiver, received_count: 0, progress: pace })
 }
 
-impl Watcher {
-    /// The next event. Asking for it says that the ones before have been dealt with.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.pace.reach(self.seen);
-        let next = self.events.poll_recv(cx);
+impl EventReceiver {
+    /// Polls the next event. The poll marks all earlier events as handled.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RunEvent>> {
+        self.progress.advance_to(self.received_count);
+        let next = self.channel.poll_recv(cx);
         if matches!(next, Poll::Ready(Some(_))) {
-            self.seen += 1;
+            self.received_count += 1;
         }
         next
     }
 }
 
-impl Drop for Watcher {
+impl Drop for EventReceiver {
     fn drop(&mut self) {
-        // Nobody waits for a watcher that has gone.
-        self.pace.reach(u64::MAX);
+        // Releases emitters that wait for this watcher.
+        self.progress.advance_to(u64::MAX);
     }
 }
 
-impl Emitter {
-    pub(crate) fn new(watcher: Option<Watched>, seq: Arc<AtomicU64>) -> Self {
-        Self { watcher, seq, path: [].into() }
+impl EventEmitter {
+    pub(crate) fn new(watcher: Option<EventSender>, seq: Arc<AtomicU64>) -> Self {
+        Self { sender: watcher, seq, path: [].into() }
     }
 
-    /// The same watcher, told of a nested agent.
-    pub(crate) fn within(&self, path: &[CallId]) -> Self {
-        Self { watcher: self.watcher.clone(), seq: self.seq.clone(), path: path.into() }
+    /// Returns an emitter for a nested agent, with the same watcher.
+    pub(crate) fn for_nested_agent(&self, path: &[CallId]) -> Self {
+        Self { sender: self.sender.clone(), seq: self.seq.clone(), path: path.into() }
     }
 
-    pub(crate) fn silent() -> Self {
+    /// Returns an emitter without a watcher.
+    pub(crate) fn disabled() -> Self {
         Self::new(None, Arc::default())
     }
 
+    /// True if a watcher is connected.
     pub(crate) fn is_watched(&self) -> bool {
-        self.watcher.as_ref().is_some_and(|watcher| !watcher.events.is_closed())
+        self.sender.as_ref().is_some_and(|watcher| !watcher.channel.is_closed())
     }
 
-    /// Waits for a slow watcher; a watcher that has gone costs nothing, and one that keeps up little.
-    pub(crate) fn emit(&self, kind: EventKind) -> Emitting<'_> {
-        let Some(watcher) = &self.watcher else { return None.into() };
-        let waiting = match watcher.events.try_send(self.event(kind)) {
+    /// Sends an event. The returned future applies backpressure: it is pending while the watcher's buffer is
+    /// full.
+    pub(crate) fn emit(&self, kind: RunEventKind) -> EmitFuture<'_> {
+        let Some(watcher) = &self.sender else { return None.into() };
+        let waiting = match watcher.channel.try_send(self.build_event(kind)) {
             Ok(()) => {
-                watcher.sent.fetch_add(1, Ordering::Relaxed);
+                watcher.sent_count.fetch_add(1, Ordering::Relaxed);
                 None
             }
             Err(TrySendError::Closed(_)) => None,
             Err(TrySendError::Full(event)) => Some(
                 async move {
-                    if watcher.events.send(event).await.is_ok() {
-                        watcher.sent.fetch_add(1, Ordering::Relaxed);
+                    if watcher.channel.send(event).await.is_ok() {
+                        watcher.sent_count.fetch_add(1, Ordering::Relaxed);
                     }
                 }
                 .boxed(),
@@ -202,20 +212,21 @@ impl Emitter {
         waiting.into()
     }
 
-    /// For the body of a call.
-    pub(crate) fn for_body(&self) -> BodyEmitter {
-        let watcher = self.watcher.as_ref().map(|watcher| (watcher.events.downgrade(), watcher.sent.clone()));
-        BodyEmitter { watcher, seq: self.seq.clone(), path: self.path.clone() }
+    /// Returns an emitter for the body of a call.
+    pub(crate) fn for_body(&self) -> CallEventEmitter {
+        let watcher =
+            self.sender.as_ref().map(|watcher| (watcher.channel.downgrade(), watcher.sent_count.clone()));
+        CallEventEmitter { sender: watcher, seq: self.seq.clone(), path: self.path.clone() }
     }
 
-    /// Waits until the watcher has dealt with all that it was told, or has gone. So a watcher that cancels on
-    /// seeing a call keeps that call from starting.
-    pub(crate) async fn settled(&self) {
-        if let Some(watcher) = &self.watcher {
-            let sent = watcher.sent.load(Ordering::Relaxed);
+    /// Waits until the watcher has handled all sent events or has disconnected. A watcher that cancels the run
+    /// on an event thereby prevents the calls after it from starting.
+    pub(crate) async fn wait_until_handled(&self) {
+        if let Some(watcher) = &self.sender {
+            let sent = watcher.sent_count.load(Ordering::Relaxed);
             loop {
-                let moved = watcher.pace.moved.notified();
-                if watcher.pace.taken.load(Ordering::Relaxed) >= sent {
+                let moved = watcher.progress.advanced.notified();
+                if watcher.progress.handled_count.load(Ordering::Relaxed) >= sent {
                     return;
                 }
                 moved.await;
@@ -223,16 +234,16 @@ impl Emitter {
         }
     }
 
-    fn event(&self, kind: EventKind) -> Event {
-        Event { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind }
+    fn build_event(&self, kind: RunEventKind) -> RunEvent {
+        RunEvent { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind }
     }
 }
 
-impl BodyEmitter {
-    /// A body cannot wait: a slow watcher misses the event.
-    pub(crate) fn try_emit(&self, kind: EventKind) {
-        let Some((events, sent)) = &self.watcher else { return };
-        let event = Event { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind };
+impl CallEventEmitter {
+    /// Sends an event without waiting. The event is dropped if the watcher's buffer is full.
+    pub(crate) fn try_emit(&self, kind: RunEventKind) {
+        let Some((events, sent)) = &self.sender else { return };
+        let event = RunEvent { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind };
         if events.upgrade().is_some_and(|events| events.try_send(event).is_ok()) {
             sent.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Guardrails: checks that must pass. One that fails to do its work counts as one that said no.
+//! Guardrails: checks of a run's input and output and of tool calls. A guardrail that fails or panics blocks.
 
 use std::fmt;
 use std::future::Future;
@@ -7,71 +7,72 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass_core::{Item, OutputContent};
+use windlass_core::item::{Item, OutputContent};
 
 use crate::tool::{RunContext, ToolContext};
 
-/// Why a guardrail could not do its work.
+/// An error that prevents a guardrail from checking.
 pub type GuardrailError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a guardrail of a run says.
+/// The verdict of a guardrail of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Go on.
+pub enum GuardrailVerdict {
+    /// The run continues.
     Pass,
-    /// End the run.
-    Trip,
+    /// The tripwire is triggered: the run fails.
+    Tripwire,
 }
 
-/// What a guardrail of a tool says.
+/// The verdict of a guardrail of a tool.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ToolVerdict {
-    /// Go on.
+pub enum ToolGuardrailVerdict {
+    /// The call continues.
     Allow,
-    /// Go on with this output instead. Of an input guardrail it means [`ToolVerdict::Reject`].
-    Replace(OutputContent),
-    /// The call gets this as its output, and the run goes on.
-    Reject(String),
-    /// End the run.
-    Stop,
+    /// The call continues with this output in place of its own. From an input guardrail it means
+    /// [`ToolGuardrailVerdict::RejectCall`].
+    ReplaceOutput(OutputContent),
+    /// The call gets this text as its output, and the run continues.
+    RejectCall(String),
+    /// The run fails.
+    FailRun,
 }
 
-/// When a guardrail of a run's input runs.
+/// The time at which an input guardrail of a run executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Timing {
-    /// Beside the model. No tool starts before it has settled.
+pub enum GuardrailTiming {
+    /// Concurrently with the model. No tool call starts before the guardrail has finished.
     #[default]
-    Overlapping,
-    /// Before anything else.
-    First,
+    Concurrent,
+    /// Before the first model request.
+    Blocking,
 }
 
-type Check<I, V> = Arc<dyn Fn(I) -> BoxFuture<'static, Result<V, GuardrailError>> + Send + Sync>;
+type GuardrailFunction<I, V> = Arc<dyn Fn(I) -> BoxFuture<'static, Result<V, GuardrailError>> + Send + Sync>;
 
-/// Checks what a run is given.
+/// A check of a run's input.
 pub struct InputGuardrail<C = ()> {
     pub(crate) name: Arc<str>,
-    pub(crate) timing: Timing,
-    check: Check<(RunContext<C>, Arc<[Arc<Item>]>), Verdict>,
+    pub(crate) timing: GuardrailTiming,
+    check: GuardrailFunction<(RunContext<C>, Arc<[Arc<Item>]>), GuardrailVerdict>,
 }
 
 impl<C> InputGuardrail<C> {
-    /// A check of the run's input, beside the model.
+    /// Creates a guardrail for the run's input that executes concurrently with the model.
     pub fn new<Fut>(
         name: &str,
         check: impl Fn(RunContext<C>, Arc<[Arc<Item>]>) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<Verdict, GuardrailError>> + Send + 'static,
+        Fut: Future<Output = Result<GuardrailVerdict, GuardrailError>> + Send + 'static,
     {
-        let check: Check<_, _> = Arc::new(move |(ctx, input)| check(ctx, input).boxed());
-        Self { name: name.into(), timing: Timing::Overlapping, check }
+        let check: GuardrailFunction<_, _> = Arc::new(move |(ctx, input)| check(ctx, input).boxed());
+        Self { name: name.into(), timing: GuardrailTiming::Concurrent, check }
     }
 
-    /// Runs it before anything else.
+    /// Executes the guardrail before the first model request.
     #[must_use]
-    pub fn first(mut self) -> Self {
-        self.timing = Timing::First;
+    pub fn blocking(mut self) -> Self {
+        self.timing = GuardrailTiming::Blocking;
         self
     }
 
@@ -79,32 +80,32 @@ impl<C> InputGuardrail<C> {
         &self,
         ctx: RunContext<C>,
         input: Arc<[Arc<Item>]>,
-    ) -> Result<Verdict, GuardrailError> {
-        caught(&self.check, (ctx, input)).await
+    ) -> Result<GuardrailVerdict, GuardrailError> {
+        catch_panic(&self.check, (ctx, input)).await
     }
 }
 
-/// Checks what a run would end with.
+/// A check of a run's final output.
 pub struct OutputGuardrail<C = ()> {
     pub(crate) name: Arc<str>,
-    check: Check<(RunContext<C>, Arc<str>), Verdict>,
+    check: GuardrailFunction<(RunContext<C>, Arc<str>), GuardrailVerdict>,
 }
 
 impl<C> OutputGuardrail<C> {
-    /// A check of the final output.
+    /// Creates a guardrail for the final output.
     pub fn new<Fut>(
         name: &str,
         check: impl Fn(RunContext<C>, Arc<str>) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<Verdict, GuardrailError>> + Send + 'static,
+        Fut: Future<Output = Result<GuardrailVerdict, GuardrailError>> + Send + 'static,
     {
-        let check: Check<_, _> = Arc::new(move |(ctx, output)| check(ctx, output).boxed());
+        let check: GuardrailFunction<_, _> = Arc::new(move |(ctx, output)| check(ctx, output).boxed());
         Self { name: name.into(), check }
     }
 
-    /// Whether both are the same check.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    /// True if both are clones of one guardrail.
+    pub(crate) fn is_same_guardrail(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.check, &other.check)
     }
 
@@ -112,48 +113,48 @@ impl<C> OutputGuardrail<C> {
         &self,
         ctx: RunContext<C>,
         output: Arc<str>,
-    ) -> Result<Verdict, GuardrailError> {
-        caught(&self.check, (ctx, output)).await
+    ) -> Result<GuardrailVerdict, GuardrailError> {
+        catch_panic(&self.check, (ctx, output)).await
     }
 }
 
-/// Checks a call right before its body.
+/// A check of a call immediately before its body runs.
 pub struct ToolInputGuardrail<C = ()> {
     pub(crate) name: Arc<str>,
-    check: Check<ToolContext<C>, ToolVerdict>,
+    check: GuardrailFunction<ToolContext<C>, ToolGuardrailVerdict>,
 }
 
 impl<C> ToolInputGuardrail<C> {
-    /// A check of a call, by its context: tool, arguments, agent.
+    /// Creates a guardrail for calls. It receives the call's context: tool, arguments, agent.
     pub fn new<Fut>(name: &str, check: impl Fn(ToolContext<C>) -> Fut + Send + Sync + 'static) -> Self
     where
-        Fut: Future<Output = Result<ToolVerdict, GuardrailError>> + Send + 'static,
+        Fut: Future<Output = Result<ToolGuardrailVerdict, GuardrailError>> + Send + 'static,
     {
-        let check: Check<_, _> = Arc::new(move |ctx| check(ctx).boxed());
+        let check: GuardrailFunction<_, _> = Arc::new(move |ctx| check(ctx).boxed());
         Self { name: name.into(), check }
     }
 
-    pub(crate) async fn check(&self, ctx: ToolContext<C>) -> Result<ToolVerdict, GuardrailError> {
-        caught(&self.check, ctx).await
+    pub(crate) async fn check(&self, ctx: ToolContext<C>) -> Result<ToolGuardrailVerdict, GuardrailError> {
+        catch_panic(&self.check, ctx).await
     }
 }
 
-/// Checks a call's output before anybody sees it, failure texts included.
+/// A check of a call's output, including error texts, before the model, the journal or a watcher sees it.
 pub struct ToolOutputGuardrail<C = ()> {
     pub(crate) name: Arc<str>,
-    check: Check<(ToolContext<C>, OutputContent), ToolVerdict>,
+    check: GuardrailFunction<(ToolContext<C>, OutputContent), ToolGuardrailVerdict>,
 }
 
 impl<C> ToolOutputGuardrail<C> {
-    /// A check of a call's output.
+    /// Creates a guardrail for a call's output.
     pub fn new<Fut>(
         name: &str,
         check: impl Fn(ToolContext<C>, OutputContent) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<ToolVerdict, GuardrailError>> + Send + 'static,
+        Fut: Future<Output = Result<ToolGuardrailVerdict, GuardrailError>> + Send + 'static,
     {
-        let check: Check<_, _> = Arc::new(move |(ctx, output)| check(ctx, output).boxed());
+        let check: GuardrailFunction<_, _> = Arc::new(move |(ctx, output)| check(ctx, output).boxed());
         Self { name: name.into(), check }
     }
 
@@ -161,19 +162,19 @@ impl<C> ToolOutputGuardrail<C> {
         &self,
         ctx: ToolContext<C>,
         output: OutputContent,
-    ) -> Result<ToolVerdict, GuardrailError> {
-        caught(&self.check, (ctx, output)).await
+    ) -> Result<ToolGuardrailVerdict, GuardrailError> {
+        catch_panic(&self.check, (ctx, output)).await
     }
 }
 
-/// Runs a check; a panic is an error like any other.
-async fn caught<I, V>(check: &Check<I, V>, input: I) -> Result<V, GuardrailError> {
+/// Executes a check and converts a panic to an error.
+async fn catch_panic<I, V>(check: &GuardrailFunction<I, V>, input: I) -> Result<V, GuardrailError> {
     let caught = AssertUnwindSafe(async move { check(input).await }).catch_unwind().await;
-    caught.unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_text(&*panic)).into()))
+    caught.unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_message(&*panic)).into()))
 }
 
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+/// Returns the message of a panic.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&'static str>() {
         (*text).to_owned()
     } else if let Some(text) = panic.downcast_ref::<String>() {

@@ -1,4 +1,4 @@
-//! Hooks: the application is told of moments in a run, and waited for.
+//! Hooks: callbacks for the lifecycle events of a run. The run waits for each callback.
 
 use std::fmt;
 use std::future::Future;
@@ -7,103 +7,110 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass_core::{AgentName, How, Item, OutputContent};
+use windlass_core::{
+    id::AgentName,
+    item::{Item, OutputContent},
+    journal::CallStatus,
+};
 
-use crate::guardrail::panic_text;
+use crate::guardrail::panic_message;
 use crate::tool::{RunContext, ToolContext};
 
-/// Why a hook failed.
+/// An error of a hook.
 pub type HookError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A moment in a run. Copies of it are cheap.
-pub enum Moment<C = ()> {
-    /// An agent becomes current and is about to ask its model: at the start, after a resume, after a handoff.
+/// A lifecycle event of a run. Clones are cheap.
+#[non_exhaustive]
+pub enum HookEvent<C = ()> {
+    /// An agent became current and is about to request its model: at the start, after a resume, or after a
+    /// handoff.
     AgentStarted {
-        /// The run.
+        /// The context of the run.
         ctx: RunContext<C>,
     },
-    /// An agent gave the final output.
+    /// An agent produced the final output.
     AgentEnded {
-        /// The run.
+        /// The context of the run.
         ctx: RunContext<C>,
-        /// The output.
+        /// The final output.
         output: Arc<str>,
     },
-    /// The model is about to be asked.
-    ModelAsked {
-        /// The run.
+    /// A model request is about to be sent.
+    ModelRequestStarted {
+        /// The context of the run.
         ctx: RunContext<C>,
-        /// The turn, from 1.
+        /// Number of the turn, starting at 1.
         turn: u32,
     },
-    /// The model answered.
-    ModelAnswered {
-        /// The run.
+    /// The model responded.
+    ModelResponded {
+        /// The context of the run.
         ctx: RunContext<C>,
-        /// Its answer.
+        /// The items of the response.
         items: Arc<[Arc<Item>]>,
     },
-    /// Control passes.
+    /// Control passes to another agent.
     HandedOff {
-        /// The run, under the agent that asked.
+        /// The context of the run, under the agent that requested the handoff.
         ctx: RunContext<C>,
-        /// The agent that goes on.
+        /// The agent that receives control.
         to: AgentName,
     },
-    /// A call's guards have passed and its start is in the journal; its body is about to run.
+    /// The guardrails of a call have passed and its start is in the journal; its body is about to run.
     CallStarted {
-        /// The call.
+        /// The context of the call.
         ctx: ToolContext<C>,
     },
-    /// A call that started has its output. Exactly one for every [`Moment::CallStarted`].
+    /// A call that started has its output. There is exactly one for every [`HookEvent::CallStarted`].
     CallEnded {
-        /// The call.
+        /// The context of the call.
         ctx: ToolContext<C>,
-        /// How it came about.
-        how: How,
-        /// What the model is told.
+        /// The status of the call.
+        status: CallStatus,
+        /// The output that the model sees.
         output: OutputContent,
-        /// What it means for the run.
-        then: Then,
+        /// The consequence for the run.
+        after_call: AfterCall,
     },
 }
 
-/// What the end of a call means for the run.
+/// The consequence of a call's end for the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// It goes on.
-    GoesOn,
-    /// It ends: this call's failure ends it, or it was cancelled.
-    Ends,
+pub enum AfterCall {
+    /// The run continues.
+    RunContinues,
+    /// The run ends: the call's failure ends it, or it was cancelled.
+    RunEnds,
 }
 
-/// Told of every moment of the runs, or the agent, that it is given to.
+/// A callback for the lifecycle events of a run or an agent.
 ///
-/// What it is told before something happens, it can prevent by failing: a failed
-/// [`Moment::CallStarted`] is that call's failure, a failed [`Moment::ModelAsked`] is the run's. What it is
-/// told afterwards stands.
+/// An error from an event that precedes an action prevents the action: an error from [`HookEvent::CallStarted`]
+/// fails that call, and one from [`HookEvent::ModelRequestStarted`] fails the run. An error from an event that
+/// follows an action does not undo it.
 pub struct Hook<C = ()> {
-    on: Arc<dyn Fn(Moment<C>) -> BoxFuture<'static, Result<(), HookError>> + Send + Sync>,
+    callback: Arc<dyn Fn(HookEvent<C>) -> BoxFuture<'static, Result<(), HookError>> + Send + Sync>,
 }
 
 impl<C> Hook<C> {
-    /// A hook from a function.
-    pub fn new<Fut>(on: impl Fn(Moment<C>) -> Fut + Send + Sync + 'static) -> Self
+    /// Creates a hook from an async function.
+    pub fn new<Fut>(on: impl Fn(HookEvent<C>) -> Fut + Send + Sync + 'static) -> Self
     where
         Fut: Future<Output = Result<(), HookError>> + Send + 'static,
     {
-        Self { on: Arc::new(move |moment| on(moment).boxed()) }
+        Self { callback: Arc::new(move |moment| on(moment).boxed()) }
     }
 
-    pub(crate) async fn tell(&self, moment: Moment<C>) -> Result<(), HookError> {
-        let told = AssertUnwindSafe(async { (self.on)(moment).await }).catch_unwind().await;
-        told.unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_text(&*panic)).into()))
+    /// Calls the hook and converts a panic to an error.
+    pub(crate) async fn notify(&self, moment: HookEvent<C>) -> Result<(), HookError> {
+        let told = AssertUnwindSafe(async { (self.callback)(moment).await }).catch_unwind().await;
+        told.unwrap_or_else(|panic| Err(format!("it panicked: {}", panic_message(&*panic)).into()))
     }
 }
 
 impl<C> Clone for Hook<C> {
     fn clone(&self) -> Self {
-        Self { on: self.on.clone() }
+        Self { callback: self.callback.clone() }
     }
 }
 
@@ -113,14 +120,14 @@ impl<C> fmt::Debug for Hook<C> {
     }
 }
 
-impl<C> Moment<C> {
-    /// The moment's name, for messages.
+impl<C> HookEvent<C> {
+    /// Returns the name of the event, for messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::AgentStarted { .. } => "agent_started",
             Self::AgentEnded { .. } => "agent_ended",
-            Self::ModelAsked { .. } => "model_asked",
-            Self::ModelAnswered { .. } => "model_answered",
+            Self::ModelRequestStarted { .. } => "model_request_started",
+            Self::ModelResponded { .. } => "model_responded",
             Self::HandedOff { .. } => "handed_off",
             Self::CallStarted { .. } => "call_started",
             Self::CallEnded { .. } => "call_ended",
@@ -128,20 +135,25 @@ impl<C> Moment<C> {
     }
 }
 
-impl<C> Clone for Moment<C> {
+impl<C> Clone for HookEvent<C> {
     fn clone(&self) -> Self {
         match self {
             Self::AgentStarted { ctx } => Self::AgentStarted { ctx: ctx.clone() },
             Self::AgentEnded { ctx, output } => Self::AgentEnded { ctx: ctx.clone(), output: output.clone() },
-            Self::ModelAsked { ctx, turn } => Self::ModelAsked { ctx: ctx.clone(), turn: *turn },
-            Self::ModelAnswered { ctx, items } => {
-                Self::ModelAnswered { ctx: ctx.clone(), items: items.clone() }
+            Self::ModelRequestStarted { ctx, turn } => {
+                Self::ModelRequestStarted { ctx: ctx.clone(), turn: *turn }
+            }
+            Self::ModelResponded { ctx, items } => {
+                Self::ModelResponded { ctx: ctx.clone(), items: items.clone() }
             }
             Self::HandedOff { ctx, to } => Self::HandedOff { ctx: ctx.clone(), to: to.clone() },
             Self::CallStarted { ctx } => Self::CallStarted { ctx: ctx.clone() },
-            Self::CallEnded { ctx, how, output, then } => {
-                Self::CallEnded { ctx: ctx.clone(), how: how.clone(), output: output.clone(), then: *then }
-            }
+            Self::CallEnded { ctx, status: how, output, after_call: then } => Self::CallEnded {
+                ctx: ctx.clone(),
+                status: how.clone(),
+                output: output.clone(),
+                after_call: *then,
+            },
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What most programs need: `use windlass::prelude::*;`.
+//! The names that most programs need: `use windlass::prelude::*;`.
 
 pub use crate::agent::Agent;
-pub use crate::event::EventKind;
-pub use crate::model::{Reply, ScriptedModel};
-pub use crate::run::{Outcome, Paused};
+pub use crate::event::RunEventKind;
+pub use crate::model::{ScriptedModel, ScriptedResponse};
+pub use crate::run::{PausedRun, RunResult};
 pub use crate::session::Session;
 pub use crate::tool::{RunContext, Tool, ToolContext, ToolError};
 pub use serde_json::json;

@@ -1,5 +1,5 @@
-//! The dependency policy, checked with what every Rust toolchain has. `docs/dependencies.md` says why each
-//! dependency is there.
+//! The dependency policy, checked with cargo alone. `docs/dependencies.md` gives the reason for each
+//! dependency.
 
 #![allow(clippy::expect_used)]
 
@@ -9,8 +9,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Licences that may be used, as crates write them. A new way of writing one is looked at by a person.
-const LICENCES: &[&str] = &[
+/// Allowed licence expressions, as crates write them. A person reviews every new spelling.
+const ALLOWED_LICENCES: &[&str] = &[
     "Apache-2.0",
     "MIT",
     "(MIT OR Apache-2.0) AND Unicode-3.0",
@@ -32,8 +32,8 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// Crates that must not come in, not even through others, and why.
-const BANNED: &[(&str, &str)] = &[
+/// Crates that are banned, also as transitive dependencies, each with the reason.
+const BANNED_CRATES: &[(&str, &str)] = &[
     ("async-std", "there is one runtime, and it is tokio"),
     ("smol", "there is one runtime, and it is tokio"),
     ("lazy_static", "the standard library has it"),
@@ -42,8 +42,8 @@ const BANNED: &[(&str, &str)] = &[
     ("openssl-sys", "it needs a library of the system"),
 ];
 
-/// Crates that are there in several versions, and why nothing can be done about it today.
-const DUPLICATES: &[(&str, &str)] = &[
+/// Crates present in several versions, each with the reason why it cannot be avoided today.
+const KNOWN_DUPLICATES: &[(&str, &str)] = &[
     ("base64", "oauth2, behind rmcp, is at 0.22"),
     ("block-buffer", "sha2 0.10, behind oauth2, brings it"),
     ("cpufeatures", "sha2 0.10, behind oauth2, brings it"),
@@ -59,14 +59,16 @@ const DUPLICATES: &[(&str, &str)] = &[
     ("syn", "our macros are at 3; many derives are at 2"),
 ];
 
-/// All that the core may know. No runtime, no I/O, no clock, no chance.
-const CORE: [&str; 4] = ["serde", "serde_json", "sha2", "thiserror"];
+/// The allowed dependencies of the core: no runtime, no I/O, no clock, no randomness.
+const CORE_DEPENDENCIES: [&str; 4] = ["serde", "serde_json", "sha2", "thiserror"];
 
 #[test]
 fn licences_are_allowed() {
-    let metadata = metadata();
+    let metadata = cargo_metadata();
     let others: Vec<String> = packages(&metadata)
-        .filter(|package| !package["license"].as_str().is_some_and(|licence| LICENCES.contains(&licence)))
+        .filter(|package| {
+            !package["license"].as_str().is_some_and(|licence| ALLOWED_LICENCES.contains(&licence))
+        })
         .map(|package| format!("{}: {}", package["name"], package["license"]))
         .collect();
     assert!(others.is_empty(), "licences that nobody has looked at: {others:#?}");
@@ -74,8 +76,8 @@ fn licences_are_allowed() {
 
 #[test]
 fn nothing_banned_comes_in() {
-    let locked = locked();
-    for &(name, why) in BANNED {
+    let locked = locked_crates();
+    for &(name, why) in BANNED_CRATES {
         assert!(
             !locked.contains_key(name),
             "`{name}` must not come in: {why}; `cargo tree -i {name}` says whence"
@@ -85,10 +87,10 @@ fn nothing_banned_comes_in() {
 
 #[test]
 fn duplicates_are_named() {
-    let built = built();
+    let built = built_crates();
     let several = built.iter().filter(|(_, versions)| versions.len() > 1);
     let found: BTreeSet<&str> = several.map(|(name, _)| name.as_str()).collect();
-    let named: BTreeSet<&str> = DUPLICATES.iter().map(|(name, _)| *name).collect();
+    let named: BTreeSet<&str> = KNOWN_DUPLICATES.iter().map(|(name, _)| *name).collect();
     assert_eq!(
         found, named,
         "left: crates in several versions; right: those that are named here with a reason"
@@ -97,25 +99,29 @@ fn duplicates_are_named() {
 
 #[test]
 fn the_core_knows_nothing() {
-    let metadata = metadata();
+    let metadata = cargo_metadata();
     let core =
         packages(&metadata).find(|package| package["name"] == "windlass-core").expect("is in the workspace");
-    assert_eq!(direct(core, |kind| kind.is_null()), CORE.into_iter().map(str::to_owned).collect());
+    assert_eq!(
+        direct_dependencies(core, |kind| kind.is_null()),
+        CORE_DEPENDENCIES.into_iter().map(str::to_owned).collect()
+    );
 }
 
 #[test]
 fn every_direct_dependency_has_its_reason() {
-    let metadata = metadata();
+    let metadata = cargo_metadata();
     let members: BTreeSet<&str> = packages(&metadata)
         .filter(|package| package["source"].is_null())
         .filter_map(|package| package["name"].as_str())
         .collect();
     let wanted: BTreeSet<String> = packages(&metadata)
         .filter(|package| package["source"].is_null())
-        .flat_map(|package| direct(package, |_| true))
+        .flat_map(|package| direct_dependencies(package, |_| true))
         .filter(|name| !members.contains(name.as_str()))
         .collect();
-    let page = std::fs::read_to_string(root().join("docs/dependencies.md")).expect("the page is there");
+    let page =
+        std::fs::read_to_string(workspace_root().join("docs/dependencies.md")).expect("the page is there");
     let given: BTreeSet<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
@@ -124,19 +130,19 @@ fn every_direct_dependency_has_its_reason() {
     assert_eq!(wanted, given, "left: direct dependencies; right: rows of docs/dependencies.md");
 }
 
-fn root() -> PathBuf {
+fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What cargo knows of all packages that are built here.
-fn metadata() -> Value {
+/// Returns cargo's metadata of all packages of the workspace for the host platform.
+fn cargo_metadata() -> Value {
     let version = Command::new(env!("CARGO")).arg("-vV").output().expect("cargo runs");
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("cargo knows its host");
     let output = Command::new(env!("CARGO"))
-        // Without the filter, cargo would fetch the dependencies of every platform that there is.
+        // Without the filter, cargo would fetch the dependencies of every platform.
         .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", host])
-        .current_dir(root())
+        .current_dir(workspace_root())
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -147,7 +153,7 @@ fn packages(metadata: &Value) -> impl Iterator<Item = &Value> {
     metadata["packages"].as_array().expect("a list").iter()
 }
 
-fn direct(package: &Value, is_wanted: impl Fn(&Value) -> bool) -> BTreeSet<String> {
+fn direct_dependencies(package: &Value, is_wanted: impl Fn(&Value) -> bool) -> BTreeSet<String> {
     let dependencies = package["dependencies"].as_array().expect("a list").iter();
     dependencies
         .filter(|dependency| is_wanted(&dependency["kind"]))
@@ -155,11 +161,11 @@ fn direct(package: &Value, is_wanted: impl Fn(&Value) -> bool) -> BTreeSet<Strin
         .collect()
 }
 
-/// Every crate that is part of what is built here by default, with its versions.
-fn built() -> BTreeMap<String, BTreeSet<String>> {
+/// Returns every crate of the default build, with its versions.
+fn built_crates() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--workspace", "--edges", "normal", "--prefix", "none", "--locked"])
-        .current_dir(root())
+        .current_dir(workspace_root())
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -173,21 +179,21 @@ fn built() -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// Every crate of the lock file with its versions, of all platforms.
-fn locked() -> BTreeMap<String, BTreeSet<String>> {
-    let text = std::fs::read_to_string(root().join("Cargo.lock")).expect("the lock file is there");
+/// Returns every crate of the lock file with its versions, for all platforms.
+fn locked_crates() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(workspace_root().join("Cargo.lock")).expect("the lock file is there");
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut name = String::new();
     for line in text.lines() {
-        if let Some(value) = quoted(line, "name = ") {
+        if let Some(value) = quoted_value(line, "name = ") {
             name = value.to_owned();
-        } else if let Some(value) = quoted(line, "version = ") {
+        } else if let Some(value) = quoted_value(line, "version = ") {
             found.entry(name.clone()).or_default().insert(value.to_owned());
         }
     }
     found
 }
 
-fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+fn quoted_value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.strip_prefix(key)?.strip_prefix('"')?.strip_suffix('"')
 }

@@ -1,4 +1,4 @@
-//! What the documents point at is there.
+//! Checks that the links and paths in the documentation exist.
 
 #![allow(clippy::expect_used)]
 
@@ -18,7 +18,7 @@ fn links_lead_somewhere() {
     for page in pages {
         let text = std::fs::read_to_string(&page).expect("can be read");
         let beside = page.parent().expect("is in a folder").to_owned();
-        for target in links(&text) {
+        for target in file_links(&text) {
             if !beside.join(target).exists() {
                 broken.push(format!("{}: {target}", page.display()));
             }
@@ -30,15 +30,17 @@ fn links_lead_somewhere() {
         }
         if page.ends_with("ARCHITECTURE.md") {
             broken.extend(
-                mapped(&text, &root).into_iter().map(|path| format!("the code map: {}", path.display())),
+                missing_mapped_files(&text, &root)
+                    .into_iter()
+                    .map(|path| format!("the code map: {}", path.display())),
             );
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// The targets of `[…](target)` that are files of the repository.
-fn links(text: &str) -> impl Iterator<Item = &str> {
+/// Returns the targets of `[…](target)` that are files of the repository.
+fn file_links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](")
         .skip(1)
         .filter_map(|rest| rest.split_once(')'))
@@ -46,14 +48,14 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains("://"))
 }
 
-/// Paths of crates that stand in backticks. What has a star or a number to fill in is a pattern.
+/// Returns the crate paths in backticks. Paths with `*` or `vN` are patterns and are skipped.
 fn crate_paths(text: &str) -> impl Iterator<Item = &str> {
-    ticked(text)
+    backticked_words(text)
         .filter(|word| word.starts_with("crates/") && !word.contains(['*', ' ', ':']) && !word.contains("vN"))
 }
 
-/// The files that the code map names and that are not there.
-fn mapped(text: &str, root: &Path) -> Vec<PathBuf> {
+/// Returns the files that the code map names and that do not exist.
+fn missing_mapped_files(text: &str, root: &Path) -> Vec<PathBuf> {
     let mut missing = Vec::new();
     let mut source = None;
     for line in text.lines() {
@@ -68,11 +70,11 @@ fn mapped(text: &str, root: &Path) -> Vec<PathBuf> {
         else {
             continue;
         };
-        missing.extend(ticked(files).map(|file| source.join(file)).filter(|path| !path.exists()));
+        missing.extend(backticked_words(files).map(|file| source.join(file)).filter(|path| !path.exists()));
     }
     missing
 }
 
-fn ticked(text: &str) -> impl Iterator<Item = &str> {
+fn backticked_words(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

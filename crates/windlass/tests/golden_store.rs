@@ -1,94 +1,104 @@
-//! The SQLite file of every version that was ever released opens, and what is in it goes on.
+//! The SQLite file of every released version opens, and its runs continue.
 //!
-//! `WINDLASS_WRITE_GOLDEN=1` writes the file of this version where there is none. It never changes one that is there.
+//! `WINDLASS_WRITE_GOLDEN=1` writes the file of this version if there is none. It never changes an existing
+//! file.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
-use windlass::core::{Decision, Reach, RunId};
+use windlass::core::{
+    decision::{Decision, DecisionScope},
+    id::RunId,
+};
 use windlass::prelude::*;
-use windlass::tool::{Receipts, Scope};
-use windlass::{Effect, SqliteStore, Store, read_output};
+use windlass::tool::{ReceiptPolicy, ReceiptScope};
+use windlass::{
+    artefact::read_output,
+    core::tool::ToolEffect,
+    store::{SqliteStore, Store},
+};
 
-/// The versions that there are files of.
-const VERSIONS: [u32; 1] = [1];
+/// The versions with a golden file.
+const GOLDEN_VERSIONS: [u32; 1] = [1];
 
-fn file(version: u32) -> PathBuf {
+fn golden_file(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/store-v{version}.db"))
 }
 
+/// Counts the effects of the tools.
 #[derive(Default)]
-struct Done {
+struct EffectCounts {
     ordered: AtomicU32,
     sent: AtomicU32,
 }
 
-fn nothing() -> Value {
+fn empty_schema() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
 
-fn agent(done: &Arc<Done>, replies: impl IntoIterator<Item = Reply>) -> Agent {
+fn scripted_agent(done: &Arc<EffectCounts>, replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
     let (ordering, sending) = (done.clone(), done.clone());
-    let order = Tool::dynamic("order", "Orders.", nothing(), move |_: ToolContext, _: Value| {
+    let order = Tool::dynamic("order", "Orders.", empty_schema(), move |_: ToolContext, _: Value| {
         let number = ordering.ordered.fetch_add(1, Ordering::SeqCst) + 1;
         async move { Ok::<_, ToolError>(format!("order {number}")) }
     });
-    let receipts = Receipts { scope: Scope::Store, expire_after: None };
-    let send = Tool::dynamic("send", "Sends.", nothing(), move |_: ToolContext, _: Value| {
+    let receipts = ReceiptPolicy { scope: ReceiptScope::Store, expire_after: None };
+    let send = Tool::dynamic("send", "Sends.", empty_schema(), move |_: ToolContext, _: Value| {
         sending.sent.fetch_add(1, Ordering::SeqCst);
         async { Ok::<_, ToolError>("sent") }
     });
-    let list = Tool::dynamic("list", "Lists.", nothing(), |_: ToolContext, _: Value| async {
+    let list = Tool::dynamic("list", "Lists.", empty_schema(), |_: ToolContext, _: Value| async {
         Ok::<_, ToolError>("a long list ".repeat(20))
     });
     Agent::new("desk")
         .model(ScriptedModel::new(replies))
         .tools((
-            order.effect(Effect::Idempotent).receipts(receipts),
-            send.approve_always(),
-            list.output_budget(24),
+            order.effect(ToolEffect::Idempotent).receipt_policy(receipts),
+            send.needs_approval(),
+            list.max_output_bytes(24),
         ))
         .tool(read_output())
 }
 
-/// A run that has ended, in a session; one that waits, with a decision that nobody has taken yet.
-async fn write(path: &Path) {
+/// Writes a store with a finished run in a session, and a paused run with a posted decision that no driver has
+/// applied.
+async fn write_golden(path: &Path) {
     let done = Arc::default();
     let store = Arc::new(SqliteStore::open(path).expect("it can be made"));
     let session = Session::new("guest", store.clone());
-    let first = Reply::call("c1", "order", json!({})).and_call("c2", "list", json!({}));
-    let ended = agent(&done, [first, Reply::text("Ordered.")]);
+    let first = ScriptedResponse::call("c1", "order", json!({})).and_call("c2", "list", json!({}));
+    let ended = scripted_agent(&done, [first, ScriptedResponse::text("Ordered.")]);
     let ended = ended.run("Order it.").run_id("ended").store(store.clone()).session(&session);
-    assert_eq!(ended.await.expect("it ends").text(), "Ordered.");
-    let waits = agent(&done, [Reply::call("c1", "send", json!({}))]);
+    assert_eq!(ended.await.expect("it ends").output_text().expect("the run finished"), "Ordered.");
+    let waits = scripted_agent(&done, [ScriptedResponse::call("c1", "send", json!({}))]);
     let waits = waits.run("Send it.").run_id("waits").store(store.clone()).await.expect("it waits");
-    assert!(waits.paused().is_some());
+    assert!(waits.into_paused().is_some());
     let run = RunId::new("waits");
-    let yes = (Decision::Approve, Reach::Call);
-    windlass::store::decide(&*store, &run, "c1", yes.0, yes.1, "ann").await.expect("it is posted");
+    let yes = (Decision::Approve, DecisionScope::ThisCall);
+    windlass::store::post_decision(&*store, &run, "c1", yes.0, yes.1, "ann").await.expect("it is posted");
     store.flush().await.expect("it is written");
 }
 
 #[tokio::test]
 async fn the_file_of_every_version_opens_and_goes_on() {
-    if std::env::var_os("WINDLASS_WRITE_GOLDEN").is_some() && !file(1).exists() {
-        std::fs::create_dir_all(file(1).parent().expect("it is in a folder")).expect("it can be made");
-        write(&file(1)).await;
+    if std::env::var_os("WINDLASS_WRITE_GOLDEN").is_some() && !golden_file(1).exists() {
+        std::fs::create_dir_all(golden_file(1).parent().expect("it is in a folder")).expect("it can be made");
+        write_golden(&golden_file(1)).await;
     }
-    for version in VERSIONS {
+    for version in GOLDEN_VERSIONS {
         let folder = tempfile::tempdir().expect("there is a disk");
         let copy = folder.path().join("copy.db");
-        std::fs::copy(file(version), &copy).expect("the golden file is there");
-        goes_on(&copy).await;
+        std::fs::copy(golden_file(version), &copy).expect("the golden file is there");
+        check_continues(&copy).await;
     }
 }
 
-async fn goes_on(path: &Path) {
-    let done: Arc<Done> = Arc::default();
+async fn check_continues(path: &Path) {
+    let done: Arc<EffectCounts> = Arc::default();
     let store = Arc::new(SqliteStore::open(path).expect("it opens"));
     let session = Session::new("guest", store.clone());
     let said: Vec<_> = session
@@ -96,22 +106,36 @@ async fn goes_on(path: &Path) {
         .await
         .expect("it is there")
         .iter()
-        .map(|item| windlass::model::item_line(item))
+        .map(|item| windlass::model::describe_item(item))
         .collect();
     assert_eq!(said[0], "user: Order it.");
     assert_eq!(said.last().map(String::as_str), Some("assistant: Ordered."));
 
-    // What waited goes on by itself, because somebody had decided.
-    let waits = agent(&done, [Reply::text("Sent.")]);
+    // The paused run continues on its own, because its decision was posted.
+    let waits = scripted_agent(&done, [ScriptedResponse::text("Sent.")]);
     let outcome = waits.recover("waits", store.clone()).await.expect("it goes on");
-    assert_eq!((outcome.text(), done.sent.load(Ordering::SeqCst)), ("Sent.", 1));
-    assert!(waits.recover("waits", store.clone()).await.is_ok_and(|outcome| outcome.text() == "Sent."));
+    assert_eq!(
+        (outcome.output_text().expect("the run finished"), done.sent.load(Ordering::SeqCst)),
+        ("Sent.", 1)
+    );
+    assert!(
+        waits
+            .recover("waits", store.clone())
+            .await
+            .is_ok_and(|outcome| outcome.output_text().expect("the run finished") == "Sent.")
+    );
     assert_eq!(done.sent.load(Ordering::SeqCst), 1, "and once only");
 
-    // What was ordered is not ordered again, and what was kept whole can be read.
-    let again = agent(&done, [Reply::call("c1", "order", json!({})), Reply::text("Again.")]);
+    // The receipt prevents a second order, and the full output can be read.
+    let again = scripted_agent(
+        &done,
+        [ScriptedResponse::call("c1", "order", json!({})), ScriptedResponse::text("Again.")],
+    );
     let outcome = again.run("Order it.").run_id("again").store(store.clone()).await.expect("it ends");
-    assert_eq!((outcome.text(), done.ordered.load(Ordering::SeqCst)), ("Again.", 0));
-    let whole = store.artefact(&RunId::new("ended"), "c2").await.expect("it can be read");
+    assert_eq!(
+        (outcome.output_text().expect("the run finished"), done.ordered.load(Ordering::SeqCst)),
+        ("Again.", 0)
+    );
+    let whole = store.load_artefact(&RunId::new("ended"), "c2").await.expect("it can be read");
     assert_eq!(whole.as_deref(), Some("a long list ".repeat(20).as_str()));
 }

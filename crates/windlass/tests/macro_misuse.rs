@@ -1,4 +1,4 @@
-//! Every misuse of a macro has an error that points at the author's own token and says what to do.
+//! Every misuse of a macro produces an error that points at the author's token and says how to fix it.
 
 #[test]
 fn misuse_is_explained() {

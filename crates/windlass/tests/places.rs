@@ -1,43 +1,47 @@
-//! Where bodies run: in the run's own task once their tool has shown to be quick, else in tasks of their own.
+//! Placement of tool bodies: inline in the run's task once their tool is known to be quick, otherwise in a task
+//! of their own.
 //!
-//! The clock stands still unless a body moves it, so what is quick and what is long does not depend on the machine.
+//! The clock is paused unless a body advances it, so the measured poll times do not depend on the machine.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
-use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::Id;
-use windlass::core::{Entry, How};
-use windlass::model::{Reply, ScriptedModel};
-use windlass::{Agent, Outcome, Tool, ToolContext, ToolError};
+use windlass::core::journal::{CallStatus, JournalEntry};
+use windlass::model::{ScriptedModel, ScriptedResponse};
+use windlass::{
+    agent::Agent,
+    run::RunResult,
+    tool::{Tool, ToolContext, ToolError},
+};
 
-/// How many calls of a tool are quick before it is trusted here; more than it takes.
+/// Number of quick calls before the tested call; more than the driver requires.
 const WARM: usize = 8;
 
-/// Where a body was, each time it had the thread.
-type Seen = Arc<Mutex<Vec<Option<Id>>>>;
+/// The task id of a body at each poll.
+type TaskIdLog = Arc<Mutex<Vec<Option<Id>>>>;
 
-fn here(seen: &Seen) {
+fn note_task(seen: &TaskIdLog) {
     seen.lock().expect("nobody panics with it").push(tokio::task::try_id());
 }
 
-/// A tool that notes where it runs. What it does depends on its argument.
-fn noting(seen: &Seen) -> Tool {
+/// Creates a tool that records its task id and acts as its argument says.
+fn noting_tool(seen: &TaskIdLog) -> Tool {
     let seen = seen.clone();
     let schema =
         json!({ "type": "object", "properties": { "do": { "type": "string" } }, "required": ["do"] });
     Tool::dynamic("act", "Acts.", schema, move |_: ToolContext, arguments: Value| {
         let seen = seen.clone();
         async move {
-            here(&seen);
+            note_task(&seen);
             match arguments["do"].as_str() {
                 Some("panic") => panic!("a test panics here"),
                 Some("hold") => {
                     tokio::time::advance(Duration::from_secs(1)).await;
-                    here(&seen);
+                    note_task(&seen);
                 }
                 Some("wait") => {
                     let _fails = PanicsWhenDropped;
@@ -50,6 +54,7 @@ fn noting(seen: &Seen) -> Tool {
     })
 }
 
+/// A value that panics when it is dropped.
 struct PanicsWhenDropped;
 
 impl Drop for PanicsWhenDropped {
@@ -58,26 +63,27 @@ impl Drop for PanicsWhenDropped {
     }
 }
 
-/// An agent that calls the tool so often without anything happening, and then with what is told.
-fn agent(tool: Tool, then: &[&str]) -> Agent {
+/// Creates an agent that makes `WARM` quick calls and then the given ones.
+fn warmed_up_agent(tool: Tool, then: &[&str]) -> Agent {
     let quick = (0..WARM).map(|_| "nothing");
     let replies = quick.chain(then.iter().copied()).enumerate();
-    let replies = replies.map(|(at, what)| Reply::call(&format!("c{at}"), "act", json!({ "do": what })));
-    let model = ScriptedModel::new(replies.chain([Reply::text("bye")]));
+    let replies =
+        replies.map(|(at, what)| ScriptedResponse::call(&format!("c{at}"), "act", json!({ "do": what })));
+    let model = ScriptedModel::new(replies.chain([ScriptedResponse::text("bye")]));
     Agent::new("hand").model(model).tools(tool)
 }
 
-/// Runs it in a task, and says which.
-async fn run(agent: Agent) -> (Option<Id>, Outcome) {
+/// Runs the agent in a new task and returns the task's id and the outcome.
+async fn run_in_task(agent: Agent) -> (Option<Id>, RunResult) {
     let run = tokio::spawn(async move { (tokio::task::try_id(), agent.run("go").unlimited_turns().await) });
     let (id, outcome) = run.await.expect("the run does not panic");
     (id, outcome.expect("the run ends"))
 }
 
-fn hows(outcome: &Outcome) -> Vec<How> {
+fn call_statuses(outcome: &RunResult) -> Vec<CallStatus> {
     let records = outcome.record().journal().iter();
     let settled = records.filter_map(|record| match &record.entry {
-        Entry::CallSettled(settled) => Some(settled.how.clone()),
+        JournalEntry::CallSettled(settled) => Some(settled.status.clone()),
         _ => None,
     });
     settled.collect()
@@ -85,9 +91,9 @@ fn hows(outcome: &Outcome) -> Vec<How> {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_that_give_the_thread_back_quickly_come_to_run_in_the_task_of_their_run() {
-    let seen = Seen::default();
-    let (id, outcome) = run(agent(noting(&seen), &["nothing"])).await;
-    assert_eq!(outcome.text(), "bye");
+    let seen = TaskIdLog::default();
+    let (id, outcome) = run_in_task(warmed_up_agent(noting_tool(&seen), &["nothing"])).await;
+    assert_eq!(outcome.output_text().expect("the run finished"), "bye");
     let seen = seen.lock().expect("nobody panics with it");
     assert_ne!(seen.first(), Some(&id), "nothing is known of the tool yet");
     assert_eq!(seen.last(), Some(&id), "it was quick {WARM} times");
@@ -95,10 +101,10 @@ async fn bodies_that_give_the_thread_back_quickly_come_to_run_in_the_task_of_the
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_holds_the_thread_is_moved_to_a_task_of_its_own_and_so_are_those_after_it() {
-    let seen = Seen::default();
-    let (id, outcome) = run(agent(noting(&seen), &["hold", "nothing"])).await;
-    assert_eq!(outcome.text(), "bye");
-    assert!(hows(&outcome).iter().all(|how| *how == How::Succeeded));
+    let seen = TaskIdLog::default();
+    let (id, outcome) = run_in_task(warmed_up_agent(noting_tool(&seen), &["hold", "nothing"])).await;
+    assert_eq!(outcome.output_text().expect("the run finished"), "bye");
+    assert!(call_statuses(&outcome).iter().all(|how| *how == CallStatus::Succeeded));
     let seen = seen.lock().expect("nobody panics with it");
     let [.., before, after, next] = seen.as_slice() else { panic!("three were noted") };
     assert_eq!(*before, id, "the tool was trusted");
@@ -108,40 +114,41 @@ async fn a_body_that_holds_the_thread_is_moved_to_a_task_of_its_own_and_so_are_t
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_hangs_on_no_body_in_the_task_of_the_run() {
-    let seen = Seen::default();
-    let (id, _) = run(agent(noting(&seen).timeout(Duration::from_secs(60)), &[])).await;
+    let seen = TaskIdLog::default();
+    let (id, _) =
+        run_in_task(warmed_up_agent(noting_tool(&seen).timeout(Duration::from_secs(60)), &[])).await;
     assert!(seen.lock().expect("nobody panics with it").iter().all(|one| *one != id));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_the_task_of_the_run_is_that_calls_failure() {
-    let seen = Seen::default();
-    let (id, outcome) = run(agent(noting(&seen), &["panic", "nothing"])).await;
-    assert_eq!(outcome.text(), "bye");
-    assert_eq!(hows(&outcome)[WARM..], [How::Failed, How::Succeeded]);
+    let seen = TaskIdLog::default();
+    let (id, outcome) = run_in_task(warmed_up_agent(noting_tool(&seen), &["panic", "nothing"])).await;
+    assert_eq!(outcome.output_text().expect("the run finished"), "bye");
+    assert_eq!(call_statuses(&outcome)[WARM..], [CallStatus::Failed, CallStatus::Succeeded]);
     assert_eq!(seen.lock().expect("nobody panics with it")[WARM], id);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_in_the_task_of_the_run_is_stopped_with_it_and_may_panic_as_it_is_dropped() {
-    let seen = Seen::default();
-    let run = agent(noting(&seen), &["wait"]).run("go").unlimited_turns();
+    let seen = TaskIdLog::default();
+    let run = warmed_up_agent(noting_tool(&seen), &["wait"]).run("go").unlimited_turns();
     let cancel = run.cancel_handle();
-    let run = tokio::spawn(run.into_future());
+    let run = tokio::spawn(run);
     while seen.lock().expect("nobody panics with it").len() <= WARM {
         tokio::task::yield_now().await;
     }
     assert_eq!(seen.lock().expect("nobody panics with it")[WARM], Some(run.id()));
-    cancel.now();
+    cancel.cancel();
     let outcome = run.await.expect("the run does not panic").expect("the run ends");
-    assert!(matches!(outcome, Outcome::Cancelled(_)), "{outcome:?}");
-    assert!(!matches!(hows(&outcome)[WARM], How::Succeeded));
+    assert!(matches!(outcome, RunResult::Cancelled(_)), "{outcome:?}");
+    assert!(!matches!(call_statuses(&outcome)[WARM], CallStatus::Succeeded));
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropping_a_run_drops_the_body_in_its_task_whose_panic_stays_there() {
-    let seen = Seen::default();
-    let mut run = agent(noting(&seen), &["wait"]).run("go").unlimited_turns().into_future();
+    let seen = TaskIdLog::default();
+    let mut run = warmed_up_agent(noting_tool(&seen), &["wait"]).run("go").unlimited_turns();
     while seen.lock().expect("nobody panics with it").len() <= WARM {
         assert!(futures_util::poll!(&mut run).is_pending());
         tokio::task::yield_now().await;

@@ -1,28 +1,34 @@
-//! A body that asks a person: the call waits, and goes on with the answer, in any process.
+//! A tool body asks a person: the call waits, and continues with the answer in any process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
-use windlass::core::{HoldReason, Question, Record};
+use windlass::core::{
+    decision::{HoldReason, PersonQuestion},
+    journal::JournalRecord,
+};
 use windlass::hook::Hook;
 use windlass::prelude::*;
-use windlass::{DecideError, MemoryStore, Store};
+use windlass::{
+    error::DecisionError,
+    store::{MemoryStore, Store},
+};
 
-fn place() -> Question {
-    Question::new("Inside or outside?").schema(json!({ "enum": ["inside", "outside"] }))
+fn place_question() -> PersonQuestion {
+    PersonQuestion::new("Inside or outside?").with_schema(json!({ "enum": ["inside", "outside"] }))
 }
 
-/// A tool that asks once for a place and once for a name, and counts how often it books.
-fn book(booked: &Arc<AtomicU32>) -> Tool {
+/// Creates a tool that asks for a place and for a name, and counts its bookings.
+fn booking_tool(booked: &Arc<AtomicU32>) -> Tool {
     let booked = booked.clone();
     let schema = json!({ "type": "object", "properties": { "guests": { "type": "integer" } } });
     Tool::dynamic("book", "Books a table.", schema, move |ctx: ToolContext, arguments: Value| {
         let booked = booked.clone();
         async move {
-            let (place, name) = (place(), Question::new("In whose name?"));
-            let Some(at) = ctx.reply(&place).cloned() else { return Err(ToolError::ask(place)) };
-            let Some(who) = ctx.reply(&name).cloned() else { return Err(ToolError::ask(name)) };
+            let (place, name) = (place_question(), PersonQuestion::new("In whose name?"));
+            let Some(at) = ctx.answer_to(&place).cloned() else { return Err(ToolError::ask_person(place)) };
+            let Some(who) = ctx.answer_to(&name).cloned() else { return Err(ToolError::ask_person(name)) };
             booked.fetch_add(1, Ordering::SeqCst);
             Ok(json!({ "guests": arguments["guests"], "at": at, "who": who }))
         }
@@ -30,29 +36,29 @@ fn book(booked: &Arc<AtomicU32>) -> Tool {
     .non_strict()
 }
 
-fn paused(outcome: Outcome) -> Paused {
+fn expect_paused(outcome: RunResult) -> PausedRun {
     match outcome {
-        Outcome::Paused(paused) => paused,
+        RunResult::Paused(paused) => paused,
         other => panic!("{other:?} does not wait"),
     }
 }
 
-fn asked(paused: &Paused) -> Vec<String> {
+fn question_texts(paused: &PausedRun) -> Vec<String> {
     let text = |reason: &HoldReason| match reason {
         HoldReason::Question(question) => question.text.clone(),
         other => format!("{other:?}"),
     };
-    paused.pending().iter().map(|pending| text(&pending.reason)).collect()
+    paused.pending_calls().iter().map(|pending| text(&pending.reason)).collect()
 }
 
-fn script() -> ScriptedModel {
+fn booking_script() -> ScriptedModel {
     ScriptedModel::new([
-        Reply::call("c1", "book", json!({ "guests": 2 })).and_call("c2", "now", json!({})),
-        Reply::text("Booked."),
+        ScriptedResponse::call("c1", "book", json!({ "guests": 2 })).and_call("c2", "now", json!({})),
+        ScriptedResponse::text("Booked."),
     ])
 }
 
-fn now() -> Tool {
+fn clock_tool() -> Tool {
     Tool::dynamic("now", "The time.", json!({ "type": "object" }), |_: ToolContext, _: Value| async {
         Ok::<_, String>("noon")
     })
@@ -62,7 +68,7 @@ fn now() -> Tool {
 #[tokio::test]
 async fn a_body_asks_twice_and_goes_on_once() {
     let booked = Arc::default();
-    let (model, told) = (script(), Arc::new(AtomicU32::new(0)));
+    let (model, told) = (booking_script(), Arc::new(AtomicU32::new(0)));
     let counted = told.clone();
     let hook = Hook::new(move |moment| {
         let counted = counted.clone();
@@ -72,24 +78,28 @@ async fn a_body_asks_twice_and_goes_on_once() {
             Ok(())
         }
     });
-    let agent = Agent::new("host").model(model.clone()).tools((book(&booked), now())).hook(hook);
-    let mut waits = paused(agent.run("A table").await.expect("it waits"));
-    assert_eq!(asked(&waits), ["Inside or outside?"]);
-    let wrong = waits.answer("c1", "upstairs").expect_err("it does not fit");
-    assert!(matches!(wrong, DecideError::Answer(_)), "{wrong}");
+    let agent =
+        Agent::new("host").model(model.clone()).tools((booking_tool(&booked), clock_tool())).hook(hook);
+    let mut waits = expect_paused(agent.run("A table").await.expect("it waits"));
+    assert_eq!(question_texts(&waits), ["Inside or outside?"]);
+    let wrong = waits.answer_question("c1", "upstairs").expect_err("it does not fit");
+    assert!(matches!(wrong, DecisionError::InvalidAnswer(_)), "{wrong}");
     let wrong = waits.approve("c1").expect_err("it asks something else");
     assert!(wrong.to_string().contains("for an answer to its question"), "{wrong}");
 
     // Each answer is given in another process.
-    let mut waits = Paused::from_text(&waits.to_text()).expect("it opens");
-    waits.answer("c1", "outside").expect("it fits");
-    let waits = paused(agent.resume(waits).await.expect("it waits again"));
-    assert_eq!(asked(&waits), ["In whose name?"]);
-    let mut waits = Paused::from_text(&waits.to_text()).expect("it opens");
-    waits.answer("c1", "Bea").expect("any answer fits");
+    let mut waits = PausedRun::from_text(&waits.to_text()).expect("it opens");
+    waits.answer_question("c1", "outside").expect("it fits");
+    let waits = expect_paused(agent.resume(waits).await.expect("it waits again"));
+    assert_eq!(question_texts(&waits), ["In whose name?"]);
+    let mut waits = PausedRun::from_text(&waits.to_text()).expect("it opens");
+    waits.answer_question("c1", "Bea").expect("any answer fits");
     let outcome = agent.resume(waits).await.expect("it ends");
 
-    assert_eq!((outcome.text(), booked.load(Ordering::SeqCst)), ("Booked.", 1));
+    assert_eq!(
+        (outcome.output_text().expect("the run finished"), booked.load(Ordering::SeqCst)),
+        ("Booked.", 1)
+    );
     assert_eq!(told.load(Ordering::SeqCst), 2, "each call is told to have started once");
     let input = model.requests()[1].input_text();
     assert_eq!(input[3..], [r#"output c1 {"at":"outside","guests":2,"who":"Bea"}"#, "output c2 noon"]);
@@ -98,9 +108,9 @@ async fn a_body_asks_twice_and_goes_on_once() {
 #[tokio::test]
 async fn a_question_can_be_declined() {
     let booked = Arc::default();
-    let model = script();
-    let agent = Agent::new("host").model(model.clone()).tools((book(&booked), now()));
-    let mut waits = paused(agent.run("A table").await.expect("it waits"));
+    let model = booking_script();
+    let agent = Agent::new("host").model(model.clone()).tools((booking_tool(&booked), clock_tool()));
+    let mut waits = expect_paused(agent.run("A table").await.expect("it waits"));
     waits.reject_because("c1", "never mind").expect("it waits");
     agent.resume(waits).await.expect("it ends");
     assert_eq!(booked.load(Ordering::SeqCst), 0);
@@ -111,14 +121,14 @@ async fn a_question_can_be_declined() {
 async fn an_answer_is_posted_from_elsewhere() {
     let booked = Arc::default();
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let agent = Agent::new("host").model(script()).tools((book(&booked), now()));
+    let agent = Agent::new("host").model(booking_script()).tools((booking_tool(&booked), clock_tool()));
     let waits = agent.run("A table").run_id("r").store(store.clone()).await.expect("it waits");
     drop(waits);
     for answer in ["inside", "Cem"] {
-        use windlass::core::{Decision, Reach};
+        use windlass::core::decision::{Decision, DecisionScope};
         let decision = Decision::Answer { value: answer.into() };
         let run = "r".into();
-        windlass::store::decide(&*store, &run, "c1", decision, Reach::Call, "bea")
+        windlass::store::post_decision(&*store, &run, "c1", decision, DecisionScope::ThisCall, "bea")
             .await
             .expect("it is posted");
         drop(agent.recover("r", store.clone()).await.expect("it goes on"));
@@ -129,12 +139,12 @@ async fn an_answer_is_posted_from_elsewhere() {
 #[tokio::test]
 async fn a_cancelled_question_has_an_output_and_is_not_in_doubt() {
     let booked = Arc::default();
-    let agent = Agent::new("host").model(script()).tools((book(&booked), now()));
-    let waits = paused(agent.run("A table").await.expect("it waits"));
+    let agent = Agent::new("host").model(booking_script()).tools((booking_tool(&booked), clock_tool()));
+    let waits = expect_paused(agent.run("A table").await.expect("it waits"));
     let run = agent.resume(waits);
-    run.cancel_handle().now();
-    let Outcome::Cancelled(cancelled) = run.await.expect("it settles") else { panic!("it was cancelled") };
+    run.cancel_handle().cancel();
+    let RunResult::Cancelled(cancelled) = run.await.expect("it settles") else { panic!("it was cancelled") };
     assert!(cancelled.settlement.in_doubt.is_empty(), "{:?}", cancelled.settlement);
-    let records: &[Record] = cancelled.record.journal();
-    windlass::core::Run::replay(records).expect("it adds up");
+    let records: &[JournalRecord] = cancelled.record.journal();
+    windlass::core::run::Run::replay(records).expect("it adds up");
 }

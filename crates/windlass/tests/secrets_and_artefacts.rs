@@ -1,27 +1,33 @@
-//! What must not be written down is not, and what is too long for the model is kept whole.
+//! Secrets are never persisted, and an output that is too long for the model is stored in full.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use windlass::core::Effect;
-use windlass::model::{Reply, ScriptedModel};
+use windlass::core::tool::ToolEffect;
+use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::session::SessionStore;
 use windlass::store::{SqliteStore, Store};
-use windlass::{Agent, OnFailure, Outcome, Paused, Session, Tool, ToolContext, ToolError, read_output};
+use windlass::{
+    agent::Agent,
+    artefact::read_output,
+    run::{PausedRun, RunResult},
+    session::Session,
+    tool::{OnFailure, Tool, ToolContext, ToolError},
+};
 
 const CARD: &str = "4111-1111-1111-1111";
 const CODE: &str = "receipt-code-9931";
 
-fn schema() -> Value {
+fn pay_schema() -> Value {
     let fields = json!({ "card": { "type": "string" }, "cents": { "type": "integer" } });
     json!({ "type": "object", "properties": fields, "required": ["card", "cents"], "additionalProperties": false })
 }
 
-fn pay() -> Tool {
-    Tool::dynamic("pay", "Pays.", schema(), |_: ToolContext, arguments: Value| async move {
+fn pay_tool() -> Tool {
+    Tool::dynamic("pay", "Pays.", pay_schema(), |_: ToolContext, arguments: Value| async move {
         assert_eq!(arguments["card"], CARD, "the body sees the real arguments");
         if arguments["cents"] == 0 {
             return Err(ToolError::hidden(format!("card {CARD} was refused")));
@@ -32,12 +38,12 @@ fn pay() -> Tool {
     .secret_output()
 }
 
-fn call(id: &str, cents: u32) -> Reply {
-    Reply::call(id, "pay", json!({ "card": CARD, "cents": cents }))
+fn pay_call(id: &str, cents: u32) -> ScriptedResponse {
+    ScriptedResponse::call(id, "pay", json!({ "card": CARD, "cents": cents }))
 }
 
-/// Everything that is on the disk in a folder.
-fn bytes_in(folder: &Path) -> String {
+/// Returns the contents of all files in a folder.
+fn read_folder(folder: &Path) -> String {
     let files = std::fs::read_dir(folder).expect("the folder is there");
     let text = files.map(|file| std::fs::read(file.expect("a file").path()).expect("it can be read"));
     text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
@@ -46,14 +52,14 @@ fn bytes_in(folder: &Path) -> String {
 #[tokio::test]
 async fn s55_secrets_are_in_no_file_no_text_and_no_error() {
     let folder = tempfile::tempdir().expect("a folder for the test");
-    let model = ScriptedModel::new([call("c1", 5), call("c2", 0), Reply::text("done")]);
-    let agent = Agent::new("till").model(model.clone()).tools(pay().on_failure(OnFailure::Show));
+    let model = ScriptedModel::new([pay_call("c1", 5), pay_call("c2", 0), ScriptedResponse::text("done")]);
+    let agent = Agent::new("till").model(model.clone()).tools(pay_tool().on_failure(OnFailure::ShowError));
     {
         let store = Arc::new(SqliteStore::open(folder.path().join("till.db")).expect("a new store"));
         let (runs, sessions): (Arc<dyn Store>, Arc<dyn SessionStore>) = (store.clone(), store);
         let session = Session::new("desk", sessions);
         let outcome = agent.run("pay").store(runs).session(&session).await.expect("the run ends");
-        assert_eq!(outcome.text(), "done");
+        assert_eq!(outcome.output_text().expect("the run finished"), "done");
         let text = outcome.record().to_text();
         assert!(!text.contains(CARD) && !text.contains(CODE), "{text}");
     }
@@ -61,39 +67,47 @@ async fn s55_secrets_are_in_no_file_no_text_and_no_error() {
     assert!(seen.contains(CARD) && seen.contains(CODE), "the model sees them, in this process: {seen}");
     let failed = model.requests()[2].input_text().join("\n");
     assert!(failed.contains("card [secret] was refused"), "{failed}");
-    let kept = bytes_in(folder.path());
+    let kept = read_folder(folder.path());
     assert!(!kept.contains(CARD) && !kept.contains(CODE), "a secret is on the disk");
 }
 
 #[tokio::test]
 async fn s55_a_failure_that_ends_the_run_does_not_name_the_secret() {
-    let model = ScriptedModel::new([call("c1", 0)]);
-    let agent = Agent::new("till").model(model).tools(pay().on_failure(OnFailure::Fail));
+    let model = ScriptedModel::new([pay_call("c1", 0)]);
+    let agent = Agent::new("till").model(model).tools(pay_tool().on_failure(OnFailure::FailRun));
     let error = agent.run("pay").await.expect_err("the tool ends the run");
     assert_eq!(error.to_string(), "tool `pay` failed: card [secret] was refused");
 }
 
 #[tokio::test]
 async fn s55_a_secret_outlasts_a_pause_in_this_process_and_not_on_the_disk() {
-    let script = || ScriptedModel::new([call("c1", 5), Reply::text("done")]);
-    let agent = |model: ScriptedModel| Agent::new("till").model(model).tools(pay().approve_always());
+    let script = || ScriptedModel::new([pay_call("c1", 5), ScriptedResponse::text("done")]);
+    let agent = |model: ScriptedModel| Agent::new("till").model(model).tools(pay_tool().needs_approval());
     let here = script();
     let outcome = agent(here.clone()).run("pay").await.expect("the run pauses");
-    let Outcome::Paused(mut paused) = outcome else { panic!("the call waits for a person") };
+    let RunResult::Paused(mut paused) = outcome else { panic!("the call waits for a person") };
     let text = paused.to_text();
     assert!(!text.contains(CARD), "{text}");
     paused.approve("c1").expect("it waits");
-    assert_eq!(agent(here.clone()).resume(paused).await.expect("the run ends").text(), "done");
+    assert_eq!(
+        agent(here.clone())
+            .resume(paused)
+            .await
+            .expect("the run ends")
+            .output_text()
+            .expect("the run finished"),
+        "done"
+    );
     assert!(
         here.requests()[1].input_text().join("\n").contains(CODE),
         "the body ran with the real arguments"
     );
-    // Elsewhere the secret is gone: nothing runs, and the model is told to ask again.
-    let mut restored = Paused::from_text(&text).expect("what was written can be read");
+    // Another process has no secret: the call does not run, and the model is told to ask again.
+    let mut restored = PausedRun::from_text(&text).expect("what was written can be read");
     restored.approve("c1").expect("it waits");
-    let there = ScriptedModel::new([Reply::text("sorry")]);
+    let there = ScriptedModel::new([ScriptedResponse::text("sorry")]);
     let outcome = agent(there.clone()).resume(restored).await.expect("the run ends");
-    assert_eq!(outcome.text(), "sorry");
+    assert_eq!(outcome.output_text().expect("the run finished"), "sorry");
     let told = there.requests()[0].input_text().join("\n");
     assert!(told.contains("output c1 The secret arguments of this call were not kept."), "{told}");
 }
@@ -110,17 +124,17 @@ async fn s56_a_long_output_is_cut_for_the_model_and_kept_whole() {
         });
         let from = SIZE - 2;
         let model = ScriptedModel::new([
-            Reply::call("c1", "log", json!({})),
-            Reply::call("c2", "read_output", json!({ "call": "c1", "from": from, "bytes": null })),
-            Reply::text("done"),
+            ScriptedResponse::call("c1", "log", json!({})),
+            ScriptedResponse::call("c2", "read_output", json!({ "call": "c1", "from": from, "bytes": null })),
+            ScriptedResponse::text("done"),
         ]);
-        let tools = vec![log.output_budget(101).effect(Effect::Pure), read_output()];
+        let tools = vec![log.max_output_bytes(101).effect(ToolEffect::Pure), read_output()];
         let agent = Agent::new("reader").model(model.clone()).tools(tools);
         let mut run = agent.run("read");
         if with_store {
             run = run.store(Arc::new(SqliteStore::open(folder.path().join("log.db")).expect("a new store")));
         }
-        assert_eq!(run.await.expect("the run ends").text(), "done");
+        assert_eq!(run.await.expect("the run ends").output_text().expect("the run finished"), "done");
         let first = model.requests()[1].input_text().pop().expect("the output comes last");
         let note = format!(
             "[cut: 100 of {} bytes are shown; `read_output` reads on with {{\"call\": \"c1\", \"from\": 100}}]",

@@ -1,5 +1,5 @@
-//! Real processes on one file: they fight over a run, a receipt and a session, are killed in the middle of writing,
-//! and run out of disk. The processes are this test's own binary, started again with a part to play.
+//! Real processes on one file: they compete for a run, receipts and a session, are killed while writing, and
+//! fill the disk. The processes are this test binary, started again with a part to play.
 
 #![cfg(all(feature = "sqlite", unix))]
 #![allow(clippy::expect_used)]
@@ -13,87 +13,90 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use windlass::core::{
-    Chain, Digest, Entry, InputAdded, Item, Line, Record, RunId, SessionId, Timestamp, read_lines,
+    canonical::Digest,
+    id::{RunId, SessionId, Timestamp},
+    item::Item,
+    journal::{HashChain, InputAdded, JournalEntry, JournalLine, JournalRecord, decode_lines},
 };
 use windlass::session::SessionStore;
 use windlass::store::{Durability, LeaseClaim, ReceiptClaim, ReceiptKey, Store};
-use windlass::{SqliteStore, StoreErrorKind};
+use windlass::{error::StoreErrorKind, store::SqliteStore};
 
-const PART: &str = "WINDLASS_TEST_PART";
-const FILE: &str = "WINDLASS_TEST_FILE";
-const NAME: &str = "WINDLASS_TEST_NAME";
+const PART_VARIABLE: &str = "WINDLASS_TEST_PART";
+const FILE_VARIABLE: &str = "WINDLASS_TEST_FILE";
+const NAME_VARIABLE: &str = "WINDLASS_TEST_NAME";
 
-/// What a started process does. In the test run itself, nothing.
+/// Entry point of a child process. Does nothing in the test run itself.
 #[tokio::test]
 async fn a_part_to_play() {
-    let Ok(part) = std::env::var(PART) else { return };
-    let path = PathBuf::from(std::env::var_os(FILE).expect("a file"));
-    let name = std::env::var(NAME).expect("a name");
+    let Ok(part) = std::env::var(PART_VARIABLE) else { return };
+    let path = PathBuf::from(std::env::var_os(FILE_VARIABLE).expect("a file"));
+    let name = std::env::var(NAME_VARIABLE).expect("a name");
     if part == "open" {
         return open_at_the_same_time(&path, &name);
     }
     let store = SqliteStore::open(&path).expect("opens");
     match part.as_str() {
-        "run" => fight_over_a_run(&store, &name).await,
-        "receipt" => fight_over_receipts(&store, &name, &path).await,
-        "session" => fight_over_a_session(&store, &name).await,
+        "run" => compete_for_run(&store, &name).await,
+        "receipt" => compete_for_receipts(&store, &name, &path).await,
+        "session" => compete_for_session(&store, &name).await,
         "append" => append_until_killed(store).await,
         "fill" => append_until_full(&store, &name).await,
-        "environment" => say("path", SqliteStore::from_env().expect("opens").path().display()),
+        "environment" => print_line("path", SqliteStore::from_env().expect("opens").path().display()),
         other => panic!("no such part: {other}"),
     }
 }
 
-fn command(part: &str, path: &Path, name: &str) -> Command {
+fn child_command(part: &str, path: &Path, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["a_part_to_play", "--exact", "--nocapture", "--test-threads=1"]);
-    command.env(PART, part).env(FILE, path).env(NAME, name).stdout(Stdio::piped());
+    command.env(PART_VARIABLE, part).env(FILE_VARIABLE, path).env(NAME_VARIABLE, name).stdout(Stdio::piped());
     command
 }
 
-fn say(word: &str, what: impl std::fmt::Display) {
+fn print_line(word: &str, what: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{word}: {what}").and_then(|()| out.flush()).expect("somebody listens");
 }
 
-/// What a process says after a word.
-fn said(line: &str, word: &str) -> Option<String> {
+/// Returns the text after `word: `, if the line starts with it.
+fn parse_line(line: &str, word: &str) -> Option<String> {
     line.strip_prefix(word)?.strip_prefix(": ").map(str::to_owned)
 }
 
-/// Plays a part in several processes at once. Gives what each said after a word.
-fn play(part: &str, path: &Path, word: &str, names: &[&str]) -> Vec<Vec<String>> {
+/// Plays a part in several concurrent processes. Returns the lines that each printed after `word`.
+fn run_children(part: &str, path: &Path, word: &str, names: &[&str]) -> Vec<Vec<String>> {
     let children: Vec<Child> =
-        names.iter().map(|name| command(part, path, name).spawn().expect("started")).collect();
+        names.iter().map(|name| child_command(part, path, name).spawn().expect("started")).collect();
     let played = children.into_iter().map(|child| {
         let output = child.wait_with_output().expect("it ends");
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(output.status.success(), "{text}");
-        text.lines().filter_map(|line| said(line, word)).collect()
+        text.lines().filter_map(|line| parse_line(line, word)).collect()
     });
     played.collect()
 }
 
-fn now() -> Timestamp {
+fn current_time() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     Timestamp(u64::try_from(since.as_millis()).expect("not that late"))
 }
 
-fn claim(owner: &str, millis: u64) -> LeaseClaim<'_> {
-    LeaseClaim::lasting(owner, now(), Duration::from_millis(millis))
+fn lease_claim(owner: &str, millis: u64) -> LeaseClaim<'_> {
+    LeaseClaim::for_duration(owner, current_time(), Duration::from_millis(millis))
 }
 
-/// The next line of a journal, with a name in it.
-fn next_line(before: &[Line], by: &str) -> Line {
-    let mut chain = before.last().map_or_else(Chain::default, |line| Chain::at(line.hash));
+/// Returns the next journal line, with a name in it.
+fn next_line(before: &[JournalLine], by: &str) -> JournalLine {
+    let mut chain = before.last().map_or_else(HashChain::default, |line| HashChain::from_head(line.hash));
     let items = vec![Arc::new(Item::user(by))];
-    let entry = Entry::InputAdded(InputAdded { items });
-    chain.add(&Record { seq: before.len() as u64, at: now(), path: Vec::new(), entry })
+    let entry = JournalEntry::InputAdded(InputAdded { items });
+    chain.append(&JournalRecord { seq: before.len() as u64, at: current_time(), path: Vec::new(), entry })
 }
 
-/// Opens new files, each at the same time as everybody else.
+/// Opens new files, each at the same time as the other processes.
 fn open_at_the_same_time(path: &Path, name: &str) {
-    for round in 0..ROUNDS {
+    for round in 0..OPEN_ROUNDS {
         let path = path.with_file_name(format!("{round}.db"));
         fs::write(path.with_extension(name), "").expect("written");
         let is_ready = |name| path.with_extension(name).exists();
@@ -104,33 +107,34 @@ fn open_at_the_same_time(path: &Path, name: &str) {
     }
 }
 
-const ROUNDS: usize = 25;
+const OPEN_ROUNDS: usize = 25;
 const OPENERS: [&str; 3] = ["ann", "bea", "cem"];
 
 #[test]
 fn processes_may_make_a_file_at_the_same_time() {
     let folder = tempfile::tempdir().expect("a folder");
-    play("open", &folder.path().join("store.db"), "", &OPENERS);
+    run_children("open", &folder.path().join("store.db"), "", &OPENERS);
 }
 
-const FIGHT: usize = 150;
+const CONTESTED_LINES: usize = 150;
 
-/// Takes the run whenever it is free, adds a few lines, and sometimes sleeps until somebody else has taken over.
-async fn fight_over_a_run(store: &SqliteStore, name: &str) {
+/// Acquires the run whenever it is free and appends a few lines; sometimes sleeps until another process has
+/// taken over.
+async fn compete_for_run(store: &SqliteStore, name: &str) {
     let run = RunId::from("run");
     let (mut kept, mut fenced) = (0, 0);
     for round in 0.. {
-        let lease = match store.acquire(&run, claim(name, 40)).await {
+        let lease = match store.acquire_lease(&run, lease_claim(name, 40)).await {
             Ok(lease) => lease,
             Err(error) => {
-                assert_eq!(error.kind(), StoreErrorKind::Leased, "{error}");
+                assert_eq!(error.kind(), StoreErrorKind::LeaseHeld, "{error}");
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }
         };
-        let mut lines = Store::load(store, &run, 0).await.expect("read");
-        if lines.len() >= FIGHT {
-            store.release(&lease).await.expect("given back");
+        let mut lines = Store::load_journal(store, &run, 0).await.expect("read");
+        if lines.len() >= CONTESTED_LINES {
+            store.release_lease(&lease).await.expect("given back");
             break;
         }
         if round % 4 == 0 {
@@ -138,7 +142,14 @@ async fn fight_over_a_run(store: &SqliteStore, name: &str) {
         }
         for _ in 0..3 {
             let line = next_line(&lines, name);
-            match Store::append(store, &lease, lines.len() as u64, vec![line.clone()], Durability::Now).await
+            match Store::append_journal(
+                store,
+                &lease,
+                lines.len() as u64,
+                vec![line.clone()],
+                Durability::Sync,
+            )
+            .await
             {
                 Ok(()) => {
                     kept += 1;
@@ -151,12 +162,12 @@ async fn fight_over_a_run(store: &SqliteStore, name: &str) {
                 }
             }
         }
-        store.release(&lease).await.expect("given back, or taken over");
-        // The other one should have a chance.
+        store.release_lease(&lease).await.expect("given back, or taken over");
+        // Gives the other processes a chance.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    say("kept", kept);
-    say("kept", fenced);
+    print_line("kept", kept);
+    print_line("kept", fenced);
 }
 
 #[tokio::test]
@@ -164,22 +175,23 @@ async fn two_processes_fight_over_a_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("store.db");
     let store = SqliteStore::open(&path).expect("opens");
-    let lease = store.create(&"run".into(), &"agent".into(), claim("parent", 10)).await.expect("made");
-    store.release(&lease).await.expect("given back");
-    let said = play("run", &path, "kept", &["ann", "bea", "cem"]);
+    let lease =
+        store.create_run(&"run".into(), &"agent".into(), lease_claim("parent", 10)).await.expect("made");
+    store.release_lease(&lease).await.expect("given back");
+    let said = run_children("run", &path, "kept", &["ann", "bea", "cem"]);
     let numbers: Vec<Vec<usize>> = said
         .iter()
         .map(|said| said.iter().map(|number| number.parse().expect("a number")).collect())
         .collect();
-    let lines = Store::load(&store, &"run".into(), 0).await.expect("read");
-    let records = read_lines(&lines).expect("the chain holds");
+    let lines = Store::load_journal(&store, &"run".into(), 0).await.expect("read");
+    let records = decode_lines(&lines).expect("the chain holds");
     let mut by: BTreeMap<String, usize> = BTreeMap::new();
     for record in &records {
-        let Entry::InputAdded(added) = &record.entry else { panic!("{record:?}") };
+        let JournalEntry::InputAdded(added) = &record.entry else { panic!("{record:?}") };
         let Item::Message(message) = &*added.items[0] else { panic!("{added:?}") };
         *by.entry(message.text()).or_default() += 1;
     }
-    // Everything that somebody was told is kept is there, once, and nothing else.
+    // Every acknowledged line is there exactly once, and there are no other lines.
     for (name, numbers) in ["ann", "bea", "cem"].into_iter().zip(&numbers) {
         assert_eq!(by.get(name).copied().unwrap_or_default(), numbers[0], "{name}: {numbers:?}, {by:?}");
     }
@@ -187,28 +199,28 @@ async fn two_processes_fight_over_a_run() {
     assert!(numbers.iter().any(|numbers| numbers[1] > 0), "somebody came late and was refused: {numbers:?}");
 }
 
-const RECEIPTS: usize = 12;
+const RECEIPT_COUNT: usize = 12;
 
-/// Makes a call whenever it has the right to, and writes down that it did; otherwise waits for the receipt.
-async fn fight_over_receipts(store: &SqliteStore, name: &str, path: &Path) {
-    for call in 0..RECEIPTS {
-        let key = ReceiptKey { scope: String::new(), digest: Digest::of(&call.to_string()) };
+/// Makes a call whenever it holds the claim, and records it in a file; otherwise waits for the receipt.
+async fn compete_for_receipts(store: &SqliteStore, name: &str, path: &Path) {
+    for call in 0..RECEIPT_COUNT {
+        let key = ReceiptKey { scope: String::new(), digest: Digest::of_text(&call.to_string()) };
         loop {
-            match store.claim_receipt(&key, claim(name, 5_000)).await.expect("answered") {
-                ReceiptClaim::Mine => {
+            match store.claim_receipt(&key, lease_claim(name, 5_000)).await.expect("answered") {
+                ReceiptClaim::Acquired => {
                     let ledger = path.with_extension("ledger");
                     let mut ledger =
                         fs::OpenOptions::new().create(true).append(true).open(ledger).expect("opens");
                     writeln!(ledger, "{call}").expect("written");
                     tokio::time::sleep(Duration::from_millis(15)).await;
                     store
-                        .keep_receipt(&key, name, &format!("{call} by {name}").into(), None)
+                        .save_receipt(&key, name, &format!("{call} by {name}").into(), None)
                         .await
                         .expect("kept");
                 }
-                ReceiptClaim::Busy { .. } => tokio::time::sleep(Duration::from_millis(2)).await,
-                ReceiptClaim::Receipt(output) => {
-                    say("receipt", output.text());
+                ReceiptClaim::InProgress { .. } => tokio::time::sleep(Duration::from_millis(2)).await,
+                ReceiptClaim::Completed(output) => {
+                    print_line("receipt", output.text());
                     break;
                 }
             }
@@ -220,20 +232,20 @@ async fn fight_over_receipts(store: &SqliteStore, name: &str, path: &Path) {
 fn two_processes_share_one_body_per_receipt() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("store.db");
-    let said = play("receipt", &path, "receipt", &["ann", "bea", "cem"]);
-    assert_eq!(said[0].len(), RECEIPTS);
+    let said = run_children("receipt", &path, "receipt", &["ann", "bea", "cem"]);
+    assert_eq!(said[0].len(), RECEIPT_COUNT);
     assert!(said.iter().all(|receipts| *receipts == said[0]), "all have the same receipts: {said:?}");
     let ledger = fs::read_to_string(path.with_extension("ledger")).expect("can be read");
     let made: Vec<usize> = ledger.lines().map(|call| call.parse().expect("a number")).collect();
-    assert_eq!(made, (0..RECEIPTS).collect::<Vec<_>>(), "every call was made once");
+    assert_eq!(made, (0..RECEIPT_COUNT).collect::<Vec<_>>(), "every call was made once");
 }
 
-const BATCHES: usize = 40;
+const BATCH_COUNT: usize = 40;
 
-async fn fight_over_a_session(store: &SqliteStore, name: &str) {
-    for batch in 0..BATCHES {
+async fn compete_for_session(store: &SqliteStore, name: &str) {
+    for batch in 0..BATCH_COUNT {
         let items = (0..3).map(|one| Arc::new(Item::user(format!("{name} {batch} {one}")))).collect();
-        SessionStore::append(store, &"session".into(), items).await.expect("kept");
+        SessionStore::append_items(store, &"session".into(), items).await.expect("kept");
     }
 }
 
@@ -242,12 +254,12 @@ async fn two_processes_add_to_a_session_and_lose_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("store.db");
     let names = ["ann", "bea", "cem"];
-    play("session", &path, "", &names);
+    run_children("session", &path, "", &names);
     let store = SqliteStore::open(&path).expect("opens");
-    let state = SessionStore::load(&store, &SessionId::from("session")).await.expect("read");
+    let state = SessionStore::load_session(&store, &SessionId::from("session")).await.expect("read");
     assert_eq!(
         (state.items.len(), state.version),
-        (3 * BATCHES * names.len(), (BATCHES * names.len()) as u64)
+        (3 * BATCH_COUNT * names.len(), (BATCH_COUNT * names.len()) as u64)
     );
     let mut due: BTreeMap<&str, usize> = BTreeMap::new();
     for batch in state.items.chunks(3) {
@@ -260,26 +272,30 @@ async fn two_processes_add_to_a_session_and_lose_nothing() {
     }
 }
 
-/// Appends to several runs at once, and says what was acknowledged.
+/// Appends to several runs concurrently, and prints every acknowledged line.
 async fn append_until_killed(store: SqliteStore) {
     let store = Arc::new(store);
     let tasks = (0..4).map(|one| {
         let store = store.clone();
         tokio::spawn(async move {
             let run = RunId::from(format!("run-{one}"));
-            let lease = match store.acquire(&run, claim("child", 0)).await {
+            let lease = match store.acquire_lease(&run, lease_claim("child", 0)).await {
                 Ok(lease) => lease,
-                Err(_) => store.create(&run, &"agent".into(), claim("child", 0)).await.expect("made"),
+                Err(_) => {
+                    store.create_run(&run, &"agent".into(), lease_claim("child", 0)).await.expect("made")
+                }
             };
-            let mut lines = Store::load(&*store, &run, 0).await.expect("read");
+            let mut lines = Store::load_journal(&*store, &run, 0).await.expect("read");
             loop {
                 let line = next_line(&lines, &"words ".repeat(20));
                 let at = lines.len() as u64;
-                let durability = if at % 3 == 1 { Durability::Later } else { Durability::Now };
-                Store::append(&*store, &lease, at, vec![line.clone()], durability).await.expect("kept");
+                let durability = if at % 3 == 1 { Durability::Deferred } else { Durability::Sync };
+                Store::append_journal(&*store, &lease, at, vec![line.clone()], durability)
+                    .await
+                    .expect("kept");
                 lines.push(line);
-                if durability == Durability::Now {
-                    say("acknowledged", format!("{run} {}", lines.len()));
+                if durability == Durability::Sync {
+                    print_line("acknowledged", format!("{run} {}", lines.len()));
                 }
             }
         })
@@ -293,12 +309,12 @@ async fn what_was_acknowledged_survives_a_killed_process() {
     let path = folder.path().join("store.db");
     let mut acknowledged: BTreeMap<RunId, usize> = BTreeMap::new();
     for round in 0..12 {
-        let mut child = command("append", &path, "child").spawn().expect("started");
+        let mut child = child_command("append", &path, "child").spawn().expect("started");
         let out: BufReader<ChildStdout> = BufReader::new(child.stdout.take().expect("its output"));
         let mut heard = 0;
         let mut lines = out.lines().map_while(Result::ok);
         let mut note = |line: &str| {
-            let said = said(line, "acknowledged")?;
+            let said = parse_line(line, "acknowledged")?;
             let (run, count) = said.split_once(' ')?;
             acknowledged.insert(run.into(), count.parse().ok()?);
             Some(())
@@ -308,14 +324,14 @@ async fn what_was_acknowledged_survives_a_killed_process() {
         }
         child.kill().expect("SIGKILL");
         child.wait().expect("it is dead");
-        // What it said until it died counts too.
+        // Acknowledgements printed before the kill count too.
         for line in lines {
             note(&line);
         }
         let store = SqliteStore::open(&path).expect("opens");
         for (run, count) in &acknowledged {
-            let lines = Store::load(&store, run, 0).await.expect("read");
-            let records = read_lines(&lines).expect("the chain holds");
+            let lines = Store::load_journal(&store, run, 0).await.expect("read");
+            let records = decode_lines(&lines).expect("the chain holds");
             assert!(
                 records.len() >= *count,
                 "round {round}: {run} has {}, and {count} were told",
@@ -326,31 +342,32 @@ async fn what_was_acknowledged_survives_a_killed_process() {
     assert_eq!(acknowledged.len(), 4);
 }
 
-/// Appends until the disk does not take any more: every line for now, or all but every third for later.
+/// Appends until the disk is full: every line with `Sync`, or two of three lines with `Deferred`.
 async fn append_until_full(store: &SqliteStore, name: &str) {
     let run = RunId::from("run");
-    let lease = store.create(&run, &"agent".into(), claim("child", 60_000)).await.expect("made");
+    let lease = store.create_run(&run, &"agent".into(), lease_claim("child", 60_000)).await.expect("made");
     let (mut lines, mut durable) = (Vec::new(), 0);
     let error = loop {
         let line = next_line(&lines, &"words ".repeat(200));
         let durability =
-            if name == "later" && lines.len() % 3 > 0 { Durability::Later } else { Durability::Now };
-        match Store::append(store, &lease, lines.len() as u64, vec![line.clone()], durability).await {
+            if name == "later" && lines.len() % 3 > 0 { Durability::Deferred } else { Durability::Sync };
+        match Store::append_journal(store, &lease, lines.len() as u64, vec![line.clone()], durability).await {
             Ok(()) => lines.push(line),
             Err(error) => break error,
         }
-        if durability == Durability::Now {
+        if durability == Durability::Sync {
             durable = lines.len();
         }
     };
-    say("full", durable);
-    say("full", lines.len());
-    say("full", &error);
-    // What was on its way behind it is refused for the same reason, and what is kept can be read.
+    print_line("full", durable);
+    print_line("full", lines.len());
+    print_line("full", &error);
+    // A write queued behind it fails for the same reason, and the stored lines stay readable.
     let next = lines.len() as u64 + 1;
-    let behind = Store::append(store, &lease, next, vec![next_line(&lines, "x")], Durability::Now).await;
-    say("full", format!("{:?} {:?}", error.kind(), behind.expect_err("refused").kind()));
-    say("full", Store::load(store, &run, 0).await.expect("read").len());
+    let behind =
+        Store::append_journal(store, &lease, next, vec![next_line(&lines, "x")], Durability::Sync).await;
+    print_line("full", format!("{:?} {:?}", error.kind(), behind.expect_err("refused").kind()));
+    print_line("full", Store::load_journal(store, &run, 0).await.expect("read").len());
 }
 
 #[tokio::test]
@@ -358,13 +375,13 @@ async fn a_disk_that_is_full_at_once_keeps_what_was_acknowledged() {
     fill_a_disk("now", 1_000).await;
 }
 
-/// Here the file itself has its share of the disk, not only the log beside it.
+/// Here the database file itself grows, too, and not only the write-ahead log.
 #[tokio::test]
 async fn a_disk_that_is_full_later_keeps_what_was_acknowledged() {
     fill_a_disk("now", 9_000).await;
 }
 
-/// Some lines were answered before the disk had them. Whoever comes after them is told.
+/// Deferred lines are acknowledged before they are on disk; a later write reports their loss.
 #[tokio::test]
 async fn a_full_disk_and_lines_for_later() {
     for blocks in 1_000..1_006 {
@@ -372,11 +389,11 @@ async fn a_full_disk_and_lines_for_later() {
     }
 }
 
-/// The kernel stops the process from making files larger than so many blocks, as a full disk would.
+/// Limits the file size of the process to `blocks`, as a full disk would.
 async fn fill_a_disk(how: &str, blocks: u32) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("store.db");
-    let inner = command("fill", &path, how);
+    let inner = child_command("fill", &path, how);
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"")]);
     limited.arg(inner.get_program()).args(inner.get_args()).stdout(Stdio::piped());
@@ -386,7 +403,7 @@ async fn fill_a_disk(how: &str, blocks: u32) {
     let output = limited.output().expect("it ends");
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success(), "{text}");
-    let said: Vec<String> = text.lines().filter_map(|line| said(line, "full")).collect();
+    let said: Vec<String> = text.lines().filter_map(|line| parse_line(line, "full")).collect();
     let [durable, answered, error, kinds, read] = said.as_slice() else { panic!("{text}") };
     let number = |text: &String| text.parse::<usize>().expect("a number");
     let (durable, answered, kept) = (number(durable), number(answered), number(read));
@@ -397,12 +414,12 @@ async fn fill_a_disk(how: &str, blocks: u32) {
     for words in ["run `run`", words] {
         assert!(error.contains(words), "`{words}` is not in: {error}");
     }
-    // With room again, the run goes on where it was.
+    // With free space again, the run continues from its last line.
     let store = SqliteStore::open(&path).expect("opens");
-    let lines = Store::load(&store, &"run".into(), 0).await.expect("read");
-    assert_eq!(read_lines(&lines).expect("the chain holds").len(), kept);
-    let lease = store.acquire(&"run".into(), claim("child", 1_000)).await.expect("taken");
-    Store::append(&store, &lease, kept as u64, vec![next_line(&lines, "more")], Durability::Now)
+    let lines = Store::load_journal(&store, &"run".into(), 0).await.expect("read");
+    assert_eq!(decode_lines(&lines).expect("the chain holds").len(), kept);
+    let lease = store.acquire_lease(&"run".into(), lease_claim("child", 1_000)).await.expect("taken");
+    Store::append_journal(&store, &lease, kept as u64, vec![next_line(&lines, "more")], Durability::Sync)
         .await
         .expect("kept");
 }
@@ -411,11 +428,11 @@ async fn fill_a_disk(how: &str, blocks: u32) {
 fn the_environment_names_the_store() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("store.db");
-    let mut child = command("environment", &path, "child");
+    let mut child = child_command("environment", &path, "child");
     let run = |child: &mut Command| {
         let output = child.current_dir(folder.path()).output().expect("it ends");
         let text = String::from_utf8(output.stdout).expect("text");
-        text.lines().find_map(|line| said(line, "path")).expect("it says so")
+        text.lines().find_map(|line| parse_line(line, "path")).expect("it says so")
     };
     assert_eq!(run(child.env_remove("WINDLASS_STORE")), "windlass.db");
     assert!(folder.path().join("windlass.db").exists());

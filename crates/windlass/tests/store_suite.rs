@@ -1,31 +1,31 @@
-//! Every store that comes with Windlass does what every store must do.
+//! Every store of Windlass passes the store conformance suite.
 
 #![allow(clippy::expect_used)]
 
-use windlass::MemoryStore;
-use windlass::session::MemorySessions;
-use windlass::testing::{session_suite, store_suite};
+use windlass::session::MemorySessionStore;
+use windlass::store::MemoryStore;
+use windlass::testing::{run_session_suite, run_store_suite};
 
 #[tokio::test]
 async fn the_store_in_memory_passes() {
-    store_suite(async || MemoryStore::default()).await;
+    run_store_suite(async || MemoryStore::default()).await;
 }
 
 #[tokio::test]
 async fn the_sessions_in_memory_pass() {
-    session_suite(async || MemorySessions::default()).await;
+    run_session_suite(async || MemorySessionStore::default()).await;
 }
 
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use windlass::SqliteStore;
+    use windlass::store::SqliteStore;
 
-    use super::{session_suite, store_suite};
+    use super::{run_session_suite, run_store_suite};
 
-    /// A new file each time, all in one folder.
-    fn fresh() -> (tempfile::TempDir, impl Fn() -> SqliteStore) {
+    /// Returns a factory of stores, each in a new file of one folder.
+    fn store_factory() -> (tempfile::TempDir, impl Fn() -> SqliteStore) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_owned();
         let next = AtomicU32::new(0);
@@ -38,19 +38,19 @@ mod sqlite {
 
     #[tokio::test]
     async fn the_store_in_a_file_passes() {
-        let (_folder, make) = fresh();
-        store_suite(async || make()).await;
+        let (_folder, make) = store_factory();
+        run_store_suite(async || make()).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn the_store_in_a_file_passes_on_many_threads() {
-        let (_folder, make) = fresh();
-        store_suite(async || make()).await;
+        let (_folder, make) = store_factory();
+        run_store_suite(async || make()).await;
     }
 
     #[tokio::test]
     async fn the_sessions_in_a_file_pass() {
-        let (_folder, make) = fresh();
-        session_suite(async || make()).await;
+        let (_folder, make) = store_factory();
+        run_session_suite(async || make()).await;
     }
 }

@@ -1,42 +1,42 @@
-//! A run with a long history that waits for a person: paused, written, read, decided, resumed.
+//! A run with a long history that waits for an approval: paused, serialised, deserialised, approved, resumed.
 
 use serde_json::json;
-use windlass::{Outcome, Paused};
+use windlass::run::{PausedRun, RunResult};
 
-use super::{Case, Report};
-use crate::measure::{Clock, timed};
-use crate::{Script, Then, agent, finished};
+use super::{BenchCase, CaseReport};
+use crate::measure::{BenchClock, measure_time};
+use crate::{BenchScript, ScriptEnding, bench_agent, ensure_done};
 
-/// Calls in each turn of the history. Each call is two items, with its output.
-const CALLS: usize = 5;
+/// Number of calls in each turn of the history. A call and its output are two items.
+const CALLS_PER_TURN: usize = 5;
 
-pub(super) async fn cycle(case: &Case, report: &Report) -> Result<(), String> {
+pub(super) async fn measure_approval_cycle(case: &BenchCase, report: &CaseReport) -> Result<(), String> {
     for round in 0..case.warmup + case.reps {
-        let script = Script {
-            turns: case.items / (2 * CALLS),
-            calls: CALLS,
-            then: Then::Approval,
-            ..Script::default()
+        let script = BenchScript {
+            turns: case.items / (2 * CALLS_PER_TURN),
+            calls: CALLS_PER_TURN,
+            ending: ScriptEnding::Approval,
+            ..BenchScript::default()
         };
-        let before = agent(script.clone());
-        let (pause, outcome) = timed(async { before.run("go").unlimited_turns().await }).await;
-        let Outcome::Paused(paused) = outcome.map_err(|error| error.to_string())? else {
+        let before = bench_agent(script.clone());
+        let (pause, outcome) = measure_time(async { before.run("go").unlimited_turns().await }).await;
+        let RunResult::Paused(paused) = outcome.map_err(|error| error.to_string())? else {
             return Err("the run did not pause".to_owned());
         };
-        let clock = Clock::start();
+        let clock = BenchClock::start();
         let text = paused.to_text();
         let write = clock.stop();
         drop((paused, before));
-        // Whoever goes on is another process, and has made its agent before.
-        let after = agent(script);
-        let clock = Clock::start();
-        let mut paused = Paused::from_text(&text).map_err(|error| error.to_string())?;
+        // In production another process resumes the run, and its agent already exists.
+        let after = bench_agent(script);
+        let clock = BenchClock::start();
+        let mut paused = PausedRun::from_text(&text).map_err(|error| error.to_string())?;
         let read = clock.stop();
         paused.approve("gated").map_err(|error| error.to_string())?;
-        let (resume, outcome) = timed(async { after.resume(paused).unlimited_turns().await }).await;
-        finished(outcome.map_err(|error| error.to_string())?)?;
+        let (resume, outcome) = measure_time(async { after.resume(paused).unlimited_turns().await }).await;
+        ensure_done(outcome.map_err(|error| error.to_string())?)?;
         let Some(rep) = round.checked_sub(case.warmup) else { continue };
-        report.row(json!({
+        report.print_row(json!({
             "rep": rep, "bytes": text.len(),
             "pause_s": pause.wall, "pause_cpu_s": pause.cpu,
             "serialise_s": write.wall, "serialise_cpu_s": write.cpu,

@@ -1,11 +1,11 @@
-//! One case as JSON, one line of JSON for every repetition: the contract that the runners of the peers keep.
+//! The runner contract shared with the peers: one case as JSON in, one line of JSON for every repetition out.
 //!
-//! `PERF_WORKERS` says how many threads the runtime has (2 without it; 1 is a runtime on the caller's thread),
-//! `PERF_BASE_URL` where the server of the HTTP cases is, `PERF_ROOT` where the fixtures are.
+//! `PERF_WORKERS` is the number of runtime threads (default 2; 1 means a current-thread runtime), `PERF_BASE_URL`
+//! the base URL of the HTTP cases' server, and `PERF_ROOT` the folder of the fixtures.
 
 mod approval;
+mod argument_check;
 mod http;
-mod order;
 mod runs;
 
 use std::fmt;
@@ -15,26 +15,26 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::measure::{peak_rss_kb, rss_kb};
-use crate::{Body, Script, agent, finish};
+use crate::{BenchScript, ToolWork, bench_agent, run_to_end};
 
-/// A case.
+/// A benchmark case. The JSON names are those of the peers' runners.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Case {
+struct BenchCase {
     id: String,
-    w: Workload,
+    w: BenchWorkload,
     warmup: usize,
     reps: usize,
     #[serde(rename = "T")]
-    turns_of_one: usize,
+    turns_per_run: usize,
     #[serde(rename = "K")]
-    calls_of_one: usize,
+    calls_per_turn: usize,
     #[serde(rename = "warm_K")]
-    warm_calls: usize,
+    warmup_calls: usize,
     #[serde(rename = "R")]
-    runs_at_once: usize,
+    concurrent_runs: usize,
     #[serde(rename = "warm_R")]
-    warm_runs_at_once: usize,
+    warmup_concurrent_runs: usize,
     turns: usize,
     calls: usize,
     sleep_ms: u64,
@@ -49,9 +49,9 @@ struct Case {
     warm_n: usize,
 }
 
-/// What is measured.
+/// The workload of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-enum Workload {
+enum BenchWorkload {
     /// One run of many turns.
     #[default]
     W1,
@@ -59,34 +59,35 @@ enum Workload {
     W2,
     /// Many runs at once.
     W3,
-    /// What a run in flight holds.
+    /// The memory of a run in flight.
     W3M,
-    /// Pausing, writing, reading, resuming.
+    /// Pausing, serialising, deserialising and resuming a run.
     W4,
-    /// The way to a server.
+    /// Runs with a model server over HTTP.
     W5,
-    /// A process that starts.
+    /// The start of a process.
     W6,
-    /// Arguments.
+    /// The check of a call's arguments.
     W7,
 }
 
-impl fmt::Display for Workload {
+impl fmt::Display for BenchWorkload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
 }
 
-/// Does what a case asks for, and prints what came of it.
-pub fn run(text: &str) -> Result<(), String> {
-    let case: Case = serde_json::from_str(text).map_err(|error| format!("this is not a case: {error}"))?;
-    let runtime = runtime().map_err(|error| error.to_string())?;
-    // On a worker, not on the thread that waits for it: that is where programs run.
-    let done = runtime.block_on(async { tokio::spawn(measure(case)).await });
+/// Measures a case and prints its rows.
+pub fn run_case(text: &str) -> Result<(), String> {
+    let case: BenchCase =
+        serde_json::from_str(text).map_err(|error| format!("this is not a case: {error}"))?;
+    let runtime = build_runtime().map_err(|error| error.to_string())?;
+    // The case runs on a worker thread, as in real programs, not on the thread that blocks on it.
+    let done = runtime.block_on(async { tokio::spawn(measure_case(case)).await });
     done.map_err(|error| error.to_string())?
 }
 
-fn runtime() -> std::io::Result<Runtime> {
+fn build_runtime() -> std::io::Result<Runtime> {
     let workers = std::env::var("PERF_WORKERS").ok().and_then(|workers| workers.parse().ok()).unwrap_or(2);
     match workers {
         0 | 1 => Builder::new_current_thread().enable_all().build(),
@@ -94,47 +95,53 @@ fn runtime() -> std::io::Result<Runtime> {
     }
 }
 
-async fn measure(case: Case) -> Result<(), String> {
-    let report = Report::of(&case);
+async fn measure_case(case: BenchCase) -> Result<(), String> {
+    let report = CaseReport::for_case(&case);
     let done = match case.w {
-        Workload::W1 | Workload::W2 => runs::one(&case, &report).await,
-        Workload::W3 => runs::at_once(&case, &report).await,
-        Workload::W3M => runs::in_flight(&case, &report).await,
-        Workload::W4 => approval::cycle(&case, &report).await,
-        Workload::W5 => http::runs(&case, &report).await,
-        Workload::W6 => start().await,
-        Workload::W7 => order::read(&case, &report),
+        BenchWorkload::W1 | BenchWorkload::W2 => runs::measure_single_run(&case, &report).await,
+        BenchWorkload::W3 => runs::measure_concurrent_runs(&case, &report).await,
+        BenchWorkload::W3M => runs::measure_parked_runs(&case, &report).await,
+        BenchWorkload::W4 => approval::measure_approval_cycle(&case, &report).await,
+        BenchWorkload::W5 => http::measure_http_runs(&case, &report).await,
+        BenchWorkload::W6 => measure_cold_start().await,
+        BenchWorkload::W7 => argument_check::measure_argument_check(&case, &report),
     };
     if let Err(error) = &done {
-        report.row(json!({"error": error}));
+        report.print_row(json!({"error": error}));
     }
     done
 }
 
-/// The first tool of a process that has just started.
-async fn start() -> Result<(), String> {
-    finish(&agent(Script { turns: 1, calls: 1, body: Body::Print, ..Script::default() })).await?;
+/// Executes the first tool call of a new process.
+async fn measure_cold_start() -> Result<(), String> {
+    run_to_end(&bench_agent(BenchScript {
+        turns: 1,
+        calls: 1,
+        work: ToolWork::PrintEvent,
+        ..BenchScript::default()
+    }))
+    .await?;
     println!("{}", json!({"ev": "done", "rss_kb": rss_kb(), "peak_rss_kb": peak_rss_kb()}));
     Ok(())
 }
 
-/// Where rows go.
-struct Report {
-    head: Map<String, Value>,
+/// A printer of the rows of one case.
+struct CaseReport {
+    common_fields: Map<String, Value>,
 }
 
-impl Report {
-    fn of(case: &Case) -> Self {
+impl CaseReport {
+    fn for_case(case: &BenchCase) -> Self {
         let mut head = Map::new();
         head.insert("peer".to_owned(), "windlass".into());
         head.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
         head.insert("case".to_owned(), case.id.clone().into());
         head.insert("w".to_owned(), case.w.to_string().into());
-        Self { head }
+        Self { common_fields: head }
     }
 
-    fn row(&self, row: Value) {
-        let mut whole = self.head.clone();
+    fn print_row(&self, row: Value) {
+        let mut whole = self.common_fields.clone();
         if let Value::Object(row) = row {
             whole.extend(row);
         }

@@ -1,50 +1,51 @@
-//! Runs in this process: one after another, and many at once.
+//! Runs with an in-process model: sequential and concurrent.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use windlass::Agent;
+use windlass::agent::Agent;
 
-use super::{Case, Report, Workload};
-use crate::measure::{Clock, Gate, peak_rss_kb, rss_kb, timed};
-use crate::{Body, Script, agent, finish};
+use super::{BenchCase, BenchWorkload, CaseReport};
+use crate::measure::{ArrivalBarrier, BenchClock, measure_time, peak_rss_kb, rss_kb};
+use crate::{BenchScript, ToolWork, bench_agent, run_to_end};
 
-/// How long a repetition takes at least where runs are short, in seconds: clocks are too coarse for one run.
-const REPETITION: f64 = 0.02;
+/// Minimum duration of a repetition in seconds; short runs are repeated because clocks are too coarse for one.
+const MIN_REPETITION_SECONDS: f64 = 0.02;
 
-fn body(sleep_ms: u64) -> Body {
+fn tool_work(sleep_ms: u64) -> ToolWork {
     match sleep_ms {
-        0 => Body::Nothing,
-        sleep_ms => Body::Sleep(Duration::from_millis(sleep_ms)),
+        0 => ToolWork::Nothing,
+        sleep_ms => ToolWork::Sleep(Duration::from_millis(sleep_ms)),
     }
 }
 
-/// One run of many turns with one call each, or of one turn with many calls.
-pub(super) async fn one(case: &Case, report: &Report) -> Result<(), String> {
+/// Measures one run of many turns with one call each, or of one turn with many calls.
+pub(super) async fn measure_single_run(case: &BenchCase, report: &CaseReport) -> Result<(), String> {
     let (turns, calls) = match case.w {
-        Workload::W1 => (case.turns_of_one, 1),
-        _ => (1, case.calls_of_one),
+        BenchWorkload::W1 => (case.turns_per_run, 1),
+        _ => (1, case.calls_per_turn),
     };
-    let script = Script { turns, calls, body: body(case.sleep_ms), ..Script::default() };
-    if case.warm_calls > 0 {
-        finish(&agent(Script { calls: case.warm_calls, ..script.clone() })).await?;
+    let script = BenchScript { turns, calls, work: tool_work(case.sleep_ms), ..BenchScript::default() };
+    if case.warmup_calls > 0 {
+        run_to_end(&bench_agent(BenchScript { calls: case.warmup_calls, ..script.clone() })).await?;
     }
-    let agent = agent(script);
+    let agent = bench_agent(script);
     for _ in 0..case.warmup {
-        finish(&agent).await?;
+        run_to_end(&agent).await?;
     }
-    let inner = if case.sleep_ms > 0 || case.warm_calls > 0 { 1 } else { calibrated(&agent).await? };
+    let inner =
+        if case.sleep_ms > 0 || case.warmup_calls > 0 { 1 } else { calibrate_repetitions(&agent).await? };
     for rep in 0..case.reps {
-        let clock = Clock::start();
+        let clock = BenchClock::start();
         for _ in 0..inner {
-            finish(&agent).await?;
+            run_to_end(&agent).await?;
         }
         let took = clock.stop();
         let (wall, cpu) = (took.wall / inner as f64, took.cpu / inner as f64);
-        report.row(match case.w {
-            Workload::W1 => json!({
+        report.print_row(match case.w {
+            BenchWorkload::W1 => json!({
                 "rep": rep, "inner": inner, "wall_s": wall, "cpu_s": cpu,
                 "us_per_turn": wall / turns as f64 * 1e6, "cpu_us_per_turn": cpu / turns as f64 * 1e6,
             }),
@@ -58,27 +59,27 @@ pub(super) async fn one(case: &Case, report: &Report) -> Result<(), String> {
     Ok(())
 }
 
-async fn calibrated(agent: &Agent) -> Result<usize, String> {
-    let (took, done) = timed(finish(agent)).await;
+async fn calibrate_repetitions(agent: &Agent) -> Result<usize, String> {
+    let (took, done) = measure_time(run_to_end(agent)).await;
     done?;
-    Ok(((REPETITION / took.wall.max(1e-9)) as usize).clamp(1, 2000))
+    Ok(((MIN_REPETITION_SECONDS / took.wall.max(1e-9)) as usize).clamp(1, 2000))
 }
 
-/// Many runs that start together.
-pub(super) async fn at_once(case: &Case, report: &Report) -> Result<(), String> {
-    let agent = agent(Script {
+/// Measures many concurrent runs.
+pub(super) async fn measure_concurrent_runs(case: &BenchCase, report: &CaseReport) -> Result<(), String> {
+    let agent = bench_agent(BenchScript {
         turns: case.turns,
         calls: case.calls,
-        body: body(case.sleep_ms),
-        ..Script::default()
+        work: tool_work(case.sleep_ms),
+        ..BenchScript::default()
     });
-    together(case.warm_runs_at_once, &agent).await?;
+    run_concurrently(case.warmup_concurrent_runs, &agent).await?;
     let base = rss_kb();
     for rep in 0..case.reps {
-        let (took, done) = timed(together(case.runs_at_once, &agent)).await;
+        let (took, done) = measure_time(run_concurrently(case.concurrent_runs, &agent)).await;
         done?;
-        let runs = case.runs_at_once as f64;
-        report.row(json!({
+        let runs = case.concurrent_runs as f64;
+        report.print_row(json!({
             "rep": rep, "wall_s": took.wall, "cpu_s": took.cpu, "runs_per_s": runs / took.wall,
             "cpu_us_per_run": took.cpu / runs * 1e6, "base_rss_kb": base, "peak_rss_kb": peak_rss_kb(),
         }));
@@ -86,30 +87,30 @@ pub(super) async fn at_once(case: &Case, report: &Report) -> Result<(), String> 
     Ok(())
 }
 
-/// What runs hold while all of them are in the middle of their first calls.
-pub(super) async fn in_flight(case: &Case, report: &Report) -> Result<(), String> {
-    let script = Script { turns: case.turns, calls: case.calls, ..Script::default() };
-    together(case.warm_runs_at_once, &agent(script.clone())).await?;
-    let gate = Gate::new(case.runs_at_once * case.calls);
-    let agent = agent(Script { body: Body::Wait(gate.clone()), ..script });
+/// Measures the memory of runs while all of them wait in their first calls.
+pub(super) async fn measure_parked_runs(case: &BenchCase, report: &CaseReport) -> Result<(), String> {
+    let script = BenchScript { turns: case.turns, calls: case.calls, ..BenchScript::default() };
+    run_concurrently(case.warmup_concurrent_runs, &bench_agent(script.clone())).await?;
+    let gate = ArrivalBarrier::new(case.concurrent_runs * case.calls);
+    let agent = bench_agent(BenchScript { work: ToolWork::WaitForAll(gate.clone()), ..script });
     let base = rss_kb();
-    let (took, done) = timed(together(case.runs_at_once, &agent)).await;
+    let (took, done) = measure_time(run_concurrently(case.concurrent_runs, &agent)).await;
     done?;
     let held = gate.rss_kb();
-    report.row(json!({
+    report.print_row(json!({
         "rep": 0, "wall_s": took.wall, "cpu_s": took.cpu, "base_rss_kb": base, "parked_rss_kb": held,
-        "kb_per_parked_run": (held as f64 - base as f64) / case.runs_at_once as f64,
+        "kb_per_parked_run": (held as f64 - base as f64) / case.concurrent_runs as f64,
         "peak_rss_kb": peak_rss_kb(),
     }));
     Ok(())
 }
 
-async fn together(runs: usize, agent: &Agent) -> Result<(), String> {
+async fn run_concurrently(runs: usize, agent: &Agent) -> Result<(), String> {
     let agent = Arc::new(agent.clone());
     let mut all = JoinSet::new();
     for _ in 0..runs {
         let agent = agent.clone();
-        all.spawn(async move { finish(&agent).await });
+        all.spawn(async move { run_to_end(&agent).await });
     }
     while let Some(done) = all.join_next().await {
         done.map_err(|error| error.to_string())??;

@@ -1,4 +1,4 @@
-# Playwright with a browser that is given, on a page that is given: times in milliseconds, as one line of JSON.
+# Measures Playwright with a given browser and page; prints the times in milliseconds as one line of JSON.
 import json
 import sys
 import time

@@ -1,6 +1,6 @@
-//! What the hot paths cost, by instruction counts: a busy machine changes seconds, not these.
+//! The cost of the hot paths in instruction counts, which do not depend on the load of the machine.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod growth;
 mod recorded;
@@ -8,8 +8,8 @@ mod recorded;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Instructions that the program takes for a case, by callgrind.
-fn instructions(case: &str, size: u32) -> f64 {
+/// Returns the number of instructions that the program executes for a case, measured by callgrind.
+fn count_instructions(case: &str, size: u32) -> f64 {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let out = folder.join(format!("callgrind.{case}.{size}"));
     let run = Command::new("valgrind")

@@ -1,24 +1,24 @@
-//! Lengths of time as people write them: `500ms`, `5s`, `10m`, `2h`.
+//! Durations in the notation of agent files: `500ms`, `5s`, `10m`, `2h`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-/// A length of time in an agent's file.
+/// A duration in an agent file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span(Duration);
+pub(super) struct HumanDuration(Duration);
 
-impl Span {
-    pub(super) fn get(self) -> Duration {
+impl HumanDuration {
+    pub(super) fn as_duration(self) -> Duration {
         self.0
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let wrong =
-            || serde::de::Error::custom(format!("`{text}` is no length of time; write 500ms, 5s, 10m or 2h"));
+            || serde::de::Error::custom(format!("`{text}` is not a duration; write 500ms, 5s, 10m or 2h"));
         let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(wrong)?;
         let (count, unit) = text.split_at(unit_at);
         let count: u64 = count.parse().map_err(|_| wrong())?;

@@ -1,23 +1,20 @@
-//! The MCP servers that an agent's file names.
+//! The MCP servers of an agent file.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 #[cfg(not(feature = "mcp"))]
-use windlass::Agent;
+use windlass::agent::Agent;
 
 use super::AgentFile;
 #[cfg(not(feature = "mcp"))]
-use crate::problem::Problem;
+use crate::cli_error::CliError;
 
-/// One server: a program, or an address.
+/// The configuration of one server: a command (stdio) or a URL (HTTP).
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(
-    not(feature = "mcp"),
-    expect(dead_code, reason = "what it says is read where servers can be reached")
-)]
-pub(super) struct McpServer {
+#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "only used with the feature `mcp`"))]
+pub(super) struct McpServerSpec {
     command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
@@ -26,117 +23,121 @@ pub(super) struct McpServer {
     url: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// Whether what it says of its own tools is believed.
+    /// True if the server's own annotations of its tools are trusted.
     #[serde(default)]
     trusted: bool,
-    /// Its tools that nobody is asked about.
+    /// Tools that require no approval.
     #[serde(default)]
     allow: Vec<String>,
-    /// Only these of its tools.
+    /// Tools to offer; all if absent.
     include: Option<Vec<String>>,
-    /// None of these.
+    /// Tools to leave out.
     #[serde(default)]
     exclude: Vec<String>,
 }
 
 #[cfg(test)]
-impl McpServer {
-    pub(super) fn allowed(&self) -> &[String] {
+impl McpServerSpec {
+    pub(super) fn allowed_tools(&self) -> &[String] {
         &self.allow
     }
 }
 
-/// What the servers of an agent have.
+/// The tools of an agent's MCP servers.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
-    /// Their tools: name and description.
+pub(crate) struct McpToolListing {
+    /// Names and descriptions of the tools.
     pub(crate) tools: Vec<(String, String)>,
-    /// The servers that are not there, and why.
-    pub(crate) missing: Vec<String>,
+    /// Messages about servers that cannot be reached.
+    pub(crate) unreachable: Vec<String>,
 }
 
 #[cfg(not(feature = "mcp"))]
-pub(super) async fn connected(agent: Agent, file: &AgentFile) -> Result<Agent, Problem> {
-    if has_any(file) { Err(not_built()) } else { Ok(agent) }
+pub(super) async fn connect_servers(agent: Agent, file: &AgentFile) -> Result<Agent, CliError> {
+    if has_servers(file) { Err(mcp_not_built_error()) } else { Ok(agent) }
 }
 
 #[cfg(not(feature = "mcp"))]
-pub(super) async fn list(file: &AgentFile) -> Result<Listing, Problem> {
-    if has_any(file) { Err(not_built()) } else { Ok(Listing::default()) }
+pub(super) async fn list_tools(file: &AgentFile) -> Result<McpToolListing, CliError> {
+    if has_servers(file) { Err(mcp_not_built_error()) } else { Ok(McpToolListing::default()) }
 }
 
 #[cfg(not(feature = "mcp"))]
-fn not_built() -> Problem {
-    Problem::new("the agent names MCP servers, and this windlass was built without them")
-        .hint("build it with `--features mcp`")
+fn mcp_not_built_error() -> CliError {
+    CliError::new("the agent uses MCP servers, but this windlass was built without MCP")
+        .with_hint("build it with `--features mcp`")
 }
 
-fn has_any(file: &AgentFile) -> bool {
+fn has_servers(file: &AgentFile) -> bool {
     file.spec.mcp_file.is_some() || !file.spec.mcp.is_empty()
 }
 
 #[cfg(feature = "mcp")]
-pub(super) use with_servers::{connected, list};
+pub(super) use with_servers::{connect_servers, list_tools};
 
 #[cfg(feature = "mcp")]
 mod with_servers {
-    use windlass::Agent;
-    use windlass_mcp::{Approve, Config, ServerConfig, Servers};
+    use windlass::agent::Agent;
+    use windlass_mcp::{McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig};
 
     use super::super::AgentFile;
-    use super::{Listing, McpServer, has_any};
-    use crate::problem::Problem;
+    use super::{McpServerSpec, McpToolListing, has_servers};
+    use crate::cli_error::CliError;
 
-    /// The agent with the tools of its servers. A server that cannot be reached is told of when the run begins.
-    pub(crate) async fn connected(agent: Agent, file: &AgentFile) -> Result<Agent, Problem> {
-        if !has_any(file) {
+    /// Adds the tools of the servers to the agent. A server that cannot be reached causes a warning when the
+    /// run starts.
+    pub(crate) async fn connect_servers(agent: Agent, file: &AgentFile) -> Result<Agent, CliError> {
+        if !has_servers(file) {
             return Ok(agent);
         }
-        let mut tools = Servers::connect(config(file)?).await.tools();
+        let mut tools = McpConnections::connect(build_config(file)?).await.tools();
         for (name, server) in &file.spec.mcp {
-            let allowed = server.allow.iter().map(|tool| (tool.clone(), Approve::Never)).collect();
-            tools = tools.approve_for(name, Approve::PerTool(allowed, Box::new(Approve::Hints)));
+            let allowed = server.allow.iter().map(|tool| (tool.clone(), McpApprovalPolicy::Never)).collect();
+            tools = tools
+                .approve_for(name, McpApprovalPolicy::PerTool(allowed, Box::new(McpApprovalPolicy::ByHints)));
         }
         Ok(agent.tool_source(tools))
     }
 
-    pub(crate) async fn list(file: &AgentFile) -> Result<Listing, Problem> {
-        if !has_any(file) {
-            return Ok(Listing::default());
+    pub(crate) async fn list_tools(file: &AgentFile) -> Result<McpToolListing, CliError> {
+        if !has_servers(file) {
+            return Ok(McpToolListing::default());
         }
-        let servers = Servers::connect(config(file)?).await;
-        let missing = servers.report().await.missing();
-        let listed = servers.list().await;
+        let servers = McpConnections::connect(build_config(file)?).await;
+        let missing = servers.report().await.unavailable_servers();
+        let listed = servers.list_tools().await;
         let tools = listed
             .iter()
             .map(|tool| (format!("mcp:{}/{}", tool.server, tool.name), tool.description.to_string()));
-        let listing = Listing { tools: tools.collect(), missing };
+        let listing = McpToolListing { tools: tools.collect(), unreachable: missing };
         servers.close().await;
         Ok(listing)
     }
 
-    fn config(file: &AgentFile) -> Result<Config, Problem> {
+    fn build_config(file: &AgentFile) -> Result<McpConfig, CliError> {
         let mut config = match &file.spec.mcp_file {
-            Some(path) => Config::read(file.folder.join(path)).map_err(|error| {
-                Problem::new(error.to_string()).hint("`mcp_file` in the agent's file names it")
+            Some(path) => McpConfig::read(file.folder.join(path)).map_err(|error| {
+                CliError::new(error.to_string()).with_hint("check `mcp_file` in the agent file")
             })?,
-            None => Config::new(),
+            None => McpConfig::new(),
         };
         for (name, server) in &file.spec.mcp {
-            config = config.server(one(name, server)?);
+            config = config.server(build_server_config(name, server)?);
         }
         Ok(config)
     }
 
-    fn one(name: &str, server: &McpServer) -> Result<ServerConfig, Problem> {
+    fn build_server_config(name: &str, server: &McpServerSpec) -> Result<McpServerConfig, CliError> {
         let mut one = match (&server.command, &server.url) {
             (Some(command), None) => {
-                ServerConfig::stdio(name, command.as_str()).args(server.args.iter().cloned())
+                McpServerConfig::stdio(name, command.as_str()).args(server.args.iter().cloned())
             }
-            (None, Some(url)) => ServerConfig::http(name, url.as_str()),
+            (None, Some(url)) => McpServerConfig::http(name, url.as_str()),
             _ => {
-                return Err(Problem::new(format!("MCP server `{name}` needs a `command` or a `url`"))
-                    .hint("a program is spoken to as a child, an address by HTTP"));
+                return Err(CliError::new(format!("MCP server `{name}` needs a `command` or a `url`"))
+                    .with_hint(
+                        "`command` starts a local server (stdio), `url` connects to a remote one (HTTP)",
+                    ));
             }
         };
         for (variable, value) in &server.env {
@@ -149,8 +150,8 @@ mod with_servers {
             one = one.trusted();
         }
         if let Some(include) = &server.include {
-            one = one.include(include.iter().cloned());
+            one = one.include_tools(include.iter().cloned());
         }
-        Ok(one.exclude(server.exclude.iter().cloned()))
+        Ok(one.exclude_tools(server.exclude.iter().cloned()))
     }
 }

@@ -1,10 +1,10 @@
-//! An agent from a file: `agent.toml` says who it is, what it may use, and whom it must ask.
+//! Agents defined by a file: `agent.toml` has the instructions, the model, the tools and the approval policy.
 
 mod duration;
 mod mcp;
 mod model;
 mod policy;
-mod script;
+mod scripted_model;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -13,102 +13,105 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use windlass::model::{ModelSettings, SharedModel};
-use windlass::{Agent, RunBuilder, Tool};
+use windlass::{agent::Agent, run::RunBuilder, tool::Tool};
 
-use self::duration::Span;
-use self::mcp::McpServer;
-use self::policy::Policy;
-pub(crate) use self::tools::Preview;
-use crate::problem::Problem;
+use self::duration::HumanDuration;
+use self::mcp::McpServerSpec;
+use self::policy::ToolPolicySpec;
+pub(crate) use self::tools::ChangePreview;
+use crate::cli_error::CliError;
 use crate::project::AGENT_FILE;
 
-/// How long a run stays owned after its process is gone. A command is watched by a person who may want to go on
-/// soon, so it is shorter than the library's own.
-const LEASE: Duration = Duration::from_secs(5);
-/// The variable that names a model for agents that name none.
+/// Default lease of a run. It is shorter than the library's own, because a user who watches the command may
+/// want to resume soon after a crash.
+const DEFAULT_LEASE: Duration = Duration::from_secs(5);
+/// Environment variable with the model of agents that name none.
 const MODEL_VARIABLE: &str = "WINDLASS_MODEL";
-/// How many turns a run may take, unless the agent says otherwise.
-const TURNS: u32 = 30;
+/// Default maximum number of turns.
+const DEFAULT_MAX_TURNS: u32 = 30;
 
-/// An agent's file, read.
+/// A parsed agent file.
 #[derive(Debug)]
 pub(crate) struct AgentFile {
     path: PathBuf,
     folder: PathBuf,
-    spec: Spec,
+    spec: AgentFileSpec,
 }
 
+/// The contents of an agent file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Spec {
+struct AgentFileSpec {
     name: Option<String>,
     instructions: Option<String>,
     instructions_file: Option<PathBuf>,
     model: Option<String>,
-    /// Built-in tools, by their names or by the names of sets.
+    /// Names of built-in tools or of tool sets.
     #[serde(default)]
     tools: Vec<String>,
-    /// The folder that they work in, beside the file; its own where absent.
+    /// Folder that the tools work in, relative to the file; the folder of the file if absent.
     workspace: Option<PathBuf>,
-    /// Files that they do as if they were not there.
+    /// Patterns of files that the tools must not see.
     #[serde(default)]
-    hide: Vec<String>,
-    /// A `.mcp.json` with servers.
+    hidden_files: Vec<String>,
+    /// Path of a `.mcp.json` with server configurations.
     mcp_file: Option<PathBuf>,
-    /// Servers, by their names.
+    /// Servers, by name.
     #[serde(default)]
-    mcp: BTreeMap<String, McpServer>,
+    mcp: BTreeMap<String, McpServerSpec>,
     #[serde(default)]
-    settings: Settings,
+    settings: ModelSettingsSpec,
     #[serde(default)]
-    limits: Limits,
+    limits: RunLimitsSpec,
     #[serde(default)]
-    policy: Policy,
+    policy: ToolPolicySpec,
 }
 
+/// The `[settings]` of an agent file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct ModelSettingsSpec {
     temperature: Option<f64>,
     top_p: Option<f64>,
     max_tokens: Option<u64>,
     reasoning_effort: Option<String>,
-    parallel_calls: Option<bool>,
+    parallel_tool_calls: Option<bool>,
 }
 
+/// The `[limits]` of an agent file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Limits {
+struct RunLimitsSpec {
     turns: Option<u32>,
     concurrency: Option<usize>,
-    lease: Option<Span>,
-    approvals_expire_after: Option<Span>,
+    lease: Option<HumanDuration>,
+    approvals_expire_after: Option<HumanDuration>,
 }
 
 impl AgentFile {
-    /// Reads the agent of a folder, or of a file.
-    pub(crate) fn read(named: &Path) -> Result<Self, Problem> {
+    /// Reads the agent file of a folder, or the named file.
+    pub(crate) fn read(named: &Path) -> Result<Self, CliError> {
         let path = if named.is_dir() { named.join(AGENT_FILE) } else { named.to_owned() };
         let shown = path.display();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Problem::not_found(format!("there is no agent at `{}`", named.display()))
-                    .hint("an agent is a folder with an agent.toml; `windlass new NAME` makes one"));
+                return Err(CliError::not_found(format!("there is no agent at `{}`", named.display()))
+                    .with_hint("an agent is a folder with an agent.toml; `windlass new NAME` creates one"));
             }
-            Err(error) => return Err(Problem::new(format!("`{shown}` cannot be read: {error}"))),
+            Err(error) => return Err(CliError::new(format!("`{shown}` cannot be read: {error}"))),
         };
         let spec = toml::from_str(&text).map_err(|error| {
-            Problem::new(format!("`{shown}` is not an agent's file:\n{}", error.to_string().trim_end()))
-                .hint("docs/guide/command.md lists what may stand in it")
+            CliError::new(format!("`{shown}` is not a valid agent file:\n{}", error.to_string().trim_end()))
+                .with_hint("docs/guide/command.md lists the valid keys")
         })?;
         let path = std::path::absolute(&path)?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         Ok(Self { path, folder, spec })
     }
 
-    /// Whether a folder or file is an agent's.
-    pub(crate) fn is_there(named: &Path) -> bool {
+    /// Returns true if a folder or file has an agent.
+    pub(crate) fn has_agent(named: &Path) -> bool {
         if named.is_dir() {
             named.join(AGENT_FILE).is_file()
         } else {
@@ -116,102 +119,103 @@ impl AgentFile {
         }
     }
 
-    /// Its file.
+    /// Returns the absolute path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its name: what the file says, or else that of the folder.
+    /// Returns the name of the agent: from the file, or else that of the folder.
     pub(crate) fn name(&self) -> String {
         let of_folder = || self.folder.file_name().map(|name| name.to_string_lossy().into_owned());
         self.spec.name.clone().or_else(of_folder).unwrap_or_else(|| "agent".to_owned())
     }
 
-    /// The model that it names.
-    pub(crate) fn model(&self) -> Option<&str> {
+    /// Returns the name of the model in the file.
+    pub(crate) fn model_name(&self) -> Option<&str> {
         self.spec.model.as_deref()
     }
 
-    /// The agent, ready to run, with another model where one is named.
-    pub(crate) async fn build(&self, model: Option<&str>) -> Result<Agent, Problem> {
-        let mut agent = Agent::new(self.name()).model(self.find_model(model)?);
-        if let Some(text) = self.instructions()? {
+    /// Builds the agent, with `model` in place of its own if given.
+    pub(crate) async fn build_agent(&self, model: Option<&str>) -> Result<Agent, CliError> {
+        let mut agent = Agent::new(self.name()).model(self.resolve_model(model)?);
+        if let Some(text) = self.load_instructions()? {
             agent = agent.instructions(text);
         }
-        agent = mcp::connected(agent, self).await?;
-        let Settings { temperature, top_p, max_tokens, reasoning_effort, parallel_calls } =
+        agent = mcp::connect_servers(agent, self).await?;
+        let ModelSettingsSpec { temperature, top_p, max_tokens, reasoning_effort, parallel_tool_calls } =
             &self.spec.settings;
-        Ok(agent.tools(self.tools().await?).settings(ModelSettings {
+        Ok(agent.tools(self.load_tools().await?).model_settings(ModelSettings {
             temperature: *temperature,
             top_p: *top_p,
             max_tokens: *max_tokens,
             reasoning_effort: reasoning_effort.clone(),
-            parallel_calls: *parallel_calls,
+            parallel_tool_calls: *parallel_tool_calls,
             ..ModelSettings::default()
         }))
     }
 
-    /// Its tools, each with the rule of its policy.
-    pub(crate) async fn tools(&self) -> Result<Vec<Tool>, Problem> {
-        self.spec.policy.applied_to(tools::find(self)?)
+    /// Returns the tools with the policy applied.
+    pub(crate) async fn load_tools(&self) -> Result<Vec<Tool>, CliError> {
+        self.spec.policy.apply_to(tools::find_tools(self)?)
     }
 
-    /// Its MCP servers' tools, by name, with what they say of themselves; and what is not there, and why.
-    pub(crate) async fn mcp_tools(&self) -> Result<mcp::Listing, Problem> {
-        mcp::list(self).await
+    /// Lists the tools of the MCP servers, and the servers that cannot be reached.
+    pub(crate) async fn list_mcp_tools(&self) -> Result<mcp::McpToolListing, CliError> {
+        mcp::list_tools(self).await
     }
 
-    /// What a call would change in a file, for the person who decides about it.
-    pub(crate) fn preview(&self, tool: &str, arguments: &str) -> Option<Preview> {
-        tools::preview(self, tool, arguments)
+    /// Previews the change that a call would make to a file, for the approver.
+    pub(crate) fn preview_change(&self, tool: &str, arguments: &str) -> Option<ChangePreview> {
+        tools::preview_change(self, tool, arguments)
     }
 
-    /// The folder that its tools work in.
-    fn workspace(&self) -> PathBuf {
+    /// Returns the folder that the tools work in.
+    fn workspace_folder(&self) -> PathBuf {
         match &self.spec.workspace {
             Some(folder) => self.folder.join(folder),
             None => self.folder.clone(),
         }
     }
 
-    /// Its model, or the one that is named in its place.
-    pub(crate) fn find_model(&self, named: Option<&str>) -> Result<SharedModel, Problem> {
+    /// Resolves the model: `named`, or else the one in the file, or else the one in `WINDLASS_MODEL`.
+    pub(crate) fn resolve_model(&self, named: Option<&str>) -> Result<SharedModel, CliError> {
         let from_environment = std::env::var(MODEL_VARIABLE).ok().filter(|model| !model.is_empty());
-        let named = named.or(self.model()).or(from_environment.as_deref()).ok_or_else(|| {
-            Problem::new(format!("agent `{}` names no model", self.name())).hint(
-                "write `model = \"provider:name\"` in its file, give --model provider:name, or set WINDLASS_MODEL",
+        let named = named.or(self.model_name()).or(from_environment.as_deref()).ok_or_else(|| {
+            CliError::new(format!("agent `{}` has no model", self.name())).with_hint(
+                "write `model = \"provider:name\"` in the agent file, pass --model provider:name, or set WINDLASS_MODEL",
             )
         })?;
-        model::find(named, &self.folder)
+        model::resolve_model(named, &self.folder)
     }
 
-    /// Puts the agent's limits on a run.
-    pub(crate) fn limited(&self, run: RunBuilder) -> RunBuilder {
+    /// Applies the limits of the file to a run.
+    pub(crate) fn with_limits(&self, run: RunBuilder) -> RunBuilder {
         let limits = &self.spec.limits;
-        let mut run =
-            run.max_turns(limits.turns.unwrap_or(TURNS)).lease(limits.lease.map_or(LEASE, Span::get));
+        let mut run = run
+            .max_turns(limits.turns.unwrap_or(DEFAULT_MAX_TURNS))
+            .lease_duration(limits.lease.map_or(DEFAULT_LEASE, HumanDuration::as_duration));
         if let Some(concurrency) = limits.concurrency {
-            run = run.concurrency(concurrency);
+            run = run.max_concurrent_calls(concurrency);
         }
         if let Some(expiry) = limits.approvals_expire_after {
-            run = run.approvals_expire_after(expiry.get());
+            run = run.approvals_expire_after(expiry.as_duration());
         }
         run
     }
 
-    fn instructions(&self) -> Result<Option<String>, Problem> {
+    fn load_instructions(&self) -> Result<Option<String>, CliError> {
         match (&self.spec.instructions, &self.spec.instructions_file) {
-            (Some(_), Some(_)) => Err(Problem::new(format!(
+            (Some(_), Some(_)) => Err(CliError::new(format!(
                 "`{}` has both `instructions` and `instructions_file`",
                 self.path.display()
             ))
-            .hint("keep one of them")),
+            .with_hint("keep one of them")),
             (Some(text), None) => Ok(Some(text.clone())),
             (None, Some(file)) => {
                 let file = self.folder.join(file);
                 let text = std::fs::read_to_string(&file);
                 text.map(Some).map_err(|error| {
-                    Problem::not_found(format!(
+                    CliError::not_found(format!(
                         "the instructions `{}` cannot be read: {error}",
                         file.display()
                     ))

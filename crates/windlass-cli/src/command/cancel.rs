@@ -1,50 +1,52 @@
-//! `windlass cancel`: ends a run that nobody drives.
+//! `windlass cancel`: cancels a run that no process is executing.
 
 use serde_json::json;
 use windlass::model::ScriptedModel;
-use windlass::store::paused;
-use windlass::{Agent, Outcome};
+use windlass::store::load_paused;
+use windlass::{agent::Agent, run::RunResult};
 
 use super::resume::wait_for_lease;
-use crate::args::{Args, RunName};
-use crate::problem::{Exit, Problem};
-use crate::project::{Project, pick};
-use crate::term::{Form, Term};
+use crate::args::{CliArgs, RunSelector};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::{CliProject, find_run};
+use crate::terminal::{OutputFormat, Terminal};
 
-pub(crate) async fn run(args: &Args, cancel: &RunName, term: &Term) -> Result<Exit, Problem> {
-    let store = Project::find(args)?.open()?;
-    let stored = pick(&*store, Some(&cancel.run), |_| true).await?;
-    let known = paused(&*store, &stored.run).await?;
+pub(crate) async fn run(
+    args: &CliArgs,
+    cancel: &RunSelector,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
+    let stored = find_run(&*store, Some(&cancel.run), |_| true).await?;
+    let known = load_paused(&*store, &stored.run).await?;
     let run = &stored.run;
-    if known.record().state().end().is_some() {
-        return Err(
-            Problem::usage(format!("run {run} is over already")).hint("`windlass show` tells how it ended")
-        );
+    if known.record().state().outcome().is_some() {
+        return Err(CliError::usage(format!("run {run} has already ended"))
+            .with_hint("`windlass show` shows how it ended"));
     }
     wait_for_lease(term, &*store, run).await?;
-    // Nothing is asked and nothing runs, so no more of the agent is needed than its name.
+    // Neither the model nor a tool is called, so the agent needs only its name.
     let agent = Agent::new(known.record().state().agent().clone()).model(ScriptedModel::new([]));
     let mut builder = agent.recover(run.clone(), store.clone());
     if let Some(session) = known.record().state().session() {
-        builder = builder.session(&windlass::Session::new(session.clone(), store.clone()));
+        builder = builder.session(&windlass::session::Session::new(session.clone(), store.clone()));
     }
-    builder.cancel_handle().now();
+    builder.cancel_handle().cancel();
     match builder.await? {
-        Outcome::Cancelled(cancelled) => {
+        RunResult::Cancelled(cancelled) => {
             let doubt: Vec<&str> = cancelled.settlement.in_doubt.iter().map(|call| call.as_str()).collect();
-            match term.form() {
-                Form::Json => term.say_json(&json!({ "type": "cancelled", "run": run, "in_doubt": doubt })),
-                Form::Human if doubt.is_empty() => term.say(format!("run {run} is cancelled")),
-                Form::Human => {
-                    term.say(format!(
-                        "run {run} is cancelled; nobody knows whether {} happened",
-                        doubt.join(", ")
-                    ));
+            match term.output_format() {
+                OutputFormat::Json => {
+                    term.print_json(&json!({ "type": "run_cancelled", "run": run, "in_doubt": doubt }))
+                }
+                OutputFormat::Text if doubt.is_empty() => term.print_line(format!("run {run} is cancelled")),
+                OutputFormat::Text => {
+                    term.print_line(format!("run {run} is cancelled; calls in doubt: {}", doubt.join(", ")));
                 }
             }
-            Ok(Exit::Done)
+            Ok(CommandExit::Success)
         }
-        _ => Err(Problem::new(format!("run {run} ended otherwise before it could be cancelled"))
-            .hint("`windlass show` tells how")),
+        _ => Err(CliError::new(format!("run {run} ended before it could be cancelled"))
+            .with_hint("`windlass show` shows how it ended")),
     }
 }

@@ -1,194 +1,208 @@
-//! `windlass chat`: a conversation with an agent, kept in a session.
+//! `windlass chat`: a conversation with an agent, stored in a session.
 
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass::core::RunId;
-use windlass::store::{Store, paused};
-use windlass::{Outcome, Session, SqliteStore};
+use windlass::core::id::RunId;
+use windlass::store::{Store, load_paused};
+use windlass::{run::RunResult, session::Session, store::SqliteStore};
 
 use super::tools::tool_line;
-use super::{agent_here, driving};
+use super::{build_driver, default_agent};
 use crate::agent_file::AgentFile;
-use crate::args::{Args, ChatArgs};
-use crate::live::{Driven, Driving};
-use crate::problem::{Exit, Problem};
-use crate::project::{Project, is_open, new_run_id};
-use crate::term::{Form, Paint, Term, Typed};
+use crate::args::{ChatArgs, CliArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::{CliProject, is_resumable, new_run_id};
+use crate::run_driver::{DriveOutcome, RunDriver};
+use crate::terminal::{OutputFormat, PromptInput, Terminal, TextStyle};
 
-const HELP: &str = "\
-  /help      this
-  /tools     what the agent can use
-  /undo      takes the session back to before your last message
-  /session   the name of this conversation
-  /quit      leaves (so does Ctrl-D)
-  Ctrl-C stops the turn that is under way; twice, it leaves.";
+const CHAT_HELP: &str = "\
+  /help      show this help
+  /tools     list the agent's tools
+  /undo      rewind the session to before your last message
+  /session   show the name of this session
+  /quit      quit (also Ctrl-D)
+  Ctrl-C stops the current turn; a second Ctrl-C quits.";
 
-pub(crate) async fn run(args: &Args, chat: &ChatArgs, term: &Term) -> Result<Exit, Problem> {
+pub(crate) async fn run(args: &CliArgs, chat: &ChatArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let named = match &chat.agent {
         Some(named) => named.clone(),
-        None => agent_here(args)?,
+        None => default_agent(args)?,
     };
     let file = AgentFile::read(&named)?;
-    let store = Project::of_agent(args, file.path())?.open_or_make()?;
+    let store = CliProject::of_agent_file(args, file.path())?.open_or_create()?;
     let name = chat.session.clone().unwrap_or_else(|| format!("chat-{}", new_run_id()));
     let session = Session::new(name.as_str(), store.clone());
-    let driving = driving(term, file, store.clone(), &chat.drive).await?;
-    let mut chat = Chat { term, driving, store, session };
-    chat.greet(args).await?;
-    chat.finish_what_is_open().await?;
-    chat.talk().await
+    let driving = build_driver(term, file, store.clone(), &chat.drive).await?;
+    let mut chat = ChatSession { term, driver: driving, store, session };
+    chat.print_greeting(args).await?;
+    chat.resume_unfinished_run().await?;
+    chat.run_loop().await
 }
 
-struct Chat<'a> {
-    term: &'a Term,
-    driving: Driving,
+/// A running conversation.
+struct ChatSession<'a> {
+    term: &'a Terminal,
+    driver: RunDriver,
     store: Arc<SqliteStore>,
     session: Session,
 }
 
-/// What is to be done with a line.
-enum Meant {
+/// The meaning of an input line.
+enum ChatInput {
     Message(String),
-    Done,
-    Leave,
+    Handled,
+    Quit,
 }
 
-impl Chat<'_> {
-    async fn greet(&self, args: &Args) -> Result<(), Problem> {
-        let (agent, session) = (self.driving.file.name(), self.session.id());
+impl ChatSession<'_> {
+    async fn print_greeting(&self, args: &CliArgs) -> Result<(), CliError> {
+        let (agent, session) = (self.driver.file.name(), self.session.id());
         let count = self.session.items().await?.len();
-        match self.term.form() {
-            Form::Json => {
+        match self.term.output_format() {
+            OutputFormat::Json => {
                 let value = json!({ "type": "session", "session": session, "agent": agent, "items": count });
-                self.term.say_json(&value);
+                self.term.print_json(&value);
             }
-            Form::Human => {
-                let paint = self.term.paint();
+            OutputFormat::Text => {
+                let paint = self.term.stderr_colour();
                 let model = match &args.command {
-                    crate::args::Command::Chat(chat) => chat.drive.model.clone(),
+                    crate::args::CliCommand::Chat(chat) => chat.drive.model.clone(),
                     _ => None,
                 };
                 let model =
-                    model.or_else(|| self.driving.file.model().map(str::to_owned)).unwrap_or_default();
+                    model.or_else(|| self.driver.file.model_name().map(str::to_owned)).unwrap_or_default();
                 let facts = if count == 0 {
                     format!("{model} · session {session} · /help")
                 } else {
                     format!("{model} · session {session}, {count} items so far · /help")
                 };
-                self.term.note(format!(
+                self.term.eprint_line(format!(
                     "{} {}",
-                    paint.of(Paint::Title, &agent),
-                    paint.of(Paint::Faint, &facts)
+                    paint.paint(TextStyle::Title, &agent),
+                    paint.paint(TextStyle::Faint, &facts)
                 ));
             }
         }
         Ok(())
     }
 
-    /// A turn of this session that was cut short comes first: what is said next should stand after it.
-    async fn finish_what_is_open(&mut self) -> Result<(), Problem> {
-        for stored in self.store.runs().await?.into_iter().filter(is_open) {
-            let known = paused(&*self.store, &stored.run).await?;
+    /// Resumes an unfinished run of this session first, so that the next message follows its turn.
+    async fn resume_unfinished_run(&mut self) -> Result<(), CliError> {
+        for stored in self.store.list_runs().await?.into_iter().filter(is_resumable) {
+            let known = load_paused(&*self.store, &stored.run).await?;
             if known.record().state().session() != Some(self.session.id()) {
                 continue;
             }
-            if self.term.form() == Form::Human {
-                self.term.note(format!("run {} of this session is not over: going on with it", stored.run));
+            if self.term.output_format() == OutputFormat::Text {
+                self.term
+                    .eprint_line(format!("run {} of this session is unfinished: resuming it", stored.run));
             }
             super::resume::wait_for_lease(self.term, &*self.store, &stored.run).await?;
-            let builder = self.driving.agent.recover(stored.run.clone(), self.store.clone());
-            let builder = self.driving.file.limited(builder.session(&self.session));
+            let builder = self.driver.agent.recover(stored.run.clone(), self.store.clone());
+            let builder = self.driver.file.with_limits(builder.session(&self.session));
             let journal = known.record().journal().to_vec();
-            self.see(&stored.run, builder, &journal).await;
+            self.drive_turn(&stored.run, builder, &journal).await;
             return Ok(());
         }
         Ok(())
     }
 
-    async fn talk(&mut self) -> Result<Exit, Problem> {
+    async fn run_loop(&mut self) -> Result<CommandExit, CliError> {
         let mut interrupts = 0;
         loop {
-            let paint = self.term.paint();
-            let prompt = if self.term.can_ask() {
-                format!("\n{} ", paint.of(Paint::Note, "›"))
+            let paint = self.term.stderr_colour();
+            let prompt = if self.term.can_prompt() {
+                format!("\n{} ", paint.paint(TextStyle::Hint, "›"))
             } else {
                 String::new()
             };
-            let line = match self.driving.asker.line(self.term, &prompt, &mut self.driving.signals).await {
-                Typed::Line(line) => line,
-                Typed::End => return Ok(self.leave()),
-                Typed::Interrupt if interrupts > 0 => return Ok(self.leave()),
-                Typed::Interrupt => {
-                    interrupts += 1;
-                    self.term.note("\nCtrl-C again leaves; so does /quit");
-                    continue;
-                }
-            };
+            let line =
+                match self.driver.prompter.read_line(self.term, &prompt, &mut self.driver.signals).await {
+                    PromptInput::Line(line) => line,
+                    PromptInput::EndOfInput => return Ok(self.print_farewell()),
+                    PromptInput::Interrupted if interrupts > 0 => return Ok(self.print_farewell()),
+                    PromptInput::Interrupted => {
+                        interrupts += 1;
+                        self.term.eprint_line("\npress Ctrl-C again or type /quit to quit");
+                        continue;
+                    }
+                };
             interrupts = 0;
-            match self.understood(&line).await? {
-                Meant::Done => {}
-                Meant::Leave => return Ok(self.leave()),
-                Meant::Message(message) => {
+            match self.interpret_line(&line).await? {
+                ChatInput::Handled => {}
+                ChatInput::Quit => return Ok(self.print_farewell()),
+                ChatInput::Message(message) => {
                     let id = new_run_id();
-                    let builder = self.driving.agent.run(message).store(self.store.clone());
+                    let builder = self.driver.agent.run(message).store(self.store.clone());
                     let builder = builder.run_id(id.clone()).session(&self.session);
-                    let builder = self.driving.file.limited(builder);
-                    if self.see(&id, builder, &[]).await == Exit::Left {
-                        return Ok(Exit::Left);
+                    let builder = self.driver.file.with_limits(builder);
+                    if self.drive_turn(&id, builder, &[]).await == CommandExit::Interrupted {
+                        return Ok(CommandExit::Interrupted);
                     }
                 }
             }
         }
     }
 
-    /// Sees one run through. What goes wrong in it is told, and the conversation goes on.
-    async fn see(&mut self, id: &RunId, run: windlass::RunBuilder, known: &[windlass::core::Record]) -> Exit {
-        match self.driving.see_through(id, run, known).await {
-            Ok(Driven::Outcome(outcome)) => {
-                if let (Outcome::Finished(_), true) = (&*outcome, self.term.answers_on_screen()) {
-                    return Exit::Done;
+    /// Drives one run to its outcome. Errors are printed, and the conversation continues.
+    async fn drive_turn(
+        &mut self,
+        id: &RunId,
+        run: windlass::run::RunBuilder,
+        known: &[windlass::core::journal::JournalRecord],
+    ) -> CommandExit {
+        match self.driver.drive_to_outcome(id, run, known).await {
+            Ok(DriveOutcome::Outcome(outcome)) => {
+                if let (RunResult::Finished(_), true) = (&*outcome, self.term.is_stdout_terminal()) {
+                    return CommandExit::Success;
                 }
-                Driven::Outcome(outcome).told(self.term)
+                DriveOutcome::Outcome(outcome).report_outcome(self.term)
             }
-            Ok(Driven::Left) => Driven::Left.told(self.term),
+            Ok(DriveOutcome::Interrupted) => DriveOutcome::Interrupted.report_outcome(self.term),
             Err(problem) => {
-                self.term.problem(&problem);
+                self.term.report_error(&problem);
                 problem.exit()
             }
         }
     }
 
-    async fn understood(&mut self, line: &str) -> Result<Meant, Problem> {
+    async fn interpret_line(&mut self, line: &str) -> Result<ChatInput, CliError> {
         let line = line.trim();
         match line {
             "" => {}
-            "/quit" | "/exit" | "/q" => return Ok(Meant::Leave),
-            "/help" | "/?" => self.term.note(HELP),
-            "/session" => self.term.note(format!("  {}", self.session.id())),
+            "/quit" | "/exit" | "/q" => return Ok(ChatInput::Quit),
+            "/help" | "/?" => self.term.eprint_line(CHAT_HELP),
+            "/session" => self.term.eprint_line(format!("  {}", self.session.id())),
             "/tools" => {
-                for tool in self.driving.agent.tool_list() {
-                    self.term.note(format!("  {}", tool_line(tool, self.term.paint(), self.term.width())));
+                for tool in self.driver.agent.tool_list() {
+                    self.term.eprint_line(format!(
+                        "  {}",
+                        tool_line(tool, self.term.stderr_colour(), self.term.width())
+                    ));
                 }
             }
             "/undo" => {
                 let taken = self.session.rewind(1).await?;
-                self.term.note(format!("  {} items were taken back; what tools did stays done", taken.len()));
+                self.term.eprint_line(format!(
+                    "  {} items were removed from the session; the effects of tools are not undone",
+                    taken.len()
+                ));
             }
             word if word.starts_with('/') && !word.contains(' ') => {
-                self.term.note(format!("  there is no {word}; /help lists what there is"));
+                self.term.eprint_line(format!("  unknown command {word}; /help lists the commands"));
             }
-            message => return Ok(Meant::Message(message.to_owned())),
+            message => return Ok(ChatInput::Message(message.to_owned())),
         }
-        Ok(Meant::Done)
+        Ok(ChatInput::Handled)
     }
 
-    fn leave(&self) -> Exit {
-        if self.term.can_ask() {
+    fn print_farewell(&self) -> CommandExit {
+        if self.term.can_prompt() {
             let session = self.session.id();
-            let hint = format!("\n`windlass chat --session {session}` goes on with this conversation");
-            self.term.note(self.term.paint().of(Paint::Faint, &hint));
+            let hint = format!("\n`windlass chat --session {session}` continues this conversation");
+            self.term.eprint_line(self.term.stderr_colour().paint(TextStyle::Faint, &hint));
         }
-        Exit::Done
+        CommandExit::Success
     }
 }

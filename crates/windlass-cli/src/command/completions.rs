@@ -1,21 +1,21 @@
-//! `windlass completions`: what shells need to complete the command's words.
+//! `windlass completions`: completion scripts for shells.
 
 use clap::CommandFactory;
 use clap_complete::generate;
 use clap_complete::shells::{Bash, Fish, Zsh};
 
-use crate::args::{Args, CompletionsArgs, Shell};
-use crate::problem::Exit;
-use crate::term::Term;
+use crate::args::{CliArgs, CompletionShell, CompletionsArgs};
+use crate::cli_error::CommandExit;
+use crate::terminal::Terminal;
 
-pub(crate) fn run(asked: &CompletionsArgs, term: &Term) -> Exit {
-    let mut command = Args::command();
+pub(crate) fn run(asked: &CompletionsArgs, term: &Terminal) -> CommandExit {
+    let mut command = CliArgs::command();
     let mut script = Vec::new();
     match asked.shell {
-        Shell::Bash => generate(Bash, &mut command, "windlass", &mut script),
-        Shell::Zsh => generate(Zsh, &mut command, "windlass", &mut script),
-        Shell::Fish => generate(Fish, &mut command, "windlass", &mut script),
+        CompletionShell::Bash => generate(Bash, &mut command, "windlass", &mut script),
+        CompletionShell::Zsh => generate(Zsh, &mut command, "windlass", &mut script),
+        CompletionShell::Fish => generate(Fish, &mut command, "windlass", &mut script),
     }
-    term.say_piece(&String::from_utf8_lossy(&script));
-    Exit::Done
+    term.print_text(&String::from_utf8_lossy(&script));
+    CommandExit::Success
 }

@@ -1,115 +1,120 @@
-//! `windlass doctor`: what is set up, and what is missing.
+//! `windlass doctor`: checks the setup and reports what is missing.
 
 use serde_json::{Value, json};
 use windlass::store::{RunStatus, Store};
 
-use super::agent_here;
+use super::default_agent;
 use crate::agent_file::AgentFile;
-use crate::args::{Args, DoctorArgs};
-use crate::problem::{Exit, Problem};
-use crate::project::Project;
-use crate::term::{Form, Paint, Term, pad};
+use crate::args::{CliArgs, DoctorArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
+use crate::terminal::{OutputFormat, Terminal, TextStyle, pad_to_width};
 
-/// Variables that models and stores look at. Their values are nobody's business.
+/// Environment variables that are read. Only their presence is reported, never their values.
 const VARIABLES: [(&str, &str); 6] = [
-    ("WINDLASS_MODEL", "the model of agents that name none"),
-    ("OPENAI_API_KEY", "models called openai:…"),
-    ("OPENAI_BASE_URL", "another server that speaks as OpenAI does"),
-    ("ANTHROPIC_API_KEY", "models called anthropic:…"),
-    ("WINDLASS_STORE", "another file for runs and sessions"),
-    ("NO_COLOR", "no colours"),
+    ("WINDLASS_MODEL", "the default model"),
+    ("OPENAI_API_KEY", "the key for models named openai:…"),
+    ("OPENAI_BASE_URL", "the URL of an OpenAI-compatible server"),
+    ("ANTHROPIC_API_KEY", "the key for models named anthropic:…"),
+    ("WINDLASS_STORE", "the path of the store"),
+    ("NO_COLOR", "disables colours"),
 ];
 
-/// How something stands.
+/// The result of one check.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Health {
-    Good,
-    /// It is not there, and need not be.
-    Absent,
-    Bad,
+enum CheckStatus {
+    Passed,
+    /// Not present, and optional.
+    NotPresent,
+    Failed,
 }
 
-struct Finding {
-    health: Health,
-    what: &'static str,
+/// One line of the report.
+struct DoctorFinding {
+    status: CheckStatus,
+    subject: &'static str,
     text: String,
     hint: Option<String>,
 }
 
-pub(crate) async fn run(args: &Args, asked: &DoctorArgs, term: &Term) -> Result<Exit, Problem> {
-    let mut findings = vec![Finding {
-        health: Health::Good,
-        what: "windlass",
+pub(crate) async fn run(
+    args: &CliArgs,
+    asked: &DoctorArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    let mut findings = vec![DoctorFinding {
+        status: CheckStatus::Passed,
+        subject: "windlass",
         text: format!("{} on {} {}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH),
         hint: None,
     }];
     let named = match &asked.agent {
         Some(named) => named.clone(),
-        None => agent_here(args)?,
+        None => default_agent(args)?,
     };
     let file = AgentFile::read(&named);
     let project = match &file {
-        Ok(file) => Project::of_agent(args, file.path())?,
-        Err(_) => Project::find(args)?,
+        Ok(file) => CliProject::of_agent_file(args, file.path())?,
+        Err(_) => CliProject::from_args(args)?,
     };
-    findings.extend(agent(file, asked.agent.is_some()).await);
-    findings.push(store(&project).await);
-    findings.push(terminal(term));
+    findings.extend(check_agent(file, asked.agent.is_some()).await);
+    findings.push(check_store(&project).await);
+    findings.push(check_terminal(term));
     #[cfg(unix)]
-    findings.push(sandbox());
-    findings.extend(VARIABLES.map(|(variable, what)| self::variable(variable, what)));
-    let is_bad = findings.iter().any(|finding| finding.health == Health::Bad);
-    match term.form() {
-        Form::Json => findings.iter().for_each(|finding| term.say_json(&finding.in_json())),
-        Form::Human => findings.iter().for_each(|finding| finding.show(term)),
+    findings.push(check_sandbox());
+    findings.extend(VARIABLES.map(|(variable, what)| check_variable(variable, what)));
+    let is_bad = findings.iter().any(|finding| finding.status == CheckStatus::Failed);
+    match term.output_format() {
+        OutputFormat::Json => findings.iter().for_each(|finding| term.print_json(&finding.to_json())),
+        OutputFormat::Text => findings.iter().for_each(|finding| finding.print_line(term)),
     }
-    Ok(if is_bad { Exit::Failed } else { Exit::Done })
+    Ok(if is_bad { CommandExit::Failure } else { CommandExit::Success })
 }
 
-async fn agent(file: Result<AgentFile, Problem>, was_named: bool) -> Vec<Finding> {
+async fn check_agent(file: Result<AgentFile, CliError>, was_named: bool) -> Vec<DoctorFinding> {
     let file = match file {
         Ok(file) => file,
         Err(problem) => {
-            let is_missing = problem.exit() == Exit::NotFound && !was_named;
-            let health = if is_missing { Health::Absent } else { Health::Bad };
-            return vec![Finding {
-                health,
-                what: "agent",
-                text: if is_missing { "none here".to_owned() } else { problem.to_string() },
+            let is_missing = problem.exit() == CommandExit::NotFound && !was_named;
+            let health = if is_missing { CheckStatus::NotPresent } else { CheckStatus::Failed };
+            return vec![DoctorFinding {
+                status: health,
+                subject: "agent",
+                text: if is_missing { "not found".to_owned() } else { problem.to_string() },
                 hint: Some(
-                    "`windlass demo` makes one to look at; an agent is a folder with an agent.toml"
-                        .to_owned(),
+                    "`windlass demo` creates an example; an agent is a folder with an agent.toml".to_owned(),
                 ),
             }];
         }
     };
-    let said = |what, text: String| Finding { health: Health::Good, what, text, hint: None };
-    let wrong = |what, problem: &Problem| Finding {
-        health: Health::Bad,
-        what,
+    let said =
+        |what, text: String| DoctorFinding { status: CheckStatus::Passed, subject: what, text, hint: None };
+    let wrong = |what, problem: &CliError| DoctorFinding {
+        status: CheckStatus::Failed,
+        subject: what,
         text: problem.to_string(),
         hint: problem.hint_text().map(str::to_owned),
     };
     let mut found = vec![said("agent", format!("{} in {}", file.name(), file.path().display()))];
-    found.push(match file.find_model(None) {
-        Ok(_) => said("model", file.model().unwrap_or_default().to_owned()),
+    found.push(match file.resolve_model(None) {
+        Ok(_) => said("model", file.model_name().unwrap_or_default().to_owned()),
         Err(problem) => wrong("model", &problem),
     });
-    found.push(match file.tools().await {
+    found.push(match file.load_tools().await {
         Ok(tools) => {
             let names: Vec<String> = tools.iter().map(|tool| tool.key().to_string()).collect();
             said("tools", if names.is_empty() { "none".to_owned() } else { names.join(", ") })
         }
         Err(problem) => wrong("tools", &problem),
     });
-    match file.mcp_tools().await {
+    match file.list_mcp_tools().await {
         Ok(served) => {
             if !served.tools.is_empty() {
-                found.push(said("mcp", format!("{} tools of servers", served.tools.len())));
+                found.push(said("mcp", format!("{} tools of MCP servers", served.tools.len())));
             }
-            found.extend(served.missing.into_iter().map(|text| Finding {
-                health: Health::Bad,
-                what: "mcp",
+            found.extend(served.unreachable.into_iter().map(|text| DoctorFinding {
+                status: CheckStatus::Failed,
+                subject: "mcp",
                 text,
                 hint: None,
             }));
@@ -119,80 +124,87 @@ async fn agent(file: Result<AgentFile, Problem>, was_named: bool) -> Vec<Finding
     found
 }
 
-async fn store(project: &Project) -> Finding {
+async fn check_store(project: &CliProject) -> DoctorFinding {
     let path = project.store_path();
     if !path.exists() {
-        let text = format!("{} is not there yet; the first run makes it", path.display());
-        return Finding { health: Health::Absent, what: "store", text, hint: None };
+        let text = format!("{} does not exist yet; the first run creates it", path.display());
+        return DoctorFinding { status: CheckStatus::NotPresent, subject: "store", text, hint: None };
     }
-    let runs = match project.open() {
-        Ok(store) => store.runs().await.map_err(Problem::from),
+    let runs = match project.open_existing() {
+        Ok(store) => store.list_runs().await.map_err(CliError::from),
         Err(problem) => Err(problem),
     };
     match runs {
         Ok(runs) => {
             let waiting = runs.iter().filter(|run| run.status == RunStatus::Paused).count();
             let text = format!("{}: {} runs, {waiting} wait for a person", path.display(), runs.len());
-            Finding { health: Health::Good, what: "store", text, hint: None }
+            DoctorFinding { status: CheckStatus::Passed, subject: "store", text, hint: None }
         }
         Err(problem) => {
             let hint = problem.hint_text().map(str::to_owned);
-            Finding { health: Health::Bad, what: "store", text: problem.to_string(), hint }
+            DoctorFinding { status: CheckStatus::Failed, subject: "store", text: problem.to_string(), hint }
         }
     }
 }
 
-fn terminal(term: &Term) -> Finding {
+fn check_terminal(term: &Terminal) -> DoctorFinding {
     let asks =
-        if term.can_ask() { "questions can be asked here" } else { "nobody can be asked here: runs wait" };
-    Finding {
-        health: Health::Good,
-        what: "terminal",
+        if term.can_prompt() { "interactive" } else { "not interactive: a run that needs a person pauses" };
+    DoctorFinding {
+        status: CheckStatus::Passed,
+        subject: "terminal",
         text: format!("{} columns; {asks}", term.width()),
         hint: None,
     }
 }
 
-/// How far commands of agents can be restricted here.
+/// Reports the sandbox support for agents' commands.
 #[cfg(unix)]
-fn sandbox() -> Finding {
-    use windlass_tools::sandbox::{Confinement, support};
-    let (health, text) = match support() {
-        Confinement::Full => (Health::Good, "commands are restricted: files, connections, signals"),
-        Confinement::Partial => (Health::Good, "commands are restricted: files, and not all of the rest"),
-        Confinement::None => {
-            (Health::Absent, "this kernel cannot restrict commands; limits and times still hold")
+fn check_sandbox() -> DoctorFinding {
+    use windlass_tools::sandbox::{ConfinementLevel, confinement_support};
+    let (health, text) = match confinement_support() {
+        ConfinementLevel::Full => (CheckStatus::Passed, "commands are sandboxed: files, network, signals"),
+        ConfinementLevel::Partial => {
+            (CheckStatus::Passed, "commands are partly sandboxed: files, but not all of network and signals")
+        }
+        ConfinementLevel::None => {
+            (CheckStatus::NotPresent, "this kernel cannot sandbox commands; limits and timeouts still apply")
         }
     };
-    Finding { health, what: "sandbox", text: text.to_owned(), hint: None }
+    DoctorFinding { status: health, subject: "sandbox", text: text.to_owned(), hint: None }
 }
 
-fn variable(name: &'static str, what: &str) -> Finding {
+fn check_variable(name: &'static str, what: &str) -> DoctorFinding {
     let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let (health, state) = if is_set { (Health::Good, "is set") } else { (Health::Absent, "is not set") };
-    Finding { health, what: name, text: format!("{state}: {what}"), hint: None }
+    let (health, state) =
+        if is_set { (CheckStatus::Passed, "is set") } else { (CheckStatus::NotPresent, "is not set") };
+    DoctorFinding { status: health, subject: name, text: format!("{state}: {what}"), hint: None }
 }
 
-impl Finding {
-    fn in_json(&self) -> Value {
-        let health = match self.health {
-            Health::Good => "ok",
-            Health::Absent => "absent",
-            Health::Bad => "bad",
+impl DoctorFinding {
+    fn to_json(&self) -> Value {
+        let health = match self.status {
+            CheckStatus::Passed => "ok",
+            CheckStatus::NotPresent => "absent",
+            CheckStatus::Failed => "bad",
         };
-        json!({ "what": self.what, "health": health, "text": self.text, "hint": self.hint })
+        json!({ "what": self.subject, "health": health, "text": self.text, "hint": self.hint })
     }
 
-    fn show(&self, term: &Term) {
-        let paint = term.paint_out();
-        let mark = match self.health {
-            Health::Good => paint.of(Paint::Good, "✓"),
-            Health::Absent => paint.of(Paint::Faint, "–"),
-            Health::Bad => paint.of(Paint::Bad, "✗"),
+    fn print_line(&self, term: &Terminal) {
+        let paint = term.stdout_colour();
+        let mark = match self.status {
+            CheckStatus::Passed => paint.paint(TextStyle::Success, "✓"),
+            CheckStatus::NotPresent => paint.paint(TextStyle::Faint, "–"),
+            CheckStatus::Failed => paint.paint(TextStyle::Failure, "✗"),
         };
-        term.say(format!("{mark} {}  {}", pad(self.what, 18), self.text));
-        if let (Some(hint), Health::Bad | Health::Absent) = (&self.hint, self.health) {
-            term.say(format!("  {}  {} {hint}", pad("", 18), paint.of(Paint::Note, "hint:")));
+        term.print_line(format!("{mark} {}  {}", pad_to_width(self.subject, 18), self.text));
+        if let (Some(hint), CheckStatus::Failed | CheckStatus::NotPresent) = (&self.hint, self.status) {
+            term.print_line(format!(
+                "  {}  {} {hint}",
+                pad_to_width("", 18),
+                paint.paint(TextStyle::Hint, "hint:")
+            ));
         }
     }
 }

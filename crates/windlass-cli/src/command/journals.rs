@@ -1,193 +1,227 @@
-//! `windlass fork`, `diff`, `export` and `verify`: what can be done with a journal. All of it is replay.
+//! `windlass fork`, `diff`, `export` and `verify`: operations on journals, all based on replay.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
-use windlass::core::time::{Change, Verified, diff, verify, verify_text};
-use windlass::core::{CallPath, Decision, Digest, How, OutputContent, Reach, RunId, to_text};
-use windlass::store::{Store, fork, paused};
+use windlass::core::inspect::{self, ForkChange, VerifiedJournal, verify_lines, verify_text};
+use windlass::core::{
+    canonical::Digest,
+    decision::{Decision, DecisionScope},
+    id::{CallPath, RunId},
+    item::OutputContent,
+    journal::{CallStatus, encode_journal},
+};
+use windlass::store::{self, Store, load_paused};
 
-use super::resume::go_on;
-use crate::args::{Args, DiffArgs, DriveArgs, ExportArgs, ForkArgs, ForkChange, VerifyArgs};
-use crate::live::{AGENT_NOTE, person};
-use crate::problem::{Exit, Problem};
-use crate::project::{Project, new_run_id, pick};
-use crate::term::{Form, Paint, Term, clip};
+use super::resume::resume_run;
+use crate::args::{CliArgs, DiffArgs, DriveArgs, ExportArgs, ForkArgs, ForkChangeArgs, VerifyArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::{CliProject, find_run, new_run_id};
+use crate::run_driver::{AGENT_PATH_ARTEFACT, current_user};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, truncate_to_width};
 
-pub(crate) async fn fork_run(args: &Args, asked: &ForkArgs, term: &Term) -> Result<Exit, Problem> {
-    let store = Project::find(args)?.open()?;
-    let stored = pick(&*store, Some(&asked.run), |_| true).await?;
-    let at = asked.at.unwrap_or(stored.records.saturating_sub(1));
+pub(crate) async fn fork_run(
+    args: &CliArgs,
+    asked: &ForkArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
+    let stored = find_run(&*store, Some(&asked.run), |_| true).await?;
+    let at = asked.at.unwrap_or(stored.record_count.saturating_sub(1));
     let id = asked.id.as_deref().map_or_else(new_run_id, RunId::from);
-    let forked =
-        fork(&*store, &stored.run, at, id.clone(), change(&asked.change)?).await.map_err(|error| {
-            let hint = format!("`windlass show {} --journal` numbers the records", stored.run);
-            Problem::new(error.to_string()).hint(hint)
+    let forked = store::fork_run(&*store, &stored.run, at, id.clone(), fork_change(&asked.change)?)
+        .await
+        .map_err(|error| {
+            let hint =
+                format!("`windlass show {} --journal` lists the records with their numbers", stored.run);
+            CliError::new(error.to_string()).with_hint(hint)
         })?;
-    if let Some(agent) = store.artefact(&stored.run, AGENT_NOTE).await? {
-        store.keep_artefact(&id, AGENT_NOTE, &agent).await?;
+    if let Some(agent) = store.load_artefact(&stored.run, AGENT_PATH_ARTEFACT).await? {
+        store.save_artefact(&id, AGENT_PATH_ARTEFACT, &agent).await?;
     }
-    match term.form() {
-        Form::Json => {
-            let value = json!({ "type": "fork", "run": id, "of": stored.run, "at": at, "records": forked.record().journal().len() });
-            term.say_json(&value);
+    match term.output_format() {
+        OutputFormat::Json => {
+            let value = json!({ "type": "fork", "run": id, "origin": { "run": stored.run, "seq": at }, "records": forked.record().journal().len() });
+            term.print_json(&value);
         }
-        Form::Human => term.say(format!("run {id} is a fork of {} at record {at}", stored.run)),
+        OutputFormat::Text => term.print_line(format!("run {id} is a fork of {} at record {at}", stored.run)),
     }
     if asked.resume {
         let drive = DriveArgs { model: None, yes: false, no_input: false };
-        return go_on(args, term, store, &id, None, &drive).await;
+        return resume_run(args, term, store, &id, None, &drive).await;
     }
-    if term.form() == Form::Human {
-        term.note(format!(
-            "{} `windlass resume {id}` goes on with it",
-            term.paint().of(Paint::Note, "hint:")
+    if term.output_format() == OutputFormat::Text {
+        term.eprint_line(format!(
+            "{} `windlass resume {id}` resumes the fork",
+            term.stderr_colour().paint(TextStyle::Hint, "hint:")
         ));
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-fn change(asked: &ForkChange) -> Result<Change, Problem> {
-    let decide = |call: &str, decision| Change::Decide {
+fn fork_change(asked: &ForkChangeArgs) -> Result<ForkChange, CliError> {
+    let decide = |call: &str, decision| ForkChange::CallDecision {
         call: CallPath::from(call),
         decision,
-        reach: Reach::Call,
-        by: Some(person()),
+        scope: DecisionScope::ThisCall,
+        decided_by: Some(current_user()),
     };
     Ok(match asked {
-        ForkChange { approve: Some(call), .. } => decide(call, Decision::Approve),
-        ForkChange { reject: Some(call), .. } => decide(call, Decision::Reject { message: None }),
-        ForkChange { output: Some(output), .. } => {
+        ForkChangeArgs { approve: Some(call), .. } => decide(call, Decision::Approve),
+        ForkChangeArgs { reject: Some(call), .. } => decide(call, Decision::Reject { message: None }),
+        ForkChangeArgs { output: Some(output), .. } => {
             let Some((call, text)) = output.split_once('=') else {
-                return Err(
-                    Problem::usage("--output needs a call and a text").hint("write --output CALL=TEXT")
-                );
+                return Err(CliError::usage("--output needs a call id and a text")
+                    .with_hint("write --output CALL=TEXT"));
             };
             let output = OutputContent::from(text);
-            Change::Output { call: CallPath::from(call), how: How::Succeeded, output }
+            ForkChange::CallOutput { call: CallPath::from(call), status: CallStatus::Succeeded, output }
         }
-        ForkChange { approve: None, reject: None, output: None } => Change::None,
+        ForkChangeArgs { approve: None, reject: None, output: None } => ForkChange::Unchanged,
     })
 }
 
-pub(crate) async fn diff_runs(args: &Args, asked: &DiffArgs, term: &Term) -> Result<Exit, Problem> {
-    let store = Project::find(args)?.open()?;
+pub(crate) async fn diff_runs(
+    args: &CliArgs,
+    asked: &DiffArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
     let mut journals = Vec::new();
     for named in [&asked.first, &asked.second] {
-        let stored = pick(&*store, Some(named), |_| true).await?;
-        journals.push(paused(&*store, &stored.run).await?.record().journal().to_vec());
+        let stored = find_run(&*store, Some(named), |_| true).await?;
+        journals.push(load_paused(&*store, &stored.run).await?.record().journal().to_vec());
     }
-    let [first, second] = journals.as_slice() else { return Err(Problem::new("two runs are needed")) };
-    let found = diff(first, second);
-    match term.form() {
-        Form::Json => {
-            let fields = found.difference.iter().flat_map(|difference| &difference.fields);
+    let [first, second] = journals.as_slice() else { return Err(CliError::new("two runs are needed")) };
+    let found = inspect::diff_runs(first, second);
+    match term.output_format() {
+        OutputFormat::Json => {
+            let fields = found.first_difference.iter().flat_map(|first_difference| &first_difference.fields);
             let fields: Vec<Value> = fields
                 .map(|field| json!({ "field": field.field, "first": field.first, "second": field.second }))
                 .collect();
-            let lines = |steps: &[windlass::core::time::StepLine]| -> Vec<Value> {
+            let lines = |steps: &[inspect::StepLine]| -> Vec<Value> {
                 steps.iter().map(|step| json!({ "seq": step.seq, "text": step.text })).collect()
             };
-            term.say_json(&json!({
-                "common": found.common,
+            term.print_json(&json!({
+                "common_records": found.common_records,
                 "fields": fields,
-                "first": lines(&found.first),
-                "second": lines(&found.second),
+                "first": lines(&found.first_steps),
+                "second": lines(&found.second_steps),
             }));
         }
-        Form::Human => {
+        OutputFormat::Text => {
             let width = term.width().saturating_sub(1);
-            found.to_string().lines().for_each(|line| term.say(clip(line, width)));
+            found.to_string().lines().for_each(|line| term.print_line(truncate_to_width(line, width)));
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-pub(crate) async fn export(args: &Args, asked: &ExportArgs, term: &Term) -> Result<Exit, Problem> {
-    let store = Project::find(args)?.open()?;
-    let stored = pick(&*store, asked.run.as_deref(), |_| true).await?;
-    let known = paused(&*store, &stored.run).await?;
+pub(crate) async fn export_run(
+    args: &CliArgs,
+    asked: &ExportArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
+    let stored = find_run(&*store, asked.run.as_deref(), |_| true).await?;
+    let known = load_paused(&*store, &stored.run).await?;
     let records = known.record().journal();
-    let text = match term.form() {
-        Form::Human => to_text(records),
-        Form::Json => records.iter().map(|record| json!(record).to_string() + "\n").collect(),
+    let text = match term.output_format() {
+        OutputFormat::Text => encode_journal(records),
+        OutputFormat::Json => records.iter().map(|record| json!(record).to_string() + "\n").collect(),
     };
     match &asked.output {
-        None => term.say_piece(&text),
+        None => term.print_text(&text),
         Some(path) => {
             std::fs::write(path, text)
-                .map_err(|error| Problem::new(format!("`{}` cannot be written: {error}", path.display())))?;
-            if term.form() == Form::Human {
-                term.note(format!("run {} is in {}", stored.run, path.display()));
+                .map_err(|error| CliError::new(format!("`{}` cannot be written: {error}", path.display())))?;
+            if term.output_format() == OutputFormat::Text {
+                term.eprint_line(format!("run {} was exported to {}", stored.run, path.display()));
             }
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-pub(crate) async fn verify_runs(args: &Args, asked: &VerifyArgs, term: &Term) -> Result<Exit, Problem> {
+pub(crate) async fn verify_runs(
+    args: &CliArgs,
+    asked: &VerifyArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
     if let Some(named) = &asked.run
         && Path::new(named).is_file()
     {
         let text = std::fs::read_to_string(named)
-            .map_err(|error| Problem::new(format!("`{named}` cannot be read: {error}")))?;
-        let verified = verify_text(&text).map_err(|error| broken(named, &error.to_string()))?;
-        return report(term, named, &verified, asked.head.as_deref());
+            .map_err(|error| CliError::new(format!("`{named}` cannot be read: {error}")))?;
+        let verified =
+            verify_text(&text).map_err(|error| corrupt_journal_error(named, &error.to_string()))?;
+        return report_verified(term, named, &verified, asked.head.as_deref());
     }
-    let store = Project::find(args)?.open()?;
+    let store = CliProject::from_args(args)?.open_existing()?;
     let runs = match &asked.run {
-        Some(named) => vec![pick(&*store, Some(named), |_| true).await?],
-        None => store.runs().await?,
+        Some(named) => vec![find_run(&*store, Some(named), |_| true).await?],
+        None => store.list_runs().await?,
     };
-    let mut exit = Exit::Done;
+    let mut exit = CommandExit::Success;
     for stored in &runs {
-        let lines = store.load(&stored.run, 0).await?;
-        match verify(&lines) {
+        let lines = store.load_journal(&stored.run, 0).await?;
+        match verify_lines(&lines) {
             Ok(verified) => {
-                report(term, stored.run.as_str(), &verified, asked.head.as_deref())?;
+                report_verified(term, stored.run.as_str(), &verified, asked.head.as_deref())?;
             }
             Err(error) => {
-                exit = Exit::Broken;
-                term.problem(&broken(stored.run.as_str(), &error.to_string()));
+                exit = CommandExit::CorruptJournal;
+                term.report_error(&corrupt_journal_error(stored.run.as_str(), &error.to_string()));
             }
         }
     }
     Ok(exit)
 }
 
-fn broken(name: &str, why: &str) -> Problem {
-    Problem::new(format!("{name}: {why}"))
-        .exits(Exit::Broken)
-        .hint("somebody changed it, or the disk did; a backup or an earlier export has what was written")
+fn corrupt_journal_error(name: &str, why: &str) -> CliError {
+    CliError::new(format!("{name}: {why}"))
+        .with_exit(CommandExit::CorruptJournal)
+        .with_hint("the journal was modified or damaged; restore it from a backup or an earlier export")
 }
 
-fn report(term: &Term, name: &str, verified: &Verified, head: Option<&str>) -> Result<Exit, Problem> {
-    let Verified { records, head: found, decisions } = verified;
+fn report_verified(
+    term: &Terminal,
+    name: &str,
+    verified: &VerifiedJournal,
+    head: Option<&str>,
+) -> Result<CommandExit, CliError> {
+    let VerifiedJournal { records, head_hash: found, decisions } = verified;
     if let Some(head) = head
-        && !is_beginning(head, found)
+        && !is_hash_prefix(head, found)
     {
-        return Err(broken(name, &format!("its last line has the hash {found}, and not {head}")));
+        return Err(corrupt_journal_error(
+            name,
+            &format!("the hash of its last line is {found}, not {head}"),
+        ));
     }
-    match term.form() {
-        Form::Json => {
+    match term.output_format() {
+        OutputFormat::Json => {
             let decisions: Vec<Value> = decisions
                 .iter()
-                .map(|ruling| json!({ "seq": ruling.seq, "at": ruling.at, "agent": ruling.agent, "tool": ruling.tool.to_string(), "call": ruling.call.as_ref().map(ToString::to_string), "by": ruling.by, "text": ruling.to_string() }))
+                .map(|ruling| json!({ "seq": ruling.seq, "at": ruling.at, "agent": ruling.agent, "tool": ruling.tool.to_string(), "call": ruling.call.as_ref().map(ToString::to_string), "decided_by": ruling.decided_by, "text": ruling.to_string() }))
                 .collect();
             let count = records.len();
-            term.say_json(&json!({ "run": name, "ok": true, "records": count, "head": found.to_string(), "decisions": decisions }));
+            term.print_json(&json!({ "run": name, "ok": true, "records": count, "head": found.to_string(), "decisions": decisions }));
         }
-        Form::Human => {
-            let mark = term.paint_out().of(Paint::Good, "✓");
-            term.say(format!("{mark} {name}: {} records are what was written", records.len()));
-            term.say(format!("  the last has the hash {found}"));
+        OutputFormat::Text => {
+            let mark = term.stdout_colour().paint(TextStyle::Success, "✓");
+            term.print_line(format!("{mark} {name}: {} records verified", records.len()));
+            term.print_line(format!("  hash of the last line: {found}"));
             let width = term.width().saturating_sub(3);
-            decisions.iter().for_each(|ruling| term.say(format!("  {}", clip(&ruling.to_string(), width))));
+            decisions.iter().for_each(|ruling| {
+                term.print_line(format!("  {}", truncate_to_width(&ruling.to_string(), width)))
+            });
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-fn is_beginning(noted: &str, head: &Digest) -> bool {
+fn is_hash_prefix(noted: &str, head: &Digest) -> bool {
     noted.len() >= 8 && head.to_string().starts_with(noted)
 }

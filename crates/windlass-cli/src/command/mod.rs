@@ -1,4 +1,4 @@
-//! The commands, each in a file of its own.
+//! The implementations of the sub-commands, one file each.
 
 mod cancel;
 mod chat;
@@ -17,60 +17,68 @@ mod tools;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use windlass::SqliteStore;
+use windlass::store::SqliteStore;
 
 use crate::agent_file::AgentFile;
-use crate::args::{Args, Command, DriveArgs};
+use crate::args::{CliArgs, CliCommand, DriveArgs};
+use crate::cli_error::{CliError, CommandExit};
 use crate::demo;
-use crate::live::{Answers, Driving, Signals};
-use crate::problem::{Exit, Problem};
-use crate::project::Project;
-use crate::term::{Asker, Term};
+use crate::project::CliProject;
+use crate::run_driver::{ApproverMode, RunDriver, SignalCounter};
+use crate::terminal::{LinePrompter, Terminal};
 
-/// Carries out a command.
-pub(crate) async fn run(args: Args, term: Term) -> Result<Exit, Problem> {
+/// Runs the sub-command.
+pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<CommandExit, CliError> {
     match &args.command {
-        Command::Demo(demo) => demo::run(&args, demo, &term).await,
-        Command::Run(run) => run::run(&args, run, &term).await,
-        Command::Chat(chat) => chat::run(&args, chat, &term).await,
-        Command::Runs(runs) => runs::run(&args, runs, &term).await,
-        Command::Show(show) => show::run(&args, show, &term).await,
-        Command::Resume(resume) => resume::run(&args, resume, &term).await,
-        Command::Approve(approve) => decisions::approve(&args, approve, &term).await,
-        Command::Reject(reject) => decisions::reject(&args, reject, &term).await,
-        Command::Answer(answer) => decisions::answer(&args, answer, &term).await,
-        Command::Settle(settle) => decisions::settle(&args, settle, &term).await,
-        Command::Cancel(cancel) => cancel::run(&args, cancel, &term).await,
-        Command::Fork(fork) => journals::fork_run(&args, fork, &term).await,
-        Command::Diff(diff) => journals::diff_runs(&args, diff, &term).await,
-        Command::Export(export) => journals::export(&args, export, &term).await,
-        Command::Verify(verify) => journals::verify_runs(&args, verify, &term).await,
-        Command::Sessions(sessions) => sessions::run(&args, sessions, &term).await,
-        Command::Tools(tools) => tools::run(&args, tools, &term).await,
-        Command::Doctor(doctor) => doctor::run(&args, doctor, &term).await,
-        Command::New(new) => new::run(new, &term),
-        Command::Completions(completions) => Ok(completions::run(completions, &term)),
+        CliCommand::Demo(demo) => demo::run(&args, demo, &term).await,
+        CliCommand::Run(run) => run::run(&args, run, &term).await,
+        CliCommand::Chat(chat) => chat::run(&args, chat, &term).await,
+        CliCommand::Runs(runs) => runs::run(&args, runs, &term).await,
+        CliCommand::Show(show) => show::run(&args, show, &term).await,
+        CliCommand::Resume(resume) => resume::run(&args, resume, &term).await,
+        CliCommand::Approve(approve) => decisions::approve(&args, approve, &term).await,
+        CliCommand::Reject(reject) => decisions::reject(&args, reject, &term).await,
+        CliCommand::Answer(answer) => decisions::answer(&args, answer, &term).await,
+        CliCommand::Settle(settle) => decisions::settle(&args, settle, &term).await,
+        CliCommand::Cancel(cancel) => cancel::run(&args, cancel, &term).await,
+        CliCommand::Fork(fork) => journals::fork_run(&args, fork, &term).await,
+        CliCommand::Diff(diff) => journals::diff_runs(&args, diff, &term).await,
+        CliCommand::Export(export) => journals::export_run(&args, export, &term).await,
+        CliCommand::Verify(verify) => journals::verify_runs(&args, verify, &term).await,
+        CliCommand::Sessions(sessions) => sessions::run(&args, sessions, &term).await,
+        CliCommand::Tools(tools) => tools::run(&args, tools, &term).await,
+        CliCommand::Doctor(doctor) => doctor::run(&args, doctor, &term).await,
+        CliCommand::New(new) => new::run(new, &term),
+        CliCommand::Completions(completions) => Ok(completions::run(completions, &term)),
     }
 }
 
-/// Whoever drives runs of an agent here.
-async fn driving(
-    term: &Term,
+/// Builds the driver for runs of an agent.
+async fn build_driver(
+    term: &Terminal,
     file: AgentFile,
     store: Arc<SqliteStore>,
     drive: &DriveArgs,
-) -> Result<Driving, Problem> {
-    let agent = file.build(drive.model.as_deref()).await?;
-    let answers = match (drive.yes, drive.no_input || !term.can_ask()) {
-        (true, _) => Answers::Yes,
-        (false, true) => Answers::Leave,
-        (false, false) => Answers::Ask,
+) -> Result<RunDriver, CliError> {
+    let agent = file.build_agent(drive.model.as_deref()).await?;
+    let answers = match (drive.yes, drive.no_input || !term.can_prompt()) {
+        (true, _) => ApproverMode::ApproveAll,
+        (false, true) => ApproverMode::Defer,
+        (false, false) => ApproverMode::Prompt,
     };
-    let signals = Signals::listen()?;
-    Ok(Driving { term: term.clone(), file, agent, store, answers, asker: Asker::start(), signals })
+    let signals = SignalCounter::install()?;
+    Ok(RunDriver {
+        term: term.clone(),
+        file,
+        agent,
+        store,
+        approver: answers,
+        prompter: LinePrompter::spawn_reader(),
+        signals,
+    })
 }
 
-/// The agent of the project, where none is named.
-fn agent_here(args: &Args) -> Result<PathBuf, Problem> {
-    Ok(Project::find(args)?.folder().to_owned())
+/// Returns the agent of the project, for commands that name none.
+fn default_agent(args: &CliArgs) -> Result<PathBuf, CliError> {
+    Ok(CliProject::from_args(args)?.folder().to_owned())
 }

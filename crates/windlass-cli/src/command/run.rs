@@ -1,93 +1,97 @@
-//! `windlass run`: one question to an agent.
+//! `windlass run`: runs an agent with one question.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use windlass::core::RunId;
-use windlass::{RunBuilder, Session};
+use windlass::core::id::RunId;
+use windlass::{run::RunBuilder, session::Session};
 
-use super::{agent_here, driving};
+use super::{build_driver, default_agent};
 use crate::agent_file::AgentFile;
-use crate::args::{Args, RunArgs};
-use crate::problem::{Exit, Problem};
-use crate::project::{Project, new_run_id};
-use crate::term::{Form, Paint, Term};
+use crate::args::{CliArgs, RunArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::{CliProject, new_run_id};
+use crate::terminal::{OutputFormat, Terminal, TextStyle};
 
-/// How long a question may be, in bytes.
-const LONGEST_QUESTION: u64 = 4 << 20;
+/// Maximum length of a question, in bytes.
+const MAX_QUESTION_BYTES: u64 = 4 << 20;
 
-pub(crate) async fn run(args: &Args, run: &RunArgs, term: &Term) -> Result<Exit, Problem> {
-    let (named, question) = understood(args, &run.words)?;
+pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Result<CommandExit, CliError> {
+    let (named, question) = split_positionals(args, &run.positionals)?;
     let question = match question {
         Some(question) => question,
-        None => piped()?,
+        None => read_question_from_stdin()?,
     };
     let file = AgentFile::read(&named)?;
-    let store = Project::of_agent(args, file.path())?.open_or_make()?;
-    let mut driving = driving(term, file, store.clone(), &run.drive).await?;
+    let store = CliProject::of_agent_file(args, file.path())?.open_or_create()?;
+    let mut driving = build_driver(term, file, store.clone(), &run.drive).await?;
     let id = run.run_id.as_deref().map_or_else(new_run_id, RunId::from);
-    announce(term, &driving.file, &id, run.drive.model.as_deref());
+    announce_run(term, &driving.file, &id, run.drive.model.as_deref());
     let mut builder: RunBuilder = driving.agent.run(question).store(store.clone()).run_id(id.clone());
     if let Some(session) = &run.session {
         builder = builder.session(&Session::new(session.as_str(), store));
     }
-    let builder = driving.file.limited(builder);
-    let driven = driving.see_through(&id, builder, &[]).await?;
-    Ok(driven.told(term))
+    let builder = driving.file.with_limits(builder);
+    let driven = driving.drive_to_outcome(&id, builder, &[]).await?;
+    Ok(driven.report_outcome(term))
 }
 
-/// Says which run of which agent this is.
-pub(crate) fn announce(term: &Term, file: &AgentFile, id: &RunId, model: Option<&str>) {
-    let model = model.or(file.model()).unwrap_or("no model");
-    match term.form() {
-        Form::Json => {
-            term.say_json(&json!({ "type": "run", "run": id, "agent": file.name(), "model": model }));
+/// Prints the agent, the model and the run id.
+pub(crate) fn announce_run(term: &Terminal, file: &AgentFile, id: &RunId, model: Option<&str>) {
+    let model = model.or(file.model_name()).unwrap_or("no model");
+    match term.output_format() {
+        OutputFormat::Json => {
+            term.print_json(&json!({ "type": "run", "run": id, "agent": file.name(), "model": model }));
         }
-        Form::Human => {
-            let paint = term.paint();
+        OutputFormat::Text => {
+            let paint = term.stderr_colour();
             let rest = format!("{model} · run {id}");
-            term.note(format!("{} {}", paint.of(Paint::Title, &file.name()), paint.of(Paint::Faint, &rest)));
+            term.eprint_line(format!(
+                "{} {}",
+                paint.paint(TextStyle::Title, &file.name()),
+                paint.paint(TextStyle::Faint, &rest)
+            ));
         }
     }
 }
 
-/// Which words are the agent, and which the question.
-fn understood(args: &Args, words: &[String]) -> Result<(PathBuf, Option<String>), Problem> {
+/// Splits the positional arguments into the agent and the question.
+fn split_positionals(args: &CliArgs, words: &[String]) -> Result<(PathBuf, Option<String>), CliError> {
     match words {
         [agent, question] => Ok((agent.into(), Some(question.clone()).filter(|question| question != "-"))),
-        [word] if AgentFile::is_there(Path::new(word)) => Ok((word.into(), None)),
+        [word] if AgentFile::has_agent(Path::new(word)) => Ok((word.into(), None)),
         [question] => {
-            let here = agent_here(args)?;
-            if AgentFile::is_there(&here) {
+            let here = default_agent(args)?;
+            if AgentFile::has_agent(&here) {
                 Ok((here, Some(question.clone())))
             } else {
-                Err(Problem::not_found(format!(
-                    "there is no agent at `{question}`, and none here to ask that"
+                Err(CliError::not_found(format!(
+                    "there is no agent at `{question}`, and no agent in this project to ask"
                 ))
-                .hint("`windlass run AGENT QUESTION`; an agent is a folder with an agent.toml"))
+                .with_hint("`windlass run AGENT QUESTION`; an agent is a folder with an agent.toml"))
             }
         }
-        _ => Ok((agent_here(args)?, None)),
+        _ => Ok((default_agent(args)?, None)),
     }
 }
 
-/// The question from standard input.
-fn piped() -> Result<String, Problem> {
+/// Reads the question from standard input.
+fn read_question_from_stdin() -> Result<String, CliError> {
     let input = std::io::stdin();
     if input.is_terminal() {
-        return Err(Problem::usage("there is no question")
-            .hint("`windlass run AGENT \"a question\"`; `windlass chat` holds a conversation"));
+        return Err(CliError::usage("no question given")
+            .with_hint("`windlass run AGENT \"a question\"`; `windlass chat` starts a conversation"));
     }
     let mut question = String::new();
-    let read = input.lock().take(LONGEST_QUESTION + 1).read_to_string(&mut question);
-    read.map_err(|error| Problem::new(format!("the question cannot be read: {error}")))?;
-    if question.len() as u64 > LONGEST_QUESTION {
-        return Err(Problem::usage("the question is longer than 4 MiB")
-            .hint("put it in a file for the agent to read"));
+    let read = input.lock().take(MAX_QUESTION_BYTES + 1).read_to_string(&mut question);
+    read.map_err(|error| CliError::new(format!("the question cannot be read: {error}")))?;
+    if question.len() as u64 > MAX_QUESTION_BYTES {
+        return Err(CliError::usage("the question is longer than 4 MiB")
+            .with_hint("put it in a file for the agent to read"));
     }
     if question.trim().is_empty() {
-        return Err(Problem::usage("the question is empty").hint("`windlass run AGENT \"a question\"`"));
+        return Err(CliError::usage("the question is empty").with_hint("`windlass run AGENT \"a question\"`"));
     }
     Ok(question)
 }

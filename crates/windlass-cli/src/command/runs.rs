@@ -1,44 +1,44 @@
-//! `windlass runs`: the runs of a project.
+//! `windlass runs`: lists the runs of a project.
 
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::store::{RunStatus, Store, StoredRun, paused};
+use windlass::store::{RunStatus, Store, StoredRun, load_paused};
 
-use super::resume::now;
-use crate::args::{Args, RunsArgs, StatusChoice};
-use crate::live::pending_json;
-use crate::problem::{Exit, Problem};
-use crate::project::Project;
-use crate::term::{Form, Paint, Term, clip, one_line, pad};
+use super::resume::current_time;
+use crate::args::{CliArgs, RunsArgs, StatusChoice};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
+use crate::run_driver::pending_to_json;
+use crate::terminal::{OutputFormat, Terminal, TextStyle, pad_to_width, to_one_line, truncate_to_width};
 
-pub(crate) async fn run(args: &Args, runs: &RunsArgs, term: &Term) -> Result<Exit, Problem> {
-    let store = Project::find(args)?.open()?;
-    let mut found = store.runs().await?;
-    found.retain(|run| runs.status.is_none_or(|wanted| is(run.status, wanted)));
+pub(crate) async fn run(args: &CliArgs, runs: &RunsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
+    let mut found = store.list_runs().await?;
+    found.retain(|run| runs.status.is_none_or(|wanted| matches_status(run.status, wanted)));
     let more = found.len().saturating_sub(runs.limit);
     found.truncate(runs.limit);
-    match term.form() {
-        Form::Json => {
+    match term.output_format() {
+        OutputFormat::Json => {
             for run in &found {
-                term.say_json(&in_json(&*store, run).await);
+                term.print_json(&run_to_json(&*store, run).await);
             }
         }
-        Form::Human if found.is_empty() => term.note("there are no such runs"),
-        Form::Human => {
-            table(term, &*store, &found).await;
+        OutputFormat::Text if found.is_empty() => term.eprint_line("no matching runs"),
+        OutputFormat::Text => {
+            print_table(term, &*store, &found).await;
             if more > 0 {
-                term.note(format!(
-                    "and {more} older ones; `windlass runs -n {}` lists them",
+                term.eprint_line(format!(
+                    "{more} older runs not shown; `windlass runs -n {}` lists them",
                     runs.limit + more
                 ));
             }
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-fn is(status: RunStatus, wanted: StatusChoice) -> bool {
+fn matches_status(status: RunStatus, wanted: StatusChoice) -> bool {
     matches!(
         (status, wanted),
         (RunStatus::Running, StatusChoice::Running)
@@ -49,59 +49,60 @@ fn is(status: RunStatus, wanted: StatusChoice) -> bool {
     )
 }
 
-async fn in_json(store: &dyn Store, run: &StoredRun) -> serde_json::Value {
-    let pending = match paused(store, &run.run).await {
-        Ok(paused) => paused.pending(),
+async fn run_to_json(store: &dyn Store, run: &StoredRun) -> serde_json::Value {
+    let pending = match load_paused(store, &run.run).await {
+        Ok(paused) => paused.pending_calls(),
         Err(_) => Vec::new(),
     };
     json!({
         "run": run.run,
         "agent": run.agent,
-        "status": state(run),
-        "records": run.records,
-        "created": run.created,
-        "updated": run.updated,
+        "status": status_name(run),
+        "records": run.record_count,
+        "created": run.created_at,
+        "updated": run.updated_at,
         "owner": run.owner.as_ref().map(|(owner, until)| json!({ "name": owner, "until": until })),
-        "pending": pending.iter().map(pending_json).collect::<Vec<_>>(),
+        "pending": pending.iter().map(pending_to_json).collect::<Vec<_>>(),
     })
 }
 
-async fn table(term: &Term, store: &dyn Store, runs: &[StoredRun]) {
-    let paint = term.paint_out();
+async fn print_table(term: &Terminal, store: &dyn Store, runs: &[StoredRun]) {
+    let paint = term.stdout_colour();
     let longest = |cell: &dyn Fn(&StoredRun) -> usize| runs.iter().map(cell).max().unwrap_or(0);
     let ids = longest(&|run| run.run.as_str().chars().count()).min(24);
     let agents = longest(&|run| run.agent.as_str().chars().count()).min(16);
     for run in runs {
-        let (status, meaning) = painted(run);
-        let asked = paused(store, &run.run).await.ok().map(|paused| asked(&paused)).unwrap_or_default();
-        let age = ago(Duration::from_millis(now().0.saturating_sub(run.updated.0)));
-        let id = pad(&clip(run.run.as_str(), ids), ids);
-        let agent = pad(&clip(run.agent.as_str(), agents), agents);
+        let (status, meaning) = status_label(run);
+        let asked =
+            load_paused(store, &run.run).await.ok().map(|paused| first_message(&paused)).unwrap_or_default();
+        let age = format_age(Duration::from_millis(current_time().0.saturating_sub(run.updated_at.0)));
+        let id = pad_to_width(&truncate_to_width(run.run.as_str(), ids), ids);
+        let agent = pad_to_width(&truncate_to_width(run.agent.as_str(), agents), agents);
         let fixed = ids + agents + 34;
-        let asked = clip(&asked, term.width().saturating_sub(fixed));
-        term.say(format!(
+        let asked = truncate_to_width(&asked, term.width().saturating_sub(fixed));
+        term.print_line(format!(
             "{}  {}  {}  {}  {asked}",
-            paint.of(Paint::Name, &id),
-            paint.of(meaning, &pad(status, 13)),
+            paint.paint(TextStyle::Name, &id),
+            paint.paint(meaning, &pad_to_width(status, 13)),
             agent,
-            paint.of(Paint::Faint, &pad(&age, 11)),
+            paint.paint(TextStyle::Faint, &pad_to_width(&age, 11)),
         ));
     }
 }
 
-/// What the run was asked.
-fn asked(paused: &windlass::Paused) -> String {
+/// Returns the first message of the run's input.
+fn first_message(paused: &windlass::run::PausedRun) -> String {
     let input = paused.record().state().input().iter().find_map(|item| match &**item {
-        windlass::Item::Message(message) => Some(one_line(&message.text())),
+        windlass::core::item::Item::Message(message) => Some(to_one_line(&message.text())),
         _ => None,
     });
     input.unwrap_or_default()
 }
 
-/// The state of a run, as a machine is told it. A run that nobody drives and that has not ended was left behind.
-pub(crate) fn state(run: &StoredRun) -> &'static str {
+/// Returns the status of a run for JSON output. An unfinished run without a live lease is `interrupted`.
+pub(crate) fn status_name(run: &StoredRun) -> &'static str {
     match run.status {
-        RunStatus::Running if is_driven(run) => "running",
+        RunStatus::Running if has_live_lease(run) => "running",
         RunStatus::Running => "interrupted",
         RunStatus::Paused => "paused",
         RunStatus::Finished => "finished",
@@ -110,24 +111,24 @@ pub(crate) fn state(run: &StoredRun) -> &'static str {
     }
 }
 
-/// The state of a run in a word for a person, and what it means.
-pub(crate) fn painted(run: &StoredRun) -> (&'static str, Paint) {
+/// Returns the status of a run for people, and its text style.
+pub(crate) fn status_label(run: &StoredRun) -> (&'static str, TextStyle) {
     match run.status {
-        RunStatus::Running if is_driven(run) => ("running", Paint::Name),
-        RunStatus::Running => ("interrupted", Paint::Wait),
-        RunStatus::Paused => ("waits for you", Paint::Wait),
-        RunStatus::Finished => ("finished", Paint::Good),
-        RunStatus::Failed => ("failed", Paint::Bad),
-        RunStatus::Cancelled => ("cancelled", Paint::Faint),
+        RunStatus::Running if has_live_lease(run) => ("running", TextStyle::Name),
+        RunStatus::Running => ("interrupted", TextStyle::Waiting),
+        RunStatus::Paused => ("waits for you", TextStyle::Waiting),
+        RunStatus::Finished => ("finished", TextStyle::Success),
+        RunStatus::Failed => ("failed", TextStyle::Failure),
+        RunStatus::Cancelled => ("cancelled", TextStyle::Faint),
     }
 }
 
-fn is_driven(run: &StoredRun) -> bool {
-    run.owner.as_ref().is_some_and(|(_, until)| *until > now())
+fn has_live_lease(run: &StoredRun) -> bool {
+    run.owner.as_ref().is_some_and(|(_, until)| *until > current_time())
 }
 
-/// How long ago, roughly.
-pub(crate) fn ago(age: Duration) -> String {
+/// Formats an age approximately.
+pub(crate) fn format_age(age: Duration) -> String {
     match age.as_secs() {
         0..60 => "just now".to_owned(),
         seconds @ 60..3_600 => format!("{} min ago", seconds / 60),

@@ -1,74 +1,85 @@
-//! `windlass sessions`: conversations that are kept.
+//! `windlass sessions`: lists, shows and rewinds sessions.
 
 use serde_json::json;
-use windlass::Session;
-use windlass::core::{Item, Role, SessionId};
+use windlass::core::{
+    id::SessionId,
+    item::{Item, Role},
+};
+use windlass::session::Session;
 use windlass::session::SessionStore;
 
-use crate::args::{Args, SessionsArgs};
-use crate::problem::{Exit, Problem};
-use crate::project::Project;
-use crate::term::{Form, Paint, Term, clip, fields, one_line};
+use crate::args::{CliArgs, SessionsArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
+use crate::terminal::{OutputFormat, Terminal, TextStyle, format_arguments, to_one_line, truncate_to_width};
 
-pub(crate) async fn run(args: &Args, asked: &SessionsArgs, term: &Term) -> Result<Exit, Problem> {
-    let store = Project::find(args)?.open()?;
-    let sessions = store.sessions().await?;
+pub(crate) async fn run(
+    args: &CliArgs,
+    asked: &SessionsArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
+    let sessions = store.list_sessions().await?;
     let Some(named) = &asked.session else {
-        if sessions.is_empty() && term.form() == Form::Human {
-            term.note("there are no sessions; `windlass chat` begins one");
+        if sessions.is_empty() && term.output_format() == OutputFormat::Text {
+            term.eprint_line("no sessions; `windlass chat` starts one");
         }
         for id in sessions {
             let items = Session::new(id.clone(), store.clone()).items().await?;
-            match term.form() {
-                Form::Json => term.say_json(&json!({ "session": id, "items": items.len() })),
-                Form::Human => {
-                    let last = items.iter().rev().find_map(|item| message(item)).unwrap_or_default();
+            match term.output_format() {
+                OutputFormat::Json => term.print_json(&json!({ "session": id, "items": items.len() })),
+                OutputFormat::Text => {
+                    let last = items.iter().rev().find_map(|item| message_text(item)).unwrap_or_default();
                     let line = format!("{}  {} items  {last}", id, items.len());
-                    term.say(clip(&line, term.width().saturating_sub(1)));
+                    term.print_line(truncate_to_width(&line, term.width().saturating_sub(1)));
                 }
             }
         }
-        return Ok(Exit::Done);
+        return Ok(CommandExit::Success);
     };
     let id = SessionId::from(named.as_str());
     if !sessions.contains(&id) {
-        return Err(Problem::not_found(format!("there is no session `{named}`"))
-            .hint("`windlass sessions` lists what there is"));
+        return Err(CliError::not_found(format!("there is no session `{named}`"))
+            .with_hint("`windlass sessions` lists the sessions"));
     }
     let session = Session::new(id, store);
     if let Some(turns) = asked.rewind {
         let taken = session.rewind(turns).await?.len();
-        match term.form() {
-            Form::Json => term.say_json(&json!({ "session": named, "taken": taken })),
-            Form::Human => term.say(format!("{taken} items were taken back; what tools did stays done")),
+        match term.output_format() {
+            OutputFormat::Json => term.print_json(&json!({ "session": named, "taken": taken })),
+            OutputFormat::Text => term.print_line(format!(
+                "{taken} items were removed from the session; the effects of tools are not undone"
+            )),
         }
-        return Ok(Exit::Done);
+        return Ok(CommandExit::Success);
     }
-    match term.form() {
-        Form::Json => term.say_piece(&session.export().await?),
-        Form::Human => session.items().await?.iter().for_each(|item| show(term, item)),
+    match term.output_format() {
+        OutputFormat::Json => term.print_text(&session.export().await?),
+        OutputFormat::Text => session.items().await?.iter().for_each(|item| print_item(term, item)),
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-fn show(term: &Term, item: &Item) {
+fn print_item(term: &Terminal, item: &Item) {
     let (mark, paint, text) = match item {
-        Item::Message(message) if message.role == Role::User => ("›", Paint::Note, message.text()),
-        Item::Message(message) => ("‹", Paint::Name, message.text()),
-        Item::Call(call) => ("·", Paint::Faint, format!("{}  {}", call.name, fields(&call.arguments))),
-        Item::Output(output) => ("╰", Paint::Faint, one_line(&output.content.text())),
+        Item::Message(message) if message.role == Role::User => ("›", TextStyle::Hint, message.text()),
+        Item::Message(message) => ("‹", TextStyle::Name, message.text()),
+        Item::Call(call) => {
+            ("·", TextStyle::Faint, format!("{}  {}", call.name, format_arguments(&call.arguments)))
+        }
+        Item::Output(output) => ("╰", TextStyle::Faint, to_one_line(&output.content.text())),
         _ => return,
     };
     let text = match item {
         Item::Message(_) => text.trim_end().replace('\n', "\n  "),
-        _ => clip(&text, term.width().saturating_sub(3)),
+        _ => truncate_to_width(&text, term.width().saturating_sub(3)),
     };
-    term.say(format!("{} {text}", term.paint_out().of(paint, mark)));
+    term.print_line(format!("{} {text}", term.stdout_colour().paint(paint, mark)));
 }
 
-fn message(item: &Item) -> Option<String> {
+fn message_text(item: &Item) -> Option<String> {
     match item {
-        Item::Message(message) => Some(one_line(&message.text())),
+        Item::Message(message) => Some(to_one_line(&message.text())),
         _ => None,
     }
 }

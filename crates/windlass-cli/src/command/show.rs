@@ -1,101 +1,102 @@
-//! `windlass show`: what a run did, and what waits in it.
+//! `windlass show`: shows what a run did and its pending calls.
 
 use serde_json::{Value, json};
-use windlass::Paused;
-use windlass::core::time::{origin, steps};
-use windlass::core::{Entry, How, Record};
-use windlass::store::{StoredRun, paused};
+use windlass::core::inspect::{fork_origin, step_lines};
+use windlass::core::journal::{JournalEntry, JournalRecord};
+use windlass::run::PausedRun;
+use windlass::store::{StoredRun, load_paused};
 
-use super::runs::{painted, state};
-use crate::args::{Args, ShowArgs};
-use crate::live::{pending_json, pending_line};
-use crate::problem::{Exit, Problem};
-use crate::project::{Project, pick};
-use crate::term::{Form, Paint, Term, clip, fields, one_line};
+use super::runs::{status_label, status_name};
+use crate::args::{CliArgs, ShowArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::{CliProject, find_run};
+use crate::run_driver::{StatusLabel, pending_line, pending_to_json};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, format_arguments, to_one_line, truncate_to_width};
 
-pub(crate) async fn run(args: &Args, show: &ShowArgs, term: &Term) -> Result<Exit, Problem> {
-    let store = Project::find(args)?.open()?;
-    let stored = pick(&*store, show.run.as_deref(), |_| true).await?;
-    let known = paused(&*store, &stored.run).await?;
-    match term.form() {
-        Form::Json => term.say_json(&in_json(&stored, &known)),
-        Form::Human => {
-            head(term, &stored, &known);
+pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
+    let stored = find_run(&*store, show.run.as_deref(), |_| true).await?;
+    let known = load_paused(&*store, &stored.run).await?;
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&run_to_json(&stored, &known)),
+        OutputFormat::Text => {
+            print_header(term, &stored, &known);
             if show.journal {
-                journal(term, &known)
+                print_journal(term, &known)
             } else {
-                story(term, known.record().journal())
+                print_summary(term, known.record().journal())
             }
-            tail(term, &stored, &known);
+            print_pending(term, &stored, &known);
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-fn in_json(stored: &StoredRun, known: &Paused) -> Value {
+fn run_to_json(stored: &StoredRun, known: &PausedRun) -> Value {
     let record = known.record();
-    let lines = steps(record.journal());
+    let lines = step_lines(record.journal());
     let steps = record.journal().iter().zip(&lines).map(|(record, line)| {
         json!({ "seq": line.seq, "at": line.at, "agent": line.agent, "text": line.text, "within": record.path, "entry": record.entry })
     });
     json!({
         "run": stored.run,
         "agent": stored.agent,
-        "status": state(stored),
-        "created": stored.created,
-        "updated": stored.updated,
+        "status": status_name(stored),
+        "created": stored.created_at,
+        "updated": stored.updated_at,
         "usage": record.usage(),
-        "origin": origin(record.journal()),
-        "pending": known.pending().iter().map(pending_json).collect::<Vec<_>>(),
+        "origin": fork_origin(record.journal()),
+        "pending": known.pending_calls().iter().map(pending_to_json).collect::<Vec<_>>(),
         "steps": steps.collect::<Vec<_>>(),
     })
 }
 
-fn head(term: &Term, stored: &StoredRun, known: &Paused) {
-    let paint = term.paint_out();
-    let (status, meaning) = painted(stored);
+fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
+    let paint = term.stdout_colour();
+    let (status, meaning) = status_label(stored);
     let usage = known.record().usage();
     let mut facts =
-        vec![format!("{} records", stored.records), format!("{} questions to the model", usage.requests)];
+        vec![format!("{} records", stored.record_count), format!("{} model requests", usage.requests)];
     if usage.total_tokens() > 0 {
         facts.push(format!("{} tokens", usage.total_tokens()));
     }
-    term.say(format!(
+    term.print_line(format!(
         "{} {}  {}",
-        paint.of(Paint::Title, &format!("run {}", stored.run)),
-        paint.of(meaning, status),
-        paint.of(Paint::Faint, &format!("{} · {}", stored.agent, facts.join(" · ")))
+        paint.paint(TextStyle::Title, &format!("run {}", stored.run)),
+        paint.paint(meaning, status),
+        paint.paint(TextStyle::Faint, &format!("{} · {}", stored.agent, facts.join(" · ")))
     ));
 }
 
-/// The journal, one line for each record.
-fn journal(term: &Term, known: &Paused) {
-    for line in steps(known.record().journal()) {
-        term.say(clip(&line.to_string(), term.width().saturating_sub(1)));
+/// Prints the journal, one line per record.
+fn print_journal(term: &Terminal, known: &PausedRun) {
+    for line in step_lines(known.record().journal()) {
+        term.print_line(truncate_to_width(&line.to_string(), term.width().saturating_sub(1)));
     }
 }
 
-/// What was said and what was done, without the book-keeping.
-fn story(term: &Term, records: &[Record]) {
+/// Prints the messages and calls of the run, without the records that only serve replay.
+fn print_summary(term: &Terminal, records: &[JournalRecord]) {
     for record in records {
         let indent = "  ".repeat(record.path.len() + 1);
-        for line in told(record, records) {
+        for line in summary_lines(record, records) {
             let (mark, meaning, text) = line;
-            let text = clip(&text, term.width().saturating_sub(indent.len() + 3));
-            term.say(format!("{indent}{} {text}", term.paint_out().of(meaning, mark)));
+            let text = truncate_to_width(&text, term.width().saturating_sub(indent.len() + 3));
+            term.print_line(format!("{indent}{} {text}", term.stdout_colour().paint(meaning, mark)));
         }
     }
 }
 
-type Told = (&'static str, Paint, String);
+/// A mark, its style and a text.
+type SummaryLine = (&'static str, TextStyle, String);
 
-fn told(record: &Record, records: &[Record]) -> Vec<Told> {
-    let call_named = |id: &windlass::core::CallId| {
+fn summary_lines(record: &JournalRecord, records: &[JournalRecord]) -> Vec<SummaryLine> {
+    let call_named = |id: &windlass::core::id::CallId| {
         let calls = records.iter().rev().filter(|other| other.path == record.path);
         let mut found = calls.filter_map(|other| match &other.entry {
-            Entry::Answered(answered) => answered.items.iter().find_map(|item| match &**item {
-                windlass::Item::Call(call) if call.id == *id => {
-                    Some(format!("{}  {}", call.name, fields(&call.arguments)))
+            JournalEntry::ModelResponded(answered) => answered.items.iter().find_map(|item| match &**item {
+                windlass::core::item::Item::Call(call) if call.id == *id => {
+                    Some(format!("{}  {}", call.name, format_arguments(&call.arguments)))
                 }
                 _ => None,
             }),
@@ -104,67 +105,75 @@ fn told(record: &Record, records: &[Record]) -> Vec<Told> {
         found.next().unwrap_or_else(|| id.to_string())
     };
     match &record.entry {
-        Entry::Started(started) => said(&started.input, "›", Paint::Note),
-        Entry::InputAdded(added) => said(&added.items, "›", Paint::Note),
-        Entry::Answered(answered) => said(&answered.items, "‹", Paint::Name),
-        Entry::ModelFailed(failed) => {
-            vec![("!", Paint::Wait, format!("the model failed: {}", one_line(&failed.error)))]
+        JournalEntry::RunStarted(started) => message_lines(&started.input, "›", TextStyle::Hint),
+        JournalEntry::InputAdded(added) => message_lines(&added.items, "›", TextStyle::Hint),
+        JournalEntry::ModelResponded(answered) => message_lines(&answered.items, "‹", TextStyle::Name),
+        JournalEntry::ModelRequestFailed(failed) => {
+            vec![("!", TextStyle::Waiting, format!("model request failed: {}", to_one_line(&failed.error)))]
         }
-        Entry::Held(held) => {
-            vec![("?", Paint::Wait, format!("{}  waits for a person", call_named(&held.call)))]
+        JournalEntry::CallHeld(held) => {
+            vec![("?", TextStyle::Waiting, format!("{}  waits for a person", call_named(&held.call)))]
         }
-        Entry::Decided(decided) => {
-            let line = steps(std::slice::from_ref(record)).pop().map(|line| line.text).unwrap_or_default();
+        JournalEntry::DecisionRecorded(decided) => {
+            let line =
+                step_lines(std::slice::from_ref(record)).pop().map(|line| line.text).unwrap_or_default();
             let line = line.replacen(&format!("call {} ", decided.call), "it ", 1);
-            vec![("!", Paint::Note, line)]
+            vec![("!", TextStyle::Hint, line)]
         }
-        Entry::CallStarted(started) if started.attempt > 1 => {
-            vec![("↻", Paint::Name, format!("{}  attempt {}", call_named(&started.call), started.attempt))]
+        JournalEntry::CallStarted(started) if started.attempt > 1 => {
+            vec![(
+                "↻",
+                TextStyle::Name,
+                format!("{}  attempt {}", call_named(&started.call), started.attempt),
+            )]
         }
-        Entry::CallSettled(settled) => {
-            let (mark, paint) =
-                if settled.how.is_success() { ("✓", Paint::Good) } else { ("✗", Paint::Bad) };
-            let how = match settled.how {
-                How::Succeeded => String::new(),
-                ref other => format!(" ({})", format!("{other:?}").to_lowercase()),
-            };
-            let output = one_line(&settled.output.text());
-            vec![(mark, paint, format!("{}{how}  → {output}", call_named(&settled.call)))]
+        JournalEntry::CallSettled(settled) => {
+            let StatusLabel { mark, style, note } = StatusLabel::for_status(&settled.status);
+            let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
+            let output = to_one_line(&settled.output.text());
+            vec![(mark, style, format!("{}{note}  → {output}", call_named(&settled.call)))]
         }
-        Entry::HandedOff(handed) => vec![("→", Paint::Name, format!("passes control to {}", handed.to))],
-        Entry::Failed(failed) => {
-            vec![("✗", Paint::Bad, format!("failed: {}", one_line(&failed.failure.to_string())))]
+        JournalEntry::HandoffRecorded(handed) => {
+            vec![("→", TextStyle::Name, format!("hands off to {}", handed.to))]
         }
-        Entry::Cancelled(_) => vec![("■", Paint::Wait, "cancelled".to_owned())],
+        JournalEntry::RunFailed(failed) => {
+            vec![("✗", TextStyle::Failure, format!("failed: {}", to_one_line(&failed.failure.to_string())))]
+        }
+        JournalEntry::RunCancelled(_) => vec![("■", TextStyle::Waiting, "cancelled".to_owned())],
         _ => Vec::new(),
     }
 }
 
-fn said(items: &[std::sync::Arc<windlass::Item>], mark: &'static str, paint: Paint) -> Vec<Told> {
+fn message_lines(
+    items: &[std::sync::Arc<windlass::core::item::Item>],
+    mark: &'static str,
+    paint: TextStyle,
+) -> Vec<SummaryLine> {
     let texts = items.iter().filter_map(|item| match &**item {
-        windlass::Item::Message(message) => Some(one_line(&message.text())),
+        windlass::core::item::Item::Message(message) => Some(to_one_line(&message.text())),
         _ => None,
     });
     texts.filter(|text| !text.is_empty()).map(|text| (mark, paint, text)).collect()
 }
 
-fn tail(term: &Term, stored: &StoredRun, known: &Paused) {
-    let pending = known.pending();
-    let paint = term.paint_out();
+fn print_pending(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
+    let pending = known.pending_calls();
+    let paint = term.stdout_colour();
     if !pending.is_empty() {
-        term.say(paint.of(Paint::Wait, "waits for a person:"));
+        term.print_line(paint.paint(TextStyle::Waiting, "waits for a person:"));
         for call in &pending {
-            term.say(format!("  {}", pending_line(call, term.width().saturating_sub(3))));
+            term.print_line(format!("  {}", pending_line(call, term.width().saturating_sub(3))));
         }
     }
     let run = &stored.run;
-    match state(stored) {
-        "paused" => {
-            term.note(format!("{} `windlass resume {run}` asks here", paint.of(Paint::Note, "hint:")))
-        }
-        "interrupted" => term.note(format!(
-            "{} its process is gone; `windlass resume {run}` goes on with it",
-            paint.of(Paint::Note, "hint:")
+    match status_name(stored) {
+        "paused" => term.eprint_line(format!(
+            "{} `windlass resume {run}` prompts for the decision",
+            paint.paint(TextStyle::Hint, "hint:")
+        )),
+        "interrupted" => term.eprint_line(format!(
+            "{} its process has ended; `windlass resume {run}` resumes it",
+            paint.paint(TextStyle::Hint, "hint:")
         )),
         _ => {}
     }

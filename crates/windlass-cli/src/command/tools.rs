@@ -1,82 +1,84 @@
-//! `windlass tools`: what an agent can use.
+//! `windlass tools`: lists the tools of an agent.
 
 use serde_json::json;
-use windlass::core::Gate;
-use windlass::{Effect, Tool};
+use windlass::core::tool::ApprovalPolicy;
+use windlass::{core::tool::ToolEffect, tool::Tool};
 
-use super::agent_here;
+use super::default_agent;
 use crate::agent_file::AgentFile;
-use crate::args::{Args, ToolsArgs};
-use crate::problem::{Exit, Problem};
-use crate::term::{Form, Paint, Style, Term, clip, one_line, pad};
+use crate::args::{CliArgs, ToolsArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::terminal::{
+    ColourMode, OutputFormat, Terminal, TextStyle, pad_to_width, to_one_line, truncate_to_width,
+};
 
-pub(crate) async fn run(args: &Args, asked: &ToolsArgs, term: &Term) -> Result<Exit, Problem> {
+pub(crate) async fn run(args: &CliArgs, asked: &ToolsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let named = match &asked.agent {
         Some(named) => named.clone(),
-        None => agent_here(args)?,
+        None => default_agent(args)?,
     };
     let file = AgentFile::read(&named)?;
-    let tools = file.tools().await?;
-    let served = file.mcp_tools().await?;
-    match term.form() {
-        Form::Json => {
+    let tools = file.load_tools().await?;
+    let served = file.list_mcp_tools().await?;
+    match term.output_format() {
+        OutputFormat::Json => {
             for tool in &tools {
-                term.say_json(&json!({
+                term.print_json(&json!({
                     "tool": tool.key().to_string(),
-                    "effect": effect(tool),
-                    "asks": asks(tool),
+                    "effect": effect_name(tool),
+                    "approval_policy": tool.approval_policy(),
                     "description": tool.description(),
-                    "schema": tool.schema(),
+                    "schema": tool.arguments_schema(),
                 }));
             }
             for (tool, description) in &served.tools {
-                term.say_json(&json!({ "tool": tool, "description": description }));
+                term.print_json(&json!({ "tool": tool, "description": description }));
             }
         }
-        Form::Human if tools.is_empty() && served.tools.is_empty() => {
-            term.note(format!("agent `{}` has no tools", file.name()));
-            term.note("hint: write `tools = [\"files\"]` in its file; docs/guide/command.md lists the built-in ones");
+        OutputFormat::Text if tools.is_empty() && served.tools.is_empty() => {
+            term.eprint_line(format!("agent `{}` has no tools", file.name()));
+            term.eprint_line("hint: write `tools = [\"files\"]` in the agent file; docs/guide/command.md lists the built-in tools");
         }
-        Form::Human => {
+        OutputFormat::Text => {
             for tool in &tools {
-                term.say(tool_line(tool, term.paint_out(), term.width()));
+                term.print_line(tool_line(tool, term.stdout_colour(), term.width()));
             }
             for (tool, description) in &served.tools {
                 let room = term.width().saturating_sub(tool.chars().count() + 3);
-                let about = clip(&one_line(description), room);
-                term.say(format!("{}  {about}", term.paint_out().of(Paint::Title, tool)));
+                let about = truncate_to_width(&to_one_line(description), room);
+                term.print_line(format!("{}  {about}", term.stdout_colour().paint(TextStyle::Title, tool)));
             }
         }
     }
-    if term.form() == Form::Human {
-        served.missing.iter().for_each(|line| term.note(format!("! {line}")));
+    if term.output_format() == OutputFormat::Text {
+        served.unreachable.iter().for_each(|line| term.eprint_line(format!("! {line}")));
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-/// A tool on one line.
-pub(crate) fn tool_line(tool: &Tool, paint: Style, width: usize) -> String {
+/// Formats a tool on one line.
+pub(crate) fn tool_line(tool: &Tool, paint: ColourMode, width: usize) -> String {
     let name = tool.key().to_string();
-    let name = pad(&clip(&name, 24), 16);
-    let facts = pad(&format!("{}, {}", effect(tool), asks(tool)), 24);
+    let name = pad_to_width(&truncate_to_width(&name, 24), 16);
+    let facts = pad_to_width(&format!("{}, {}", effect_name(tool), approval_name(tool)), 24);
     let used = name.chars().count() + facts.chars().count() + 7;
-    let about = clip(&one_line(tool.description()), width.saturating_sub(used));
-    format!("{}  {}  {about}", paint.of(Paint::Title, &name), paint.of(Paint::Faint, &facts))
+    let about = truncate_to_width(&to_one_line(tool.description()), width.saturating_sub(used));
+    format!("{}  {}  {about}", paint.paint(TextStyle::Title, &name), paint.paint(TextStyle::Faint, &facts))
 }
 
-fn effect(tool: &Tool) -> &'static str {
+fn effect_name(tool: &Tool) -> &'static str {
     match tool.declared_effect() {
-        Effect::Pure => "pure",
-        Effect::Idempotent => "idempotent",
-        Effect::Once => "once",
+        ToolEffect::Pure => "pure",
+        ToolEffect::Idempotent => "idempotent",
+        ToolEffect::Once => "once",
     }
 }
 
-fn asks(tool: &Tool) -> &'static str {
-    match tool.gate() {
-        Gate::Open => "unasked",
-        Gate::Closed => "always asks",
-        Gate::Ask | Gate::AskEach => "may ask",
-        Gate::Each => "asks each time",
+fn approval_name(tool: &Tool) -> &'static str {
+    match tool.approval_policy() {
+        ApprovalPolicy::NotRequired => "no approval",
+        ApprovalPolicy::Required => "approval required",
+        ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime => "approval by rule",
+        ApprovalPolicy::RequiredEachTime => "approval each time",
     }
 }

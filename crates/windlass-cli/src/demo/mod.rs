@@ -1,220 +1,232 @@
-//! `windlass demo`: a minute with no key and no network. A clerk pays invoices, a person is asked, the process is
-//! killed in the middle of a payment, another goes on, and the bank's own book shows that nothing happened twice.
+//! `windlass demo`: a one-minute tour without API key and network. An agent pays invoices, asks for an
+//! approval, is killed in the middle of a payment, and is resumed by another process; the bank's ledger shows
+//! that no payment was made twice.
 //!
-//! Each step is the command that a person would type, in a process of its own. What is shown is what happened.
+//! Each step runs the real command in its own process. The output is not simulated.
 
 mod bank;
 mod files;
 mod proof;
 mod tools;
 
-pub(crate) use tools::tools;
+pub(crate) use tools::demo_tools;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use self::bank::Bank;
-use self::proof::Proof;
-use crate::args::{Args, DemoArgs};
-use crate::live::Signals;
-use crate::problem::{Exit, Problem};
-use crate::term::{Asker, Paint, Term, Typed};
+use self::bank::DemoBank;
+use self::proof::DemoProof;
+use crate::args::{CliArgs, DemoArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::run_driver::SignalCounter;
+use crate::terminal::{LinePrompter, PromptInput, Terminal, TextStyle};
 
-const RUN: &str = "invoices";
+const RUN_ID: &str = "invoices";
 const QUESTION: &str = "Pay the invoices in inbox/.";
-/// The payment in the middle of which the process is killed.
-const LARGE: &str = "R-1931";
-/// How often the bank's book is looked at.
-const LOOK: Duration = Duration::from_millis(30);
-/// How long the person sees the payment under way before the process is killed.
-const SUSPENSE: Duration = Duration::from_millis(1_200);
+/// Invoice during whose payment the process is killed.
+const LARGE_INVOICE: &str = "R-1931";
+/// Interval at which the bank's ledger is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(30);
+/// Time for which the payment is shown in progress before the process is killed.
+const KILL_DELAY: Duration = Duration::from_millis(1_200);
 
-pub(crate) async fn run(args: &Args, demo: &DemoArgs, term: &Term) -> Result<Exit, Problem> {
-    let folder = files::make(&demo.folder)?;
-    let stage = Stage { args, demo, term, folder };
-    stage.introduce();
-    match stage.work().await? {
-        Work::Killed { process } => {
+pub(crate) async fn run(args: &CliArgs, demo: &DemoArgs, term: &Terminal) -> Result<CommandExit, CliError> {
+    let folder = files::create_folder(&demo.folder)?;
+    let stage = DemoPresenter { args, demo_args: demo, term, folder };
+    stage.print_introduction();
+    match stage.run_until_killed().await? {
+        FirstProcessOutcome::Killed { process_id: process } => {
             stage.show_crash(process).await?;
-            if !stage.go_on().await? {
-                return Ok(Exit::Cancelled);
+            if !stage.resume_run().await? {
+                return Ok(CommandExit::Cancelled);
             }
-            let proof = Proof::read(&stage.folder, RUN, LARGE).await?;
+            let proof = DemoProof::read(&stage.folder, RUN_ID, LARGE_INVOICE).await?;
             stage.show_proof(&proof)?;
-            stage.show_more();
-            Ok(Exit::Done)
+            stage.show_next_steps();
+            Ok(CommandExit::Success)
         }
-        Work::Ended(status) => {
-            stage.say_it_ended(status);
-            Ok(Exit::Done)
+        FirstProcessOutcome::Exited(status) => {
+            stage.explain_exit(status);
+            Ok(CommandExit::Success)
         }
     }
 }
 
-/// What became of the first process.
-enum Work {
-    /// It was killed while it paid.
+/// The outcome of the first process.
+enum FirstProcessOutcome {
+    /// The process was killed during a payment.
     Killed {
-        /// Its id.
-        process: u32,
+        /// Process id.
+        process_id: u32,
     },
-    /// It ended by itself.
-    Ended(ExitStatus),
+    /// The process exited by itself.
+    Exited(ExitStatus),
 }
 
-struct Stage<'a> {
-    args: &'a Args,
-    demo: &'a DemoArgs,
-    term: &'a Term,
+/// The presenter of the demo: prints the explanations and runs the steps.
+struct DemoPresenter<'a> {
+    args: &'a CliArgs,
+    demo_args: &'a DemoArgs,
+    term: &'a Terminal,
     folder: PathBuf,
 }
 
-impl Stage<'_> {
-    fn introduce(&self) {
-        let paint = self.term.paint_out();
-        self.say(&paint.of(Paint::Title, "Windlass in a minute"));
-        self.wrapped(&format!(
-            "A clerk made of software pays three invoices. The files are real (they are in {}), a payment is a \
-             line in the bank's book, and the crash will be real too. Only the model is a script, so that you \
-             need no key and no network.",
+impl DemoPresenter<'_> {
+    fn print_introduction(&self) {
+        let paint = self.term.stdout_colour();
+        self.print_line(&paint.paint(TextStyle::Title, "Windlass in a minute"));
+        self.print_wrapped(&format!(
+            "An agent pays three invoices. The files are real (they are in {}), a payment is a line in the bank's \
+             ledger, and the crash is real too. Only the model is scripted, so you need no API key and no network.",
             self.shown_folder()
         ));
     }
 
-    /// The clerk works, until it ends or is killed.
-    async fn work(&self) -> Result<Work, Problem> {
-        self.heading("1", "The clerk works, and asks you about the large payment");
+    /// Runs the agent until it exits or is killed.
+    async fn run_until_killed(&self) -> Result<FirstProcessOutcome, CliError> {
+        self.print_heading("1", "The agent works, and asks you to approve the large payment");
         let folder = self.shown_folder();
-        self.command(&format!("run {folder} \"{QUESTION}\""));
-        let silent = if self.demo.by_hand { "by hand" } else { "demo" };
+        self.print_command(&format!("run {folder} \"{QUESTION}\""));
+        let silent = if self.demo_args.by_hand { "by hand" } else { "demo" };
         let mut child = self
-            .windlass(&["run", &self.folder.to_string_lossy(), QUESTION, "--run-id", RUN])
-            .env(tools::SILENT, silent)
-            .stdin(if self.demo.yes { Stdio::null() } else { Stdio::inherit() })
+            .windlass_command(&["run", &self.folder.to_string_lossy(), QUESTION, "--run-id", RUN_ID])
+            .env(tools::SILENT_BANK_VARIABLE, silent)
+            .stdin(if self.demo_args.yes { Stdio::null() } else { Stdio::inherit() })
             .spawn()
-            .map_err(|error| Problem::new(format!("a second process cannot be started: {error}")))?;
+            .map_err(|error| CliError::new(format!("a second process cannot be started: {error}")))?;
         let process = child.id();
-        let bank = Bank::of(&self.folder);
+        let bank = DemoBank::in_folder(&self.folder);
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            let is_paying = bank.payments()?.iter().any(|payment| payment.invoice == LARGE);
-            if is_paying && !self.demo.by_hand {
-                tokio::time::sleep(SUSPENSE).await;
-                break kill(&mut child)?;
+            let is_paying = bank.payments()?.iter().any(|payment| payment.invoice == LARGE_INVOICE);
+            if is_paying && !self.demo_args.by_hand {
+                tokio::time::sleep(KILL_DELAY).await;
+                break kill_and_wait(&mut child)?;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         };
-        Ok(if was_killed(status) { Work::Killed { process } } else { Work::Ended(status) })
+        Ok(if was_killed(status) {
+            FirstProcessOutcome::Killed { process_id: process }
+        } else {
+            FirstProcessOutcome::Exited(status)
+        })
     }
 
-    async fn show_crash(&self, process: u32) -> Result<(), Problem> {
-        self.heading("2", "The process is killed in the middle of the payment");
-        let paint = self.term.paint_out();
-        let by = if self.demo.by_hand { "you killed it" } else { "killed" };
-        self.say(&format!(
-            "  {} process {process} is gone: {by} with kill -9, which no program can catch",
-            paint.of(Paint::Bad, "✗")
+    async fn show_crash(&self, process: u32) -> Result<(), CliError> {
+        self.print_heading("2", "The process is killed in the middle of the payment");
+        let paint = self.term.stdout_colour();
+        let by = if self.demo_args.by_hand { "you killed it" } else { "killed" };
+        self.print_line(&format!(
+            "  {} process {process} is dead: {by} with kill -9, which no program can catch",
+            paint.paint(TextStyle::Failure, "✗")
         ));
-        let proof = Proof::read(&self.folder, RUN, LARGE).await?;
-        let paid = proof.paid(LARGE);
-        self.say(&format!(
+        let proof = DemoProof::read(&self.folder, RUN_ID, LARGE_INVOICE).await?;
+        let paid = proof.payment_of(LARGE_INVOICE);
+        self.print_line(&format!(
             "    the bank     has taken the money: {} euros to Ropeworks",
             paid.map_or(0, |paid| paid.euros)
         ));
-        self.say(&format!(
-            "    the journal  says that the payment was started; {}",
-            if proof.is_settled() { "and how it ended" } else { "it does not say how it ended" }
+        self.print_line(&format!(
+            "    the journal  records that the payment started, {}",
+            if proof.is_settled() { "and how it ended" } else { "but not how it ended" }
         ));
-        self.wrapped(
-            "Trying again would pay twice. Giving up would leave two invoices paid and one in the dark. Windlass \
-             had written down that the payment was about to start, so the next process knows what to ask the bank.",
+        self.print_wrapped(
+            "Retrying would pay twice. Giving up would leave the outcome of the payment unknown. Windlass journalled \
+             the start of the payment before it was made, so the next process knows that it must ask the bank.",
         );
         Ok(())
     }
 
-    /// Another process goes on. Says whether the person wanted it to.
-    async fn go_on(&self) -> Result<bool, Problem> {
-        self.heading("3", "Another process goes on where the journal ends");
-        self.command(&format!("-C {} resume {RUN}", self.shown_folder()));
-        if !self.demo.yes && self.term.can_ask() {
-            let mut signals = Signals::listen()?;
-            let prompt = self.term.paint().of(Paint::Note, "  Press Enter to resume the run. ");
-            match Asker::start().line(self.term, &prompt, &mut signals).await {
-                Typed::Line(_) => {}
-                Typed::End | Typed::Interrupt => {
-                    self.term.note("");
+    /// Resumes the run in another process. Returns false if the user aborted.
+    async fn resume_run(&self) -> Result<bool, CliError> {
+        self.print_heading("3", "Another process resumes the run from its journal");
+        self.print_command(&format!("-C {} resume {RUN_ID}", self.shown_folder()));
+        if !self.demo_args.yes && self.term.can_prompt() {
+            let mut signals = SignalCounter::install()?;
+            let prompt =
+                self.term.stderr_colour().paint(TextStyle::Hint, "  Press Enter to resume the run. ");
+            match LinePrompter::spawn_reader().read_line(self.term, &prompt, &mut signals).await {
+                PromptInput::Line(_) => {}
+                PromptInput::EndOfInput | PromptInput::Interrupted => {
+                    self.term.eprint_line("");
                     return Ok(false);
                 }
             }
         }
         let status = self
-            .windlass(&["-C", &self.folder.to_string_lossy(), "resume", RUN])
-            .stdin(if self.demo.yes { Stdio::null() } else { Stdio::inherit() })
+            .windlass_command(&["-C", &self.folder.to_string_lossy(), "resume", RUN_ID])
+            .stdin(if self.demo_args.yes { Stdio::null() } else { Stdio::inherit() })
             .status()?;
         if status.success() {
             return Ok(true);
         }
-        Err(Problem::new(format!("`windlass resume` ended with {status}")).hint(format!(
-            "`{} -C {} show {RUN} --journal` tells what happened",
-            self.name(),
+        Err(CliError::new(format!("`windlass resume` ended with {status}")).with_hint(format!(
+            "`{} -C {} show {RUN_ID} --journal` shows what happened",
+            self.program_name(),
             self.shown_folder()
         )))
     }
 
-    fn show_proof(&self, proof: &Proof) -> Result<(), Problem> {
-        self.heading("4", "The proof: the bank's own book");
+    fn show_proof(&self, proof: &DemoProof) -> Result<(), CliError> {
+        self.print_heading("4", "The proof: the bank's own ledger");
         for payment in proof.payments() {
-            self.say(&format!("    {:>4} euros  {:<16} {}", payment.euros, payment.to, payment.invoice));
+            self.print_line(&format!(
+                "    {:>4} euros  {:<16} {}",
+                payment.euros, payment.to, payment.invoice
+            ));
         }
-        let mark = self.term.paint_out().of(Paint::Good, "✓");
-        for line in proof.shown()? {
-            self.say(&format!("  {mark} {line}"));
+        let mark = self.term.stdout_colour().paint(TextStyle::Success, "✓");
+        for line in proof.evidence_lines()? {
+            self.print_line(&format!("  {mark} {line}"));
         }
         Ok(())
     }
 
-    fn show_more(&self) {
-        let (name, folder) = (self.name(), self.shown_folder());
-        let paint = self.term.paint_out();
-        self.say("");
-        self.say(&paint.of(Paint::Title, "Look closer"));
+    fn show_next_steps(&self) {
+        let (name, folder) = (self.program_name(), self.shown_folder());
+        let paint = self.term.stdout_colour();
+        self.print_line("");
+        self.print_line(&paint.paint(TextStyle::Title, "More details"));
         for (command, what) in [
-            (format!("-C {folder} show {RUN} --journal"), "every record"),
-            (format!("-C {folder} verify {RUN}"), "who decided what"),
+            (format!("-C {folder} show {RUN_ID} --journal"), "every record"),
+            (format!("-C {folder} verify {RUN_ID}"), "the decisions"),
             ("demo --by-hand".to_owned(), "kill it yourself"),
         ] {
-            self.say(&format!("  {name} {command}  {}", paint.of(Paint::Faint, &format!("# {what}"))));
+            self.print_line(&format!(
+                "  {name} {command}  {}",
+                paint.paint(TextStyle::Faint, &format!("# {what}"))
+            ));
         }
-        self.say(&paint.of(Paint::Title, "The same with a real model"));
-        self.say(&format!("  {name} chat {folder} --model openai:gpt-5-mini"));
-        self.say(&paint.of(Paint::Title, "An agent of your own"));
-        self.say(&format!("  {name} new my-agent"));
+        self.print_line(&paint.paint(TextStyle::Title, "The same with a real model"));
+        self.print_line(&format!("  {name} chat {folder} --model openai:gpt-5-mini"));
+        self.print_line(&paint.paint(TextStyle::Title, "Your own agent"));
+        self.print_line(&format!("  {name} new my-agent"));
     }
 
-    fn say_it_ended(&self, status: ExitStatus) {
-        self.say("");
+    fn explain_exit(&self, status: ExitStatus) {
+        self.print_line("");
         match status.code() {
-            Some(0) => self.wrapped(
-                "The clerk is done, and the large payment was never made: you said no. A call that was rejected \
-                 cannot run. Say yes next time to see the crash.",
+            Some(0) => self.print_wrapped(
+                "The agent is done, and the large payment was never made: you said no. A rejected call cannot run. \
+                 Approve it next time to see the crash.",
             ),
-            _ => self.wrapped(&format!(
-                "The run was left where it stands, and nothing is lost: `{} -C {} resume {RUN}` goes on with it.",
-                self.name(),
+            _ => self.print_wrapped(&format!(
+                "The run was interrupted, and nothing is lost: `{} -C {} resume {RUN_ID}` resumes it.",
+                self.program_name(),
                 self.shown_folder()
             )),
         }
     }
 
-    /// This program, with these words, and the choices of this one.
-    fn windlass(&self, words: &[&str]) -> Command {
+    /// Returns a command that runs this program with these arguments and the options of this invocation.
+    fn windlass_command(&self, words: &[&str]) -> Command {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("windlass"));
         let mut command = Command::new(program);
         command.args(words).env_remove("WINDLASS_STORE");
-        if self.demo.yes {
+        if self.demo_args.yes {
             command.arg("--yes");
         }
         let colour = match self.args.colour {
@@ -226,39 +238,43 @@ impl Stage<'_> {
         command
     }
 
-    fn heading(&self, number: &str, title: &str) {
-        let paint = self.term.paint_out();
-        self.say("");
-        self.say(&format!("{} {}", paint.of(Paint::Note, number), paint.of(Paint::Title, title)));
+    fn print_heading(&self, number: &str, title: &str) {
+        let paint = self.term.stdout_colour();
+        self.print_line("");
+        self.print_line(&format!(
+            "{} {}",
+            paint.paint(TextStyle::Hint, number),
+            paint.paint(TextStyle::Title, title)
+        ));
     }
 
-    fn command(&self, words: &str) {
-        let line = format!("  $ {} {words}", self.name());
-        self.say(&self.term.paint_out().of(Paint::Faint, &line));
+    fn print_command(&self, words: &str) {
+        let line = format!("  $ {} {words}", self.program_name());
+        self.print_line(&self.term.stdout_colour().paint(TextStyle::Faint, &line));
     }
 
-    /// What a person types to get this program.
-    fn name(&self) -> &'static str {
+    /// Returns the command that the user types to start this program.
+    fn program_name(&self) -> &'static str {
         if std::env::var_os("CARGO").is_some() { "cargo run -q --" } else { "windlass" }
     }
 
-    /// The folder as it was named, which is shorter than where it is.
+    /// Returns the folder as given on the command line, which is shorter than the absolute path.
     fn shown_folder(&self) -> String {
-        let named: &Path = &self.demo.folder;
+        let named: &Path = &self.demo_args.folder;
         named.display().to_string()
     }
 
-    fn say(&self, line: &str) {
-        self.term.say(line);
+    fn print_line(&self, line: &str) {
+        self.term.print_line(line);
     }
 
-    /// A paragraph, wrapped to the terminal.
-    fn wrapped(&self, text: &str) {
+    /// Prints a paragraph, wrapped to the width of the terminal.
+    fn print_wrapped(&self, text: &str) {
         let width = self.term.width().min(100).saturating_sub(3);
         let mut line = String::new();
         for word in text.split_whitespace() {
             if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-                self.say(&format!("  {line}"));
+                self.print_line(&format!("  {line}"));
                 line.clear();
             }
             if !line.is_empty() {
@@ -266,12 +282,12 @@ impl Stage<'_> {
             }
             line.push_str(word);
         }
-        self.say(&format!("  {line}"));
+        self.print_line(&format!("  {line}"));
     }
 }
 
-/// Kills a process that this one started, in a way that it cannot notice.
-fn kill(child: &mut Child) -> Result<ExitStatus, Problem> {
+/// Kills a child process with SIGKILL, which it cannot catch.
+fn kill_and_wait(child: &mut Child) -> Result<ExitStatus, CliError> {
     child.kill()?;
     Ok(child.wait()?)
 }

@@ -1,98 +1,104 @@
-//! What the bank's book and the journal say, and whether they agree.
+//! Checks that the bank's ledger and the journal agree.
 
 use std::path::Path;
 
-use windlass::SqliteStore;
-use windlass::core::time::{Verified, verify};
-use windlass::core::{CallId, Entry, How, Item, RunId};
+use windlass::core::inspect::{VerifiedJournal, verify_lines};
+use windlass::core::{
+    id::{CallId, RunId},
+    item::Item,
+    journal::{CallStatus, JournalEntry},
+};
+use windlass::store::SqliteStore;
 use windlass::store::Store;
 
-use super::bank::{Bank, Payment};
-use crate::problem::{Exit, Problem};
+use super::bank::{BankPayment, DemoBank};
+use crate::cli_error::{CliError, CommandExit};
 
-/// What there is to show.
-pub(super) struct Proof {
-    payments: Vec<Payment>,
-    verified: Verified,
-    /// The call that was cut short.
-    call: Option<CallId>,
+/// The evidence from the ledger and the journal.
+pub(super) struct DemoProof {
+    payments: Vec<BankPayment>,
+    verified: VerifiedJournal,
+    /// The call that was interrupted by the crash.
+    interrupted_call: Option<CallId>,
 }
 
-impl Proof {
-    /// Reads the bank's book, and checks the journal of the run.
-    pub(super) async fn read(folder: &Path, run: &str, invoice: &str) -> Result<Self, Problem> {
-        let payments = Bank::of(folder).payments()?;
+impl DemoProof {
+    /// Reads the bank's ledger and verifies the journal of the run.
+    pub(super) async fn read(folder: &Path, run: &str, invoice: &str) -> Result<Self, CliError> {
+        let payments = DemoBank::in_folder(folder).payments()?;
         let store = SqliteStore::open(folder.join(".windlass/windlass.db"))?;
-        let lines = store.load(&RunId::from(run), 0).await?;
-        let verified = verify(&lines).map_err(|error| Problem::new(error.to_string()).exits(Exit::Broken))?;
+        let lines = store.load_journal(&RunId::from(run), 0).await?;
+        let verified = verify_lines(&lines)
+            .map_err(|error| CliError::new(error.to_string()).with_exit(CommandExit::CorruptJournal))?;
         let call = verified.records.iter().find_map(|record| match &record.entry {
-            Entry::Answered(answered) => answered.items.iter().find_map(|item| match &**item {
+            JournalEntry::ModelResponded(answered) => answered.items.iter().find_map(|item| match &**item {
                 Item::Call(call) if call.arguments.contains(invoice) => Some(call.id.clone()),
                 _ => None,
             }),
             _ => None,
         });
-        Ok(Self { payments, verified, call })
+        Ok(Self { payments, verified, interrupted_call: call })
     }
 
-    pub(super) fn payments(&self) -> &[Payment] {
+    pub(super) fn payments(&self) -> &[BankPayment] {
         &self.payments
     }
 
-    /// The payment of an invoice.
-    pub(super) fn paid(&self, invoice: &str) -> Option<&Payment> {
+    /// Returns the payment of an invoice.
+    pub(super) fn payment_of(&self, invoice: &str) -> Option<&BankPayment> {
         self.payments.iter().find(|payment| payment.invoice == invoice)
     }
 
-    /// Whether the journal says how the call that was cut short ended.
+    /// Returns true if the journal records how the interrupted call ended.
     pub(super) fn is_settled(&self) -> bool {
-        self.settlement().is_some()
+        self.settled_status().is_some()
     }
 
-    fn settlement(&self) -> Option<&How> {
+    fn settled_status(&self) -> Option<&CallStatus> {
         self.verified.records.iter().find_map(|record| match &record.entry {
-            Entry::CallSettled(settled) if Some(&settled.call) == self.call.as_ref() => Some(&settled.how),
+            JournalEntry::CallSettled(settled) if Some(&settled.call) == self.interrupted_call.as_ref() => {
+                Some(&settled.status)
+            }
             _ => None,
         })
     }
 
-    fn starts(&self) -> usize {
-        let is_start = |entry: &Entry| matches!(entry, Entry::CallStarted(started) if Some(&started.call) == self.call.as_ref());
+    fn start_count(&self) -> usize {
+        let is_start = |entry: &JournalEntry| matches!(entry, JournalEntry::CallStarted(started) if Some(&started.call) == self.interrupted_call.as_ref());
         self.verified.records.iter().filter(|record| is_start(&record.entry)).count()
     }
 
-    /// What it shows, in lines; an error where it does not.
-    pub(super) fn shown(&self) -> Result<Vec<String>, Problem> {
+    /// Returns the evidence as lines.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a payment is missing or was made twice, or if the interrupted call was repeated.
+    pub(super) fn evidence_lines(&self) -> Result<Vec<String>, CliError> {
         let mut invoices: Vec<&str> = self.payments.iter().map(|payment| payment.invoice.as_str()).collect();
         invoices.sort_unstable();
         invoices.dedup();
         if invoices.len() != 3 || self.payments.len() != 3 {
             let message = format!(
-                "{} payments of {} invoices, and there should be 3 of 3",
+                "found {} payments of {} invoices, expected 3 of 3",
                 self.payments.len(),
                 invoices.len()
             );
-            return Err(
-                Problem::new(message).hint("please report this: it is what Windlass promises never to do")
-            );
+            return Err(CliError::new(message)
+                .with_hint("please report this: it is what Windlass promises never to do"));
         }
-        if self.starts() != 1 || self.settlement() != Some(&How::Reconciled) {
-            let message = format!(
-                "the payment was started {} times, and settled as {:?}",
-                self.starts(),
-                self.settlement()
+        if self.start_count() != 1 || self.settled_status() != Some(&CallStatus::Reconciled) {
+            let status = self.settled_status().map_or_else(
+                || "has no settlement".to_owned(),
+                |status| format!("has the status {}", serde_json::json!(status)),
             );
-            return Err(
-                Problem::new(message).hint("please report this: it is what Windlass promises never to do")
-            );
+            let message = format!("the payment was started {} times and {status}", self.start_count());
+            return Err(CliError::new(message)
+                .with_hint("please report this: it is what Windlass promises never to do"));
         }
         Ok(vec![
             "three invoices, three payments: each exactly once".to_owned(),
-            "the one that was cut short was started once, and settled by asking the bank".to_owned(),
-            format!(
-                "the journal is whole: {} records, each chained to the one before",
-                self.verified.records.len()
-            ),
+            "the interrupted payment was started once, and settled by asking the bank".to_owned(),
+            format!("the journal is intact: {} records in one hash chain", self.verified.records.len()),
         ])
     }
 }

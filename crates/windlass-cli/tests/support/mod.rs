@@ -1,15 +1,15 @@
-//! What the tests of the command share: agents in folders, the command without a terminal, and golden files.
+//! Helpers for the tests of the command: agents in folders, the command without a terminal, and golden files.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test file uses only some helpers")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// An agent in a folder of its own, with a script of answers.
-pub(crate) struct Project(tempfile::TempDir);
+/// An agent in a temporary folder, with a scripted model.
+pub(crate) struct TestProject(tempfile::TempDir);
 
-impl Project {
-    /// `more` goes into the agent's file.
+impl TestProject {
+    /// Creates the agent; `more` is appended to its agent file.
     pub(crate) fn new(more: &str, answers: &str) -> Self {
         let folder = tempfile::tempdir().expect("there is room");
         let agent = format!("name = \"helper\"\nmodel = \"scripted:answers.toml\"\n{more}\n");
@@ -26,14 +26,14 @@ impl Project {
         self.0.path().join(name)
     }
 
-    /// The command, without a terminal.
-    pub(crate) fn windlass(&self, words: &[&str]) -> Ran {
-        Ran::of(command(self.folder(), words).output().expect("it runs"))
+    /// Runs the command without a terminal.
+    pub(crate) fn run_windlass(&self, words: &[&str]) -> CommandOutput {
+        CommandOutput::from_output(windlass_command(self.folder(), words).output().expect("it runs"))
     }
 }
 
-/// The command, without a terminal, in a folder.
-pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
+/// Returns the command without a terminal, in a folder.
+pub(crate) fn windlass_command(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command
         .args(words)
@@ -49,33 +49,33 @@ pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// What came of a command.
+/// The exit code and the output of a command.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
-    pub(crate) said: String,
-    pub(crate) noted: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-impl Ran {
-    pub(crate) fn of(output: Output) -> Self {
+impl CommandOutput {
+    pub(crate) fn from_output(output: Output) -> Self {
         Self {
             code: output.status.code(),
-            said: String::from_utf8(output.stdout).expect("it is text"),
-            noted: String::from_utf8(output.stderr).expect("it is text"),
+            stdout: String::from_utf8(output.stdout).expect("it is text"),
+            stderr: String::from_utf8(output.stderr).expect("it is text"),
         }
     }
 
-    /// The objects that it said, one a line.
-    pub(crate) fn objects(&self) -> Vec<serde_json::Value> {
-        self.said.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
+    /// Parses standard output as JSON, one object per line.
+    pub(crate) fn json_lines(&self) -> Vec<serde_json::Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
     }
 }
 
-/// Compares a screen with the file that says how it should look. `WINDLASS_BLESS=1` writes the file.
-pub(crate) fn golden(name: &str, shown: &str) {
+/// Compares a screen with a golden file. `WINDLASS_BLESS=1` rewrites the file.
+pub(crate) fn assert_golden(name: &str, shown: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    let shown = masked(shown) + "\n";
+    let shown = mask_volatile(shown) + "\n";
     if std::env::var_os("WINDLASS_BLESS").is_some() {
         std::fs::write(&path, &shown).expect("it can be written");
     }
@@ -83,13 +83,13 @@ pub(crate) fn golden(name: &str, shown: &str) {
     assert_eq!(shown, wanted, "left: what was shown; right: {}", path.display());
 }
 
-/// What differs each time, masked: times, processes, hashes, folders of their own, frames of spinners.
-fn masked(shown: &str) -> String {
-    let lines: Vec<String> = shown.lines().map(masked_line).collect();
+/// Masks the volatile parts of a screen: durations, process ids, hashes and spinner frames.
+fn mask_volatile(shown: &str) -> String {
+    let lines: Vec<String> = shown.lines().map(mask_line).collect();
     lines.join("\n")
 }
 
-fn masked_line(line: &str) -> String {
+fn mask_line(line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     let mut masked: Vec<String> = Vec::new();
     for (place, word) in words.iter().enumerate() {

@@ -1,277 +1,299 @@
-//! The pointer and the keys of a page.
+//! Mouse and keyboard input to a page, by the `Input` domain of the DevTools Protocol.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::page::Pages;
-use super::pipe::Pending;
-use crate::action::{Button, Point};
+use super::cdp_pipe::PendingCdpCommand;
+use super::page_controller::PageController;
+use crate::action::{MouseButton, ScreenPoint};
 use crate::computer::ComputerError;
-use crate::key::{Chord, Key, NamedKey};
+use crate::key::{KeyChord, KeyboardKey, NamedKey};
 
-/// How many steps a drag takes between two of its points: pages that follow the pointer see it move.
-const STEPS: u32 = 8;
-/// How many keys are on their way before the first is waited for.
-const AT_ONCE: usize = 64;
+/// Number of `mouseMoved` events between two points of a drag, so that pages that track the pointer see it
+/// move.
+const DRAG_STEPS: u32 = 8;
+/// Maximum number of input commands in flight before the first response is awaited.
+const MAX_COMMANDS_IN_FLIGHT: usize = 64;
 
-/// What must be let go, even where nobody waits for it any more.
-struct Held<'a> {
-    pages: &'a Pages,
+/// Pressed buttons and keys of a page, released on drop even if the caller was cancelled.
+struct HeldInput<'a> {
+    controller: &'a PageController,
     session: String,
-    undo: Vec<(&'static str, Value)>,
+    release_commands: Vec<(&'static str, Value)>,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldInput<'_> {
     fn drop(&mut self) {
-        for (method, params) in self.undo.drain(..).rev() {
-            self.pages.pipe.tell(Some(&self.session), method, params);
+        for (method, params) in self.release_commands.drain(..).rev() {
+            self.controller.pipe.send_without_reply(Some(&self.session), method, params);
         }
     }
 }
 
-impl Held<'_> {
-    /// Lets the last thing go, and waits until it is.
-    async fn release(&mut self) -> Result<(), ComputerError> {
-        let Some((method, params)) = self.undo.last().cloned() else { return Ok(()) };
-        let pending = self.pages.pipe.send(Some(&self.session), method, params).await;
-        self.undo.pop();
+impl HeldInput<'_> {
+    /// Sends the last release command and waits for its response.
+    async fn release_last(&mut self) -> Result<(), ComputerError> {
+        let Some((method, params)) = self.release_commands.last().cloned() else { return Ok(()) };
+        let pending = self.controller.pipe.send_command(Some(&self.session), method, params).await;
+        self.release_commands.pop();
         match pending {
-            Ok(pending) => self.pages.answer(&self.session, pending).await.map(|_| ()),
-            Err(_) => Err(ComputerError::Gone("the browser has ended".to_owned())),
+            Ok(pending) => self.controller.await_response(&self.session, pending).await.map(|_| ()),
+            Err(_) => Err(ComputerError::Closed("the browser has ended".to_owned())),
         }
     }
 
     async fn release_all(mut self) -> Result<(), ComputerError> {
-        while !self.undo.is_empty() {
-            self.release().await?;
+        while !self.release_commands.is_empty() {
+            self.release_last().await?;
         }
         Ok(())
     }
 }
 
-impl Pages {
-    fn held(&self) -> Result<Held<'_>, ComputerError> {
-        Ok(Held { pages: self, session: self.session()?, undo: Vec::new() })
+impl PageController {
+    fn begin_held_input(&self) -> Result<HeldInput<'_>, ComputerError> {
+        Ok(HeldInput { controller: self, session: self.current_session()?, release_commands: Vec::new() })
     }
 
-    async fn mouse(&self, kind: &str, at: Point, more: Value) -> Result<(), ComputerError> {
-        self.ask("Input.dispatchMouseEvent", mouse(kind, at, more)).await?;
-        self.with(|state| state.cursor = at);
+    async fn dispatch_mouse_event(
+        &self,
+        kind: &str,
+        at: ScreenPoint,
+        more: Value,
+    ) -> Result<(), ComputerError> {
+        self.send_to_page("Input.dispatchMouseEvent", mouse_event_params(kind, at, more)).await?;
+        self.with_state(|state| state.cursor = at);
         Ok(())
     }
 
-    pub(super) async fn move_to(&self, to: Point, held: &Chord) -> Result<(), ComputerError> {
-        self.settle().await;
-        let pressed = self.with(|state| state.pressed);
-        let modifiers = modifiers(held);
+    pub(super) async fn move_to(&self, to: ScreenPoint, held: &KeyChord) -> Result<(), ComputerError> {
+        self.wait_until_loaded().await;
+        let pressed = self.with_state(|state| state.pressed_button);
+        let modifiers = modifier_mask(held);
         let more = match pressed {
             Some(button) => {
-                json!({ "button": name(button), "buttons": mask(button), "modifiers": modifiers })
+                json!({ "button": button_name(button), "buttons": button_mask(button), "modifiers": modifiers })
             }
             None => json!({ "modifiers": modifiers }),
         };
-        self.mouse("mouseMoved", to, more).await
+        self.dispatch_mouse_event("mouseMoved", to, more).await
     }
 
     pub(super) async fn click(
         &self,
-        at: Option<Point>,
-        button: Button,
+        at: Option<ScreenPoint>,
+        button: MouseButton,
         times: u32,
-        chord: &Chord,
+        chord: &KeyChord,
     ) -> Result<(), ComputerError> {
-        self.settle().await;
-        let at = at.unwrap_or_else(|| self.cursor());
-        let modifiers = modifiers(chord);
-        // Events arrive in the order in which they are sent, so none has to wait for the one before it.
-        let mut held = self.held()?;
+        self.wait_until_loaded().await;
+        let at = at.unwrap_or_else(|| self.cursor_position());
+        let modifiers = modifier_mask(chord);
+        // The browser processes input in the order it is sent, so no event waits for the response to the
+        // previous one.
+        let mut held = self.begin_held_input()?;
         let (session, mut sent) = (held.session.clone(), VecDeque::new());
         let event = |params| vec![("Input.dispatchMouseEvent", params)];
-        let moved = mouse("mouseMoved", at, json!({ "modifiers": modifiers }));
-        self.send_all(&session, event(moved), &mut sent).await?;
+        let moved = mouse_event_params("mouseMoved", at, json!({ "modifiers": modifiers }));
+        self.send_commands(&session, event(moved), &mut sent).await?;
         for count in 1..=times.max(1) {
             let more = |buttons: u32| {
                 json!({
-                    "button": name(button), "buttons": buttons, "clickCount": count, "modifiers": modifiers,
+                    "button": button_name(button), "buttons": buttons, "clickCount": count, "modifiers": modifiers,
                 })
             };
-            let up = mouse("mouseReleased", at, more(0));
-            held.undo.push(("Input.dispatchMouseEvent", up.clone()));
-            self.send_all(&session, event(mouse("mousePressed", at, more(mask(button)))), &mut sent).await?;
-            self.send_all(&session, event(up), &mut sent).await?;
-            held.undo.pop();
+            let up = mouse_event_params("mouseReleased", at, more(0));
+            held.release_commands.push(("Input.dispatchMouseEvent", up.clone()));
+            self.send_commands(
+                &session,
+                event(mouse_event_params("mousePressed", at, more(button_mask(button)))),
+                &mut sent,
+            )
+            .await?;
+            self.send_commands(&session, event(up), &mut sent).await?;
+            held.release_commands.pop();
         }
         for pending in sent {
-            self.answer(&session, pending).await?;
+            self.await_response(&session, pending).await?;
         }
-        self.with(|state| state.cursor = at);
-        self.acted();
+        self.with_state(|state| state.cursor = at);
+        self.record_action();
         Ok(())
     }
 
-    pub(super) async fn press(&self, button: Button) -> Result<(), ComputerError> {
-        self.settle().await;
-        let more = json!({ "button": name(button), "buttons": mask(button), "clickCount": 1 });
-        self.mouse("mousePressed", self.cursor(), more).await?;
-        self.with(|state| state.pressed = Some(button));
+    pub(super) async fn mouse_down(&self, button: MouseButton) -> Result<(), ComputerError> {
+        self.wait_until_loaded().await;
+        let more = json!({ "button": button_name(button), "buttons": button_mask(button), "clickCount": 1 });
+        self.dispatch_mouse_event("mousePressed", self.cursor_position(), more).await?;
+        self.with_state(|state| state.pressed_button = Some(button));
         Ok(())
     }
 
-    pub(super) async fn release(&self, button: Button) -> Result<(), ComputerError> {
-        self.with(|state| state.pressed = None);
-        let more = json!({ "button": name(button), "buttons": 0, "clickCount": 1 });
-        self.mouse("mouseReleased", self.cursor(), more).await?;
-        self.acted();
+    pub(super) async fn mouse_up(&self, button: MouseButton) -> Result<(), ComputerError> {
+        self.with_state(|state| state.pressed_button = None);
+        let more = json!({ "button": button_name(button), "buttons": 0, "clickCount": 1 });
+        self.dispatch_mouse_event("mouseReleased", self.cursor_position(), more).await?;
+        self.record_action();
         Ok(())
     }
 
-    pub(super) async fn drag(&self, path: &[Point], chord: &Chord) -> Result<(), ComputerError> {
+    pub(super) async fn drag_along(
+        &self,
+        path: &[ScreenPoint],
+        chord: &KeyChord,
+    ) -> Result<(), ComputerError> {
         let [first, rest @ ..] = path else { return Ok(()) };
-        self.settle().await;
-        let modifiers = modifiers(chord);
-        self.with(|state| state.dragged = None);
-        // What a page lets be dragged would be the window system's business, and it has none here.
-        self.ask("Input.setInterceptDrags", json!({ "enabled": true })).await?;
-        let mut held = self.held()?;
-        held.undo.push(("Input.setInterceptDrags", json!({ "enabled": false })));
-        self.mouse("mouseMoved", *first, json!({ "modifiers": modifiers })).await?;
+        self.wait_until_loaded().await;
+        let modifiers = modifier_mask(chord);
+        self.with_state(|state| state.drag_data = None);
+        // The window system would normally handle drag and drop, and a headless browser has none; the
+        // protocol intercepts it.
+        self.send_to_page("Input.setInterceptDrags", json!({ "enabled": true })).await?;
+        let mut held = self.begin_held_input()?;
+        held.release_commands.push(("Input.setInterceptDrags", json!({ "enabled": false })));
+        self.dispatch_mouse_event("mouseMoved", *first, json!({ "modifiers": modifiers })).await?;
         let down = json!({ "button": "left", "buttons": 1, "clickCount": 1, "modifiers": modifiers });
         let up = |at| {
             let more = json!({ "button": "left", "buttons": 0, "clickCount": 1, "modifiers": modifiers });
-            ("Input.dispatchMouseEvent", mouse("mouseReleased", at, more))
+            ("Input.dispatchMouseEvent", mouse_event_params("mouseReleased", at, more))
         };
-        held.undo.push(up(*first));
-        self.mouse("mousePressed", *first, down).await?;
+        held.release_commands.push(up(*first));
+        self.dispatch_mouse_event("mousePressed", *first, down).await?;
         let (mut from, mut is_inside) = (*first, false);
         for to in rest {
-            for step in 1..=STEPS {
-                let at = between(from, *to, step);
-                match self.with(|state| state.dragged.clone()) {
+            for step in 1..=DRAG_STEPS {
+                let at = interpolate_point(from, *to, step);
+                match self.with_state(|state| state.drag_data.clone()) {
                     Some(data) => {
                         let kind = if is_inside { "dragOver" } else { "dragEnter" };
                         is_inside = true;
-                        self.drag_event(kind, at, &data, modifiers).await?;
+                        self.dispatch_drag_event(kind, at, &data, modifiers).await?;
                     }
                     None => {
                         let more = json!({ "button": "left", "buttons": 1, "modifiers": modifiers });
-                        self.mouse("mouseMoved", at, more).await?;
+                        self.dispatch_mouse_event("mouseMoved", at, more).await?;
                     }
                 }
-                if let Some(last) = held.undo.last_mut() {
+                if let Some(last) = held.release_commands.last_mut() {
                     *last = up(at);
                 }
             }
             from = *to;
         }
-        if let Some(data) = self.with(|state| state.dragged.take()) {
-            self.drag_event("dragOver", from, &data, modifiers).await?;
-            self.drag_event("drop", from, &data, modifiers).await?;
+        if let Some(data) = self.with_state(|state| state.drag_data.take()) {
+            self.dispatch_drag_event("dragOver", from, &data, modifiers).await?;
+            self.dispatch_drag_event("drop", from, &data, modifiers).await?;
         }
         held.release_all().await?;
-        self.acted();
+        self.record_action();
         Ok(())
     }
 
-    async fn drag_event(
+    async fn dispatch_drag_event(
         &self,
         kind: &str,
-        at: Point,
+        at: ScreenPoint,
         data: &Value,
         modifiers: u32,
     ) -> Result<(), ComputerError> {
         let params = json!({ "type": kind, "x": at.x, "y": at.y, "data": data, "modifiers": modifiers });
-        self.ask("Input.dispatchDragEvent", params).await?;
-        self.with(|state| state.cursor = at);
+        self.send_to_page("Input.dispatchDragEvent", params).await?;
+        self.with_state(|state| state.cursor = at);
         Ok(())
     }
 
-    pub(super) async fn scroll(
+    pub(super) async fn scroll_by(
         &self,
-        at: Option<Point>,
+        at: Option<ScreenPoint>,
         right: i32,
         down: i32,
-        chord: &Chord,
+        chord: &KeyChord,
     ) -> Result<(), ComputerError> {
-        self.settle().await;
-        let at = at.unwrap_or_else(|| self.cursor());
-        let more = json!({ "deltaX": right, "deltaY": down, "modifiers": modifiers(chord) });
-        self.mouse("mouseWheel", at, more).await?;
-        self.acted();
+        self.wait_until_loaded().await;
+        let at = at.unwrap_or_else(|| self.cursor_position());
+        let more = json!({ "deltaX": right, "deltaY": down, "modifiers": modifier_mask(chord) });
+        self.dispatch_mouse_event("mouseWheel", at, more).await?;
+        self.record_action();
         Ok(())
     }
 
     pub(super) async fn type_text(&self, text: &str) -> Result<(), ComputerError> {
-        self.settle().await;
-        let session = self.session()?;
+        self.wait_until_loaded().await;
+        let session = self.current_session()?;
         let mut sent = VecDeque::new();
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
-            // Keys that a keyboard has are pressed, so that pages that listen for keys hear them. All else is put in.
+            // Characters on the keyboard are sent as key events for pages that listen to them; all others are
+            // inserted as text.
             let strokes = match next {
-                '\n' => stroke(Key::Named(NamedKey::Enter), 0),
-                '\t' => stroke(Key::Named(NamedKey::Tab), 0),
-                ' '..='~' => stroke(Key::Char(next), if next.is_ascii_uppercase() { 8 } else { 0 }),
+                '\n' => key_stroke_commands(KeyboardKey::Named(NamedKey::Enter), 0),
+                '\t' => key_stroke_commands(KeyboardKey::Named(NamedKey::Tab), 0),
+                ' '..='~' => key_stroke_commands(
+                    KeyboardKey::Char(next),
+                    if next.is_ascii_uppercase() { 8 } else { 0 },
+                ),
                 _ => {
                     let end = rest.find(|char| matches!(char, '\n' | '\t' | ' '..='~')).unwrap_or(rest.len());
                     let inserted = vec![("Input.insertText", json!({ "text": &rest[..end] }))];
                     rest = &rest[end..];
-                    self.send_all(&session, inserted, &mut sent).await?;
+                    self.send_commands(&session, inserted, &mut sent).await?;
                     continue;
                 }
             };
             rest = &rest[next.len_utf8()..];
-            self.send_all(&session, strokes, &mut sent).await?;
+            self.send_commands(&session, strokes, &mut sent).await?;
         }
         while let Some(pending) = sent.pop_front() {
-            self.answer(&session, pending).await?;
+            self.await_response(&session, pending).await?;
         }
-        self.acted();
+        self.record_action();
         Ok(())
     }
 
-    async fn send_all(
+    async fn send_commands(
         &self,
         session: &str,
         commands: Vec<(&'static str, Value)>,
-        sent: &mut VecDeque<Pending>,
+        sent: &mut VecDeque<PendingCdpCommand>,
     ) -> Result<(), ComputerError> {
         for (method, params) in commands {
-            if sent.len() >= AT_ONCE
+            if sent.len() >= MAX_COMMANDS_IN_FLIGHT
                 && let Some(first) = sent.pop_front()
             {
-                self.answer(session, first).await?;
-                // What a key led to may keep the rest from arriving.
-                self.session()?;
+                self.await_response(session, first).await?;
+                // The response may have opened a dialog or closed the page; the remaining keys would then be
+                // lost.
+                self.current_session()?;
             }
-            let pending = self.pipe.send(Some(session), method, params).await;
-            sent.push_back(pending.map_err(|_| ComputerError::Gone("the browser has ended".to_owned()))?);
+            let pending = self.pipe.send_command(Some(session), method, params).await;
+            sent.push_back(pending.map_err(|_| ComputerError::Closed("the browser has ended".to_owned()))?);
         }
         Ok(())
     }
 
-    pub(super) async fn keys(&self, chord: &Chord, lasting: Duration) -> Result<(), ComputerError> {
-        self.settle().await;
-        let (mut mask, mut held) = (0, self.held()?);
+    pub(super) async fn press_keys(&self, chord: &KeyChord, lasting: Duration) -> Result<(), ComputerError> {
+        self.wait_until_loaded().await;
+        let (mut mask, mut held) = (0, self.begin_held_input()?);
         for key in chord.keys() {
-            if let Key::Named(named) = key {
-                mask |= modifier(*named);
+            if let KeyboardKey::Named(named) = key {
+                mask |= modifier_bit(*named);
             }
-            let [(down, pressed), (up, released)] = stroke_pair(*key, mask);
-            held.undo.push((up, released));
-            self.ask(down, pressed).await?;
+            let [(down, pressed), (up, released)] = key_stroke_pair(*key, mask);
+            held.release_commands.push((up, released));
+            self.send_to_page(down, pressed).await?;
         }
         if !lasting.is_zero() {
             tokio::time::sleep(lasting).await;
         }
         held.release_all().await?;
-        self.acted();
+        self.record_action();
         Ok(())
     }
 }
 
-fn mouse(kind: &str, at: Point, more: Value) -> Value {
+fn mouse_event_params(kind: &str, at: ScreenPoint, more: Value) -> Value {
     let mut params = json!({ "type": kind, "x": at.x, "y": at.y });
     if let (Some(params), Value::Object(more)) = (params.as_object_mut(), more) {
         params.extend(more);
@@ -279,35 +301,35 @@ fn mouse(kind: &str, at: Point, more: Value) -> Value {
     params
 }
 
-fn between(from: Point, to: Point, step: u32) -> Point {
+fn interpolate_point(from: ScreenPoint, to: ScreenPoint, step: u32) -> ScreenPoint {
     let part = |from: u32, to: u32| {
         let way = i64::from(to) - i64::from(from);
-        u32::try_from(i64::from(from) + way * i64::from(step) / i64::from(STEPS)).unwrap_or(to)
+        u32::try_from(i64::from(from) + way * i64::from(step) / i64::from(DRAG_STEPS)).unwrap_or(to)
     };
-    Point { x: part(from.x, to.x), y: part(from.y, to.y) }
+    ScreenPoint { x: part(from.x, to.x), y: part(from.y, to.y) }
 }
 
-fn name(button: Button) -> &'static str {
+fn button_name(button: MouseButton) -> &'static str {
     match button {
-        Button::Left => "left",
-        Button::Middle => "middle",
-        Button::Right => "right",
-        Button::Back => "back",
-        Button::Forward => "forward",
+        MouseButton::Left => "left",
+        MouseButton::Middle => "middle",
+        MouseButton::Right => "right",
+        MouseButton::Back => "back",
+        MouseButton::Forward => "forward",
     }
 }
 
-fn mask(button: Button) -> u32 {
+fn button_mask(button: MouseButton) -> u32 {
     match button {
-        Button::Left => 1,
-        Button::Right => 2,
-        Button::Middle => 4,
-        Button::Back => 8,
-        Button::Forward => 16,
+        MouseButton::Left => 1,
+        MouseButton::Right => 2,
+        MouseButton::Middle => 4,
+        MouseButton::Back => 8,
+        MouseButton::Forward => 16,
     }
 }
 
-fn modifier(key: NamedKey) -> u32 {
+fn modifier_bit(key: NamedKey) -> u32 {
     match key {
         NamedKey::Alt => 1,
         NamedKey::Control => 2,
@@ -317,20 +339,20 @@ fn modifier(key: NamedKey) -> u32 {
     }
 }
 
-fn modifiers(chord: &Chord) -> u32 {
-    chord.modifiers().map(modifier).fold(0, |all, one| all | one)
+fn modifier_mask(chord: &KeyChord) -> u32 {
+    chord.modifiers().map(modifier_bit).fold(0, |all, one| all | one)
 }
 
-fn stroke(key: Key, mask: u32) -> Vec<(&'static str, Value)> {
-    stroke_pair(key, mask).to_vec()
+fn key_stroke_commands(key: KeyboardKey, mask: u32) -> Vec<(&'static str, Value)> {
+    key_stroke_pair(key, mask).to_vec()
 }
 
-/// A key pressed and let go.
-fn stroke_pair(key: Key, mask: u32) -> [(&'static str, Value); 2] {
+/// Returns the DevTools commands that press and release a key.
+fn key_stroke_pair(key: KeyboardKey, mask: u32) -> [(&'static str, Value); 2] {
     const METHOD: &str = "Input.dispatchKeyEvent";
     let (name, code, number) = match key {
-        Key::Named(named) => (named.name().to_owned(), named.code().to_owned(), named.virtual_key()),
-        Key::Char(char) => {
+        KeyboardKey::Named(named) => (named.name().to_owned(), named.code().to_owned(), named.virtual_key()),
+        KeyboardKey::Char(char) => {
             let upper = char.to_ascii_uppercase();
             let shown = if mask & 8 != 0 { upper } else { char };
             match upper {
@@ -346,10 +368,10 @@ fn stroke_pair(key: Key, mask: u32) -> [(&'static str, Value); 2] {
         "modifiers": mask,
     });
     let text = match key {
-        Key::Named(NamedKey::Enter) => Some("\r".to_owned()),
-        // With Control, Alt or Meta a key is a command and writes nothing.
-        Key::Char(_) if mask & 7 == 0 => Some(name),
-        Key::Char(_) | Key::Named(_) => None,
+        KeyboardKey::Named(NamedKey::Enter) => Some("\r".to_owned()),
+        // With Control, Alt or Meta a key is a shortcut and produces no text.
+        KeyboardKey::Char(_) if mask & 7 == 0 => Some(name),
+        KeyboardKey::Char(_) | KeyboardKey::Named(_) => None,
     };
     let (mut down, mut up) = (common.clone(), common);
     down["type"] = if text.is_some() { "keyDown" } else { "rawKeyDown" }.into();
@@ -358,13 +380,13 @@ fn stroke_pair(key: Key, mask: u32) -> [(&'static str, Value); 2] {
         down["text"] = text.clone().into();
         down["unmodifiedText"] = text.into();
     }
-    // Without a window system nobody else turns these into what they are for.
+    // A headless browser has no window system that maps shortcuts to editing commands.
     let command = match (key, mask) {
-        (Key::Char('a' | 'A'), 2) => Some("selectAll"),
-        (Key::Char('c' | 'C'), 2) => Some("copy"),
-        (Key::Char('v' | 'V'), 2) => Some("paste"),
-        (Key::Char('x' | 'X'), 2) => Some("cut"),
-        (Key::Char('z' | 'Z'), 2) => Some("undo"),
+        (KeyboardKey::Char('a' | 'A'), 2) => Some("selectAll"),
+        (KeyboardKey::Char('c' | 'C'), 2) => Some("copy"),
+        (KeyboardKey::Char('v' | 'V'), 2) => Some("paste"),
+        (KeyboardKey::Char('x' | 'X'), 2) => Some("cut"),
+        (KeyboardKey::Char('z' | 'Z'), 2) => Some("undo"),
         _ => None,
     };
     if let Some(command) = command {

@@ -1,4 +1,4 @@
-//! Starting a Chromium that does not outlive us.
+//! Launch of a Chromium process that does not outlive this process.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,48 +8,58 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::{BrowserOptions, Elsewhere, Window};
+use super::{BrowserOptions, BrowserWindow, ThirdPartyPolicy};
 use crate::computer::ComputerError;
 
-/// What a Chromium is called.
-const NAMES: [&str; 5] =
+/// Program names under which Chromium is searched on `PATH`.
+const PROGRAM_NAMES: [&str; 5] =
     ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome-headless-shell"];
 
-/// How much of what a browser says about itself is kept.
-const SAID: usize = 4096;
+/// Maximum number of bytes of the browser's standard error that are kept.
+const MAX_STDERR_BYTES: usize = 4096;
 
-/// How long a browser may take to end when it is asked to.
-const ENDING: Duration = Duration::from_secs(5);
+/// Timeout for the browser to exit after it was asked to close.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The browser speaks on descriptors 3 and 4, which are the shell's own input and output: so no descriptor has to be
-/// placed by hand. When our end of the pipe closes, the browser ends, and the shell puts its profile away.
-const SHELL: &str =
+/// Shell script that starts the browser. The DevTools pipe uses file descriptors 3 and 4, which the script
+/// redirects from the shell's own standard input and output. When our end of the pipe closes, the browser
+/// exits and the script deletes its profile.
+const LAUNCH_SCRIPT: &str =
     r#"profile=$1; shift; "$@" 3<&0 4>&1 </dev/null >/dev/null; code=$?; rm -rf -- "$profile"; exit $code"#;
 
-/// Ends a browser that nobody waits for. What it still writes while it dies is put away a little later.
-const GIVE_UP: &str = r#"kill -KILL -- "-$1"; (sleep 1; rm -rf -- "$2") </dev/null >/dev/null 2>&1 &"#;
+/// Shell script that kills a browser without waiting for it. Files that the dying browser still writes are
+/// deleted one second later.
+const KILL_SCRIPT: &str = r#"kill -KILL -- "-$1"; (sleep 1; rm -rf -- "$2") </dev/null >/dev/null 2>&1 &"#;
 
-/// A browser's process, and where its profile is.
-pub(super) struct Process {
+/// A browser process and the directory of its profile.
+pub(super) struct BrowserProcess {
     child: Child,
-    group: Option<u32>,
-    said: Arc<Mutex<Vec<u8>>>,
-    profile: PathBuf,
+    process_group: Option<u32>,
+    stderr_tail: Arc<Mutex<Vec<u8>>>,
+    profile_dir: PathBuf,
 }
 
-/// Where Chromium is, or what to do about it.
-pub(super) fn find(options: &BrowserOptions) -> Result<PathBuf, ComputerError> {
+/// Returns the path of Chromium.
+///
+/// # Errors
+///
+/// Returns [`ComputerError::Missing`] with installation advice if it was not found.
+pub(super) fn find_chromium(options: &BrowserOptions) -> Result<PathBuf, ComputerError> {
     if let Some(path) = &options.program {
-        return if path.is_file() { Ok(path.clone()) } else { Err(missing(&path.display().to_string())) };
+        return if path.is_file() {
+            Ok(path.clone())
+        } else {
+            Err(missing_browser(&path.display().to_string()))
+        };
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = NAMES.iter().find_map(|name| {
+    let found = PROGRAM_NAMES.iter().find_map(|name| {
         std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
     });
-    found.ok_or_else(|| missing("Chromium"))
+    found.ok_or_else(|| missing_browser("Chromium"))
 }
 
-fn missing(what: &str) -> ComputerError {
+fn missing_browser(what: &str) -> ComputerError {
     ComputerError::Missing {
         what: what.to_owned(),
         hint: "install it (Debian, Ubuntu: apt-get install chromium), or say where it is with \
@@ -58,10 +68,10 @@ fn missing(what: &str) -> ComputerError {
     }
 }
 
-pub(super) fn start(
+pub(super) fn spawn_browser(
     program: &Path,
     options: &BrowserOptions,
-) -> Result<(Process, ChildStdin, ChildStdout), ComputerError> {
+) -> Result<(BrowserProcess, ChildStdin, ChildStdout), ComputerError> {
     let failed = |what: &str, error: std::io::Error| ComputerError::Failed(format!("{what}: {error}"));
     let profile = tempfile::Builder::new()
         .prefix("windlass-browser-")
@@ -69,12 +79,18 @@ pub(super) fn start(
         .map_err(|error| failed("a folder for the browser's profile could not be made", error))?
         .keep();
     let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(SHELL).arg("sh").arg(&profile).arg(program).args(flags(options, &profile));
-    if let Window::Shown { display: Some(display) } = &options.window {
+    command
+        .arg("-c")
+        .arg(LAUNCH_SCRIPT)
+        .arg("sh")
+        .arg(&profile)
+        .arg(program)
+        .args(command_line_flags(options, &profile));
+    if let BrowserWindow::Visible { display: Some(display) } = &options.window {
         command.env("DISPLAY", display);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A group of its own, so that all of it can be ended where it does not end by itself.
+    // The browser gets its own process group, so that all of its processes can be killed together.
     command.process_group(0).kill_on_drop(true);
     let spawned = command.spawn();
     let mut child = spawned.map_err(|error| failed("the browser could not be started", error))?;
@@ -84,12 +100,16 @@ pub(super) fn start(
         return Err(ComputerError::Failed("the browser has no pipes".to_owned()));
     };
     let said = Arc::<Mutex<Vec<u8>>>::default();
-    tokio::spawn(keep_last(errors, said.clone()));
+    tokio::spawn(keep_stderr_tail(errors, said.clone()));
     let group = child.id();
-    Ok((Process { child, group, said, profile }, input, output))
+    Ok((
+        BrowserProcess { child, process_group: group, stderr_tail: said, profile_dir: profile },
+        input,
+        output,
+    ))
 }
 
-fn flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
+fn command_line_flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
     let mut flags: Vec<String> = [
         "--remote-debugging-pipe",
         "--no-first-run",
@@ -113,16 +133,18 @@ fn flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
     .to_vec();
     flags.push(format!("--user-data-dir={}", profile.display()));
     flags.push(format!("--window-size={},{}", options.width, options.height));
-    if options.window == Window::Headless {
+    if options.window == BrowserWindow::Headless {
         flags.push("--headless".to_owned());
     }
     if runs_as_root() {
-        // Chromium refuses to sandbox itself for root.
+        // Chromium's sandbox does not work for root.
         flags.push("--no-sandbox".to_owned());
     }
-    flags.extend(options.flags.iter().cloned());
-    // Of flags that are given twice the last one counts, so these cannot be undone by those above.
-    if let (Elsewhere::Nothing, Some(rules)) = (options.elsewhere, options.sites.host_rules()) {
+    flags.extend(options.extra_flags.iter().cloned());
+    // Chromium uses the last of repeated flags, so the application's flags cannot override these.
+    if let (ThirdPartyPolicy::BlockAll, Some(rules)) =
+        (options.third_party, options.allowed_sites.host_resolver_rules())
+    {
         flags.push(format!("--host-resolver-rules={rules}"));
         flags.push("--force-webrtc-ip-handling-policy=disable_non_proxied_udp".to_owned());
     }
@@ -130,67 +152,68 @@ fn flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
     flags
 }
 
-/// Whether this process is root's, without asking the system in ways that are not safe.
+/// Returns true if the effective user is root. It reads `/proc`, because the system call would need unsafe
+/// code.
 fn runs_as_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     line.and_then(|line| line.split_whitespace().nth(1)).is_some_and(|effective| effective == "0")
 }
 
-async fn keep_last(mut errors: impl tokio::io::AsyncRead + Unpin, said: Arc<Mutex<Vec<u8>>>) {
+async fn keep_stderr_tail(mut errors: impl tokio::io::AsyncRead + Unpin, said: Arc<Mutex<Vec<u8>>>) {
     let mut buffer = [0; 1024];
     while let Ok(read @ 1..) = errors.read(&mut buffer).await {
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
         said.extend_from_slice(&buffer[..read]);
-        let over = said.len().saturating_sub(SAID);
+        let over = said.len().saturating_sub(MAX_STDERR_BYTES);
         said.drain(..over);
     }
 }
 
-impl Process {
-    /// What the browser said last, for the operator.
-    pub(super) fn said(&self) -> String {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+impl BrowserProcess {
+    /// Returns the end of the browser's standard error, for the operator.
+    pub(super) fn stderr_text(&self) -> String {
+        let said = self.stderr_tail.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&said).trim().to_owned()
     }
 
-    /// Waits for the browser to end; one that does not is made to.
-    pub(super) async fn end(mut self) {
-        if tokio::time::timeout(ENDING, self.child.wait()).await.is_err() {
+    /// Waits for the browser to exit and kills it after a timeout.
+    pub(super) async fn wait_or_kill(mut self) {
+        if tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
             self.kill_group();
-            let _ = tokio::time::timeout(ENDING, self.child.wait()).await;
+            let _ = tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await;
         }
-        self.group = None;
-        let _ = std::fs::remove_dir_all(&self.profile);
+        self.process_group = None;
+        let _ = std::fs::remove_dir_all(&self.profile_dir);
     }
 
-    /// The process number of the shell around the browser, for tests of what is left behind.
-    pub(super) fn id(&self) -> Option<u32> {
-        self.group
+    /// Returns the id of the process group, which is the process id of the shell around the browser.
+    pub(super) fn process_group_id(&self) -> Option<u32> {
+        self.process_group
     }
 
     fn kill_group(&self) {
-        if let Some(group) = self.group {
-            shell("kill -KILL -- \"-$1\"", &group.to_string(), &self.profile);
+        if let Some(group) = self.process_group {
+            run_shell_script("kill -KILL -- \"-$1\"", &group.to_string(), &self.profile_dir);
         }
     }
 }
 
-/// Asks a shell, for what the standard library has no safe way to.
-fn shell(script: &str, group: &str, profile: &Path) {
+/// Runs a shell script, because the standard library has no safe way to signal a process group.
+fn run_shell_script(script: &str, group: &str, profile: &Path) {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", script, "sh", group]).arg(profile).stdin(Stdio::null()).stdout(Stdio::null());
     if let Err(error) = command.stderr(Stdio::null()).status() {
-        tracing::warn!(%error, "a browser could not be ended");
+        tracing::warn!(%error, "the browser could not be killed");
     }
 }
 
-impl Drop for Process {
+impl Drop for BrowserProcess {
     fn drop(&mut self) {
-        // Whoever drops a browser without closing it has no time to wait for it.
-        if self.group.is_some() {
-            let group = self.group.unwrap_or_default().to_string();
-            shell(GIVE_UP, &group, &self.profile);
+        // Drop cannot wait for the browser to close, so it kills it.
+        if self.process_group.is_some() {
+            let group = self.process_group.unwrap_or_default().to_string();
+            run_shell_script(KILL_SCRIPT, &group, &self.profile_dir);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! A browser: Chromium, driven over its DevTools protocol by a pipe.
+//! A browser: Chromium, driven by the Chrome DevTools Protocol over a pipe.
 
+mod cdp_pipe;
 mod input;
 mod launch;
-mod page;
-mod pipe;
-mod sites;
+mod page_controller;
+mod site_policy;
 mod state;
 
-pub use sites::{Elsewhere, Sites};
+pub use site_policy::{AllowedSites, ThirdPartyPolicy};
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,47 +16,47 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::json;
-use windlass::core::RunId;
-use windlass::model::Display;
+use windlass::core::id::RunId;
+use windlass::model::ComputerDisplay;
 
-use self::launch::Process;
-use self::page::Pages;
-use self::pipe::Pipe;
-use crate::action::{Answer, Button, Point, Region};
-use crate::computer::{Computer, ComputerError, Doing, Screenshot, Tab, Travel};
-use crate::key::Chord;
-use crate::source::ComputerProvider;
+use self::cdp_pipe::CdpPipe;
+use self::launch::BrowserProcess;
+use self::page_controller::PageController;
+use crate::action::{DialogAnswer, MouseButton, ScreenPoint, ScreenRegion};
+use crate::computer::{BrowserTab, Computer, ComputerError, ComputerFuture, HistoryNavigation, Screenshot};
+use crate::key::KeyChord;
+use crate::provider::ComputerProvider;
 
-/// How long a browser may take to start.
-const STARTING: Duration = Duration::from_secs(60);
+/// Timeout for the browser to start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a browser is started and what it may do.
+/// The configuration of a browser: its size, its restrictions and its process.
 #[derive(Clone, Debug)]
 pub struct BrowserOptions {
-    /// How wide the page is, in pixels.
+    /// Width of the viewport, in pixels.
     pub width: u32,
-    /// How high the page is, in pixels.
+    /// Height of the viewport, in pixels.
     pub height: u32,
-    /// Whether there is a window to watch.
-    pub window: Window,
-    /// Which sites it may go to.
-    pub sites: Sites,
-    /// What pages may have from sites that are not listed.
-    pub elsewhere: Elsewhere,
-    /// What becomes of dialogs.
-    pub dialogs: Dialogs,
-    /// What becomes of downloads.
-    pub downloads: Downloads,
-    /// Where it starts.
-    pub start: Option<String>,
-    /// How long a page may take to answer, before it counts as hung.
-    pub answer_within: Duration,
-    /// How long a page that loads is waited for before a picture is taken all the same.
-    pub settle_within: Duration,
-    /// The program, where it is not found by its usual names.
+    /// Headless or visible.
+    pub window: BrowserWindow,
+    /// Sites that the browser may visit.
+    pub allowed_sites: AllowedSites,
+    /// Policy for requests from allowed pages to sites that are not allowed.
+    pub third_party: ThirdPartyPolicy,
+    /// Handling of JavaScript dialogs.
+    pub dialogs: DialogPolicy,
+    /// Handling of downloads.
+    pub downloads: DownloadPolicy,
+    /// First URL to open; `about:blank` if absent.
+    pub start_url: Option<String>,
+    /// Timeout for a page to respond to a command, after which it counts as unresponsive.
+    pub response_timeout: Duration,
+    /// Maximum time that an action or a screenshot waits for the page to load; then it proceeds regardless.
+    pub load_timeout: Duration,
+    /// Path of the browser; searched on `PATH` by its usual names if absent.
     pub program: Option<PathBuf>,
-    /// Further flags for the program.
-    pub flags: Vec<String>,
+    /// Additional command-line flags for the browser.
+    pub extra_flags: Vec<String>,
 }
 
 impl Default for BrowserOptions {
@@ -64,76 +64,86 @@ impl Default for BrowserOptions {
         Self {
             width: 1280,
             height: 800,
-            window: Window::default(),
-            sites: Sites::default(),
-            elsewhere: Elsewhere::default(),
-            dialogs: Dialogs::default(),
-            downloads: Downloads::default(),
-            start: None,
-            answer_within: Duration::from_secs(10),
-            settle_within: Duration::from_secs(5),
+            window: BrowserWindow::default(),
+            allowed_sites: AllowedSites::default(),
+            third_party: ThirdPartyPolicy::default(),
+            dialogs: DialogPolicy::default(),
+            downloads: DownloadPolicy::default(),
+            start_url: None,
+            response_timeout: Duration::from_secs(10),
+            load_timeout: Duration::from_secs(5),
             program: None,
-            flags: Vec::new(),
+            extra_flags: Vec::new(),
         }
     }
 }
 
-/// Whether there is a window to watch.
+/// The visibility of the browser window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Window {
-    /// There is none.
+pub enum BrowserWindow {
+    /// No window.
     #[default]
     Headless,
-    /// There is one, on this X11 display, or on that of the process.
-    Shown {
-        /// Such as `:1`.
+    /// A window on this X11 display, or on the `DISPLAY` of this process if absent.
+    Visible {
+        /// Name of the display, such as `:1`.
         display: Option<String>,
     },
 }
 
-/// What becomes of the dialogs of a page.
+/// The handling of JavaScript dialogs (`alert`, `confirm`, `prompt`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialogs {
-    /// They stay open until the model answers them, and it is told of them.
+pub enum DialogPolicy {
+    /// A dialog stays open until the model answers it. The model is notified.
     #[default]
-    ToModel,
-    /// They are answered with yes, and the model is told.
+    AskModel,
+    /// Dialogs are accepted at once. The model is notified.
     Accept,
-    /// They are answered with no, and the model is told.
+    /// Dialogs are dismissed at once. The model is notified.
     Dismiss,
 }
 
-/// What becomes of downloads.
+/// The handling of downloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Downloads {
-    /// They are refused, and the model is told.
+pub enum DownloadPolicy {
+    /// Downloads are denied. The model is notified.
     #[default]
-    Refuse,
-    /// They go into this folder, under names that the page does not choose, and the model is told.
-    Into(PathBuf),
+    Deny,
+    /// Downloads are saved in this folder under names that the page does not choose. The model is notified.
+    SaveTo(PathBuf),
 }
 
-/// A Chromium of our own. When it is dropped, or this process ends in whatever way, it ends too.
+/// A Chromium process with its own temporary profile. It exits when this value is dropped and when this
+/// process dies, in whatever way.
 pub struct Browser {
-    pages: Arc<Pages>,
-    process: Mutex<Option<Process>>,
+    controller: Arc<PageController>,
+    process: Mutex<Option<BrowserProcess>>,
 }
 
 impl Browser {
-    /// Starts a browser.
+    /// Starts a browser and opens its start URL.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ComputerError::Missing`] if Chromium is not installed, and [`ComputerError::Failed`] if it
+    /// does not start.
     pub async fn start(options: BrowserOptions) -> Result<Self, ComputerError> {
-        let program = launch::find(&options)?;
-        let start = options.start.clone();
-        let (process, input, output) = launch::start(&program, &options)?;
-        let (pipe, events) = Pipe::over(input, output);
-        let pages = Pages::new(pipe, options);
-        tokio::spawn(state::follow(events, Arc::downgrade(&pages)));
-        let browser = Self { pages, process: Mutex::new(Some(process)) };
-        if let Err(error) = browser.pages.begin(STARTING).await {
-            let said =
-                browser.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Process::said);
+        let program = launch::find_chromium(&options)?;
+        let start = options.start_url.clone();
+        let (process, input, output) = launch::spawn_browser(&program, &options)?;
+        let (pipe, events) = CdpPipe::start(input, output);
+        let pages = PageController::new(pipe, options);
+        tokio::spawn(state::follow_events(events, Arc::downgrade(&pages)));
+        let browser = Self { controller: pages, process: Mutex::new(Some(process)) };
+        if let Err(error) = browser.controller.attach_to_browser(START_TIMEOUT).await {
+            let said = browser
+                .process
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .as_ref()
+                .map(BrowserProcess::stderr_text);
             return Err(ComputerError::Failed(format!(
-                "the browser did not start: {error}; it said: {}",
+                "the browser did not start: {error}; its standard error: {}",
                 said.unwrap_or_default()
             )));
         }
@@ -143,144 +153,160 @@ impl Browser {
         Ok(browser)
     }
 
-    /// A browser for each run that asks for one.
+    /// Returns a provider that starts one browser per run.
     pub fn provider(options: BrowserOptions) -> impl ComputerProvider {
-        Provider { options, made: Mutex::default() }
+        BrowserProvider { options, created: Mutex::default() }
     }
 
-    /// Ends the browser, and waits until it has ended.
+    /// Closes the browser and waits until its process has exited.
     pub async fn close(&self) {
-        self.pages.end();
+        self.controller.request_close();
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(process) = process {
-            process.end().await;
+            process.wait_or_kill().await;
         }
     }
 
-    /// Runs a script in the page and gives its value: for tests, and for tools of an application's own. The model
-    /// cannot ask for it.
+    /// Evaluates a script in the current page and returns its value, for tests and for an application's own
+    /// tools. No tool offers it to the model.
     pub async fn evaluate(&self, script: &str) -> Result<serde_json::Value, ComputerError> {
         let params = json!({ "expression": script, "returnByValue": true, "awaitPromise": true });
-        let answer = self.pages.ask("Runtime.evaluate", params).await?;
+        let answer = self.controller.send_to_page("Runtime.evaluate", params).await?;
         match answer.get("exceptionDetails") {
             Some(error) => Err(ComputerError::Failed(error["exception"]["description"].to_string())),
             None => Ok(answer["result"]["value"].clone()),
         }
     }
 
-    /// Makes the page that is seen crash: for tests.
+    /// Crashes the current page, for tests.
     pub async fn crash_page(&self) {
-        // It does not answer: that is the point.
-        let _ = self.pages.ask("Page.crash", json!({})).await;
+        // A crashed page never responds to this command.
+        let _ = self.controller.send_to_page("Page.crash", json!({})).await;
     }
 
-    /// The number of the process group that the browser runs in.
+    /// Returns the id of the browser's process group.
     pub fn process_group(&self) -> Option<u32> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Process::id)
+        self.process
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .and_then(BrowserProcess::process_group_id)
     }
 }
 
 impl Computer for Browser {
-    fn display(&self) -> Display {
-        display(&self.pages.options)
+    fn display(&self) -> ComputerDisplay {
+        display_of(&self.controller.options)
     }
 
-    fn screenshot(&self) -> Doing<'_, Screenshot> {
-        self.pages.screenshot().boxed()
+    fn screenshot(&self) -> ComputerFuture<'_, Screenshot> {
+        self.controller.take_screenshot().boxed()
     }
 
-    fn zoom(&self, region: Region) -> Doing<'_, Screenshot> {
-        self.pages.zoom(region).boxed()
+    fn zoom(&self, region: ScreenRegion) -> ComputerFuture<'_, Screenshot> {
+        self.controller.zoom_region(region).boxed()
     }
 
-    fn cursor(&self) -> Doing<'_, Point> {
-        std::future::ready(Ok(self.pages.cursor())).boxed()
+    fn cursor_position(&self) -> ComputerFuture<'_, ScreenPoint> {
+        std::future::ready(Ok(self.controller.cursor_position())).boxed()
     }
 
-    fn move_to<'a>(&'a self, to: Point, held: &'a Chord) -> Doing<'a, ()> {
-        self.pages.move_to(to, held).boxed()
+    fn move_to<'a>(&'a self, to: ScreenPoint, held: &'a KeyChord) -> ComputerFuture<'a, ()> {
+        self.controller.move_to(to, held).boxed()
     }
 
-    fn click<'a>(&'a self, at: Option<Point>, button: Button, times: u32, held: &'a Chord) -> Doing<'a, ()> {
-        self.pages.click(at, button, times, held).boxed()
+    fn click<'a>(
+        &'a self,
+        at: Option<ScreenPoint>,
+        button: MouseButton,
+        times: u32,
+        held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
+        self.controller.click(at, button, times, held).boxed()
     }
 
-    fn press(&self, button: Button) -> Doing<'_, ()> {
-        self.pages.press(button).boxed()
+    fn mouse_down(&self, button: MouseButton) -> ComputerFuture<'_, ()> {
+        self.controller.mouse_down(button).boxed()
     }
 
-    fn release(&self, button: Button) -> Doing<'_, ()> {
-        self.pages.release(button).boxed()
+    fn mouse_up(&self, button: MouseButton) -> ComputerFuture<'_, ()> {
+        self.controller.mouse_up(button).boxed()
     }
 
-    fn drag<'a>(&'a self, path: &'a [Point], held: &'a Chord) -> Doing<'a, ()> {
-        self.pages.drag(path, held).boxed()
+    fn drag<'a>(&'a self, path: &'a [ScreenPoint], held: &'a KeyChord) -> ComputerFuture<'a, ()> {
+        self.controller.drag_along(path, held).boxed()
     }
 
-    fn scroll<'a>(&'a self, at: Option<Point>, right: i32, down: i32, held: &'a Chord) -> Doing<'a, ()> {
-        self.pages.scroll(at, right, down, held).boxed()
+    fn scroll<'a>(
+        &'a self,
+        at: Option<ScreenPoint>,
+        right: i32,
+        down: i32,
+        held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
+        self.controller.scroll_by(at, right, down, held).boxed()
     }
 
-    fn type_text<'a>(&'a self, text: &'a str) -> Doing<'a, ()> {
-        self.pages.type_text(text).boxed()
+    fn type_text<'a>(&'a self, text: &'a str) -> ComputerFuture<'a, ()> {
+        self.controller.type_text(text).boxed()
     }
 
-    fn keys<'a>(&'a self, chord: &'a Chord) -> Doing<'a, ()> {
-        self.pages.keys(chord, Duration::ZERO).boxed()
+    fn press_keys<'a>(&'a self, chord: &'a KeyChord) -> ComputerFuture<'a, ()> {
+        self.controller.press_keys(chord, Duration::ZERO).boxed()
     }
 
-    fn hold<'a>(&'a self, chord: &'a Chord, lasting: Duration) -> Doing<'a, ()> {
-        self.pages.keys(chord, lasting).boxed()
+    fn hold_keys<'a>(&'a self, chord: &'a KeyChord, lasting: Duration) -> ComputerFuture<'a, ()> {
+        self.controller.press_keys(chord, lasting).boxed()
     }
 
-    fn navigate<'a>(&'a self, url: &'a str) -> Doing<'a, ()> {
-        self.pages.navigate(url).boxed()
+    fn navigate<'a>(&'a self, url: &'a str) -> ComputerFuture<'a, ()> {
+        self.controller.navigate_to(url).boxed()
     }
 
-    fn travel(&self, travel: Travel) -> Doing<'_, ()> {
-        self.pages.travel(travel).boxed()
+    fn navigate_history(&self, travel: HistoryNavigation) -> ComputerFuture<'_, ()> {
+        self.controller.navigate_history(travel).boxed()
     }
 
-    fn tabs(&self) -> Doing<'_, Vec<Tab>> {
-        std::future::ready(Ok(self.pages.tabs())).boxed()
+    fn list_tabs(&self) -> ComputerFuture<'_, Vec<BrowserTab>> {
+        std::future::ready(Ok(self.controller.list_tabs())).boxed()
     }
 
-    fn switch_tab(&self, tab: usize) -> Doing<'_, ()> {
-        self.pages.switch_tab(tab).boxed()
+    fn switch_tab(&self, tab: usize) -> ComputerFuture<'_, ()> {
+        self.controller.switch_tab(tab).boxed()
     }
 
-    fn close_tab(&self, tab: usize) -> Doing<'_, ()> {
-        self.pages.close_tab(tab).boxed()
+    fn close_tab(&self, tab: usize) -> ComputerFuture<'_, ()> {
+        self.controller.close_tab(tab).boxed()
     }
 
-    fn answer_dialog<'a>(&'a self, answer: Answer, text: Option<&'a str>) -> Doing<'a, ()> {
-        self.pages.answer_dialog(answer, text).boxed()
+    fn answer_dialog<'a>(&'a self, answer: DialogAnswer, text: Option<&'a str>) -> ComputerFuture<'a, ()> {
+        self.controller.answer_dialog(answer, text).boxed()
     }
 
-    fn notes(&self) -> Vec<String> {
-        self.pages.notes()
+    fn take_notices(&self) -> Vec<String> {
+        self.controller.take_notices()
     }
 }
 
-fn display(options: &BrowserOptions) -> Display {
-    Display { width: options.width, height: options.height, environment: "browser".to_owned() }
+fn display_of(options: &BrowserOptions) -> ComputerDisplay {
+    ComputerDisplay { width: options.width, height: options.height, environment: "browser".to_owned() }
 }
 
-struct Provider {
+struct BrowserProvider {
     options: BrowserOptions,
-    made: Mutex<Vec<(Arc<dyn Computer>, Arc<Browser>)>>,
+    created: Mutex<Vec<(Arc<dyn Computer>, Arc<Browser>)>>,
 }
 
-impl ComputerProvider for Provider {
-    fn display(&self) -> Display {
-        display(&self.options)
+impl ComputerProvider for BrowserProvider {
+    fn display(&self) -> ComputerDisplay {
+        display_of(&self.options)
     }
 
     fn create<'a>(&'a self, _: &'a RunId) -> BoxFuture<'a, Result<Arc<dyn Computer>, ComputerError>> {
         async {
             let browser = Arc::new(Browser::start(self.options.clone()).await?);
             let computer: Arc<dyn Computer> = browser.clone();
-            self.made.lock().unwrap_or_else(PoisonError::into_inner).push((computer.clone(), browser));
+            self.created.lock().unwrap_or_else(PoisonError::into_inner).push((computer.clone(), browser));
             Ok(computer)
         }
         .boxed()
@@ -289,7 +315,7 @@ impl ComputerProvider for Provider {
     fn dispose(&self, computer: Arc<dyn Computer>) -> BoxFuture<'_, ()> {
         async move {
             let browser = {
-                let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut made = self.created.lock().unwrap_or_else(PoisonError::into_inner);
                 let at = made.iter().position(|(known, _)| Arc::ptr_eq(known, &computer));
                 at.map(|at| made.swap_remove(at).1)
             };

@@ -1,93 +1,95 @@
-//! A desktop: an X11 display, real or virtual.
+//! A desktop: an existing X11 display or a virtual one.
 
 mod keyboard;
 mod screen;
-mod virtual_screen;
+mod virtual_display;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass::core::RunId;
-use windlass::model::Display;
+use windlass::core::id::RunId;
+use windlass::model::ComputerDisplay;
 
-use self::screen::Screen;
-use self::virtual_screen::VirtualScreen;
-use crate::action::{Button, Point, Region};
-use crate::computer::{Computer, ComputerError, Doing, Screenshot};
-use crate::key::Chord;
-use crate::source::ComputerProvider;
+use self::screen::X11Screen;
+use self::virtual_display::VirtualDisplay;
+use crate::action::{MouseButton, ScreenPoint, ScreenRegion};
+use crate::computer::{Computer, ComputerError, ComputerFuture, Screenshot};
+use crate::key::KeyChord;
+use crate::provider::ComputerProvider;
 
-/// Which desktop.
+/// The desktop to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DesktopOptions {
-    /// One that is there: on this display, or on that of the process.
+    /// An existing X11 display; the `DISPLAY` of this process if absent.
     Existing {
-        /// Such as `:1`.
+        /// Name of the display, such as `:1`.
         display: Option<String>,
     },
-    /// One of our own, that nobody sees, by Xvfb.
+    /// A new virtual display, by Xvfb.
     Virtual {
-        /// How wide, in pixels.
+        /// Width in pixels.
         width: u32,
-        /// How high, in pixels.
+        /// Height in pixels.
         height: u32,
     },
 }
 
-/// An X11 display: its pointer, its keys and its pixels. A virtual one ends when it is dropped, and with this process.
+/// An X11 display: its pointer, keyboard and pixels. A virtual display ends when this value is dropped and
+/// when this process dies.
 pub struct Desktop {
-    screen: Arc<Screen>,
-    name: String,
-    virtual_screen: Mutex<Option<VirtualScreen>>,
+    screen: Arc<X11Screen>,
+    display_name: String,
+    virtual_display: Mutex<Option<VirtualDisplay>>,
 }
 
 impl Desktop {
-    /// Connects to a display, or starts one.
+    /// Connects to an existing display or starts a virtual one.
     pub async fn start(options: DesktopOptions) -> Result<Self, ComputerError> {
         let (name, virtual_screen) = match options {
             DesktopOptions::Existing { display } => (display, None),
             DesktopOptions::Virtual { width, height } => {
-                let screen = VirtualScreen::start(width, height).await?;
-                (Some(screen.name().to_owned()), Some(screen))
+                let screen = VirtualDisplay::start(width, height).await?;
+                (Some(screen.display_name().to_owned()), Some(screen))
             }
         };
         let given = name.clone();
-        let screen = blocking(move || Screen::connect(given.as_deref())).await?;
+        let screen = run_blocking(move || X11Screen::connect(given.as_deref())).await?;
         let name = name.or_else(|| std::env::var("DISPLAY").ok()).unwrap_or_default();
-        Ok(Self { screen: Arc::new(screen), name, virtual_screen: Mutex::new(virtual_screen) })
+        Ok(Self { screen: Arc::new(screen), display_name: name, virtual_display: Mutex::new(virtual_screen) })
     }
 
-    /// A virtual desktop for each run that asks for one.
+    /// Returns a provider that starts one virtual display per run.
     pub fn provider(width: u32, height: u32) -> impl ComputerProvider {
-        Provider { width, height, made: Mutex::default() }
+        DesktopProvider { width, height, created: Mutex::default() }
     }
 
-    /// Its name, such as `:1`: what programs that are to be seen on it find in `DISPLAY`.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// Returns the display name, such as `:1`, for the `DISPLAY` variable of programs that should appear on
+    /// it.
+    pub fn display_name(&self) -> &str {
+        &self.display_name
     }
 
-    /// Ends a virtual desktop, and waits until it has ended.
+    /// Closes a virtual display and waits until its server has exited.
     pub async fn close(&self) {
-        let screen = self.virtual_screen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let screen = self.virtual_display.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(screen) = screen {
-            screen.end().await;
+            screen.stop().await;
         }
     }
 
-    fn on<'a, T: Send + 'static>(
+    fn run_on_screen<'a, T: Send + 'static>(
         &'a self,
-        act: impl FnOnce(&Screen) -> Result<T, ComputerError> + Send + 'static,
-    ) -> Doing<'a, T> {
+        act: impl FnOnce(&X11Screen) -> Result<T, ComputerError> + Send + 'static,
+    ) -> ComputerFuture<'a, T> {
         let screen = self.screen.clone();
-        // What is begun is finished, even where nobody waits for it: so nothing stays pressed.
-        blocking(move || act(&screen)).boxed()
+        // A blocking task runs to completion even if its future is dropped, so no key stays pressed.
+        run_blocking(move || act(&screen)).boxed()
     }
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, ComputerError> + Send + 'static,
 ) -> Result<T, ComputerError> {
     let done = tokio::task::spawn_blocking(act).await;
@@ -95,33 +97,39 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Computer for Desktop {
-    fn display(&self) -> Display {
+    fn display(&self) -> ComputerDisplay {
         let (width, height) = self.screen.size();
-        Display { width, height, environment: "linux".to_owned() }
+        ComputerDisplay { width, height, environment: "linux".to_owned() }
     }
 
-    fn screenshot(&self) -> Doing<'_, Screenshot> {
+    fn screenshot(&self) -> ComputerFuture<'_, Screenshot> {
         let (x, y) = self.screen.size();
-        self.zoom(Region { from: Point::default(), to: Point { x, y } })
+        self.zoom(ScreenRegion { top_left: ScreenPoint::default(), bottom_right: ScreenPoint { x, y } })
     }
 
-    fn zoom(&self, region: Region) -> Doing<'_, Screenshot> {
-        self.on(move |screen| screen.picture(region))
+    fn zoom(&self, region: ScreenRegion) -> ComputerFuture<'_, Screenshot> {
+        self.run_on_screen(move |screen| screen.capture_region(region))
     }
 
-    fn cursor(&self) -> Doing<'_, Point> {
-        self.on(Screen::cursor)
+    fn cursor_position(&self) -> ComputerFuture<'_, ScreenPoint> {
+        self.run_on_screen(X11Screen::cursor_position)
     }
 
-    fn move_to<'a>(&'a self, to: Point, held: &'a Chord) -> Doing<'a, ()> {
+    fn move_to<'a>(&'a self, to: ScreenPoint, held: &'a KeyChord) -> ComputerFuture<'a, ()> {
         let held = held.clone();
-        self.on(move |screen| screen.holding(&held, |screen| screen.move_to(to)))
+        self.run_on_screen(move |screen| screen.with_keys_held(&held, |screen| screen.move_to(to)))
     }
 
-    fn click<'a>(&'a self, at: Option<Point>, button: Button, times: u32, held: &'a Chord) -> Doing<'a, ()> {
+    fn click<'a>(
+        &'a self,
+        at: Option<ScreenPoint>,
+        button: MouseButton,
+        times: u32,
+        held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
         let held = held.clone();
-        self.on(move |screen| {
-            screen.holding(&held, |screen| {
+        self.run_on_screen(move |screen| {
+            screen.with_keys_held(&held, |screen| {
                 if let Some(at) = at {
                     screen.move_to(at)?;
                 }
@@ -130,44 +138,50 @@ impl Computer for Desktop {
         })
     }
 
-    fn press(&self, button: Button) -> Doing<'_, ()> {
-        self.on(move |screen| screen.press(button))
+    fn mouse_down(&self, button: MouseButton) -> ComputerFuture<'_, ()> {
+        self.run_on_screen(move |screen| screen.mouse_down(button))
     }
 
-    fn release(&self, button: Button) -> Doing<'_, ()> {
-        self.on(move |screen| screen.release(button))
+    fn mouse_up(&self, button: MouseButton) -> ComputerFuture<'_, ()> {
+        self.run_on_screen(move |screen| screen.mouse_up(button))
     }
 
-    fn drag<'a>(&'a self, path: &'a [Point], held: &'a Chord) -> Doing<'a, ()> {
+    fn drag<'a>(&'a self, path: &'a [ScreenPoint], held: &'a KeyChord) -> ComputerFuture<'a, ()> {
         let (path, held) = (path.to_vec(), held.clone());
-        self.on(move |screen| screen.holding(&held, |screen| screen.drag(&path)))
+        self.run_on_screen(move |screen| screen.with_keys_held(&held, |screen| screen.drag_along(&path)))
     }
 
-    fn scroll<'a>(&'a self, at: Option<Point>, right: i32, down: i32, held: &'a Chord) -> Doing<'a, ()> {
+    fn scroll<'a>(
+        &'a self,
+        at: Option<ScreenPoint>,
+        right: i32,
+        down: i32,
+        held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
         let held = held.clone();
-        self.on(move |screen| {
-            screen.holding(&held, |screen| {
+        self.run_on_screen(move |screen| {
+            screen.with_keys_held(&held, |screen| {
                 if let Some(at) = at {
                     screen.move_to(at)?;
                 }
-                screen.scroll(right, down)
+                screen.scroll_by(right, down)
             })
         })
     }
 
-    fn type_text<'a>(&'a self, text: &'a str) -> Doing<'a, ()> {
+    fn type_text<'a>(&'a self, text: &'a str) -> ComputerFuture<'a, ()> {
         let text = text.to_owned();
-        self.on(move |screen| screen.type_text(&text))
+        self.run_on_screen(move |screen| screen.type_text(&text))
     }
 
-    fn keys<'a>(&'a self, chord: &'a Chord) -> Doing<'a, ()> {
+    fn press_keys<'a>(&'a self, chord: &'a KeyChord) -> ComputerFuture<'a, ()> {
         let chord = chord.clone();
-        self.on(move |screen| screen.holding(&chord, |_| Ok(())))
+        self.run_on_screen(move |screen| screen.with_keys_held(&chord, |_| Ok(())))
     }
 
-    fn hold<'a>(&'a self, chord: &'a Chord, lasting: Duration) -> Doing<'a, ()> {
+    fn hold_keys<'a>(&'a self, chord: &'a KeyChord, lasting: Duration) -> ComputerFuture<'a, ()> {
         async move {
-            let held = screen::Held::press(self.screen.clone(), chord)?;
+            let held = screen::HeldKeys::press(self.screen.clone(), chord)?;
             tokio::time::sleep(lasting).await;
             drop(held);
             Ok(())
@@ -176,15 +190,15 @@ impl Computer for Desktop {
     }
 }
 
-struct Provider {
+struct DesktopProvider {
     width: u32,
     height: u32,
-    made: Mutex<Vec<(Arc<dyn Computer>, Arc<Desktop>)>>,
+    created: Mutex<Vec<(Arc<dyn Computer>, Arc<Desktop>)>>,
 }
 
-impl ComputerProvider for Provider {
-    fn display(&self) -> Display {
-        Display { width: self.width, height: self.height, environment: "linux".to_owned() }
+impl ComputerProvider for DesktopProvider {
+    fn display(&self) -> ComputerDisplay {
+        ComputerDisplay { width: self.width, height: self.height, environment: "linux".to_owned() }
     }
 
     fn create<'a>(&'a self, _: &'a RunId) -> BoxFuture<'a, Result<Arc<dyn Computer>, ComputerError>> {
@@ -192,7 +206,7 @@ impl ComputerProvider for Provider {
             let options = DesktopOptions::Virtual { width: self.width, height: self.height };
             let desktop = Arc::new(Desktop::start(options).await?);
             let computer: Arc<dyn Computer> = desktop.clone();
-            self.made.lock().unwrap_or_else(PoisonError::into_inner).push((computer.clone(), desktop));
+            self.created.lock().unwrap_or_else(PoisonError::into_inner).push((computer.clone(), desktop));
             Ok(computer)
         }
         .boxed()
@@ -201,7 +215,7 @@ impl ComputerProvider for Provider {
     fn dispose(&self, computer: Arc<dyn Computer>) -> BoxFuture<'_, ()> {
         async move {
             let desktop = {
-                let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut made = self.created.lock().unwrap_or_else(PoisonError::into_inner);
                 let at = made.iter().position(|(known, _)| Arc::ptr_eq(known, &computer));
                 at.map(|at| made.swap_remove(at).1)
             };

@@ -1,4 +1,4 @@
-//! One connection to an X server: its pixels, its pointer, and its keys by way of the test extension.
+//! One connection to an X server: screenshots, and input by the XTEST extension.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,35 +8,35 @@ use x11rb::protocol::xproto::{self, ConnectionExt as _, ImageFormat, Window};
 use x11rb::protocol::xtest::ConnectionExt as _;
 use x11rb::rust_connection::RustConnection;
 
-use super::keyboard::Keyboard;
-use crate::action::{Button, Point, Region};
+use super::keyboard::X11Keyboard;
+use crate::action::{MouseButton, ScreenPoint, ScreenRegion};
 use crate::computer::{ComputerError, Screenshot};
-use crate::key::{Chord, Key};
+use crate::key::{KeyChord, KeyboardKey};
 
-/// How long a pointer rests between the steps of a drag, for programs that follow it.
-const STEP: Duration = Duration::from_millis(4);
-/// How long a button rests between two clicks: programs tell them apart by their time.
-const CLICKS: Duration = Duration::from_millis(25);
-/// How many steps a drag takes between two of its points.
-const STEPS: i64 = 8;
-/// How far a notch of the wheel scrolls, in pixels.
-const NOTCH: u32 = 100;
-/// The most notches of one action.
-const NOTCHES: u32 = 100;
+/// Pause between the steps of a drag, for programs that track the pointer.
+const DRAG_STEP_DELAY: Duration = Duration::from_millis(4);
+/// Pause between two clicks, so that programs count them separately.
+const CLICK_DELAY: Duration = Duration::from_millis(25);
+/// Number of pointer motions between two points of a drag.
+const DRAG_STEPS: i64 = 8;
+/// Pixels per notch of the mouse wheel.
+const PIXELS_PER_NOTCH: u32 = 100;
+/// Maximum number of notches per action.
+const MAX_NOTCHES: u32 = 100;
 
-pub(super) struct Screen {
+pub(super) struct X11Screen {
     connection: RustConnection,
     root: Window,
     size: (u32, u32),
-    keyboard: Mutex<Keyboard>,
+    keyboard: Mutex<X11Keyboard>,
 }
 
-/// What the server refuses is a failure of the action.
-fn failed(error: impl std::fmt::Display) -> ComputerError {
+/// Converts an error of the X server.
+fn x_server_error(error: impl std::fmt::Display) -> ComputerError {
     ComputerError::Failed(format!("the X server: {error}"))
 }
 
-impl Screen {
+impl X11Screen {
     pub(super) fn connect(display: Option<&str>) -> Result<Self, ComputerError> {
         let missing = |what: String| {
             ComputerError::Missing {
@@ -61,7 +61,7 @@ impl Screen {
         if !has_test {
             return Err(missing("the XTEST extension of the X server".to_owned()));
         }
-        let keyboard = Mutex::new(Keyboard::read(&connection).map_err(failed)?);
+        let keyboard = Mutex::new(X11Keyboard::read_mapping(&connection).map_err(x_server_error)?);
         Ok(Self { connection, root, size, keyboard })
     }
 
@@ -69,13 +69,13 @@ impl Screen {
         self.size
     }
 
-    pub(super) fn picture(&self, region: Region) -> Result<Screenshot, ComputerError> {
-        let short = |number: u32| u16::try_from(number).map_err(failed);
+    pub(super) fn capture_region(&self, region: ScreenRegion) -> Result<Screenshot, ComputerError> {
+        let short = |number: u32| u16::try_from(number).map_err(x_server_error);
         let (width, height) = (short(region.width())?, short(region.height())?);
-        let (x, y) = (region.from.x as i16, region.from.y as i16);
+        let (x, y) = (region.top_left.x as i16, region.top_left.y as i16);
         let asked = self.connection.get_image(ImageFormat::Z_PIXMAP, self.root, x, y, width, height, !0);
-        let image = asked.map_err(failed)?.reply().map_err(failed)?;
-        // Four bytes for each pixel: blue, green, red, and one that means nothing.
+        let image = asked.map_err(x_server_error)?.reply().map_err(x_server_error)?;
+        // Each pixel has four bytes: blue, green, red and padding.
         let mut pixels = Vec::with_capacity(image.data.len() / 4 * 3);
         for pixel in image.data.chunks_exact(4) {
             pixels.extend_from_slice(&[pixel[2], pixel[1], pixel[0]]);
@@ -87,69 +87,74 @@ impl Screen {
         encoder.set_compression(png::Compression::Fast);
         let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&pixels));
         written.map_err(|error| ComputerError::Failed(format!("the picture: {error}")))?;
-        Ok(Screenshot::of_png(&bytes))
+        Ok(Screenshot::from_png(&bytes))
     }
 
-    pub(super) fn cursor(&self) -> Result<Point, ComputerError> {
-        let found = self.connection.query_pointer(self.root).map_err(failed)?.reply().map_err(failed)?;
+    pub(super) fn cursor_position(&self) -> Result<ScreenPoint, ComputerError> {
+        let found = self
+            .connection
+            .query_pointer(self.root)
+            .map_err(x_server_error)?
+            .reply()
+            .map_err(x_server_error)?;
         let whole = |number: i16| u32::try_from(number).unwrap_or(0);
-        Ok(Point { x: whole(found.root_x), y: whole(found.root_y) })
+        Ok(ScreenPoint { x: whole(found.root_x), y: whole(found.root_y) })
     }
 
-    fn fake(&self, kind: u8, detail: u8, at: Point) -> Result<(), ComputerError> {
+    fn send_fake_input(&self, kind: u8, detail: u8, at: ScreenPoint) -> Result<(), ComputerError> {
         let (x, y) = (at.x as i16, at.y as i16);
         let sent = self.connection.xtest_fake_input(kind, detail, x11rb::CURRENT_TIME, self.root, x, y, 0);
-        sent.map_err(failed)?.check().map_err(failed)
+        sent.map_err(x_server_error)?.check().map_err(x_server_error)
     }
 
-    pub(super) fn move_to(&self, to: Point) -> Result<(), ComputerError> {
-        self.fake(xproto::MOTION_NOTIFY_EVENT, 0, to)
+    pub(super) fn move_to(&self, to: ScreenPoint) -> Result<(), ComputerError> {
+        self.send_fake_input(xproto::MOTION_NOTIFY_EVENT, 0, to)
     }
 
-    pub(super) fn press(&self, button: Button) -> Result<(), ComputerError> {
-        self.fake(xproto::BUTTON_PRESS_EVENT, number(button), Point::default())
+    pub(super) fn mouse_down(&self, button: MouseButton) -> Result<(), ComputerError> {
+        self.send_fake_input(xproto::BUTTON_PRESS_EVENT, button_number(button), ScreenPoint::default())
     }
 
-    pub(super) fn release(&self, button: Button) -> Result<(), ComputerError> {
-        self.fake(xproto::BUTTON_RELEASE_EVENT, number(button), Point::default())
+    pub(super) fn mouse_up(&self, button: MouseButton) -> Result<(), ComputerError> {
+        self.send_fake_input(xproto::BUTTON_RELEASE_EVENT, button_number(button), ScreenPoint::default())
     }
 
-    pub(super) fn click(&self, button: Button, times: u32) -> Result<(), ComputerError> {
+    pub(super) fn click(&self, button: MouseButton, times: u32) -> Result<(), ComputerError> {
         for click in 0..times.max(1) {
             if click > 0 {
-                std::thread::sleep(CLICKS);
+                std::thread::sleep(CLICK_DELAY);
             }
-            self.press(button)?;
-            self.release(button)?;
+            self.mouse_down(button)?;
+            self.mouse_up(button)?;
         }
         Ok(())
     }
 
-    pub(super) fn drag(&self, path: &[Point]) -> Result<(), ComputerError> {
+    pub(super) fn drag_along(&self, path: &[ScreenPoint]) -> Result<(), ComputerError> {
         let [first, rest @ ..] = path else { return Ok(()) };
         self.move_to(*first)?;
-        self.press(Button::Left)?;
+        self.mouse_down(MouseButton::Left)?;
         let moved = rest.iter().try_fold(*first, |from, to| {
-            for step in 1..=STEPS {
+            for step in 1..=DRAG_STEPS {
                 let part = |from: u32, to: u32| {
                     let way = i64::from(to) - i64::from(from);
-                    u32::try_from(i64::from(from) + way * step / STEPS).unwrap_or(to)
+                    u32::try_from(i64::from(from) + way * step / DRAG_STEPS).unwrap_or(to)
                 };
-                std::thread::sleep(STEP);
-                self.move_to(Point { x: part(from.x, to.x), y: part(from.y, to.y) })?;
+                std::thread::sleep(DRAG_STEP_DELAY);
+                self.move_to(ScreenPoint { x: part(from.x, to.x), y: part(from.y, to.y) })?;
             }
             Ok(*to)
         });
-        self.release(Button::Left)?;
+        self.mouse_up(MouseButton::Left)?;
         moved.map(|_| ())
     }
 
-    pub(super) fn scroll(&self, right: i32, down: i32) -> Result<(), ComputerError> {
+    pub(super) fn scroll_by(&self, right: i32, down: i32) -> Result<(), ComputerError> {
         let turn = |pixels: i32, back: u8, forth: u8| {
             let wheel = if pixels < 0 { back } else { forth };
-            for _ in 0..pixels.unsigned_abs().div_ceil(NOTCH).min(NOTCHES) {
-                self.fake(xproto::BUTTON_PRESS_EVENT, wheel, Point::default())?;
-                self.fake(xproto::BUTTON_RELEASE_EVENT, wheel, Point::default())?;
+            for _ in 0..pixels.unsigned_abs().div_ceil(PIXELS_PER_NOTCH).min(MAX_NOTCHES) {
+                self.send_fake_input(xproto::BUTTON_PRESS_EVENT, wheel, ScreenPoint::default())?;
+                self.send_fake_input(xproto::BUTTON_RELEASE_EVENT, wheel, ScreenPoint::default())?;
             }
             Ok(())
         };
@@ -157,42 +162,42 @@ impl Screen {
         turn(right, 6, 7)
     }
 
-    fn key(&self, kind: u8, code: u8) -> Result<(), ComputerError> {
-        self.fake(kind, code, Point::default())
+    fn send_key_event(&self, kind: u8, code: u8) -> Result<(), ComputerError> {
+        self.send_fake_input(kind, code, ScreenPoint::default())
     }
 
-    /// Presses keys, does something, and lets them go, whatever came of it.
-    pub(super) fn holding(
+    /// Presses keys, runs `act`, and releases the keys regardless of its result.
+    pub(super) fn with_keys_held(
         &self,
-        chord: &Chord,
+        chord: &KeyChord,
         act: impl FnOnce(&Self) -> Result<(), ComputerError>,
     ) -> Result<(), ComputerError> {
-        let codes = self.codes(chord.keys())?;
-        let pressed = codes.iter().try_for_each(|code| self.key(xproto::KEY_PRESS_EVENT, *code));
+        let codes = self.keycodes_of(chord.keys())?;
+        let pressed = codes.iter().try_for_each(|code| self.send_key_event(xproto::KEY_PRESS_EVENT, *code));
         let acted = pressed.and_then(|()| act(self));
-        let released = codes.iter().rev().map(|code| self.key(xproto::KEY_RELEASE_EVENT, *code));
+        let released = codes.iter().rev().map(|code| self.send_key_event(xproto::KEY_RELEASE_EVENT, *code));
         released.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>()?;
         acted
     }
 
     pub(super) fn type_text(&self, text: &str) -> Result<(), ComputerError> {
-        let mut keyboard = self.keyboard();
+        let mut keyboard = self.lock_keyboard();
         let text: Vec<char> = text.chars().collect();
-        // Characters that no key writes are given keys, as many at once as there are keys to give.
+        // Characters without a key are assigned unused keycodes, as many at a time as are available.
         let mut rest = text.as_slice();
         while !rest.is_empty() {
-            let ready = keyboard.make_ready(&self.connection, rest).map_err(failed)?;
+            let ready = keyboard.assign_keycodes(&self.connection, rest).map_err(x_server_error)?;
             let (now, later) = rest.split_at(ready.max(1));
             for char in now {
                 let Some(stroke) = keyboard.stroke_of(*char) else { continue };
                 if stroke.is_shifted {
-                    self.key(xproto::KEY_PRESS_EVENT, keyboard.shift())?;
+                    self.send_key_event(xproto::KEY_PRESS_EVENT, keyboard.shift_keycode())?;
                 }
                 let written = self
-                    .key(xproto::KEY_PRESS_EVENT, stroke.code)
-                    .and_then(|()| self.key(xproto::KEY_RELEASE_EVENT, stroke.code));
+                    .send_key_event(xproto::KEY_PRESS_EVENT, stroke.keycode)
+                    .and_then(|()| self.send_key_event(xproto::KEY_RELEASE_EVENT, stroke.keycode));
                 if stroke.is_shifted {
-                    self.key(xproto::KEY_RELEASE_EVENT, keyboard.shift())?;
+                    self.send_key_event(xproto::KEY_RELEASE_EVENT, keyboard.shift_keycode())?;
                 }
                 written?;
             }
@@ -201,55 +206,59 @@ impl Screen {
         Ok(())
     }
 
-    fn codes(&self, keys: &[Key]) -> Result<Vec<u8>, ComputerError> {
-        let mut keyboard = self.keyboard();
+    fn keycodes_of(&self, keys: &[KeyboardKey]) -> Result<Vec<u8>, ComputerError> {
+        let mut keyboard = self.lock_keyboard();
         keys.iter()
             .map(|key| {
                 let keysym = match key {
-                    Key::Named(named) => named.keysym(),
-                    Key::Char(char) => super::keyboard::keysym(char.to_lowercase().next().unwrap_or(*char)),
+                    KeyboardKey::Named(named) => named.keysym(),
+                    KeyboardKey::Char(char) => {
+                        super::keyboard::keysym_of(char.to_lowercase().next().unwrap_or(*char))
+                    }
                 };
-                keyboard.code_of(&self.connection, keysym).map_err(failed)
+                keyboard.ensure_keycode(&self.connection, keysym).map_err(x_server_error)
             })
             .collect()
     }
 
-    fn keyboard(&self) -> std::sync::MutexGuard<'_, Keyboard> {
+    fn lock_keyboard(&self) -> std::sync::MutexGuard<'_, X11Keyboard> {
         self.keyboard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keys that are held until this is dropped.
-pub(super) struct Held {
-    screen: Arc<Screen>,
-    codes: Vec<u8>,
+/// Pressed keys, released on drop.
+pub(super) struct HeldKeys {
+    screen: Arc<X11Screen>,
+    keycodes: Vec<u8>,
 }
 
-impl Held {
-    pub(super) fn press(screen: Arc<Screen>, chord: &Chord) -> Result<Self, ComputerError> {
-        let codes = screen.codes(chord.keys())?;
-        let held = Self { screen, codes };
-        held.codes.iter().try_for_each(|code| held.screen.key(xproto::KEY_PRESS_EVENT, *code))?;
+impl HeldKeys {
+    pub(super) fn press(screen: Arc<X11Screen>, chord: &KeyChord) -> Result<Self, ComputerError> {
+        let codes = screen.keycodes_of(chord.keys())?;
+        let held = Self { screen, keycodes: codes };
+        held.keycodes
+            .iter()
+            .try_for_each(|code| held.screen.send_key_event(xproto::KEY_PRESS_EVENT, *code))?;
         Ok(held)
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldKeys {
     fn drop(&mut self) {
-        for code in self.codes.iter().rev() {
-            if let Err(error) = self.screen.key(xproto::KEY_RELEASE_EVENT, *code) {
-                tracing::warn!(%error, "a key could not be let go");
+        for code in self.keycodes.iter().rev() {
+            if let Err(error) = self.screen.send_key_event(xproto::KEY_RELEASE_EVENT, *code) {
+                tracing::warn!(%error, "a key could not be released");
             }
         }
     }
 }
 
-fn number(button: Button) -> u8 {
+fn button_number(button: MouseButton) -> u8 {
     match button {
-        Button::Left => 1,
-        Button::Middle => 2,
-        Button::Right => 3,
-        Button::Back => 8,
-        Button::Forward => 9,
+        MouseButton::Left => 1,
+        MouseButton::Middle => 2,
+        MouseButton::Right => 3,
+        MouseButton::Back => 8,
+        MouseButton::Forward => 9,
     }
 }

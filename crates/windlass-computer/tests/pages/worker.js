@@ -1,4 +1,4 @@
-// Asks another site for something in both ways that a worker has, and then says so.
+// Contacts another site in both ways that a worker has, fetch and WebSocket, and then posts a message.
 const to = new URL(location).searchParams.get('to');
 const socket = name => new Promise(done => { new WebSocket(to.replace('http', 'ws') + name).onclose = done; });
 const asked = fetch(to + '/from-worker', { method: 'POST', body: 'x', mode: 'no-cors' }).catch(() => 0)

@@ -1,36 +1,36 @@
-//! A server of the project's own pages, on a port that the system picks.
+//! A local web server with the test pages, on a port that the system picks.
 
-#![allow(dead_code, reason = "each test uses what it needs")]
+#![allow(dead_code, reason = "each test file uses only some helpers")]
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use windlass_computer::{Action, Browser, BrowserOptions, Computer, ComputerError, Point};
+use windlass_computer::{Browser, BrowserOptions, Computer, ComputerAction, ComputerError, ScreenPoint};
 
 const FORM: &str = include_str!("../pages/form.html");
 const WORKER: &str = include_str!("../pages/worker.js");
 const PLAY: &str = include_str!("../pages/play.html");
 
-/// Pages on a loopback port, and what was sent to them.
+/// A web server on a loopback port that records its requests and submissions.
 #[derive(Clone)]
-pub(crate) struct Pages {
+pub(crate) struct TestPageServer {
     pub(crate) port: u16,
-    pub(crate) sent: Arc<Mutex<Vec<String>>>,
-    pub(crate) asked: Arc<Mutex<Vec<String>>>,
+    pub(crate) submissions: Arc<Mutex<Vec<String>>>,
+    pub(crate) requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Pages {
+impl TestPageServer {
     pub(crate) async fn serve() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let pages = Self { port, sent: Arc::default(), asked: Arc::default() };
+        let pages = Self { port, submissions: Arc::default(), requests: Arc::default() };
         let serving = pages.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let pages = serving.clone();
-                tokio::spawn(async move { pages.answer(stream).await });
+                tokio::spawn(async move { pages.respond(stream).await });
             }
         });
         pages
@@ -40,15 +40,15 @@ impl Pages {
         format!("http://127.0.0.1:{}/{page}", self.port)
     }
 
-    pub(crate) fn sent(&self) -> Vec<String> {
-        self.sent.lock().expect("no panic").clone()
+    pub(crate) fn submissions(&self) -> Vec<String> {
+        self.submissions.lock().expect("no panic").clone()
     }
 
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().expect("no panic").clone()
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().expect("no panic").clone()
     }
 
-    async fn answer(&self, mut stream: TcpStream) {
+    async fn respond(&self, mut stream: TcpStream) {
         let mut request = Vec::new();
         let mut buffer = [0; 4096];
         let (head, length) = loop {
@@ -71,7 +71,7 @@ impl Pages {
         let text = String::from_utf8_lossy(&request).into_owned();
         let path = text.split_whitespace().nth(1).unwrap_or_default().to_owned();
         let host = text.lines().find_map(|line| line.strip_prefix("Host: ")).unwrap_or_default().to_owned();
-        self.asked.lock().expect("no panic").push(format!("{host}{path}"));
+        self.requests.lock().expect("no panic").push(format!("{host}{path}"));
         let page =
             |body: &str| ("200 OK", "Content-Type: text/html; charset=utf-8".to_owned(), body.to_owned());
         let (status, header, body) = match path.as_str() {
@@ -81,10 +81,10 @@ impl Pages {
                 ("200 OK", "Content-Type: text/javascript".to_owned(), WORKER.to_owned())
             }
             "/sent" => {
-                self.sent.lock().expect("no panic").push(text[head..].to_owned());
+                self.submissions.lock().expect("no panic").push(text[head..].to_owned());
                 page("<title>Sent</title><h1>Thank you</h1>")
             }
-            // Another host that means the same machine.
+            // Another host name of the same machine.
             "/away" => {
                 ("302 Found", format!("Location: http://localhost:{}/form.html", self.port), String::new())
             }
@@ -104,8 +104,8 @@ impl Pages {
     }
 }
 
-/// A browser; none where there is none on this machine, which is said.
-pub(crate) async fn browser(options: BrowserOptions) -> Option<Browser> {
+/// Starts a browser; returns `None` with a message if Chromium is not installed.
+pub(crate) async fn start_browser(options: BrowserOptions) -> Option<Browser> {
     match Browser::start(options).await {
         Ok(browser) => Some(browser),
         Err(ComputerError::Missing { what, hint }) => {
@@ -116,16 +116,16 @@ pub(crate) async fn browser(options: BrowserOptions) -> Option<Browser> {
     }
 }
 
-pub(crate) fn at(x: u32, y: u32) -> Point {
-    Point { x, y }
+pub(crate) fn point_at(x: u32, y: u32) -> ScreenPoint {
+    ScreenPoint { x, y }
 }
 
-pub(crate) fn action(value: serde_json::Value) -> Action {
-    Action::read(&value).expect("an action")
+pub(crate) fn parse_action(value: serde_json::Value) -> ComputerAction {
+    ComputerAction::from_json(&value).expect("an action")
 }
 
-/// Waits, for a while, for something to become so.
-pub(crate) async fn soon(mut is_so: impl AsyncFnMut() -> bool) -> bool {
+/// Polls a condition for up to 40 seconds; returns whether it became true.
+pub(crate) async fn poll_until(mut is_so: impl AsyncFnMut() -> bool) -> bool {
     for _ in 0..800 {
         if is_so().await {
             return true;
@@ -135,11 +135,11 @@ pub(crate) async fn soon(mut is_so: impl AsyncFnMut() -> bool) -> bool {
     false
 }
 
-/// What the page said.
-pub(crate) async fn said(browser: &Browser, name: &str) -> serde_json::Value {
+/// Returns a value that the page recorded in `window.said`.
+pub(crate) async fn recorded_value(browser: &Browser, name: &str) -> serde_json::Value {
     browser.evaluate(&format!("window.said.{name} ?? null")).await.expect("the page answers")
 }
 
-pub(crate) async fn screenshot(browser: &Browser) -> windlass_computer::Screenshot {
+pub(crate) async fn take_screenshot(browser: &Browser) -> windlass_computer::Screenshot {
     browser.screenshot().await.expect("a picture")
 }

@@ -1,6 +1,6 @@
-//! A computer of paper, and runs that use it.
+//! A computer that records its operations, and helpers for runs that use it.
 
-#![allow(dead_code, reason = "each test uses what it needs")]
+#![allow(dead_code, reason = "each test file uses only some helpers")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,128 +9,144 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use windlass::core::{Content, Item, OutputContent, RunId};
-use windlass::model::{Display, Reply, ScriptedModel};
-use windlass::{Agent, Outcome, Tool};
+use windlass::core::{
+    id::RunId,
+    item::{ContentPart, Item, OutputContent},
+};
+use windlass::model::{ComputerDisplay, ScriptedModel, ScriptedResponse};
+use windlass::{agent::Agent, run::RunResult, tool::Tool};
 use windlass_computer::{
-    Button, Chord, Computer, ComputerError, ComputerProvider, ComputerTool, Doing, Point, Region, Screenshot,
+    Computer, ComputerError, ComputerFuture, ComputerProvider, ComputerTool, KeyChord, MouseButton,
+    ScreenPoint, ScreenRegion, Screenshot,
 };
 
 /// A PNG of one pixel.
 pub(crate) const PIXEL: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 
-/// A computer that writes down what it is asked.
+/// A computer that records the operations it receives.
 #[derive(Clone, Default)]
-pub(crate) struct Paper {
-    pub(crate) lines: Arc<Mutex<Vec<String>>>,
-    pub(crate) pictures: Arc<AtomicUsize>,
+pub(crate) struct RecordingComputer {
+    pub(crate) operations: Arc<Mutex<Vec<String>>>,
+    pub(crate) screenshot_count: Arc<AtomicUsize>,
     pub(crate) hangs: bool,
 }
 
-impl Paper {
-    fn write(&self, line: String) -> Doing<'static, ()> {
-        self.lines.lock().expect("no panic").push(line);
+impl RecordingComputer {
+    fn record(&self, line: String) -> ComputerFuture<'static, ()> {
+        self.operations.lock().expect("no panic").push(line);
         std::future::ready(Ok(())).boxed()
     }
 
-    pub(crate) fn lines(&self) -> Vec<String> {
-        self.lines.lock().expect("no panic").clone()
+    pub(crate) fn operations(&self) -> Vec<String> {
+        self.operations.lock().expect("no panic").clone()
     }
 }
 
-impl Computer for Paper {
-    fn display(&self) -> Display {
-        Display { width: 100, height: 50, environment: "linux".to_owned() }
+impl Computer for RecordingComputer {
+    fn display(&self) -> ComputerDisplay {
+        ComputerDisplay { width: 100, height: 50, environment: "linux".to_owned() }
     }
 
-    fn screenshot(&self) -> Doing<'_, Screenshot> {
-        let number = self.pictures.fetch_add(1, Ordering::Relaxed);
-        // Pictures that differ, so that none is taken for another.
-        std::future::ready(Ok(Screenshot::of_base64(format!("{PIXEL}{number:04}")))).boxed()
+    fn screenshot(&self) -> ComputerFuture<'_, Screenshot> {
+        let number = self.screenshot_count.fetch_add(1, Ordering::Relaxed);
+        // Screenshots differ, so that none is deduplicated.
+        std::future::ready(Ok(Screenshot::from_base64(format!("{PIXEL}{number:04}")))).boxed()
     }
 
-    fn zoom(&self, _: Region) -> Doing<'_, Screenshot> {
+    fn zoom(&self, _: ScreenRegion) -> ComputerFuture<'_, Screenshot> {
         self.screenshot()
     }
 
-    fn cursor(&self) -> Doing<'_, Point> {
-        std::future::ready(Ok(Point { x: 1, y: 2 })).boxed()
+    fn cursor_position(&self) -> ComputerFuture<'_, ScreenPoint> {
+        std::future::ready(Ok(ScreenPoint { x: 1, y: 2 })).boxed()
     }
 
-    fn move_to<'a>(&'a self, to: Point, _: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("move {to}"))
+    fn move_to<'a>(&'a self, to: ScreenPoint, _: &'a KeyChord) -> ComputerFuture<'a, ()> {
+        self.record(format!("move {to}"))
     }
 
-    fn click<'a>(&'a self, at: Option<Point>, _: Button, times: u32, _: &'a Chord) -> Doing<'a, ()> {
+    fn click<'a>(
+        &'a self,
+        at: Option<ScreenPoint>,
+        _: MouseButton,
+        times: u32,
+        _: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
         let at = at.unwrap_or_default();
         if self.hangs {
-            self.lines.lock().expect("no panic").push(format!("click {at} {times}"));
+            self.operations.lock().expect("no panic").push(format!("click {at} {times}"));
             return std::future::pending().boxed();
         }
-        self.write(format!("click {at} {times}"))
+        self.record(format!("click {at} {times}"))
     }
 
-    fn press(&self, _: Button) -> Doing<'_, ()> {
-        self.write("press".to_owned())
+    fn mouse_down(&self, _: MouseButton) -> ComputerFuture<'_, ()> {
+        self.record("press".to_owned())
     }
 
-    fn release(&self, _: Button) -> Doing<'_, ()> {
-        self.write("release".to_owned())
+    fn mouse_up(&self, _: MouseButton) -> ComputerFuture<'_, ()> {
+        self.record("release".to_owned())
     }
 
-    fn drag<'a>(&'a self, path: &'a [Point], _: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("drag {}", path.len()))
+    fn drag<'a>(&'a self, path: &'a [ScreenPoint], _: &'a KeyChord) -> ComputerFuture<'a, ()> {
+        self.record(format!("drag {}", path.len()))
     }
 
-    fn scroll<'a>(&'a self, _: Option<Point>, right: i32, down: i32, _: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("scroll {right} {down}"))
+    fn scroll<'a>(
+        &'a self,
+        _: Option<ScreenPoint>,
+        right: i32,
+        down: i32,
+        _: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
+        self.record(format!("scroll {right} {down}"))
     }
 
-    fn type_text<'a>(&'a self, text: &'a str) -> Doing<'a, ()> {
+    fn type_text<'a>(&'a self, text: &'a str) -> ComputerFuture<'a, ()> {
         assert_ne!(text, "panic", "this computer breaks");
         if text == "fail" {
             return std::future::ready(Err(ComputerError::Failed("the keyboard is stuck".to_owned())))
                 .boxed();
         }
-        self.write(format!("type {text}"))
+        self.record(format!("type {text}"))
     }
 
-    fn keys<'a>(&'a self, chord: &'a Chord) -> Doing<'a, ()> {
-        self.write(format!("keys {chord}"))
+    fn press_keys<'a>(&'a self, chord: &'a KeyChord) -> ComputerFuture<'a, ()> {
+        self.record(format!("keys {chord}"))
     }
 
-    fn hold<'a>(&'a self, chord: &'a Chord, _: Duration) -> Doing<'a, ()> {
-        self.write(format!("hold {chord}"))
+    fn hold_keys<'a>(&'a self, chord: &'a KeyChord, _: Duration) -> ComputerFuture<'a, ()> {
+        self.record(format!("hold {chord}"))
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn take_notices(&self) -> Vec<String> {
         vec!["a note".to_owned()]
     }
 }
 
-/// Makes sheets of paper, and counts them.
+/// A provider that counts the computers it creates and disposes of.
 #[derive(Clone, Default)]
-pub(crate) struct Stack {
-    pub(crate) paper: Paper,
-    pub(crate) made: Arc<AtomicUsize>,
+pub(crate) struct RecordingComputerProvider {
+    pub(crate) computer: RecordingComputer,
+    pub(crate) created: Arc<AtomicUsize>,
     pub(crate) disposed: Arc<AtomicUsize>,
 }
 
-impl Stack {
+impl RecordingComputerProvider {
     pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.made.load(Ordering::SeqCst), self.disposed.load(Ordering::SeqCst))
+        (self.created.load(Ordering::SeqCst), self.disposed.load(Ordering::SeqCst))
     }
 }
 
-impl ComputerProvider for Stack {
-    fn display(&self) -> Display {
-        self.paper.display()
+impl ComputerProvider for RecordingComputerProvider {
+    fn display(&self) -> ComputerDisplay {
+        self.computer.display()
     }
 
     fn create<'a>(&'a self, _: &'a RunId) -> BoxFuture<'a, Result<Arc<dyn Computer>, ComputerError>> {
-        self.made.fetch_add(1, Ordering::SeqCst);
-        let computer: Arc<dyn Computer> = Arc::new(self.paper.clone());
+        self.created.fetch_add(1, Ordering::SeqCst);
+        let computer: Arc<dyn Computer> = Arc::new(self.computer.clone());
         std::future::ready(Ok(computer)).boxed()
     }
 
@@ -140,34 +156,41 @@ impl ComputerProvider for Stack {
     }
 }
 
-pub(crate) fn click(x: u32, y: u32) -> Value {
+pub(crate) fn click_action(x: u32, y: u32) -> Value {
     json!({ "type": "click", "x": x, "y": y, "button": "left" })
 }
 
-pub(crate) fn call(id: &str, actions: Value) -> Reply {
-    Reply::call(id, "computer", json!({ "actions": actions }))
+pub(crate) fn computer_call(id: &str, actions: Value) -> ScriptedResponse {
+    ScriptedResponse::call(id, "computer", json!({ "actions": actions }))
 }
 
-pub(crate) fn checked(id: &str) -> Reply {
+pub(crate) fn call_with_safety_check(id: &str) -> ScriptedResponse {
     let checks = json!([{ "id": "sc1", "code": "malicious_instructions", "message": "look out" }]);
-    Reply::call(id, "computer", json!({ "actions": [click(1, 2)], "pending_safety_checks": checks }))
+    ScriptedResponse::call(
+        id,
+        "computer",
+        json!({ "actions": [click_action(1, 2)], "pending_safety_checks": checks }),
+    )
 }
 
-pub(crate) fn agent(tool: &ComputerTool, replies: impl IntoIterator<Item = Reply>) -> (Agent, ScriptedModel) {
+pub(crate) fn agent_with_tool(
+    tool: &ComputerTool,
+    replies: impl IntoIterator<Item = ScriptedResponse>,
+) -> (Agent, ScriptedModel) {
     let model = ScriptedModel::new(replies);
-    let tool: Tool = tool.tool();
+    let tool: Tool = tool.screen_tool();
     (Agent::new("clerk").model(model.clone()).tools(tool), model)
 }
 
-pub(crate) fn output(outcome: &Outcome, call: &str) -> OutputContent {
-    let found = outcome.record().items().into_iter().find_map(|produced| match &*produced.item {
+pub(crate) fn output_of(outcome: &RunResult, call: &str) -> OutputContent {
+    let found = outcome.record().run_items().into_iter().find_map(|produced| match &*produced.item {
         Item::Output(output) if output.call.as_str() == call => Some(output.content.clone()),
         _ => None,
     });
     found.expect("the call has an output")
 }
 
-pub(crate) fn pictures(items: &[Arc<Item>]) -> usize {
+pub(crate) fn image_count(items: &[Arc<Item>]) -> usize {
     let parts = items.iter().filter_map(|item| match &**item {
         Item::Output(output) => match &output.content {
             OutputContent::Parts(parts) => Some(parts),
@@ -175,5 +198,5 @@ pub(crate) fn pictures(items: &[Arc<Item>]) -> usize {
         },
         _ => None,
     });
-    parts.flatten().filter(|part| matches!(part, Content::Image(_))).count()
+    parts.flatten().filter(|part| matches!(part, ContentPart::Image(_))).count()
 }

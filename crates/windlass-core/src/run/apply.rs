@@ -1,396 +1,458 @@
-//! How entries move the machine, and which it refuses.
+//! Applies entries to a run, and refuses entries that do not fit its state.
 
 use std::sync::Arc;
 
-use super::slot::{Slot, SlotState, Turn};
-use super::{Candidate, CandidateSource, End, Part, Phase, Produced, Run, text};
+use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
+use super::{
+    OutputCandidate, OutputCandidateSource, Run, RunEnd, RunItem, RunItemKind, RunPhase, model_text,
+};
 use crate::canonical::Digest;
-use crate::entry::{AfterTools, Answered, CallSettled, CallStarted, Entry, HandedOff, How};
-use crate::failure::Failure;
+use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId};
-use crate::item::{Handoff, Item, Output, OutputContent, OutputStatus, Role};
-use crate::plan::{Planned, Work};
-use crate::tool::Gate;
+use crate::item::{CallOutput, HandoffOutput, Item, OutputContent, OutputStatus, Role};
+use crate::journal::{
+    CallSettled, CallStarted, CallStatus, HandoffRecorded, JournalEntry, ModelResponded, ToolUsePolicyKind,
+};
+use crate::plan::{CallDisposition, PlannedCall};
+use crate::tool::ApprovalPolicy;
 
-/// What else follows from an entry.
+/// Side results of applying an entry.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Applied {
-    /// An idempotent call has a result to keep.
+pub struct ApplyOutcome {
+    /// Digest and result of an idempotent call, to be stored as a receipt.
     pub receipt: Option<(Digest, OutputContent)>,
 }
 
-/// Why an entry does not fit the state of the run. The run is as it was.
+/// The reason why an entry does not fit the state of the run. The run is unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Illegal {
+pub enum ApplyError {
     /// The run has ended.
     #[error("the run has ended")]
-    Over,
-    /// The entry belongs to another moment.
-    #[error("`{entry}` does not fit here: {why}")]
-    OutOfPlace {
-        /// The kind of entry.
+    RunEnded,
+    /// The entry is not allowed in the current state.
+    #[error("`{entry}` does not fit here: {reason}")]
+    UnexpectedEntry {
+        /// The type of the entry.
         entry: &'static str,
-        /// Why it does not fit.
-        why: &'static str,
+        /// The reason why it is not allowed.
+        reason: &'static str,
     },
-    /// There is no such open call.
+    /// The run has no open call with this id.
     #[error("there is no open call `{0}`")]
-    NoSuchCall(CallId),
-    /// The call may not start.
-    #[error("call `{call}` may not start: {why}")]
-    MayNotStart {
-        /// Which call.
+    UnknownCall(CallId),
+    /// The call is not allowed to start.
+    #[error("call `{call}` may not start: {reason}")]
+    StartNotAllowed {
+        /// The call's id.
         call: CallId,
-        /// Why not.
-        why: &'static str,
+        /// The reason why it is not allowed.
+        reason: &'static str,
     },
-    /// The call has its output.
-    #[error("call `{0}` has its output already")]
-    Settled(CallId),
-    /// A different decision was made before.
-    #[error("call `{0}` was decided otherwise before")]
+    /// The call has already settled.
+    #[error("call `{0}` has already settled")]
+    AlreadySettled(CallId),
+    /// A different decision was already recorded.
+    #[error("a different decision about call `{0}` was already recorded")]
     AlreadyDecided(CallId),
-    /// The decision was made about other arguments or another tool.
-    #[error("the decision was made about something else than what call `{0}` would do")]
-    NotCovered(CallId),
-    /// The decision does not answer what is asked.
-    #[error("call `{call}` waits {waits}, which this decision does not answer")]
-    WrongDecision {
-        /// Which call.
+    /// The decision's digest is not the digest of the call: it was made about other arguments or another tool.
+    #[error("the decision does not cover call `{0}`: it was made about another tool or other arguments")]
+    DigestMismatch(CallId),
+    /// The decision does not apply to the reason for which the call is held.
+    #[error("call `{call}` waits {waiting_for}, which this decision does not answer")]
+    DecisionNotApplicable {
+        /// The call's id.
         call: CallId,
-        /// What it waits for.
-        waits: &'static str,
+        /// The hold reason, in words that follow "waits".
+        waiting_for: &'static str,
     },
 }
 
 impl Run {
-    /// Moves a nested run, or this one where `path` is empty.
-    pub fn apply_at(&mut self, path: &[CallId], entry: &Entry) -> Result<Applied, Illegal> {
+    /// Applies an entry to the nested run at `path`, or to this run if `path` is empty.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ApplyError`] if the entry does not fit the state of that run; nothing changes.
+    pub fn apply_at(&mut self, path: &[CallId], entry: &JournalEntry) -> Result<ApplyOutcome, ApplyError> {
         // The agent whose body was given up on may have ended since, and its call with it.
-        if matches!(entry, Entry::CallEndedLate(_)) {
-            return Ok(Applied::default());
+        if matches!(entry, JournalEntry::CallEndedLate(_)) {
+            return Ok(ApplyOutcome::default());
         }
         let Some((call, rest)) = path.split_first() else { return self.apply(entry) };
-        let no_such = || Illegal::NoSuchCall(call.clone());
+        let no_such = || ApplyError::UnknownCall(call.clone());
         let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call)).ok_or_else(no_such)?;
-        match (&mut slot.child, entry) {
+        match (&mut slot.nested_run, entry) {
             (Some(child), _) => child.apply_at(rest, entry),
-            (None, Entry::Started(started)) if rest.is_empty() => slot.nest(started),
+            (None, JournalEntry::RunStarted(started)) if rest.is_empty() => slot.start_nested_run(started),
             (None, _) => Err(no_such()),
         }
     }
 
-    /// Moves the run by one entry, or says why the entry does not fit and changes nothing.
-    pub fn apply(&mut self, entry: &Entry) -> Result<Applied, Illegal> {
-        if self.end().is_some() && !matches!(entry, Entry::CallEndedLate(_)) {
-            return Err(Illegal::Over);
+    /// Applies an entry to the run.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ApplyError`] if the entry does not fit the state of the run; nothing changes.
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<ApplyOutcome, ApplyError> {
+        if self.outcome().is_some() && !matches!(entry, JournalEntry::CallEndedLate(_)) {
+            return Err(ApplyError::RunEnded);
         }
         // What a call has ended does not go on, whoever drives it; its siblings may still settle.
-        if self.ended_by.is_some() && goes_on(entry) {
-            return Err(Illegal::Over);
+        if self.ended_by_call.is_some() && continues_run(entry) {
+            return Err(ApplyError::RunEnded);
         }
         match entry {
-            Entry::Started(_) => {
-                return Err(Illegal::OutOfPlace { entry: "started", why: "the run has begun" });
+            JournalEntry::RunStarted(_) => {
+                return Err(ApplyError::UnexpectedEntry {
+                    entry: "run_started",
+                    reason: "the run has begun",
+                });
             }
-            Entry::Answered(answered) => self.answered(answered)?,
-            Entry::AnswerRefused(refused) => {
-                self.must_be_ready("answer_refused")?;
+            JournalEntry::ModelResponded(answered) => self.apply_model_responded(answered)?,
+            JournalEntry::ResponseRejected(refused) => {
+                self.require_awaiting_model("response_rejected")?;
                 self.turn += 1;
                 self.usage.add(&refused.usage);
             }
-            Entry::ModelFailed(failed) => {
-                self.must_be_ready("model_failed")?;
-                self.usage.add(&failed.cost());
+            JournalEntry::ModelRequestFailed(failed) => {
+                self.require_awaiting_model("model_request_failed")?;
+                self.usage.add(&failed.usage_or_unknown());
             }
-            Entry::Held(held) => {
-                self.held(held)?;
-                self.acted = true;
+            JournalEntry::CallHeld(held) => {
+                self.apply_call_held(held)?;
+                self.has_call_activity = true;
             }
-            Entry::Decided(decided) => self.decided(decided)?,
-            Entry::Revoked(revoked) => {
-                self.standing.remove(&(revoked.agent.clone(), revoked.tool.clone()));
+            JournalEntry::DecisionRecorded(decided) => self.apply_decision(decided)?,
+            JournalEntry::DecisionRevoked(revoked) => {
+                self.standing_decisions.remove(&(revoked.agent.clone(), revoked.tool.clone()));
             }
-            Entry::CallStarted(started) => {
-                self.call_started(started)?;
-                self.acted = true;
+            JournalEntry::CallStarted(started) => {
+                self.apply_call_started(started)?;
+                self.has_call_activity = true;
             }
-            Entry::CallSettled(settled) => return self.call_settled(settled),
-            Entry::CallEndedLate(_) => {}
-            Entry::HandedOff(handed) => {
-                self.handed_off(handed)?;
-                self.acted = true;
+            JournalEntry::CallSettled(settled) => return self.apply_call_settled(settled),
+            JournalEntry::CallEndedLate(_) => {}
+            JournalEntry::HandoffRecorded(handed) => {
+                self.apply_handoff(handed)?;
+                self.has_call_activity = true;
             }
-            Entry::WentOn => match &self.phase {
-                Phase::Judging(_) => self.phase = Phase::Ready,
-                _ => return Err(Illegal::OutOfPlace { entry: "went_on", why: "nothing is judged" }),
+            JournalEntry::TurnContinued => match &self.phase {
+                RunPhase::ResultsPending(_) => self.phase = RunPhase::AwaitingModel,
+                _ => {
+                    return Err(ApplyError::UnexpectedEntry {
+                        entry: "turn_continued",
+                        reason: "nothing is judged",
+                    });
+                }
             },
-            Entry::InputAdded(added) => {
-                if matches!(self.phase, Phase::Ready | Phase::Judging(_)) {
+            JournalEntry::InputAdded(added) => {
+                if matches!(self.phase, RunPhase::AwaitingModel | RunPhase::ResultsPending(_)) {
                     self.history.extend(added.items.iter().cloned());
                 } else {
                     self.added_input.extend(added.items.iter().cloned());
                 }
             }
-            Entry::Finished(finished) => {
+            JournalEntry::RunFinished(finished) => {
                 if self.open_turn().is_some() {
-                    return Err(Illegal::OutOfPlace { entry: "finished", why: "calls are open" });
+                    return Err(ApplyError::UnexpectedEntry {
+                        entry: "run_finished",
+                        reason: "calls are open",
+                    });
                 }
                 if let Some(message) = &finished.message {
-                    self.push(&self.agent.clone(), message.clone(), Part::Said);
+                    self.push_item(&self.agent.clone(), message.clone(), RunItemKind::ModelOutput);
                 }
-                self.end_with(End::Finished(finished.output.clone()));
+                self.end_run(RunEnd::Finished(finished.output.clone()));
             }
-            Entry::Failed(failed) => {
+            JournalEntry::RunFailed(failed) => {
                 match failed.failure {
-                    Failure::InputGuardrail { .. }
-                    | Failure::OutputGuardrail { .. }
-                    | Failure::GuardrailFailed { .. } => {
+                    RunFailure::InputGuardrailTripped { .. }
+                    | RunFailure::OutputGuardrailTripped { .. }
+                    | RunFailure::GuardrailFailed { .. } => {
                         self.withhold_outputs();
-                        self.drop_untouched_answer();
+                        self.drop_unused_response();
                     }
                     _ => {}
                 }
-                self.close_turn();
-                self.end_with(End::Failed(failed.failure.clone()));
+                self.close_interrupted_turn();
+                self.end_run(RunEnd::Failed(failed.failure.clone()));
             }
-            Entry::Cancelled(_) => {
-                self.drop_untouched_answer();
-                self.close_turn();
-                self.end_with(End::Cancelled);
+            JournalEntry::RunCancelled(_) => {
+                self.drop_unused_response();
+                self.close_interrupted_turn();
+                self.end_run(RunEnd::Cancelled);
             }
         }
-        Ok(Applied::default())
+        Ok(ApplyOutcome::default())
     }
 
-    fn must_be_ready(&self, entry: &'static str) -> Result<(), Illegal> {
+    fn require_awaiting_model(&self, entry: &'static str) -> Result<(), ApplyError> {
         match self.phase {
-            Phase::Ready => Ok(()),
-            _ => Err(Illegal::OutOfPlace { entry, why: "the model was not asked" }),
+            RunPhase::AwaitingModel => Ok(()),
+            _ => Err(ApplyError::UnexpectedEntry { entry, reason: "the model was not asked" }),
         }
     }
 
-    fn answered(&mut self, answered: &Answered) -> Result<(), Illegal> {
-        self.must_be_ready("answered")?;
+    fn apply_model_responded(&mut self, answered: &ModelResponded) -> Result<(), ApplyError> {
+        self.require_awaiting_model("model_responded")?;
         let ids = answered.items.iter().filter_map(|item| match &**item {
             Item::Call(call) => Some(&call.id),
             _ => None,
         });
         let fits = ids.eq(answered.calls.iter().map(|planned| &planned.call));
-        let out_of_place = |why| Err(Illegal::OutOfPlace { entry: "answered", why });
+        let out_of_place = |why| Err(ApplyError::UnexpectedEntry { entry: "model_responded", reason: why });
         if !fits {
             return out_of_place("its plan is not of its calls");
         }
         if answered.agent != self.agent {
             return out_of_place("another agent is current");
         }
-        let seen = self.seen.len();
-        if let Err(why) = self.see(&answered.calls) {
-            self.seen.truncate(seen);
+        let seen = self.call_digests.len();
+        if let Err(why) = self.register_calls(&answered.calls) {
+            self.call_digests.truncate(seen);
             return out_of_place(why);
         }
         self.turn += 1;
-        self.before_answer = (self.history.len(), self.produced.len());
+        self.lens_before_response = (self.history.len(), self.items.len());
         self.usage.add(&answered.usage);
         self.last_response_id.clone_from(&answered.response_id);
         let mut planned = answered.calls.iter();
         for item in &answered.items {
             let part = match &**item {
-                Item::Call(_) => match planned.next().map(|planned| &planned.work) {
-                    Some(Work::Handoff { .. } | Work::Ignored) => Part::HandoffCall,
-                    _ => Part::Call,
+                Item::Call(_) => match planned.next().map(|planned| &planned.disposition) {
+                    Some(CallDisposition::Handoff { .. } | CallDisposition::SurplusHandoff) => {
+                        RunItemKind::HandoffCall
+                    }
+                    _ => RunItemKind::ToolCall,
                 },
-                _ => Part::Said,
+                _ => RunItemKind::ModelOutput,
             };
-            self.push(&answered.agent, item.clone(), part);
+            self.push_item(&answered.agent, item.clone(), part);
         }
         if answered.calls.is_empty() {
-            self.phase = conclusion(answered).map_or(Phase::Ready, Phase::Concluding);
+            self.phase = output_candidate(answered).map_or(RunPhase::AwaitingModel, RunPhase::OutputPending);
             return Ok(());
         }
-        if let Err(place) = self.used_tools.binary_search(&answered.agent) {
-            self.used_tools.reserve_exact(1);
-            self.used_tools.insert(place, answered.agent.clone());
+        if let Err(place) = self.agents_with_tool_use.binary_search(&answered.agent) {
+            self.agents_with_tool_use.reserve_exact(1);
+            self.agents_with_tool_use.insert(place, answered.agent.clone());
         }
         self.count_repeats(answered);
         let calls = answered.items.iter().filter(|item| matches!(***item, Item::Call(_)));
         let slots = answered.calls.iter().cloned().zip(calls.cloned());
-        let mut turn = Turn::new(answered.agent.clone(), answered.after.clone(), answered.calls.len(), slots);
+        let mut turn = OpenTurn::new(
+            answered.agent.clone(),
+            answered.tool_use_policy.clone(),
+            answered.calls.len(),
+            slots,
+        );
         for slot in &mut turn.slots {
-            let standing = self.standing.get(&(answered.agent.clone(), slot.planned.key.clone()));
+            let standing = self.standing_decisions.get(&(answered.agent.clone(), slot.planned.key.clone()));
             if let Some(verdict) = standing {
-                slot.stand_by(verdict);
+                slot.apply_standing_decision(verdict);
             }
         }
-        let only_handoffs = turn.slots.iter().all(|slot| matches!(slot.planned.work, Work::Handoff { .. }));
-        self.phase = if only_handoffs { Phase::HandingOff(turn) } else { Phase::Working(turn) };
+        let only_handoffs =
+            turn.slots.iter().all(|slot| matches!(slot.planned.disposition, CallDisposition::Handoff { .. }));
+        self.phase = if only_handoffs { RunPhase::HandoffPending(turn) } else { RunPhase::CallsOpen(turn) };
         Ok(())
     }
 
-    /// Takes the calls of a plan in, unless something keeps every one of them from having one output in the end.
-    fn see(&mut self, calls: &[Planned]) -> Result<(), &'static str> {
-        let first = self.seen.len();
+    /// Registers the calls of a plan. Fails if the plan would leave a call without exactly one output.
+    fn register_calls(&mut self, calls: &[PlannedCall]) -> Result<(), &'static str> {
+        let first = self.call_digests.len();
         let mut handoffs = 0;
-        self.seen.reserve(calls.len());
+        self.call_digests.reserve(calls.len());
         for planned in calls {
-            let comes_before = |after| self.seen.place(after).is_some_and(|place| place >= first);
-            if planned.after.as_ref().is_some_and(|after| !comes_before(after)) {
+            let comes_before =
+                |after| self.call_digests.find_index(after).is_some_and(|place| place >= first);
+            if planned.predecessor.as_ref().is_some_and(|after| !comes_before(after)) {
                 return Err("a call is to follow one that does not come before it");
             }
-            if self.seen.contains(&planned.call) {
+            if self.call_digests.contains(&planned.call) {
                 return Err("a call id stands for two calls");
             }
-            self.seen.insert(planned.call.clone(), planned.digest);
-            handoffs += u32::from(matches!(planned.work, Work::Handoff { .. }));
+            self.call_digests.insert(planned.call.clone(), planned.digest);
+            handoffs += u32::from(matches!(planned.disposition, CallDisposition::Handoff { .. }));
         }
         if handoffs > 1 { Err("control can pass to one agent only") } else { Ok(()) }
     }
 
-    fn count_repeats(&mut self, answered: &Answered) {
-        let same = self.repeats.last.len() == answered.calls.len()
-            && self.repeats.last.iter().zip(&answered.calls).all(|(last, now)| *last == now.digest);
+    fn count_repeats(&mut self, answered: &ModelResponded) {
+        let same = self.repeat_counter.last_calls.len() == answered.calls.len()
+            && self
+                .repeat_counter
+                .last_calls
+                .iter()
+                .zip(&answered.calls)
+                .all(|(last, now)| *last == now.digest);
         if same {
-            self.repeats.times += 1;
+            self.repeat_counter.count += 1;
         } else {
-            self.repeats.last.clear();
-            self.repeats.last.reserve_exact(answered.calls.len());
-            self.repeats.last.extend(answered.calls.iter().map(|call| call.digest));
-            self.repeats.times = 1;
+            self.repeat_counter.last_calls.clear();
+            self.repeat_counter.last_calls.reserve_exact(answered.calls.len());
+            self.repeat_counter.last_calls.extend(answered.calls.iter().map(|call| call.digest));
+            self.repeat_counter.count = 1;
         }
     }
 
-    pub(super) fn open_slot(&mut self, call: &CallId) -> Result<&mut Slot, Illegal> {
+    pub(super) fn open_slot_mut(&mut self, call: &CallId) -> Result<&mut CallSlot, ApplyError> {
         let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call));
-        let slot = slot.ok_or_else(|| Illegal::NoSuchCall(call.clone()))?;
-        if slot.is_settled() { Err(Illegal::Settled(call.clone())) } else { Ok(slot) }
+        let slot = slot.ok_or_else(|| ApplyError::UnknownCall(call.clone()))?;
+        if slot.is_settled() { Err(ApplyError::AlreadySettled(call.clone())) } else { Ok(slot) }
     }
 
-    fn call_started(&mut self, started: &CallStarted) -> Result<(), Illegal> {
-        let may_not = |why| Err(Illegal::MayNotStart { call: started.call.clone(), why });
-        let is_free = self.open_turn().and_then(|turn| Some(turn.is_free(turn.slot(&started.call)?)));
-        let slot = self.open_slot(&started.call)?;
+    fn apply_call_started(&mut self, started: &CallStarted) -> Result<(), ApplyError> {
+        let may_not = |why| Err(ApplyError::StartNotAllowed { call: started.call.clone(), reason: why });
+        let is_free =
+            self.open_turn().and_then(|turn| Some(turn.is_predecessor_settled(turn.slot(&started.call)?)));
+        let slot = self.open_slot_mut(&started.call)?;
         if is_free == Some(false) {
             return may_not("the call that it follows has not settled");
         }
-        let Work::Body { gate, .. } = slot.planned.work else { return may_not("it has no body") };
+        let CallDisposition::Execute { approval_policy: gate, .. } = slot.planned.disposition else {
+            return may_not("it has no body");
+        };
         let (attempt, edited) = match &slot.state {
-            SlotState::Open => match gate {
-                Gate::Open | Gate::Ask | Gate::AskEach => (1, None),
-                Gate::Closed | Gate::Each => return may_not("it needs a decision"),
+            CallSlotState::Open => match gate {
+                ApprovalPolicy::NotRequired | ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime => {
+                    (1, None)
+                }
+                ApprovalPolicy::Required | ApprovalPolicy::RequiredEachTime => {
+                    return may_not("it needs a decision");
+                }
             },
-            SlotState::Approved { edited, attempt } => (attempt + 1, edited.clone()),
-            SlotState::Running { attempt, edited } => (attempt + 1, edited.clone()),
-            SlotState::Held { .. } => return may_not("it waits for a decision"),
-            SlotState::Answered { .. } => return may_not("it was decided that it does not run"),
-            SlotState::Settled { .. } => return may_not("it has its output"),
+            CallSlotState::Approved { edited_arguments: edited, attempt } => (attempt + 1, edited.clone()),
+            CallSlotState::Running { attempt, edited_arguments: edited } => (attempt + 1, edited.clone()),
+            CallSlotState::Held { .. } => return may_not("it waits for a decision"),
+            CallSlotState::OutputKnown { .. } => return may_not("it was decided that it does not run"),
+            CallSlotState::Settled { .. } => return may_not("it has its output"),
         };
         if attempt != started.attempt {
             return may_not("another attempt is due");
         }
-        slot.state = SlotState::Running { attempt, edited };
+        slot.state = CallSlotState::Running { attempt, edited_arguments: edited };
         Ok(())
     }
 
-    fn call_settled(&mut self, settled: &CallSettled) -> Result<Applied, Illegal> {
-        let slot = self.open_slot(&settled.call)?;
-        let mut applied = Applied::default();
-        if let Some(why) = slot.may_not_settle(&settled.how) {
-            return Err(Illegal::OutOfPlace { entry: "call_settled", why });
+    fn apply_call_settled(&mut self, settled: &CallSettled) -> Result<ApplyOutcome, ApplyError> {
+        let slot = self.open_slot_mut(&settled.call)?;
+        let mut applied = ApplyOutcome::default();
+        if let Some(why) = slot.settle_refusal(&settled.status) {
+            return Err(ApplyError::UnexpectedEntry { entry: "call_settled", reason: why });
         }
         // A result of changed arguments is no answer to the next call with those of the model.
         if let (
-            Work::Body { receipt: Some(receipt), .. },
-            SlotState::Running { edited: None, .. },
-            How::Succeeded,
-        ) = (&slot.planned.work, &slot.state, &settled.how)
+            CallDisposition::Execute { receipt_digest: Some(receipt), .. },
+            CallSlotState::Running { edited_arguments: None, .. },
+            CallStatus::Succeeded,
+        ) = (&slot.planned.disposition, &slot.state, &settled.status)
         {
             applied.receipt = Some((*receipt, settled.output.clone()));
         }
-        self.acted = true;
-        let did_nothing =
-            settled.ends_run || matches!(settled.how, How::Cancelled | How::Missing | How::Ignored);
+        self.has_call_activity = true;
+        let did_nothing = settled.ends_run
+            || matches!(
+                settled.status,
+                CallStatus::Cancelled | CallStatus::UnknownTool | CallStatus::SurplusHandoff
+            );
         if did_nothing {
-            self.undone.insert(settled.call.clone());
+            self.ineffective_calls.insert(settled.call.clone());
         }
         if settled.ends_run {
-            self.ended_by(settled);
+            self.record_ending_call(settled);
         }
-        if let Phase::Working(turn) = &mut self.phase
-            && turn.settle(&settled.call, settled.how.clone(), settled.output.clone())
+        if let RunPhase::CallsOpen(turn) = &mut self.phase
+            && turn.settle_call(&settled.call, settled.status.clone(), settled.output.clone())
         {
-            self.turn_settled();
+            self.close_settled_turn();
         }
         Ok(applied)
     }
 
-    /// Keeps what ends the run, for a driver that comes after the one that recorded it.
-    fn ended_by(&mut self, settled: &CallSettled) {
-        let place_of = |turn: &Turn| turn.slots.iter().position(|slot| slot.planned.call == settled.call);
+    /// Stores the failure that ends the run, so that a later driver can record it.
+    fn record_ending_call(&mut self, settled: &CallSettled) {
+        let place_of = |turn: &OpenTurn| turn.slots.iter().position(|slot| slot.planned.call == settled.call);
         let Some(place) = self.open_turn().and_then(place_of) else { return };
-        if self.ended_by.as_ref().is_none_or(|(first, _)| place < *first) {
-            let tool = self.tool_of(&settled.call).map(ToString::to_string).unwrap_or_default();
+        if self.ended_by_call.as_ref().is_none_or(|(first, _)| place < *first) {
+            let tool = self.tool_of_call(&settled.call).map(ToString::to_string).unwrap_or_default();
             let (call, message) = (settled.call.clone(), settled.output.text().into_owned());
-            self.ended_by = Some((place, Box::new(Failure::EndedByCall { tool, call, message })));
+            self.ended_by_call = Some((place, Box::new(RunFailure::EndedByCall { tool, call, message })));
         }
     }
 
-    /// All calls of the turn have their output, a handoff aside.
-    fn turn_settled(&mut self) {
-        let Phase::Working(turn) = std::mem::replace(&mut self.phase, Phase::Ready) else { return };
-        if turn.handoff().is_some() {
-            self.phase = Phase::HandingOff(turn);
+    /// Closes the turn after all calls except a handoff have settled.
+    fn close_settled_turn(&mut self) {
+        let RunPhase::CallsOpen(turn) = std::mem::replace(&mut self.phase, RunPhase::AwaitingModel) else {
+            return;
+        };
+        if turn.handoff_slot().is_some() {
+            self.phase = RunPhase::HandoffPending(turn);
             return;
         }
-        self.commit(&turn);
-        self.phase = match &turn.after {
-            AfterTools::RunAgain => Phase::Ready,
-            AfterTools::StopOnFirst => final_result(&turn, |_| true).map_or(Phase::Ready, Phase::Concluding),
-            AfterTools::StopAt(names) => {
-                let listed = |name: &str| names.iter().any(|listed| listed == name);
-                final_result(&turn, listed).map_or(Phase::Ready, Phase::Concluding)
+        self.commit_outputs(&turn);
+        self.phase = match &turn.tool_use_policy {
+            ToolUsePolicyKind::RunModelAgain => RunPhase::AwaitingModel,
+            ToolUsePolicyKind::StopOnFirstTool => {
+                final_call_result(&turn, |_| true).map_or(RunPhase::AwaitingModel, RunPhase::OutputPending)
             }
-            AfterTools::Ask => Phase::Judging(turn),
+            ToolUsePolicyKind::StopAtTools(names) => {
+                let listed = |name: &str| names.iter().any(|listed| listed == name);
+                final_call_result(&turn, listed).map_or(RunPhase::AwaitingModel, RunPhase::OutputPending)
+            }
+            ToolUsePolicyKind::CustomFunction => RunPhase::ResultsPending(turn),
         };
     }
 
-    /// Moves the turn's outputs into the history, in the model's order.
-    fn commit(&mut self, turn: &Turn) {
-        for produced in turn.outputs() {
+    /// Appends the turn's outputs to the history in the model's order.
+    fn commit_outputs(&mut self, turn: &OpenTurn) {
+        for produced in turn.output_items() {
             self.history.push(produced.item.clone());
-            self.produced.push(produced);
+            self.items.push(produced);
         }
         self.history.append(&mut self.added_input);
     }
 
-    fn handed_off(&mut self, handed: &HandedOff) -> Result<(), Illegal> {
-        let Phase::HandingOff(turn) = &self.phase else {
-            return Err(Illegal::OutOfPlace { entry: "handed_off", why: "no handoff is due" });
+    fn apply_handoff(&mut self, handed: &HandoffRecorded) -> Result<(), ApplyError> {
+        let RunPhase::HandoffPending(turn) = &self.phase else {
+            return Err(ApplyError::UnexpectedEntry {
+                entry: "handoff_recorded",
+                reason: "no handoff is due",
+            });
         };
-        match turn.handoff() {
+        match turn.handoff_slot() {
             Some((slot, to)) if slot.planned.call == handed.call && *to == handed.to => {}
-            _ => return Err(Illegal::OutOfPlace { entry: "handed_off", why: "another handoff is due" }),
+            _ => {
+                return Err(ApplyError::UnexpectedEntry {
+                    entry: "handoff_recorded",
+                    reason: "another handoff is due",
+                });
+            }
         }
-        let Phase::HandingOff(turn) = std::mem::replace(&mut self.phase, Phase::Ready) else { return Ok(()) };
-        let handoff = Arc::new(Item::Handoff(Handoff {
+        let RunPhase::HandoffPending(turn) = std::mem::replace(&mut self.phase, RunPhase::AwaitingModel)
+        else {
+            return Ok(());
+        };
+        let handoff = Arc::new(Item::Handoff(HandoffOutput {
             call: handed.call.clone(),
             from: turn.agent.clone(),
             to: handed.to.clone(),
         }));
         for slot in &turn.slots {
-            if let SlotState::Settled { output, .. } = &slot.state {
+            if let CallSlotState::Settled { output, .. } = &slot.state {
                 self.history.push(output.clone());
-                self.produced.push(Produced {
+                self.items.push(RunItem {
                     agent: turn.agent.clone(),
                     item: output.clone(),
-                    part: Part::Output,
+                    kind: RunItemKind::CallOutput,
                 });
             } else if slot.planned.call == handed.call {
                 self.history.push(handoff.clone());
             }
         }
-        self.produced.push(Produced { agent: turn.agent, item: handoff, part: Part::Handoff });
-        if let Some(history) = &handed.history {
+        self.items.push(RunItem { agent: turn.agent, item: handoff, kind: RunItemKind::HandoffOutput });
+        if let Some(history) = &handed.filtered_history {
             self.history.clone_from(history);
             // The provider holds another conversation than the one that goes on.
             self.last_response_id = None;
@@ -400,118 +462,121 @@ impl Run {
         Ok(())
     }
 
-    /// Gives every call of an open turn an output, so that the history stays valid however the run ends.
-    fn close_turn(&mut self) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Ready);
-        let (Phase::Working(mut turn) | Phase::HandingOff(mut turn)) = phase else { return };
+    /// Settles every open call as cancelled, so that the history stays valid when the run ends inside a turn.
+    fn close_interrupted_turn(&mut self) {
+        let phase = std::mem::replace(&mut self.phase, RunPhase::AwaitingModel);
+        let (RunPhase::CallsOpen(mut turn) | RunPhase::HandoffPending(mut turn)) = phase else { return };
         for slot in turn.slots.iter_mut().filter(|slot| !slot.is_settled()) {
-            self.undone.insert(slot.planned.call.clone());
-            slot.settle(How::Cancelled, text::CANCELLED.into());
+            self.ineffective_calls.insert(slot.planned.call.clone());
+            slot.settle(CallStatus::Cancelled, model_text::CANCELLED.into());
         }
-        self.commit(&turn);
+        self.commit_outputs(&turn);
     }
 
-    /// Ends the run. Input that no turn took in any more is part of what was said.
-    fn end_with(&mut self, end: End) {
+    /// Ends the run. Added input that no turn has consumed is appended to the history.
+    fn end_run(&mut self, end: RunEnd) {
         self.history.append(&mut self.added_input);
-        self.phase = Phase::Over(end);
+        self.phase = RunPhase::Ended(end);
     }
 
-    /// Takes an answer back of which nothing has taken effect: a message that nobody was given, calls of which
-    /// none has started, been decided or been shown to a person.
-    fn drop_untouched_answer(&mut self) {
+    /// Removes the last response if it had no effect: its message was not delivered, and none of its calls was
+    /// started, decided or held.
+    fn drop_unused_response(&mut self) {
         let is_untouched = match &self.phase {
-            Phase::Working(turn) | Phase::HandingOff(turn) => {
-                turn.slots.iter().all(|slot| matches!(slot.state, SlotState::Open))
+            RunPhase::CallsOpen(turn) | RunPhase::HandoffPending(turn) => {
+                turn.slots.iter().all(|slot| matches!(slot.state, CallSlotState::Open))
             }
-            Phase::Concluding(candidate) => !matches!(candidate.source, CandidateSource::Tool(_)),
-            Phase::Ready | Phase::Judging(_) | Phase::Over(_) => false,
+            RunPhase::OutputPending(candidate) => !matches!(candidate.source, OutputCandidateSource::Tool(_)),
+            RunPhase::AwaitingModel | RunPhase::ResultsPending(_) | RunPhase::Ended(_) => false,
         };
         if is_untouched {
-            self.history.truncate(self.before_answer.0);
-            self.produced.truncate(self.before_answer.1);
-            self.phase = Phase::Ready;
+            self.history.truncate(self.lens_before_response.0);
+            self.items.truncate(self.lens_before_response.1);
+            self.phase = RunPhase::AwaitingModel;
         }
     }
 
-    /// A tool's output that was to be the run's, and that a guardrail refused, is not for anybody to see: nor
-    /// are the other outputs of its turn, which may hold the same.
+    /// Replaces the outputs of the turn after a guardrail blocked a tool output that was to be the run's
+    /// output. The turn's other outputs are replaced too, because they may contain the same data.
     fn withhold_outputs(&mut self) {
-        let Phase::Concluding(Candidate { source: CandidateSource::Tool(_), .. }) = &self.phase else {
+        let RunPhase::OutputPending(OutputCandidate { source: OutputCandidateSource::Tool(_), .. }) =
+            &self.phase
+        else {
             return;
         };
         let withheld = |item: &Arc<Item>| match &**item {
-            Item::Output(output) => Arc::new(Item::Output(Output {
-                content: text::WITHHELD.into(),
+            Item::Output(output) => Arc::new(Item::Output(CallOutput {
+                content: model_text::OUTPUT_WITHHELD.into(),
                 status: OutputStatus::Failed,
                 ..output.clone()
             })),
             _ => item.clone(),
         };
-        for item in &mut self.history[self.before_answer.0..] {
+        for item in &mut self.history[self.lens_before_response.0..] {
             *item = withheld(item);
         }
-        for produced in &mut self.produced[self.before_answer.1..] {
+        for produced in &mut self.items[self.lens_before_response.1..] {
             produced.item = withheld(&produced.item);
         }
-        self.withheld_from = Some(self.before_answer.1);
+        self.withheld_from = Some(self.lens_before_response.1);
     }
 
-    fn push(&mut self, agent: &AgentName, item: Arc<Item>, part: Part) {
+    fn push_item(&mut self, agent: &AgentName, item: Arc<Item>, part: RunItemKind) {
         self.history.push(item.clone());
-        self.produced.push(Produced { agent: agent.clone(), item, part });
+        self.items.push(RunItem { agent: agent.clone(), item, kind: part });
     }
 }
 
-/// Whether an entry leads to another turn, or to an output.
-fn goes_on(entry: &Entry) -> bool {
+/// Returns true if the entry leads to another turn or to an output.
+fn continues_run(entry: &JournalEntry) -> bool {
     match entry {
-        Entry::Answered(_)
-        | Entry::AnswerRefused(_)
-        | Entry::ModelFailed(_)
-        | Entry::HandedOff(_)
-        | Entry::WentOn
-        | Entry::Finished(_) => true,
-        Entry::Started(_)
-        | Entry::Held(_)
-        | Entry::Decided(_)
-        | Entry::Revoked(_)
-        | Entry::CallStarted(_)
-        | Entry::CallSettled(_)
-        | Entry::CallEndedLate(_)
-        | Entry::InputAdded(_)
-        | Entry::Failed(_)
-        | Entry::Cancelled(_) => false,
+        JournalEntry::ModelResponded(_)
+        | JournalEntry::ResponseRejected(_)
+        | JournalEntry::ModelRequestFailed(_)
+        | JournalEntry::HandoffRecorded(_)
+        | JournalEntry::TurnContinued
+        | JournalEntry::RunFinished(_) => true,
+        JournalEntry::RunStarted(_)
+        | JournalEntry::CallHeld(_)
+        | JournalEntry::DecisionRecorded(_)
+        | JournalEntry::DecisionRevoked(_)
+        | JournalEntry::CallStarted(_)
+        | JournalEntry::CallSettled(_)
+        | JournalEntry::CallEndedLate(_)
+        | JournalEntry::InputAdded(_)
+        | JournalEntry::RunFailed(_)
+        | JournalEntry::RunCancelled(_) => false,
     }
 }
 
-/// The final output of an answer without calls; none where a provider's tool is all there is.
-fn conclusion(answered: &Answered) -> Option<Candidate> {
-    let candidate = |output, source| Some(Candidate { agent: answered.agent.clone(), output, source });
+/// Returns the final output of a response without calls; `None` if the response contains only hosted tools or
+/// duplicate calls.
+fn output_candidate(answered: &ModelResponded) -> Option<OutputCandidate> {
+    let candidate = |output, source| Some(OutputCandidate { agent: answered.agent.clone(), output, source });
     let last = answered.items.iter().rev().find_map(|item| match &**item {
         Item::Message(message) if message.role == Role::Assistant => Some(message),
         _ => None,
     });
     match last {
         Some(message) => match message.refusal() {
-            Some(words) => candidate(words.to_owned(), CandidateSource::Refusal),
-            None => candidate(message.text(), CandidateSource::Message),
+            Some(words) => candidate(words.to_owned(), OutputCandidateSource::Refusal),
+            None => candidate(message.text(), OutputCandidateSource::Message),
         },
         // Where nothing was said, repeated calls are still to be gone on from, with the outputs that they have.
-        None if answered.repeated > 0 => None,
-        None if answered.items.iter().any(|item| matches!(**item, Item::Hosted(_))) => None,
-        None => candidate(String::new(), CandidateSource::Message),
+        None if answered.duplicate_calls > 0 => None,
+        None if answered.items.iter().any(|item| matches!(**item, Item::HostedTool(_))) => None,
+        None => candidate(String::new(), OutputCandidateSource::Message),
     }
 }
 
-fn final_result(turn: &Turn, listed: impl Fn(&str) -> bool) -> Option<Candidate> {
+fn final_call_result(turn: &OpenTurn, listed: impl Fn(&str) -> bool) -> Option<OutputCandidate> {
     let result = turn
-        .results()
+        .settled_calls()
         .into_iter()
         .find(|result| listed(result.tool.name()) || listed(&result.tool.to_string()))?;
-    Some(Candidate {
+    Some(OutputCandidate {
         agent: turn.agent.clone(),
         output: result.output.text().into_owned(),
-        source: CandidateSource::Tool(result.call),
+        source: OutputCandidateSource::Tool(result.call),
     })
 }

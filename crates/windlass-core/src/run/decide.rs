@@ -1,190 +1,217 @@
-//! How calls come to wait for a person, and what decisions do to them.
+//! Applies holds and decisions to calls.
 
-use super::apply::Illegal;
-use super::slot::{Slot, SlotState};
-use super::{Run, text};
-use crate::decision::{Decision, HoldReason, Reach, Reply, StandingVerdict};
-use crate::entry::{Decided, Held, How};
-use crate::plan::Work;
-use crate::tool::Gate;
+use super::apply::ApplyError;
+use super::call_slot::{CallSlot, CallSlotState};
+use super::{Run, model_text};
+use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, StandingVerdict};
+use crate::journal::{CallHeld, CallStatus, DecisionRecorded};
+use crate::plan::CallDisposition;
+use crate::tool::ApprovalPolicy;
 
 impl Run {
-    pub(super) fn held(&mut self, held: &Held) -> Result<(), Illegal> {
-        let out_of_place = |why| Err(Illegal::OutOfPlace { entry: "held", why });
-        let slot = self.open_slot(&held.call)?;
-        if !matches!(slot.planned.work, Work::Body { .. }) {
+    pub(super) fn apply_call_held(&mut self, held: &CallHeld) -> Result<(), ApplyError> {
+        let out_of_place = |why| Err(ApplyError::UnexpectedEntry { entry: "call_held", reason: why });
+        let slot = self.open_slot_mut(&held.call)?;
+        if !matches!(slot.planned.disposition, CallDisposition::Execute { .. }) {
             return out_of_place("the call has no body");
         }
         let (attempt, edited) = match (&slot.state, &held.reason) {
-            (SlotState::Open, HoldReason::Approval) => (0, None),
-            (SlotState::Running { attempt, edited }, HoldReason::InDoubt) => (*attempt, edited.clone()),
-            (SlotState::Running { attempt, edited }, HoldReason::Question(_)) if slot.child.is_none() => {
+            (CallSlotState::Open, HoldReason::Approval) => (0, None),
+            (CallSlotState::Running { attempt, edited_arguments: edited }, HoldReason::InDoubt) => {
+                (*attempt, edited.clone())
+            }
+            (CallSlotState::Running { attempt, edited_arguments: edited }, HoldReason::Question(_))
+                if slot.nested_run.is_none() =>
+            {
                 (*attempt, edited.clone())
             }
             _ => return out_of_place("the call has gone on"),
         };
-        (slot.decided, slot.is_covered) = (None, false);
+        (slot.decision, slot.has_standing_decision) = (None, false);
         let reason = Box::new(held.reason.clone());
-        slot.state = SlotState::Held { reason, expires: held.expires, attempt, edited };
+        slot.state =
+            CallSlotState::Held { reason, expires_at: held.expires_at, attempt, edited_arguments: edited };
         Ok(())
     }
 
-    pub(super) fn decided(&mut self, decided: &Decided) -> Result<(), Illegal> {
+    pub(super) fn apply_decision(&mut self, decided: &DecisionRecorded) -> Result<(), ApplyError> {
         let agent = self.open_turn().map_or_else(|| self.agent.clone(), |turn| turn.agent.clone());
         let slot = self
             .open_turn_mut()
             .and_then(|turn| turn.slot_mut(&decided.call))
-            .ok_or_else(|| Illegal::NoSuchCall(decided.call.clone()))?;
+            .ok_or_else(|| ApplyError::UnknownCall(decided.call.clone()))?;
         if slot.planned.digest != decided.digest {
-            return Err(Illegal::NotCovered(decided.call.clone()));
+            return Err(ApplyError::DigestMismatch(decided.call.clone()));
         }
         let may_reach = match &decided.decision {
             // Nobody has seen, let alone changed, the arguments of the calls to come.
-            Decision::ApproveEdited { .. } => Reach::Call,
-            Decision::Approve => slot.reach(),
+            Decision::ApproveEdited { .. } => DecisionScope::ThisCall,
+            Decision::Approve => slot.max_approval_scope(),
             Decision::Reject { .. }
-            | Decision::Happened { .. }
-            | Decision::DidNotHappen
-            | Decision::Unknown
-            | Decision::Answer { .. } => Reach::Always,
+            | Decision::ConfirmExecuted { .. }
+            | Decision::ConfirmNotExecuted
+            | Decision::OutcomeUnknown
+            | Decision::Answer { .. } => DecisionScope::ToolForRun,
         };
-        if (may_reach, decided.reach) == (Reach::Call, Reach::Always) {
+        if (may_reach, decided.scope) == (DecisionScope::ThisCall, DecisionScope::ToolForRun) {
             let waits = "for a decision about itself alone";
-            return Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
+            return Err(ApplyError::DecisionNotApplicable { call: decided.call.clone(), waiting_for: waits });
         }
         let is_of_approval = matches!(
             decided.decision,
             Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }
         );
-        if is_of_approval && slot.decided.as_ref().is_some_and(|before| before.0 != decided.decision) {
-            slot.uncover();
+        if is_of_approval && slot.decision.as_ref().is_some_and(|before| before.0 != decided.decision) {
+            slot.clear_standing_decision();
         }
-        match slot.decided.as_deref_mut() {
+        match slot.decision.as_deref_mut() {
             Some((before, _)) if *before != decided.decision => {
-                return Err(Illegal::AlreadyDecided(decided.call.clone()));
+                return Err(ApplyError::AlreadyDecided(decided.call.clone()));
             }
             // Said twice it is one decision: all that can be new is that it now reaches further.
-            Some((_, reach @ Reach::Call)) if decided.reach == Reach::Always => *reach = Reach::Always,
+            Some((_, reach @ DecisionScope::ThisCall)) if decided.scope == DecisionScope::ToolForRun => {
+                *reach = DecisionScope::ToolForRun
+            }
             Some(_) => return Ok(()),
-            None => slot.decide(decided)?,
+            None => slot.apply_decision(decided)?,
         }
-        if decided.reach == Reach::Call {
+        if decided.scope == DecisionScope::ThisCall {
             return Ok(());
         }
         let verdict = match &decided.decision {
             Decision::Approve => StandingVerdict::Approve,
             Decision::Reject { message } => StandingVerdict::Reject { message: message.clone() },
             Decision::ApproveEdited { .. }
-            | Decision::Happened { .. }
-            | Decision::DidNotHappen
-            | Decision::Unknown
+            | Decision::ConfirmExecuted { .. }
+            | Decision::ConfirmNotExecuted
+            | Decision::OutcomeUnknown
             | Decision::Answer { .. } => return Ok(()),
         };
         let key = slot.planned.key.clone();
         if let Some(turn) = self.open_turn_mut() {
             for slot in turn.slots.iter_mut().filter(|slot| slot.planned.key == key) {
-                slot.stand_by(&verdict);
+                slot.apply_standing_decision(&verdict);
             }
         }
-        self.standing.insert((agent, key), verdict);
+        self.standing_decisions.insert((agent, key), verdict);
         Ok(())
     }
 }
 
-impl Slot {
-    /// Takes a decision that was made about this call.
-    fn decide(&mut self, decided: &Decided) -> Result<(), Illegal> {
-        let wrong = |waits| Err(Illegal::WrongDecision { call: decided.call.clone(), waits });
-        if !matches!(self.planned.work, Work::Body { .. }) {
+impl CallSlot {
+    /// Applies a decision that was made about this call.
+    fn apply_decision(&mut self, decided: &DecisionRecorded) -> Result<(), ApplyError> {
+        let wrong =
+            |waits| Err(ApplyError::DecisionNotApplicable { call: decided.call.clone(), waiting_for: waits });
+        if !matches!(self.planned.disposition, CallDisposition::Execute { .. }) {
             return wrong("for nobody");
         }
         let (reason, attempt, edited) = match &self.state {
             // A decision may come before the call was seen to need one: it is kept, and nobody is asked again.
-            SlotState::Open => (HoldReason::Approval, 0, None),
-            SlotState::Held { reason, attempt, edited, .. } => ((**reason).clone(), *attempt, edited.clone()),
-            SlotState::Approved { .. }
-            | SlotState::Answered { .. }
-            | SlotState::Running { .. }
-            | SlotState::Settled { .. } => return Err(Illegal::AlreadyDecided(decided.call.clone())),
+            CallSlotState::Open => (HoldReason::Approval, 0, None),
+            CallSlotState::Held { reason, attempt, edited_arguments: edited, .. } => {
+                ((**reason).clone(), *attempt, edited.clone())
+            }
+            CallSlotState::Approved { .. }
+            | CallSlotState::OutputKnown { .. }
+            | CallSlotState::Running { .. }
+            | CallSlotState::Settled { .. } => return Err(ApplyError::AlreadyDecided(decided.call.clone())),
         };
         self.state = match (&decided.decision, reason) {
-            (Decision::Approve, HoldReason::Approval) => SlotState::Approved { edited: None, attempt },
+            (Decision::Approve, HoldReason::Approval) => {
+                CallSlotState::Approved { edited_arguments: None, attempt }
+            }
             (Decision::ApproveEdited { arguments }, HoldReason::Approval) => {
-                SlotState::Approved { edited: Some(arguments.as_str().into()), attempt }
+                CallSlotState::Approved { edited_arguments: Some(arguments.as_str().into()), attempt }
             }
             (Decision::Reject { message }, HoldReason::Approval | HoldReason::Question(_)) => {
-                rejected(message.as_deref())
+                rejected_state(message.as_deref())
             }
-            (Decision::Happened { output }, HoldReason::InDoubt) => {
-                SlotState::Answered { how: How::Reconciled, output: output.clone() }
+            (Decision::ConfirmExecuted { output }, HoldReason::InDoubt) => {
+                CallSlotState::OutputKnown { status: CallStatus::Reconciled, output: output.clone() }
             }
             // What runs again is what ran before, with the arguments that a person may have put in.
-            (Decision::DidNotHappen, HoldReason::InDoubt) => SlotState::Approved { edited, attempt },
-            (Decision::Unknown, HoldReason::InDoubt) => {
-                SlotState::Answered { how: How::Unknown, output: text::UNKNOWN.into() }
+            (Decision::ConfirmNotExecuted, HoldReason::InDoubt) => {
+                CallSlotState::Approved { edited_arguments: edited, attempt }
             }
+            (Decision::OutcomeUnknown, HoldReason::InDoubt) => CallSlotState::OutputKnown {
+                status: CallStatus::OutcomeUnknown,
+                output: model_text::OUTCOME_UNKNOWN.into(),
+            },
             (Decision::Answer { value }, HoldReason::Question(question)) => {
-                self.replies.push(Reply { question, answer: value.clone() });
-                SlotState::Approved { edited, attempt }
+                self.answered_questions.push(AnsweredQuestion { question, answer: value.clone() });
+                CallSlotState::Approved { edited_arguments: edited, attempt }
             }
             (_, HoldReason::InDoubt) => return wrong("to know whether it happened"),
             (_, HoldReason::Question(_)) => return wrong("for an answer to its question"),
             (_, HoldReason::Approval) => return wrong("for approval"),
         };
-        (self.decided, self.is_covered) = (Some(Box::new((decided.decision.clone(), decided.reach))), false);
+        (self.decision, self.has_standing_decision) =
+            (Some(Box::new((decided.decision.clone(), decided.scope))), false);
         Ok(())
     }
 
-    /// Forgets what was said of every call of its tool, for somebody says something else of this one, or of all of
-    /// them. What has begun, or has its output, stays as it is.
-    fn uncover(&mut self) {
+    /// Removes the effect of a standing decision, because a different decision was made about this call or
+    /// about all calls of its tool. A call that has started or settled is unchanged.
+    fn clear_standing_decision(&mut self) {
         let has_gone_on = match &self.state {
-            SlotState::Approved { attempt, .. } => *attempt > 0,
-            SlotState::Open | SlotState::Answered { .. } => false,
-            SlotState::Held { .. } | SlotState::Running { .. } | SlotState::Settled { .. } => true,
+            CallSlotState::Approved { attempt, .. } => *attempt > 0,
+            CallSlotState::Open | CallSlotState::OutputKnown { .. } => false,
+            CallSlotState::Held { .. } | CallSlotState::Running { .. } | CallSlotState::Settled { .. } => {
+                true
+            }
         };
-        if self.is_covered && !has_gone_on {
-            (self.decided, self.is_covered) = (None, false);
-            self.state = SlotState::Open;
+        if self.has_standing_decision && !has_gone_on {
+            (self.decision, self.has_standing_decision) = (None, false);
+            self.state = CallSlotState::Open;
         }
     }
 
-    /// Takes a decision that was made about every call of its tool.
-    pub(super) fn stand_by(&mut self, verdict: &StandingVerdict) {
-        self.uncover();
+    /// Applies a standing decision for the call's tool.
+    pub(super) fn apply_standing_decision(&mut self, verdict: &StandingVerdict) {
+        self.clear_standing_decision();
         let waits = match &self.state {
-            SlotState::Open => true,
-            SlotState::Held { reason, .. } => **reason == HoldReason::Approval,
-            SlotState::Approved { .. }
-            | SlotState::Answered { .. }
-            | SlotState::Running { .. }
-            | SlotState::Settled { .. } => false,
+            CallSlotState::Open => true,
+            CallSlotState::Held { reason, .. } => **reason == HoldReason::Approval,
+            CallSlotState::Approved { .. }
+            | CallSlotState::OutputKnown { .. }
+            | CallSlotState::Running { .. }
+            | CallSlotState::Settled { .. } => false,
         };
-        let Work::Body { gate, .. } = self.planned.work else { return };
-        if !waits || self.decided.is_some() {
+        let CallDisposition::Execute { approval_policy: gate, .. } = self.planned.disposition else { return };
+        if !waits || self.decision.is_some() {
             return;
         }
         match (gate, verdict) {
-            (Gate::Each, StandingVerdict::Approve) => return,
+            (ApprovalPolicy::RequiredEachTime, StandingVerdict::Approve) => return,
             // Its rule is asked all the same, and only then does this count.
-            (Gate::AskEach, StandingVerdict::Approve) => {
-                self.is_covered = matches!(self.state, SlotState::Open);
+            (ApprovalPolicy::ByRuleEachTime, StandingVerdict::Approve) => {
+                self.has_standing_decision = matches!(self.state, CallSlotState::Open);
                 return;
             }
-            (Gate::Open | Gate::Ask | Gate::Closed, _)
-            | (Gate::AskEach | Gate::Each, StandingVerdict::Reject { .. }) => {}
+            (ApprovalPolicy::NotRequired | ApprovalPolicy::ByRule | ApprovalPolicy::Required, _)
+            | (
+                ApprovalPolicy::ByRuleEachTime | ApprovalPolicy::RequiredEachTime,
+                StandingVerdict::Reject { .. },
+            ) => {}
         }
         let (state, decision) = match verdict {
-            StandingVerdict::Approve => (SlotState::Approved { edited: None, attempt: 0 }, Decision::Approve),
+            StandingVerdict::Approve => {
+                (CallSlotState::Approved { edited_arguments: None, attempt: 0 }, Decision::Approve)
+            }
             StandingVerdict::Reject { message } => {
-                (rejected(message.as_deref()), Decision::Reject { message: message.clone() })
+                (rejected_state(message.as_deref()), Decision::Reject { message: message.clone() })
             }
         };
         self.state = state;
-        (self.decided, self.is_covered) = (Some(Box::new((decision, Reach::Always))), true);
+        (self.decision, self.has_standing_decision) =
+            (Some(Box::new((decision, DecisionScope::ToolForRun))), true);
     }
 }
 
-fn rejected(message: Option<&str>) -> SlotState {
-    SlotState::Answered { how: How::Rejected, output: message.unwrap_or(text::REJECTED).into() }
+fn rejected_state(message: Option<&str>) -> CallSlotState {
+    CallSlotState::OutputKnown {
+        status: CallStatus::Rejected,
+        output: message.unwrap_or(model_text::REJECTED).into(),
+    }
 }

@@ -1,12 +1,12 @@
-//! The run machine. What it is stands here; how entries move it, in [`apply`]; what it asks for, in [`next`].
+//! The run state machine: its state, its transitions (`apply`) and the actions derived from it (`next`).
 
 mod apply;
+mod call_slot;
 mod decide;
+pub mod model_text;
 mod next;
 mod replay;
-mod slot;
 mod snapshot;
-pub mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,154 +14,157 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::calls::CallMap;
+use crate::call_map::CallMap;
 use crate::canonical::Digest;
-use crate::decision::{Pending, Reply, Standing, StandingVerdict};
-use crate::entry::Started;
-use crate::failure::Failure;
+use crate::decision::{AnsweredQuestion, PendingCall, StandingDecision, StandingVerdict};
+use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId, RunId, SessionId};
 use crate::item::{Item, OutputContent};
+use crate::journal::RunStarted;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
-pub use apply::{Applied, Illegal};
-pub use next::{Doubt, GateStep, InvalidStep, Next, Runnable, SettleStep, Step};
-pub use replay::{Replay, ReplayError};
-use slot::Turn;
+pub use apply::{ApplyError, ApplyOutcome};
+use call_slot::OpenTurn;
+pub use next::{
+    ApprovalCheck, CallAction, CallSettlement, InDoubtCall, InvalidCall, RunAction, RunnableCall,
+};
+pub use replay::{ReplayError, ReplayedRun};
 
-/// A run of an agent: its whole state, as its journal adds up to.
+/// The state of a run of an agent, derived from its journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     id: RunId,
     session: Option<SessionId>,
     max_turns: Option<u32>,
-    /// Calls that began in the run that this one is a fork of, and whose keys that run's name is in.
-    inherited: BTreeMap<CallId, RunId>,
+    /// Calls that started in the run from which this one was forked, with the run id that their idempotency
+    /// keys are derived from.
+    inherited_calls: BTreeMap<CallId, RunId>,
     agent: AgentName,
     turn: u32,
     input: Vec<Arc<Item>>,
     history: Vec<Arc<Item>>,
-    produced: Vec<Produced>,
-    /// How long the history and what was produced were before the last answer.
-    before_answer: (usize, usize),
+    items: Vec<RunItem>,
+    /// Lengths of the history and of the run items before the last response.
+    lens_before_response: (usize, usize),
     added_input: Vec<Arc<Item>>,
-    seen: CallMap<Digest>,
-    standing: BTreeMap<(AgentName, ToolKey), StandingVerdict>,
-    /// Sorted: there are few.
-    used_tools: Vec<AgentName>,
+    call_digests: CallMap<Digest>,
+    standing_decisions: BTreeMap<(AgentName, ToolKey), StandingVerdict>,
+    /// Sorted; the list is short.
+    agents_with_tool_use: Vec<AgentName>,
     usage: Usage,
     last_response_id: Option<String>,
-    repeats: Repeats,
-    /// Calls that did nothing: they were not there, ended the run, or were cut short by its end.
-    undone: BTreeSet<CallId>,
-    /// Whether anything came of an answer.
-    acted: bool,
-    /// The first call in the model's order that ended the run, by its place.
-    ended_by: Option<(usize, Box<Failure>)>,
-    /// From where on outputs were withheld.
+    repeat_counter: RepeatCounter,
+    /// Calls without effect: their tool was unknown, they ended the run, or the run ended before they finished.
+    ineffective_calls: BTreeSet<CallId>,
+    /// True if a call was held, started or settled, or control passed.
+    has_call_activity: bool,
+    /// The first call in the model's order that ended the run, by its index, with the failure.
+    ended_by_call: Option<(usize, Box<RunFailure>)>,
+    /// Index of the first run item whose output was withheld.
     withheld_from: Option<usize>,
-    phase: Phase,
+    phase: RunPhase,
 }
 
-/// Where the run stands between two entries.
+/// The phase of a run.
 #[derive(Clone, Debug, PartialEq)]
-enum Phase {
-    /// The model is to be asked.
-    Ready,
-    /// Calls of the last answer are open.
-    Working(Turn),
-    /// All calls but the handoff have settled.
-    HandingOff(Turn),
-    /// All calls have settled, and the application's function says whether their results are final.
-    Judging(Turn),
-    /// A final output is at hand.
-    Concluding(Candidate),
+enum RunPhase {
+    /// The model is to be requested.
+    AwaitingModel,
+    /// Calls of the last response are open.
+    CallsOpen(OpenTurn),
+    /// All calls except the handoff have settled.
+    HandoffPending(OpenTurn),
+    /// All calls have settled, and the application's function decides whether their results are final.
+    ResultsPending(OpenTurn),
+    /// A final output is available and has not been accepted.
+    OutputPending(OutputCandidate),
     /// The run has ended.
-    Over(End),
+    Ended(RunEnd),
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum End {
-    /// With an output.
+pub enum RunEnd {
+    /// The run finished with this output.
     Finished(String),
-    /// With an error.
-    Failed(Failure),
-    /// It was cancelled.
+    /// The run failed.
+    Failed(RunFailure),
+    /// The run was cancelled.
     Cancelled,
 }
 
-/// An item that the run produced, and by whom.
+/// An item that the run produced, with the agent that produced it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Produced {
+pub struct RunItem {
     /// The agent.
     pub agent: AgentName,
     /// The item.
     pub item: Arc<Item>,
-    /// Which part it plays.
-    pub part: Part,
+    /// The kind of the item.
+    pub kind: RunItemKind,
 }
 
-/// The part that an item plays in a run.
+/// The kind of an item that a run produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The model said or thought it.
-    Said,
-    /// The model asks for a tool.
-    Call,
-    /// The model asks to pass control.
+pub enum RunItemKind {
+    /// A message or reasoning of the model.
+    ModelOutput,
+    /// A tool call of the model.
+    ToolCall,
+    /// A handoff call of the model.
     HandoffCall,
-    /// What came of a call.
-    Output,
-    /// Control passed.
-    Handoff,
+    /// The output of a tool call.
+    CallOutput,
+    /// The output of a handoff.
+    HandoffOutput,
 }
 
-/// An output that would end the run, if guards and types agree.
+/// An output that ends the run if guardrails and output type accept it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    /// The agent that made it.
+pub struct OutputCandidate {
+    /// The agent that produced the output.
     pub agent: AgentName,
-    /// The text.
+    /// The text of the output.
     pub output: String,
-    /// Where it came from.
-    pub source: CandidateSource,
+    /// The source of the output.
+    pub source: OutputCandidateSource,
 }
 
-/// Where a final output came from.
+/// The source of a final output.
 #[derive(Clone, Debug, PartialEq)]
-pub enum CandidateSource {
+pub enum OutputCandidateSource {
     /// The model's message.
     Message,
-    /// The model's refusal; the output is its words.
+    /// The model's refusal; the output is its text.
     Refusal,
-    /// A tool, by the agent's tool-use behaviour.
+    /// The result of this tool call, selected by the agent's tool-use policy.
     Tool(CallId),
 }
 
-/// One result of a turn, as the application's judging function sees it.
+/// A settled call of a turn, as the application's tool-use function sees it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TurnResult {
-    /// The call.
+pub struct SettledCall {
+    /// The call's id.
     pub call: CallId,
-    /// The tool.
+    /// The tool's identity.
     pub tool: ToolKey,
-    /// How it settled.
-    pub how: crate::entry::How,
+    /// The status that the call settled with.
+    pub status: crate::journal::CallStatus,
     /// The output.
     pub output: OutputContent,
 }
 
-/// How often the model has made exactly the same calls in a row.
+/// A counter of consecutive turns with identical calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Repeats {
-    last: Vec<Digest>,
-    times: u32,
+struct RepeatCounter {
+    last_calls: Vec<Digest>,
+    count: u32,
 }
 
 impl Run {
-    /// A run that has just begun.
-    pub fn start(started: Started) -> Self {
+    /// Creates a run from its first entry.
+    pub fn start(started: RunStarted) -> Self {
         let input = started.input;
         let mut history = started.history;
         history.extend(input.iter().cloned());
@@ -169,192 +172,204 @@ impl Run {
             id: started.run,
             session: started.session,
             max_turns: started.max_turns,
-            inherited: started.origin.map(|origin| origin.under_way).unwrap_or_default(),
+            inherited_calls: started.origin.map(|origin| origin.calls_in_flight).unwrap_or_default(),
             agent: started.agent,
             turn: 0,
             input,
-            before_answer: (history.len(), 0),
+            lens_before_response: (history.len(), 0),
             history,
-            produced: Vec::new(),
+            items: Vec::new(),
             added_input: Vec::new(),
-            seen: CallMap::default(),
-            standing: BTreeMap::new(),
-            used_tools: Vec::new(),
+            call_digests: CallMap::default(),
+            standing_decisions: BTreeMap::new(),
+            agents_with_tool_use: Vec::new(),
             usage: Usage::default(),
             last_response_id: None,
-            repeats: Repeats::default(),
-            undone: BTreeSet::new(),
-            acted: false,
-            ended_by: None,
+            repeat_counter: RepeatCounter::default(),
+            ineffective_calls: BTreeSet::new(),
+            has_call_activity: false,
+            ended_by_call: None,
             withheld_from: None,
-            phase: Phase::Ready,
+            phase: RunPhase::AwaitingModel,
         }
     }
 
-    /// The run's id.
+    /// Returns the run's id.
     pub fn id(&self) -> &RunId {
         &self.id
     }
 
-    /// The session it belongs to.
+    /// Returns the session that the run belongs to.
     pub fn session(&self) -> Option<&SessionId> {
         self.session.as_ref()
     }
 
-    /// The agent that is current.
+    /// Returns the current agent.
     pub fn agent(&self) -> &AgentName {
         &self.agent
     }
 
-    /// How many times the model has answered.
+    /// Returns the number of model responses so far.
     pub fn turn(&self) -> u32 {
         self.turn
     }
 
-    /// What the model is shown: every call of a settled turn stands with its output.
+    /// Returns the history that the model receives. Every call of a settled turn has its output in it.
     pub fn history(&self) -> &[Arc<Item>] {
         &self.history
     }
 
-    /// What the run was given, the session's history left out.
+    /// Returns the input of the run, without the session's history.
     pub fn input(&self) -> &[Arc<Item>] {
         &self.input
     }
 
-    /// What the model was asked with last, or is to be asked with first.
-    pub fn asked_with(&self) -> &[Arc<Item>] {
+    /// Returns the history as it was before the last model response; before the first response, the current
+    /// history.
+    pub fn last_model_input(&self) -> &[Arc<Item>] {
         match self.turn {
             0 => &self.history,
-            _ => self.history.get(..self.before_answer.0).unwrap_or_default(),
+            _ => self.history.get(..self.lens_before_response.0).unwrap_or_default(),
         }
     }
 
-    /// Whether anything came of an answer: a call was held, started or settled, or control passed. Nothing does
-    /// before the guardrails of the input have passed.
-    pub fn has_acted(&self) -> bool {
-        self.acted
+    /// Returns true if a call was held, started or settled, or control passed. This never happens before the
+    /// input guardrails have passed.
+    pub fn has_call_activity(&self) -> bool {
+        self.has_call_activity
     }
 
-    /// How many of the produced items are here to stay: all but those of an answer that is still worked on.
-    pub fn settled_len(&self) -> usize {
+    /// Returns the number of run items that can no longer be removed: all except those of a response that is
+    /// still open.
+    pub fn settled_item_count(&self) -> usize {
         match self.phase {
-            Phase::Ready | Phase::Judging(_) | Phase::Over(_) => self.produced.len(),
-            Phase::Working(_) | Phase::HandingOff(_) | Phase::Concluding(_) => self.before_answer.1,
+            RunPhase::AwaitingModel | RunPhase::ResultsPending(_) | RunPhase::Ended(_) => self.items.len(),
+            RunPhase::CallsOpen(_) | RunPhase::HandoffPending(_) | RunPhase::OutputPending(_) => {
+                self.lens_before_response.1
+            }
         }
     }
 
-    /// What the run produced in settled turns, and the calls of an open one.
-    pub fn produced(&self) -> &[Produced] {
-        &self.produced
+    /// Returns the items that the run produced in settled turns, and the calls of an open turn.
+    pub fn items(&self) -> &[RunItem] {
+        &self.items
     }
 
-    /// What the calls of the open turn have produced so far, in the model's order.
-    pub fn produced_in_open_turn(&self) -> Vec<Produced> {
+    /// Returns the outputs of the open turn so far, in the model's order.
+    pub fn open_turn_items(&self) -> Vec<RunItem> {
         match &self.phase {
-            Phase::Working(turn) | Phase::HandingOff(turn) => turn.outputs(),
-            Phase::Ready | Phase::Judging(_) | Phase::Concluding(_) | Phase::Over(_) => Vec::new(),
+            RunPhase::CallsOpen(turn) | RunPhase::HandoffPending(turn) => turn.output_items(),
+            RunPhase::AwaitingModel
+            | RunPhase::ResultsPending(_)
+            | RunPhase::OutputPending(_)
+            | RunPhase::Ended(_) => Vec::new(),
         }
     }
 
-    /// What a session is to keep of the produced items from `from` on. Of a run that failed in the middle of a
-    /// turn it keeps the calls that were done, with their outputs, and nothing else of that turn.
-    pub fn for_session(&self, from: usize) -> Vec<Arc<Item>> {
-        let settled = self.produced.get(from..self.settled_len()).unwrap_or_default();
-        let is_failed = matches!(self.phase, Phase::Over(End::Failed(_)));
+    /// Returns the run items from index `from` that a session stores. If the run failed inside a turn, only the
+    /// calls of that turn that took effect are included, with their outputs.
+    pub fn session_items(&self, from: usize) -> Vec<Arc<Item>> {
+        let settled = self.items.get(from..self.settled_item_count()).unwrap_or_default();
+        let is_failed = matches!(self.phase, RunPhase::Ended(RunEnd::Failed(_)));
         let broken_from = match self.withheld_from {
             Some(from) => from,
-            None if is_failed && self.turn_was_broken() => self.before_answer.1,
+            None if is_failed && self.has_ineffective_calls() => self.lens_before_response.1,
             None => usize::MAX,
         };
-        let keeps = |place: usize, produced: &Produced| {
+        let keeps = |place: usize, produced: &RunItem| {
             place < broken_from
                 || match &*produced.item {
-                    Item::Call(call) => !self.undone.contains(&call.id) && produced.part != Part::HandoffCall,
-                    Item::Output(output) => !self.undone.contains(&output.call),
+                    Item::Call(call) => {
+                        !self.ineffective_calls.contains(&call.id)
+                            && produced.kind != RunItemKind::HandoffCall
+                    }
+                    Item::Output(output) => !self.ineffective_calls.contains(&output.call),
                     _ => false,
                 }
         };
         let placed = settled.iter().enumerate().map(|(at, produced)| (from + at, produced));
         let kept = placed.filter(|(place, produced)| keeps(*place, produced));
-        in_order_of_calls(kept.map(|(_, produced)| produced.item.clone()).collect())
+        sort_outputs_by_call(kept.map(|(_, produced)| produced.item.clone()).collect())
     }
 
-    /// Whether the last turn has calls that did nothing.
-    fn turn_was_broken(&self) -> bool {
-        self.produced[self.before_answer.1.min(self.produced.len())..].iter().any(|produced| match &*produced
-            .item
-        {
-            Item::Call(call) => self.undone.contains(&call.id),
-            _ => false,
-        })
+    /// Returns true if the last turn contains calls without effect.
+    fn has_ineffective_calls(&self) -> bool {
+        self.items[self.lens_before_response.1.min(self.items.len())..].iter().any(
+            |produced| match &*produced.item {
+                Item::Call(call) => self.ineffective_calls.contains(&call.id),
+                _ => false,
+            },
+        )
     }
 
-    /// Calls that earlier answers made, with what they asked for.
-    pub fn seen(&self) -> &CallMap<Digest> {
-        &self.seen
+    /// Returns the calls of all responses so far, with their digests.
+    pub fn call_digests(&self) -> &CallMap<Digest> {
+        &self.call_digests
     }
 
-    /// Whether `agent` has used a tool, which lifts a forced tool choice.
+    /// Returns true if `agent` has used a tool, which lifts a forced tool choice.
     pub fn has_used_tools(&self, agent: &AgentName) -> bool {
-        self.used_tools.binary_search(agent).is_ok()
+        self.agents_with_tool_use.binary_search(agent).is_ok()
     }
 
-    /// What the run has cost, nested agents not included.
+    /// Returns the usage of the run, excluding nested agents.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// The provider's id of the last answer.
+    /// Returns the provider's id of the last response.
     pub fn last_response_id(&self) -> Option<&str> {
         self.last_response_id.as_deref()
     }
 
-    /// How many turns in a row have made exactly the same calls.
-    pub fn repeats(&self) -> u32 {
-        self.repeats.times
+    /// Returns the number of consecutive turns with identical calls.
+    pub fn repeat_count(&self) -> u32 {
+        self.repeat_counter.count
     }
 
-    /// How the run ended, once it has.
-    pub fn end(&self) -> Option<&End> {
+    /// Returns the outcome of the run, or `None` while it is active.
+    pub fn outcome(&self) -> Option<&RunEnd> {
         match &self.phase {
-            Phase::Over(end) => Some(end),
-            Phase::Ready
-            | Phase::Working(_)
-            | Phase::HandingOff(_)
-            | Phase::Judging(_)
-            | Phase::Concluding(_) => None,
+            RunPhase::Ended(end) => Some(end),
+            RunPhase::AwaitingModel
+            | RunPhase::CallsOpen(_)
+            | RunPhase::HandoffPending(_)
+            | RunPhase::ResultsPending(_)
+            | RunPhase::OutputPending(_) => None,
         }
     }
 
-    /// Whether the model is to be asked, and nothing else is under way.
-    pub fn is_ready(&self) -> bool {
-        matches!(self.phase, Phase::Ready) && self.added_input.is_empty() && self.ended_by.is_none()
+    /// Returns true if the model is to be requested and nothing else is in progress.
+    pub fn is_awaiting_model(&self) -> bool {
+        matches!(self.phase, RunPhase::AwaitingModel)
+            && self.added_input.is_empty()
+            && self.ended_by_call.is_none()
     }
 
-    /// Whether all calls so far have their outputs in the history.
+    /// Returns true if all calls so far have their outputs in the history.
     pub fn is_between_turns(&self) -> bool {
-        !matches!(self.phase, Phase::Working(_) | Phase::HandingOff(_))
+        !matches!(self.phase, RunPhase::CallsOpen(_) | RunPhase::HandoffPending(_))
     }
 
-    /// The calls that wait for a person, nested agents' included.
-    pub fn pending(&self) -> Vec<Pending> {
+    /// Returns the calls that are held for a person, including those of nested agents.
+    pub fn pending_calls(&self) -> Vec<PendingCall> {
         let mut found = Vec::new();
         self.collect_pending(&mut Vec::new(), &mut found);
         found
     }
 
-    /// A call of this run, not of a nested agent, that waits for a person.
-    pub fn pending_call(&self, call: &CallId) -> Option<Pending> {
+    /// Returns a call of this run, excluding nested agents, if it is held for a person.
+    pub fn pending_call(&self, call: &CallId) -> Option<PendingCall> {
         let turn = self.open_turn()?;
-        turn.slot(call)?.pending(&[], &turn.agent)
+        turn.slot(call)?.to_pending_call(&[], &turn.agent)
     }
 
-    /// Decisions that cover later calls too, nested agents' left out.
-    pub fn standing(&self) -> Vec<Standing> {
-        self.standing
+    /// Returns the standing decisions of this run, excluding nested agents.
+    pub fn standing_decisions(&self) -> Vec<StandingDecision> {
+        self.standing_decisions
             .iter()
-            .map(|((agent, tool), verdict)| Standing {
-                within: Vec::new(),
+            .map(|((agent, tool), verdict)| StandingDecision {
+                parent_calls: Vec::new(),
                 agent: agent.clone(),
                 tool: tool.clone(),
                 verdict: verdict.clone(),
@@ -362,49 +377,53 @@ impl Run {
             .collect()
     }
 
-    /// The results of the turn that is being judged.
-    pub fn turn_results(&self) -> Vec<TurnResult> {
+    /// Returns the settled calls of the turn whose results the application's function evaluates; otherwise
+    /// empty.
+    pub fn turn_results(&self) -> Vec<SettledCall> {
         match &self.phase {
-            Phase::Judging(turn) => turn.results(),
+            RunPhase::ResultsPending(turn) => turn.settled_calls(),
             _ => Vec::new(),
         }
     }
 
-    /// The run of an agent that a call of this run nested, where it is not finished.
-    pub fn child(&self, call: &CallId) -> Option<&Self> {
-        self.open_turn()?.slot(call)?.child.as_deref()
+    /// Returns the nested run of an agent that an open call executes.
+    pub fn nested_run(&self, call: &CallId) -> Option<&Self> {
+        self.open_turn()?.slot(call)?.nested_run.as_deref()
     }
 
-    /// Takes the nested run out, for its own driver to move on.
-    pub fn take_child(&mut self, call: &CallId) -> Option<Self> {
+    /// Removes the nested run of a call, so that another driver can advance it.
+    pub fn take_nested_run(&mut self, call: &CallId) -> Option<Self> {
         let turn = self.open_turn_mut()?;
-        turn.slot_mut(call)?.child.take().map(|child| *child)
+        turn.slot_mut(call)?.nested_run.take().map(|child| *child)
     }
 
-    /// Puts a nested run back, for it is paused.
-    pub fn park_child(&mut self, call: &CallId, child: Self) {
+    /// Puts a paused nested run back.
+    pub fn restore_nested_run(&mut self, call: &CallId, child: Self) {
         if let Some(slot) = self.open_turn_mut().and_then(|turn| turn.slot_mut(call)) {
-            slot.child = Some(Box::new(child));
+            slot.nested_run = Some(Box::new(child));
         }
     }
 
-    /// The arguments of an open call, as the model wrote them.
-    pub fn arguments(&self, call: &CallId) -> Option<&str> {
+    /// Returns the arguments of an open call as the model wrote them.
+    pub fn call_arguments(&self, call: &CallId) -> Option<&str> {
         Some(&self.open_turn()?.slot(call)?.call().arguments)
     }
 
-    /// The tool that an open call asks for.
-    pub fn tool_of(&self, call: &CallId) -> Option<&ToolKey> {
+    /// Returns the identity of the tool that an open call names.
+    pub fn tool_of_call(&self, call: &CallId) -> Option<&ToolKey> {
         Some(&self.open_turn()?.slot(call)?.planned.key)
     }
 
-    /// What the body of an open call asked so far, with the answers.
-    pub fn replies(&self, call: &CallId) -> &[Reply] {
-        self.open_turn().and_then(|turn| turn.slot(call)).map(|slot| &*slot.replies).unwrap_or_default()
+    /// Returns the questions that the body of an open call has asked, with their answers.
+    pub fn answered_questions(&self, call: &CallId) -> &[AnsweredQuestion] {
+        self.open_turn()
+            .and_then(|turn| turn.slot(call))
+            .map(|slot| &*slot.answered_questions)
+            .unwrap_or_default()
     }
 
-    /// The calls of the open turn that have no output yet, in the model's order.
-    pub fn unsettled(&self) -> Vec<CallId> {
+    /// Returns the calls of the open turn that have not settled, in the model's order.
+    pub fn unsettled_calls(&self) -> Vec<CallId> {
         self.open_turn()
             .map(|turn| {
                 turn.slots
@@ -416,58 +435,58 @@ impl Run {
             .unwrap_or_default()
     }
 
-    /// The calls that began in another run, which this one is a fork of, and that run. The world knows such a call
-    /// by the other run's name: the keys that the call is made with go on being made of it.
-    pub fn inherited(&self) -> &BTreeMap<CallId, RunId> {
-        &self.inherited
+    /// Returns the calls that started in the run from which this one was forked, each with that run's id. Their
+    /// idempotency keys remain derived from that id.
+    pub fn inherited_calls(&self) -> &BTreeMap<CallId, RunId> {
+        &self.inherited_calls
     }
 
-    /// Whether the body of an open call has asked something.
-    pub fn has_asked(&self, call: &CallId) -> bool {
+    /// Returns true if the body of an open call has asked a question.
+    pub fn has_asked_question(&self, call: &CallId) -> bool {
         let slot = self.open_turn().and_then(|turn| turn.slot(call));
-        slot.is_some_and(|slot| !slot.replies.is_empty() || slot.asks())
+        slot.is_some_and(|slot| !slot.answered_questions.is_empty() || slot.is_asking_question())
     }
 
-    /// The open calls whose bodies were started, in the model's order.
-    pub fn begun(&self) -> Vec<CallId> {
+    /// Returns the open calls whose bodies have started, in the model's order.
+    pub fn calls_in_flight(&self) -> Vec<CallId> {
         let slots = self.open_turn().map(|turn| turn.slots.as_slice()).unwrap_or_default();
-        slots.iter().filter(|slot| slot.has_begun()).map(|slot| slot.planned.call.clone()).collect()
+        slots.iter().filter(|slot| slot.has_started()).map(|slot| slot.planned.call.clone()).collect()
     }
 
-    /// Whether the body of an open call was started.
-    pub fn is_running(&self, call: &CallId) -> bool {
+    /// Returns true if the body of an open call is running.
+    pub fn is_call_running(&self, call: &CallId) -> bool {
         let slot = self.open_turn().and_then(|turn| turn.slot(call));
-        slot.is_some_and(|slot| matches!(slot.state, slot::SlotState::Running { .. }))
+        slot.is_some_and(|slot| matches!(slot.state, call_slot::CallSlotState::Running { .. }))
     }
 
-    /// Whether an open call has its output.
-    pub fn is_settled(&self, call: &CallId) -> bool {
-        self.open_turn().and_then(|turn| turn.slot(call)).is_none_or(slot::Slot::is_settled)
+    /// Returns true if the call has settled; also true for a call that is not open.
+    pub fn is_call_settled(&self, call: &CallId) -> bool {
+        self.open_turn().and_then(|turn| turn.slot(call)).is_none_or(call_slot::CallSlot::is_settled)
     }
 
-    /// Whether an open call waits for a person, itself or an agent nested in it.
-    pub fn waits(&self, call: &CallId) -> bool {
-        self.open_turn().and_then(|turn| turn.slot(call)).is_some_and(slot::Slot::waits)
+    /// Returns true if an open call, or an agent nested in it, is held for a person.
+    pub fn is_call_waiting(&self, call: &CallId) -> bool {
+        self.open_turn().and_then(|turn| turn.slot(call)).is_some_and(call_slot::CallSlot::is_waiting)
     }
 
-    /// A short account of the run for logs and lists.
+    /// Returns a short summary of the run for logs and lists.
     pub fn summary(&self) -> Value {
         serde_json::json!({
             "run": self.id.as_str(),
             "agent": self.agent.as_str(),
             "turn": self.turn,
-            "pending": self.pending().len(),
-            "over": self.end().is_some(),
+            "pending": self.pending_calls().len(),
+            "over": self.outcome().is_some(),
         })
     }
 
-    fn collect_pending(&self, within: &mut Vec<CallId>, found: &mut Vec<Pending>) {
+    fn collect_pending(&self, within: &mut Vec<CallId>, found: &mut Vec<PendingCall>) {
         let Some(turn) = self.open_turn() else { return };
         for slot in &turn.slots {
-            if let Some(pending) = slot.pending(within, &turn.agent) {
+            if let Some(pending) = slot.to_pending_call(within, &turn.agent) {
                 found.push(pending);
             }
-            if let Some(child) = &slot.child {
+            if let Some(child) = &slot.nested_run {
                 within.push(slot.planned.call.clone());
                 child.collect_pending(within, found);
                 within.pop();
@@ -475,24 +494,30 @@ impl Run {
         }
     }
 
-    fn open_turn(&self) -> Option<&Turn> {
+    fn open_turn(&self) -> Option<&OpenTurn> {
         match &self.phase {
-            Phase::Working(turn) | Phase::HandingOff(turn) => Some(turn),
-            Phase::Ready | Phase::Judging(_) | Phase::Concluding(_) | Phase::Over(_) => None,
+            RunPhase::CallsOpen(turn) | RunPhase::HandoffPending(turn) => Some(turn),
+            RunPhase::AwaitingModel
+            | RunPhase::ResultsPending(_)
+            | RunPhase::OutputPending(_)
+            | RunPhase::Ended(_) => None,
         }
     }
 
-    fn open_turn_mut(&mut self) -> Option<&mut Turn> {
+    fn open_turn_mut(&mut self) -> Option<&mut OpenTurn> {
         match &mut self.phase {
-            Phase::Working(turn) | Phase::HandingOff(turn) => Some(turn),
-            Phase::Ready | Phase::Judging(_) | Phase::Concluding(_) | Phase::Over(_) => None,
+            RunPhase::CallsOpen(turn) | RunPhase::HandoffPending(turn) => Some(turn),
+            RunPhase::AwaitingModel
+            | RunPhase::ResultsPending(_)
+            | RunPhase::OutputPending(_)
+            | RunPhase::Ended(_) => None,
         }
     }
 }
 
-/// Puts outputs that stand together into the order of their calls: what a run produced has a handoff last,
-/// histories have it in its place.
-fn in_order_of_calls(mut items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
+/// Sorts adjacent outputs into the order of their calls. Run items have the handoff output last; histories have
+/// it at its call's position.
+fn sort_outputs_by_call(mut items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
     let mut places: BTreeMap<CallId, usize> = BTreeMap::new();
     for (place, item) in items.iter().enumerate() {
         if let Item::Call(call) = &**item {

@@ -1,286 +1,294 @@
-//! What the machine asks for now, as a value to match exhaustively.
+//! The next action of a run, as a value that the driver matches exhaustively.
 
 use std::sync::Arc;
 
-use super::slot::{Following, Slot, SlotState};
-use super::{Candidate, Phase, Run, text};
-use crate::decision::Pending;
-use crate::entry::{CallSettled, CallStarted, Entry, How};
-use crate::failure::Failure;
+use super::call_slot::{CallSlot, CallSlotState, PredecessorState};
+use super::{OutputCandidate, Run, RunPhase, model_text};
+use crate::decision::PendingCall;
+use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId};
 use crate::item::OutputContent;
-use crate::plan::{BodyKind, Work};
-use crate::tool::{Effect, Gate, ToolKey};
+use crate::journal::{CallSettled, CallStarted, CallStatus, JournalEntry};
+use crate::plan::{BodyKind, CallDisposition};
+use crate::tool::{ApprovalPolicy, ToolEffect, ToolKey};
 
-/// What to do now.
+/// The next action of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Next {
-    /// Ask the model of `agent`, for turn number `turn`.
-    Model {
-        /// Whose model.
+pub enum RunAction {
+    /// Send a request to the model of `agent` for turn `turn`.
+    RequestModel {
+        /// The agent whose model is requested.
         agent: AgentName,
-        /// Which turn, from 1.
+        /// Turn number, from 1.
         turn: u32,
     },
-    /// The turn budget is used up: end the run, or let a handler give the output.
-    Exhausted {
-        /// How many turns there were.
+    /// The maximum number of turns is reached: fail the run, or let a handler produce the output.
+    MaxTurnsReached {
+        /// The maximum number of turns.
         max_turns: u32,
     },
-    /// Work on these calls, in the model's order where the number at once is bounded.
-    Calls(Vec<Step>),
-    /// Pass control to another agent.
+    /// Execute these call actions; if concurrency is limited, in the model's order.
+    AdvanceCalls(Vec<CallAction>),
+    /// Hand control to another agent.
     HandOff {
-        /// The call that asks for it.
+        /// The call that requested the handoff.
         call: CallId,
-        /// The agent that asks.
+        /// The agent that requested the handoff.
         from: AgentName,
-        /// The agent that is to go on.
+        /// The agent that takes over.
         to: AgentName,
-        /// What the model wrote as arguments.
+        /// The arguments as the model wrote them.
         arguments: String,
     },
     /// Ask the application's function whether the results of the turn ([`Run::turn_results`]) are final.
-    Judge {
-        /// The agent whose function it is.
+    EvaluateResults {
+        /// The agent that the function belongs to.
         agent: AgentName,
     },
-    /// Guard this output and end the run with it.
-    Finish(Candidate),
-    /// End the run with this: a call did, and the driver that recorded it was gone before it had said so.
-    Fail(Failure),
-    /// Nothing moves until one of these is decided.
-    Pause(Vec<Pending>),
-    /// The run has ended.
-    Over,
+    /// Run the output guardrails on this output, then finish the run with it.
+    Finish(OutputCandidate),
+    /// Fail the run: a call ended it, and the driver that settled the call stopped before it recorded the
+    /// failure.
+    Fail(RunFailure),
+    /// Pause: no call can make progress until a decision about one of these is recorded.
+    Pause(Vec<PendingCall>),
+    /// The run has ended; there is nothing to do.
+    Ended,
 }
 
-/// What to do with one call.
+/// The next action for one call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Find out whether a person must decide; then hold it or run it.
-    Gate(GateStep),
-    /// Guard it and run its body.
-    Run(Runnable),
-    /// Tell the model what is wrong with its arguments.
-    Invalid(InvalidStep),
-    /// Its output is known: record it.
-    Settle(SettleStep),
-    /// It was running when an earlier driver ended, and may have taken effect.
-    Doubt(Doubt),
+pub enum CallAction {
+    /// Evaluate the approval policy, then hold the call or execute it.
+    CheckApproval(ApprovalCheck),
+    /// Run the input guardrails, then execute the body.
+    Execute(RunnableCall),
+    /// Report the invalid arguments to the model.
+    ReportInvalidArguments(InvalidCall),
+    /// Record the output, which is already known.
+    Settle(CallSettlement),
+    /// Resolve the doubt: the call was running when an earlier driver stopped, and may have taken effect.
+    ResolveDoubt(InDoubtCall),
 }
 
-impl Step {
-    /// Which call.
+impl CallAction {
+    /// Returns the call's id.
     pub fn call(&self) -> &CallId {
         match self {
-            Self::Gate(step) => &step.call,
-            Self::Run(step) => &step.call,
-            Self::Invalid(step) => &step.call,
+            Self::CheckApproval(step) => &step.call,
+            Self::Execute(step) => &step.call,
+            Self::ReportInvalidArguments(step) => &step.call,
             Self::Settle(step) => &step.settled.call,
-            Self::Doubt(step) => &step.call,
+            Self::ResolveDoubt(step) => &step.call,
         }
     }
 
-    /// The call that must settle before this one starts.
-    pub fn after(&self) -> Option<&CallId> {
+    /// Returns the call that must settle before this one starts.
+    pub fn predecessor(&self) -> Option<&CallId> {
         match self {
-            Self::Gate(step) => step.after.as_ref(),
-            Self::Run(step) => step.after.as_ref(),
-            Self::Invalid(_) | Self::Settle(_) | Self::Doubt(_) => None,
+            Self::CheckApproval(step) => step.predecessor.as_ref(),
+            Self::Execute(step) => step.predecessor.as_ref(),
+            Self::ReportInvalidArguments(_) | Self::Settle(_) | Self::ResolveDoubt(_) => None,
         }
     }
 
-    /// The arguments that a person put in place of the model's.
-    pub fn edited(&self) -> Option<&str> {
+    /// Returns the arguments as edited by a person, if they were edited.
+    pub fn edited_arguments(&self) -> Option<&str> {
         match self {
-            Self::Run(step) => step.edited(),
-            Self::Doubt(step) => step.edited(),
-            Self::Gate(_) | Self::Invalid(_) | Self::Settle(_) => None,
+            Self::Execute(step) => step.edited_arguments(),
+            Self::ResolveDoubt(step) => step.edited_arguments(),
+            Self::CheckApproval(_) | Self::ReportInvalidArguments(_) | Self::Settle(_) => None,
         }
     }
 }
 
-/// A call of which it is not known yet whether a person must decide.
+/// A call whose approval policy has not been evaluated yet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GateStep {
+pub struct ApprovalCheck {
     call: CallId,
-    gate: Gate,
-    after: Option<CallId>,
+    approval_policy: ApprovalPolicy,
+    predecessor: Option<CallId>,
     body: BodyKind,
-    is_covered: bool,
+    has_standing_approval: bool,
 }
 
-impl GateStep {
-    /// Which call.
+impl ApprovalCheck {
+    /// Returns the call's id.
     pub fn call(&self) -> &CallId {
         &self.call
     }
 
-    /// The call that must settle first.
-    pub fn after(&self) -> Option<&CallId> {
-        self.after.as_ref()
+    /// Returns the call that must settle first.
+    pub fn predecessor(&self) -> Option<&CallId> {
+        self.predecessor.as_ref()
     }
 
-    /// Whether the tool's rule is to be asked; otherwise a person decides in any case.
-    pub fn asks_rule(&self) -> bool {
-        matches!(self.gate, Gate::Ask | Gate::AskEach)
+    /// Returns true if the tool's approval rule is to be evaluated; otherwise approval is always required.
+    pub fn must_ask_rule(&self) -> bool {
+        matches!(self.approval_policy, ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime)
     }
 
-    /// Whether an approval for good covers it, so that only what is to be decided each time is left to ask about.
-    pub fn is_covered(&self) -> bool {
-        self.is_covered
+    /// Returns true if a standing approval covers the call, so that only the parts of the rule that apply every
+    /// time are to be evaluated.
+    pub fn has_standing_approval(&self) -> bool {
+        self.has_standing_approval
     }
 
-    /// The rule said that nobody needs to decide. `None` where that is not for the rule to say.
-    pub fn free(&self) -> Option<Runnable> {
-        match self.gate {
-            Gate::Ask | Gate::AskEach | Gate::Open => Some(Runnable {
-                call: self.call.clone(),
-                attempt: 1,
-                edited: None,
-                after: self.after.clone(),
-                body: self.body,
-            }),
-            Gate::Closed | Gate::Each => None,
+    /// Returns the executable call after the rule found that no approval is required; `None` if the policy
+    /// requires approval regardless of a rule.
+    pub fn approve_by_rule(&self) -> Option<RunnableCall> {
+        match self.approval_policy {
+            ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime | ApprovalPolicy::NotRequired => {
+                Some(RunnableCall {
+                    call: self.call.clone(),
+                    attempt: 1,
+                    edited_arguments: None,
+                    predecessor: self.predecessor.clone(),
+                    body: self.body,
+                })
+            }
+            ApprovalPolicy::Required | ApprovalPolicy::RequiredEachTime => None,
         }
     }
 }
 
-/// A call that may run: only the machine makes one.
+/// A call that may be executed. Only the state machine creates values of this type.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Runnable {
+pub struct RunnableCall {
     call: CallId,
     attempt: u32,
-    edited: Option<Arc<str>>,
-    after: Option<CallId>,
+    edited_arguments: Option<Arc<str>>,
+    predecessor: Option<CallId>,
     body: BodyKind,
 }
 
-impl Runnable {
-    /// Which call.
+impl RunnableCall {
+    /// Returns the call's id.
     pub fn call(&self) -> &CallId {
         &self.call
     }
 
-    /// Which attempt it will be, from 1.
+    /// Returns the number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// The call that must settle first.
-    pub fn after(&self) -> Option<&CallId> {
-        self.after.as_ref()
+    /// Returns the call that must settle first.
+    pub fn predecessor(&self) -> Option<&CallId> {
+        self.predecessor.as_ref()
     }
 
-    /// Whether a function or an agent runs.
+    /// Returns the kind of body to execute.
     pub fn body(&self) -> BodyKind {
         self.body
     }
 
-    /// The arguments that a person put in place of the model's.
-    pub fn edited(&self) -> Option<&str> {
-        self.edited.as_deref()
+    /// Returns the arguments as edited by a person, if they were edited.
+    pub fn edited_arguments(&self) -> Option<&str> {
+        self.edited_arguments.as_deref()
     }
 
-    /// The entry that makes the start durable.
-    pub fn started(&self) -> Entry {
-        self.again(self.attempt)
+    /// Returns the entry that records the start. It must be durable before the body starts.
+    pub fn start_entry(&self) -> JournalEntry {
+        self.retry_entry(self.attempt)
     }
 
-    /// The entry that makes a further attempt durable.
-    pub fn again(&self, attempt: u32) -> Entry {
-        Entry::CallStarted(CallStarted { call: self.call.clone(), attempt })
+    /// Returns the entry that records the start of a further attempt.
+    pub fn retry_entry(&self, attempt: u32) -> JournalEntry {
+        JournalEntry::CallStarted(CallStarted { call: self.call.clone(), attempt })
     }
 }
 
-/// A call with arguments that cannot be used.
+/// A call with invalid arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct InvalidStep {
-    /// Which call.
+pub struct InvalidCall {
+    /// The call's id.
     pub call: CallId,
-    /// Every problem, by path.
+    /// All schema violations, with their paths.
     pub problems: String,
 }
 
-/// A call whose output is known without its body.
+/// A call whose output is known without executing its body.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SettleStep {
+pub struct CallSettlement {
     /// The entry to record.
     pub settled: CallSettled,
 }
 
-/// A call that may have taken effect before an earlier driver ended.
+/// A call in doubt: it may have taken effect before an earlier driver stopped.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Doubt {
-    /// Which call.
+pub struct InDoubtCall {
+    /// The call's id.
     pub call: CallId,
-    /// The tool.
+    /// The tool's identity.
     pub key: ToolKey,
     /// The attempt that was interrupted.
     pub attempt: u32,
-    edited: Option<Arc<str>>,
+    edited_arguments: Option<Arc<str>>,
 }
 
-impl Doubt {
-    /// The tool's own reconciliation says that it did not happen: it may run again.
-    pub fn did_not_happen(&self) -> Runnable {
-        Runnable {
+impl InDoubtCall {
+    /// Returns the executable call after the tool's reconcile function found that it was not executed.
+    pub fn confirm_not_executed(&self) -> RunnableCall {
+        RunnableCall {
             call: self.call.clone(),
             attempt: self.attempt + 1,
-            edited: self.edited.clone(),
-            after: None,
+            edited_arguments: self.edited_arguments.clone(),
+            predecessor: None,
             body: BodyKind::Function,
         }
     }
 
-    /// The arguments that a person put in place of the model's.
-    pub fn edited(&self) -> Option<&str> {
-        self.edited.as_deref()
+    /// Returns the arguments as edited by a person, if they were edited.
+    pub fn edited_arguments(&self) -> Option<&str> {
+        self.edited_arguments.as_deref()
     }
 }
 
 impl Run {
-    /// What to do now. Pure: asking twice gives the same answer.
-    pub fn next(&self) -> Next {
-        if let (None, Some((_, failure))) = (self.end(), &self.ended_by) {
-            return Next::Fail((**failure).clone());
+    /// Returns the next action. The function is pure: it returns the same action until an entry is applied.
+    pub fn next(&self) -> RunAction {
+        if let (None, Some((_, failure))) = (self.outcome(), &self.ended_by_call) {
+            return RunAction::Fail((**failure).clone());
         }
         match &self.phase {
-            Phase::Ready => match self.max_turns {
-                Some(max_turns) if self.turn >= max_turns => Next::Exhausted { max_turns },
-                _ => Next::Model { agent: self.agent.clone(), turn: self.turn + 1 },
+            RunPhase::AwaitingModel => match self.max_turns {
+                Some(max_turns) if self.turn >= max_turns => RunAction::MaxTurnsReached { max_turns },
+                _ => RunAction::RequestModel { agent: self.agent.clone(), turn: self.turn + 1 },
             },
-            Phase::Working(turn) => {
+            RunPhase::CallsOpen(turn) => {
                 let mut steps = Vec::with_capacity(turn.slots.len());
-                let following = turn.slots.iter().zip(turn.following());
-                steps.extend(following.filter_map(|(slot, following)| step(slot, following)));
-                if steps.is_empty() { Next::Pause(self.pending()) } else { Next::Calls(steps) }
+                let following = turn.slots.iter().zip(turn.predecessor_states());
+                steps.extend(following.filter_map(|(slot, following)| call_action(slot, following)));
+                if steps.is_empty() {
+                    RunAction::Pause(self.pending_calls())
+                } else {
+                    RunAction::AdvanceCalls(steps)
+                }
             }
-            Phase::HandingOff(turn) => match turn.handoff() {
-                Some((slot, to)) => Next::HandOff {
+            RunPhase::HandoffPending(turn) => match turn.handoff_slot() {
+                Some((slot, to)) => RunAction::HandOff {
                     call: slot.planned.call.clone(),
                     from: turn.agent.clone(),
                     to: to.clone(),
                     arguments: slot.call().arguments.clone(),
                 },
-                None => Next::Over,
+                None => RunAction::Ended,
             },
-            Phase::Judging(turn) => Next::Judge { agent: turn.agent.clone() },
-            Phase::Concluding(candidate) => Next::Finish(candidate.clone()),
-            Phase::Over(_) => Next::Over,
+            RunPhase::ResultsPending(turn) => RunAction::EvaluateResults { agent: turn.agent.clone() },
+            RunPhase::OutputPending(candidate) => RunAction::Finish(candidate.clone()),
+            RunPhase::Ended(_) => RunAction::Ended,
         }
     }
 }
 
 impl Run {
-    /// Whether a call that this one follows, nearer or farther, was not done: it failed, was refused or rejected, or
-    /// nobody knows.
-    pub fn is_broken_off(&self, call: &CallId) -> bool {
+    /// Returns true if a direct or indirect predecessor of the call settled without success.
+    pub fn is_blocked_by_predecessor(&self, call: &CallId) -> bool {
         let Some(turn) = self.open_turn() else { return false };
         let mut slot = turn.slot(call);
-        while let Some(before) = slot.and_then(|slot| turn.slot(slot.planned.after.as_ref()?)) {
-            if matches!(&before.state, SlotState::Settled { how, .. } if !how.is_success()) {
+        while let Some(before) = slot.and_then(|slot| turn.slot(slot.planned.predecessor.as_ref()?)) {
+            if matches!(&before.state, CallSlotState::Settled { status, .. } if !status.is_success()) {
                 return true;
             }
             slot = Some(before);
@@ -289,58 +297,74 @@ impl Run {
     }
 }
 
-fn step(slot: &Slot, following: Following) -> Option<Step> {
-    if slot.is_settled() || slot.waits() {
+fn call_action(slot: &CallSlot, following: PredecessorState) -> Option<CallAction> {
+    if slot.is_settled() || slot.is_waiting() {
         return None;
     }
     let call = &slot.planned.call;
     let settle = |how, output: OutputContent| {
-        Some(Step::Settle(SettleStep { settled: CallSettled::new(call.clone(), how, output) }))
+        Some(CallAction::Settle(CallSettlement { settled: CallSettled::new(call.clone(), how, output) }))
     };
-    let (body, effect, gate) = match &slot.planned.work {
-        Work::Handoff { .. } => return None,
-        Work::Missing { text } => return settle(How::Missing, text.into()),
-        Work::Ignored => return settle(How::Ignored, text::EXTRA_HANDOFF.into()),
-        Work::Invalid { problems } => {
-            return Some(Step::Invalid(InvalidStep { call: call.clone(), problems: problems.clone() }));
+    let (body, effect, gate) = match &slot.planned.disposition {
+        CallDisposition::Handoff { .. } => return None,
+        CallDisposition::UnknownTool { message: text } => {
+            return settle(CallStatus::UnknownTool, text.into());
         }
-        Work::Body { body, effect, gate, .. } => (*body, *effect, *gate),
+        CallDisposition::SurplusHandoff => {
+            return settle(CallStatus::SurplusHandoff, model_text::SURPLUS_HANDOFF.into());
+        }
+        CallDisposition::InvalidArguments { problems } => {
+            return Some(CallAction::ReportInvalidArguments(InvalidCall {
+                call: call.clone(),
+                problems: problems.clone(),
+            }));
+        }
+        CallDisposition::Execute { body, effect, approval_policy: gate, .. } => (*body, *effect, *gate),
     };
     let after = match following {
-        Following::Free => None,
-        Following::Behind => slot.planned.after.clone(),
-        Following::Blocked => return None,
+        PredecessorState::NoneOrSettled => None,
+        PredecessorState::Unsettled => slot.planned.predecessor.clone(),
+        PredecessorState::WaitingForPerson => return None,
     };
     let runnable = |attempt, edited: &Option<Arc<str>>| {
-        Some(Step::Run(Runnable {
+        Some(CallAction::Execute(RunnableCall {
             call: call.clone(),
             attempt,
-            edited: edited.clone(),
-            after: after.clone(),
+            edited_arguments: edited.clone(),
+            predecessor: after.clone(),
             body,
         }))
     };
     match &slot.state {
-        SlotState::Open => match gate {
-            Gate::Open => runnable(1, &None),
-            Gate::Ask | Gate::Closed | Gate::AskEach | Gate::Each => {
-                let (call, is_covered) = (call.clone(), slot.is_covered);
-                Some(Step::Gate(GateStep { call, gate, after, body, is_covered }))
+        CallSlotState::Open => match gate {
+            ApprovalPolicy::NotRequired => runnable(1, &None),
+            ApprovalPolicy::ByRule
+            | ApprovalPolicy::Required
+            | ApprovalPolicy::ByRuleEachTime
+            | ApprovalPolicy::RequiredEachTime => {
+                let (call, is_covered) = (call.clone(), slot.has_standing_decision);
+                Some(CallAction::CheckApproval(ApprovalCheck {
+                    call,
+                    approval_policy: gate,
+                    predecessor: after,
+                    body,
+                    has_standing_approval: is_covered,
+                }))
             }
         },
-        SlotState::Approved { edited, attempt } => runnable(attempt + 1, edited),
-        SlotState::Answered { how, output } => settle(how.clone(), output.clone()),
+        CallSlotState::Approved { edited_arguments: edited, attempt } => runnable(attempt + 1, edited),
+        CallSlotState::OutputKnown { status: how, output } => settle(how.clone(), output.clone()),
         // Nothing is under way when a driver asks, so an earlier driver started this and did not see its end.
-        SlotState::Running { attempt, edited } => match (body, effect) {
+        CallSlotState::Running { attempt, edited_arguments: edited } => match (body, effect) {
             (BodyKind::Agent, _) => runnable(*attempt, edited),
-            (BodyKind::Function, Effect::Pure | Effect::Idempotent) => runnable(attempt + 1, edited),
-            (BodyKind::Function, Effect::Once) => Some(Step::Doubt(Doubt {
+            (BodyKind::Function, ToolEffect::Pure | ToolEffect::Idempotent) => runnable(attempt + 1, edited),
+            (BodyKind::Function, ToolEffect::Once) => Some(CallAction::ResolveDoubt(InDoubtCall {
                 call: call.clone(),
                 key: slot.planned.key.clone(),
                 attempt: *attempt,
-                edited: edited.clone(),
+                edited_arguments: edited.clone(),
             })),
         },
-        SlotState::Held { .. } | SlotState::Settled { .. } => None,
+        CallSlotState::Held { .. } | CallSlotState::Settled { .. } => None,
     }
 }

@@ -1,91 +1,108 @@
-//! A run rebuilt from its journal.
+//! A run reconstructed from its journal.
 
 use std::collections::BTreeMap;
 
-use super::{Illegal, Run};
+use super::{ApplyError, Run};
 use crate::canonical::Digest;
-use crate::entry::{Entry, Record};
 use crate::id::Timestamp;
 use crate::item::OutputContent;
+use crate::journal::{JournalEntry, JournalRecord};
 use crate::usage::Usage;
 
-/// A run rebuilt from its journal.
+/// A run reconstructed from its journal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Replay {
+pub struct ReplayedRun {
     /// The run.
     pub run: Run,
-    /// Results of idempotent calls, of the run and of the agents nested in it, and since when they are there.
+    /// Receipts of idempotent calls, including those of nested agents, each with the time at which it was
+    /// recorded.
     pub receipts: BTreeMap<Digest, (OutputContent, Timestamp)>,
-    /// What the run has cost, nested agents included.
+    /// Usage of the run, including nested agents.
     pub usage: Usage,
-    /// The number of the next record.
+    /// Sequence number of the next record.
     pub next_seq: u64,
 }
 
-/// Why a journal cannot be replayed.
+/// The reason why a journal cannot be replayed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// There is nothing in it.
+    /// The journal is empty.
     #[error("the journal is empty")]
-    Empty,
-    /// It does not begin with a start.
-    #[error("the journal does not begin with a `started` entry")]
-    NoStart,
+    EmptyJournal,
+    /// The first record is not a `RunStarted` entry.
+    #[error("the journal does not begin with a `run_started` entry")]
+    MissingRunStarted,
     /// Records are missing or out of order.
     #[error("record {expected} is missing: found record {found} in its place")]
-    Gap {
-        /// The number that should have come.
+    SequenceGap {
+        /// The expected sequence number.
         expected: u64,
-        /// The number that came.
+        /// The sequence number that was found.
         found: u64,
     },
     /// A record does not fit the state before it.
-    #[error("record {seq} does not fit: {why}")]
-    Illegal {
-        /// Which record.
+    #[error("record {seq} does not fit: {error}")]
+    InvalidRecord {
+        /// The record's sequence number.
         seq: u64,
-        /// Why not.
-        why: Illegal,
+        /// The reason why it does not fit.
+        error: ApplyError,
     },
 }
 
 impl Run {
-    /// Rebuilds a run from its journal.
-    pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Result<Replay, ReplayError> {
+    /// Reconstructs a run from its journal.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReplayError`] if the journal is empty, has gaps, or contains a record that does not fit.
+    pub fn replay<'a>(
+        records: impl IntoIterator<Item = &'a JournalRecord>,
+    ) -> Result<ReplayedRun, ReplayError> {
         let mut records = records.into_iter();
-        let mut replay = Replay::begin(records.next().ok_or(ReplayError::Empty)?)?;
+        let mut replay = ReplayedRun::from_first_record(records.next().ok_or(ReplayError::EmptyJournal)?)?;
         for record in records {
-            replay.go_on(record)?;
+            replay.apply_record(record)?;
         }
         Ok(replay)
     }
 }
 
-impl Replay {
-    /// The run after its first record.
-    pub fn begin(first: &Record) -> Result<Self, ReplayError> {
-        let Entry::Started(started) = &first.entry else { return Err(ReplayError::NoStart) };
+impl ReplayedRun {
+    /// Creates the run from its first record.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReplayError::MissingRunStarted`] if the record is not the start of a run.
+    pub fn from_first_record(first: &JournalRecord) -> Result<Self, ReplayError> {
+        let JournalEntry::RunStarted(started) = &first.entry else {
+            return Err(ReplayError::MissingRunStarted);
+        };
         if first.seq != 0 || !first.path.is_empty() {
-            return Err(ReplayError::NoStart);
+            return Err(ReplayError::MissingRunStarted);
         }
         let run = Run::start((**started).clone());
         Ok(Self { run, receipts: BTreeMap::new(), usage: Usage::default(), next_seq: 1 })
     }
 
-    /// Moves the run by its next record.
-    pub fn go_on(&mut self, record: &Record) -> Result<(), ReplayError> {
+    /// Applies the next record to the run.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReplayError`] if the record is out of sequence or does not fit the state of the run.
+    pub fn apply_record(&mut self, record: &JournalRecord) -> Result<(), ReplayError> {
         if record.seq != self.next_seq {
-            return Err(ReplayError::Gap { expected: self.next_seq, found: record.seq });
+            return Err(ReplayError::SequenceGap { expected: self.next_seq, found: record.seq });
         }
         let applied = self
             .run
             .apply_at(&record.path, &record.entry)
-            .map_err(|why| ReplayError::Illegal { seq: record.seq, why })?;
+            .map_err(|why| ReplayError::InvalidRecord { seq: record.seq, error: why })?;
         if let Some((digest, output)) = applied.receipt {
             self.receipts.insert(digest, (output, record.at));
         }
-        self.usage.add(&record.entry.cost());
+        self.usage.add(&record.entry.model_usage());
         self.next_seq += 1;
         Ok(())
     }

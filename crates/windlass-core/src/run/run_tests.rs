@@ -1,4 +1,4 @@
-//! The machine, tested at its boundary: a script of entries in, what it asks for next or why it refuses out.
+//! Tests of the run state machine at its boundary: a script of entries in, the next action or the refusal out.
 
 #[path = "tests/bench.rs"]
 mod bench;
@@ -11,7 +11,7 @@ mod refusals;
 #[path = "tests/walks.rs"]
 mod walks;
 
-use bench::{Bench, history, next, play};
+use bench::{RunBench, describe_history, describe_next, play_script};
 
 #[test]
 fn what_is_asked_for_follows_from_the_entries() {
@@ -43,8 +43,8 @@ fn what_is_asked_for_follows_from_the_entries() {
         ("cancel", "over"),
     ];
     for (script, expected) in cases {
-        let run = play(script);
-        assert_eq!(next(&run), expected, "{script}");
+        let run = play_script(script);
+        assert_eq!(describe_next(&run), expected, "{script}");
         assert_eq!(run.next(), run.next(), "asking changes nothing: {script}");
     }
 }
@@ -53,8 +53,8 @@ fn what_is_asked_for_follows_from_the_entries() {
 fn a_turn_budget_is_kept() {
     let turn = "answer c#:look; start c#; settle c# succeeded; ";
     let script: String = (1..=5).map(|at| turn.replace('#', &at.to_string())).collect();
-    assert_eq!(next(&play(&script)), "exhausted 5");
-    assert_eq!(next(&play(&format!("{script} finish"))), "over");
+    assert_eq!(describe_next(&play_script(&script)), "exhausted 5");
+    assert_eq!(describe_next(&play_script(&format!("{script} finish"))), "over");
 }
 
 #[test]
@@ -80,19 +80,19 @@ fn after_a_crash_a_call_follows_its_effect() {
         ("answer c1:books; start c1; c1/ nest; c1/ say; c1/ finish", "calls run c1#1"),
     ];
     for (script, expected) in cases {
-        assert_eq!(next(&play(script)), expected, "{script}");
+        assert_eq!(describe_next(&play_script(script)), expected, "{script}");
     }
     let inner = "answer c1:books; start c1; c1/ nest; c1/ answer p1:transfer; c1/ start p1";
-    let child = play(inner).take_child(&"c1".into()).expect("it runs");
-    assert_eq!(next(&child), "calls doubt p1#1", "a nested call follows its effect too");
+    let child = play_script(inner).take_nested_run(&"c1".into()).expect("it runs");
+    assert_eq!(describe_next(&child), "calls doubt p1#1", "a nested call follows its effect too");
 }
 
 #[test]
 fn what_a_person_changed_runs_again_as_they_changed_it() {
-    let run = play("answer c1:pay; hold c1; edit c1; start c1; doubt c1");
-    assert_eq!(run.pending()[0].arguments, "{\"edited\":true}", "what is in doubt is what ran");
-    let run = play("answer c1:pay; hold c1; edit c1; start c1; doubt c1; did_not_happen c1");
-    assert_eq!(next(&run), "calls run c1#2 edited");
+    let run = play_script("answer c1:pay; hold c1; edit c1; start c1; doubt c1");
+    assert_eq!(run.pending_calls()[0].arguments, "{\"edited\":true}", "what is in doubt is what ran");
+    let run = play_script("answer c1:pay; hold c1; edit c1; start c1; doubt c1; did_not_happen c1");
+    assert_eq!(describe_next(&run), "calls run c1#2 edited");
 }
 
 #[test]
@@ -112,18 +112,21 @@ fn calls_of_one_conflict_key_keep_the_order_of_the_model() {
         ),
     ];
     for (script, expected) in cases {
-        assert_eq!(next(&play(script)), expected, "{script}");
+        assert_eq!(describe_next(&play_script(script)), expected, "{script}");
     }
 }
 
 #[test]
 fn outputs_stand_in_the_order_of_the_model() {
-    let run = play(
+    let run = play_script(
         "answer c1:look c2:pay c3:look c4:look!; hold c2; start c3; settle c3 succeeded; settle c4 invalid; \
          start c1; settle c1 timed_out; approve c2; start c2; settle c2 succeeded",
     );
     let calls = "user, call c1, call c2, call c3, call c4";
-    assert_eq!(history(&run), format!("{calls}, output c1 failed, output c2, output c3, output c4 failed"));
+    assert_eq!(
+        describe_history(&run),
+        format!("{calls}, output c1 failed, output c2, output c3, output c4 failed")
+    );
     assert!(run.is_between_turns());
 }
 
@@ -131,11 +134,11 @@ fn outputs_stand_in_the_order_of_the_model() {
 fn a_handoff_stands_where_the_model_put_it() {
     let script =
         "answer c1:look h1:to_billing c2:look; start c2; settle c2 succeeded; start c1; settle c1 succeeded";
-    let run = play(&format!("{script}; handoff h1 billing"));
-    assert_eq!(history(&run), "user, call c1, call h1, call c2, output c1, handoff h1, output c2");
+    let run = play_script(&format!("{script}; handoff h1 billing"));
+    assert_eq!(describe_history(&run), "user, call c1, call h1, call c2, output c1, handoff h1, output c2");
     assert_eq!(run.agent(), &"billing");
-    let run = play(&format!("{script}; input; filter h1 billing"));
-    assert_eq!(history(&run), "user, user", "what is added later is not filtered away");
+    let run = play_script(&format!("{script}; input; filter h1 billing"));
+    assert_eq!(describe_history(&run), "user, user", "what is added later is not filtered away");
     assert_eq!(run.input().len(), 1, "what the run was given stays what it was given");
 }
 
@@ -150,7 +153,7 @@ fn input_that_comes_late_follows_the_outputs() {
         ("answer c1:look; input; cancel", "user, user"),
     ];
     for (script, expected) in cases {
-        assert_eq!(history(&play(script)), expected, "{script}");
+        assert_eq!(describe_history(&play_script(script)), expected, "{script}");
     }
 }
 
@@ -165,20 +168,23 @@ fn results_may_be_final() {
         ("answer c1:look c2:print", "model desk 2"),
     ];
     for (answer, expected) in cases {
-        assert_eq!(next(&play(&format!("{answer}; {done}"))), expected, "{answer}");
+        assert_eq!(describe_next(&play_script(&format!("{answer}; {done}"))), expected, "{answer}");
     }
-    let run = play("stop_on_first c1:nothing c2:look!; settle c1 missing; settle c2 invalid");
-    assert_eq!(next(&run), "finish “c2 done” tool c2", "a tool that is not there has no result");
-    let run = play(&format!("judge c1:look c2:print; {done}"));
+    let run = play_script("stop_on_first c1:nothing c2:look!; settle c1 missing; settle c2 invalid");
+    assert_eq!(describe_next(&run), "finish “c2 done” tool c2", "a tool that is not there has no result");
+    let run = play_script(&format!("judge c1:look c2:print; {done}"));
     assert_eq!(run.turn_results().len(), 2);
-    assert_eq!(next(&play(&format!("judge c1:look c2:print; {done}; went_on"))), "model desk 2");
+    assert_eq!(
+        describe_next(&play_script(&format!("judge c1:look c2:print; {done}; went_on"))),
+        "model desk 2"
+    );
 }
 
 #[test]
 fn equal_calls_in_a_row_are_counted() {
     let turn = |id: &str, tool: &str| format!("answer {id}:{tool}; start {id}; settle {id} succeeded; ");
     let repeats = |turns: &[(&str, &str)]| {
-        play(&turns.iter().map(|(id, tool)| turn(id, tool)).collect::<String>()).repeats()
+        play_script(&turns.iter().map(|(id, tool)| turn(id, tool)).collect::<String>()).repeat_count()
     };
     assert_eq!(repeats(&[("c1", "look"), ("c2", "look"), ("c3", "look")]), 3);
     assert_eq!(repeats(&[("c1", "look"), ("c2", "print"), ("c3", "look")]), 1);
@@ -186,7 +192,7 @@ fn equal_calls_in_a_row_are_counted() {
 
 #[test]
 fn receipts_are_of_what_the_model_asked_for() {
-    let receipts = |script: &str| Bench::of(script).replay().receipts.len();
+    let receipts = |script: &str| RunBench::from_script(script).replay().receipts.len();
     assert_eq!(receipts("answer c1:print; start c1; settle c1 succeeded"), 1);
     assert_eq!(receipts("answer c1:print; start c1; settle c1 failed"), 0);
     assert_eq!(receipts("answer c1:print; settle c1 receipt"), 0);
@@ -213,7 +219,7 @@ fn a_journal_replays_to_the_same_run() {
         "answer h1:to_billing; filter h1 billing; answer c1:look; start c1; settle c1 succeeded; say; finish",
     ];
     for script in scripts {
-        let bench = Bench::of(script);
+        let bench = RunBench::from_script(script);
         let replay = bench.replay();
         assert_eq!(replay.run, bench.run, "{script}");
         assert_eq!(replay.next_seq, bench.records.len() as u64);
@@ -223,13 +229,13 @@ fn a_journal_replays_to_the_same_run() {
 #[test]
 fn a_journal_with_a_gap_is_refused() {
     use super::{ReplayError, Run};
-    let records = Bench::of("answer c1:look; start c1; settle c1 succeeded").records;
-    assert_eq!(Run::replay(&[]), Err(ReplayError::Empty));
-    assert_eq!(Run::replay(&records[1..]), Err(ReplayError::NoStart));
+    let records = RunBench::from_script("answer c1:look; start c1; settle c1 succeeded").records;
+    assert_eq!(Run::replay(&[]), Err(ReplayError::EmptyJournal));
+    assert_eq!(Run::replay(&records[1..]), Err(ReplayError::MissingRunStarted));
     let missing = [&records[..2], &records[3..]].concat();
-    assert_eq!(Run::replay(&missing), Err(ReplayError::Gap { expected: 2, found: 3 }));
+    assert_eq!(Run::replay(&missing), Err(ReplayError::SequenceGap { expected: 2, found: 3 }));
     let mut out_of_place = records;
     out_of_place.swap(1, 2);
     (out_of_place[1].seq, out_of_place[2].seq) = (1, 2);
-    assert!(matches!(Run::replay(&out_of_place), Err(ReplayError::Illegal { seq: 1, .. })));
+    assert!(matches!(Run::replay(&out_of_place), Err(ReplayError::InvalidRecord { seq: 1, .. })));
 }

@@ -1,16 +1,16 @@
-//! Snapshots: what a journal adds up to between two turns, written down, so that a long run opens without all of it
-//! being read again.
+//! Snapshots: the serialised state of a run between two turns, so that a long run opens without a full replay.
 //!
-//! The journal stays the truth. A snapshot is read by the version of this crate that wrote it and by no other; whoever
-//! cannot use one replays the journal. None is made while calls are open, so none of their states are in it.
+//! The journal remains the source of truth. A snapshot is readable only by the version of this crate that wrote
+//! it; readers that cannot use it replay the journal. Snapshots are taken only while no call is open, so they
+//! contain no call states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Part, Phase, Produced, Repeats, Replay, Run};
-use crate::calls::CallMap;
+use super::{RepeatCounter, ReplayedRun, Run, RunItem, RunItemKind, RunPhase};
+use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::StandingVerdict;
 use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
@@ -18,174 +18,184 @@ use crate::item::{Item, OutputContent};
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
-/// The shape of what is written. It grows with every change of it, for a snapshot is never read as what it is not.
-const SHAPE: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " shape 1");
+/// Version of the serialised form. Every change of the form must change it, so that an old snapshot is never
+/// misread.
+const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 1");
 
 #[derive(Serialize, Deserialize)]
-struct Snapshot {
-    shape: String,
+struct RunSnapshot {
+    version: String,
     next_seq: u64,
     id: RunId,
     session: Option<SessionId>,
     max_turns: Option<u32>,
-    inherited: BTreeMap<CallId, RunId>,
+    inherited_calls: BTreeMap<CallId, RunId>,
     agent: AgentName,
     turn: u32,
-    /// Every item once: the history, and then what stands only elsewhere.
+    /// Every item once: the history first, then items that occur only elsewhere.
     items: Vec<Arc<Item>>,
-    /// How many of them are the history.
+    /// Number of leading items that form the history.
     history: usize,
-    /// The places of the others among the items.
+    /// Indices of the input and run items in `items`.
     input: Vec<usize>,
-    produced: Vec<usize>,
-    /// The part of every produced item, as a letter.
-    parts: String,
-    /// Who produced them: an agent, and how many in a row.
+    run_items: Vec<usize>,
+    /// Kinds of the run items, one letter each.
+    item_kinds: String,
+    /// Agents of the run items, run-length encoded.
     agents: Vec<(AgentName, usize)>,
-    before_answer: (usize, usize),
-    seen: Vec<(CallId, Digest)>,
-    standing: Vec<(AgentName, ToolKey, StandingVerdict)>,
-    used_tools: BTreeSet<AgentName>,
+    lens_before_response: (usize, usize),
+    call_digests: Vec<(CallId, Digest)>,
+    standing_decisions: Vec<(AgentName, ToolKey, StandingVerdict)>,
+    agents_with_tool_use: BTreeSet<AgentName>,
     usage: Usage,
     usage_with_nested: Usage,
     last_response_id: Option<String>,
-    repeats: Repeats,
-    undone: BTreeSet<CallId>,
-    acted: bool,
+    repeat_counter: RepeatCounter,
+    ineffective_calls: BTreeSet<CallId>,
+    has_call_activity: bool,
     receipts: Vec<(Digest, OutputContent, Timestamp)>,
 }
 
-impl Replay {
-    /// The snapshot of a run that stands between two turns; none of one that does not.
+impl ReplayedRun {
+    /// Returns the serialised run, or `None` if the run is not between two turns.
     pub fn to_snapshot(&self) -> Option<String> {
         let run = &self.run;
-        if !run.is_ready() || run.withheld_from.is_some() {
+        if !run.is_awaiting_model() || run.withheld_from.is_some() {
             return None;
         }
-        let mut items = Items::of(&run.history);
-        let snapshot = Snapshot {
-            shape: SHAPE.to_owned(),
+        let mut items = SnapshotItems::from_history(&run.history);
+        let snapshot = RunSnapshot {
+            version: SNAPSHOT_VERSION.to_owned(),
             next_seq: self.next_seq,
             id: run.id.clone(),
             session: run.session.clone(),
             max_turns: run.max_turns,
-            inherited: run.inherited.clone(),
+            inherited_calls: run.inherited_calls.clone(),
             agent: run.agent.clone(),
             turn: run.turn,
             history: run.history.len(),
-            input: run.input.iter().map(|item| items.place(item)).collect(),
-            produced: run.produced.iter().map(|produced| items.place(&produced.item)).collect(),
-            parts: run.produced.iter().map(|produced| letter(produced.part)).collect(),
+            input: run.input.iter().map(|item| items.index_of(item)).collect(),
+            run_items: run.items.iter().map(|produced| items.index_of(&produced.item)).collect(),
+            item_kinds: run.items.iter().map(|produced| kind_letter(produced.kind)).collect(),
             agents: run
-                .produced
+                .items
                 .chunk_by(|one, next| one.agent == next.agent)
                 .map(|together| (together[0].agent.clone(), together.len()))
                 .collect(),
             items: items.items,
-            before_answer: run.before_answer,
-            seen: run.seen.iter().map(|(call, digest)| (call.clone(), *digest)).collect(),
-            standing: run
-                .standing
+            lens_before_response: run.lens_before_response,
+            call_digests: run.call_digests.iter().map(|(call, digest)| (call.clone(), *digest)).collect(),
+            standing_decisions: run
+                .standing_decisions
                 .iter()
                 .map(|((agent, tool), verdict)| (agent.clone(), tool.clone(), verdict.clone()))
                 .collect(),
-            used_tools: run.used_tools.iter().cloned().collect(),
+            agents_with_tool_use: run.agents_with_tool_use.iter().cloned().collect(),
             usage: run.usage,
             usage_with_nested: self.usage,
             last_response_id: run.last_response_id.clone(),
-            repeats: run.repeats.clone(),
-            undone: run.undone.clone(),
-            acted: run.acted,
+            repeat_counter: run.repeat_counter.clone(),
+            ineffective_calls: run.ineffective_calls.clone(),
+            has_call_activity: run.has_call_activity,
             receipts: self.receipts.iter().map(|(key, (output, at))| (*key, output.clone(), *at)).collect(),
         };
         serde_json::to_string(&snapshot).ok()
     }
 
-    /// What a snapshot stands for; none where this version of the crate did not write it, or it does not add up.
+    /// Restores a run from a snapshot. Returns `None` if another version of this crate wrote it or it is
+    /// inconsistent.
     pub fn from_snapshot(text: &str) -> Option<Self> {
-        let kept: Snapshot = serde_json::from_str(text).ok().filter(|kept: &Snapshot| kept.shape == SHAPE)?;
+        let kept: RunSnapshot =
+            serde_json::from_str(text).ok().filter(|kept: &RunSnapshot| kept.version == SNAPSHOT_VERSION)?;
         let item = |place: &usize| kept.items.get(*place).cloned();
         let input = kept.input.iter().map(item).collect::<Option<Vec<_>>>()?;
         let agents = kept.agents.iter().flat_map(|(agent, times)| std::iter::repeat_n(agent, *times));
-        let (places, parts) = (&kept.produced, kept.parts.chars());
+        let (places, parts) = (&kept.run_items, kept.item_kinds.chars());
         if places.len() != parts.clone().count() || places.len() != agents.clone().count() {
             return None;
         }
         let produced = places.iter().zip(parts).zip(agents).map(|((place, part), agent)| {
-            Some(Produced { agent: agent.clone(), item: item(place)?, part: part_of(part)? })
+            Some(RunItem { agent: agent.clone(), item: item(place)?, kind: kind_from_letter(part)? })
         });
         let produced = produced.collect::<Option<Vec<_>>>()?;
         let mut seen = CallMap::default();
-        for (call, digest) in kept.seen {
+        for (call, digest) in kept.call_digests {
             seen.insert(call, digest);
         }
         let mut history = kept.items;
         (history.len() >= kept.history).then(|| history.truncate(kept.history))?;
-        let standing = kept.standing.into_iter().map(|(agent, tool, verdict)| ((agent, tool), verdict));
+        let standing =
+            kept.standing_decisions.into_iter().map(|(agent, tool, verdict)| ((agent, tool), verdict));
         let receipts = kept.receipts.into_iter().map(|(key, output, at)| (key, (output, at)));
         let run = Run {
             id: kept.id,
             session: kept.session,
             max_turns: kept.max_turns,
-            inherited: kept.inherited,
+            inherited_calls: kept.inherited_calls,
             agent: kept.agent,
             turn: kept.turn,
             input,
             history,
-            produced,
-            before_answer: kept.before_answer,
+            items: produced,
+            lens_before_response: kept.lens_before_response,
             added_input: Vec::new(),
-            seen,
-            standing: standing.collect(),
-            used_tools: kept.used_tools.into_iter().collect(),
+            call_digests: seen,
+            standing_decisions: standing.collect(),
+            agents_with_tool_use: kept.agents_with_tool_use.into_iter().collect(),
             usage: kept.usage,
             last_response_id: kept.last_response_id,
-            repeats: kept.repeats,
-            undone: kept.undone,
-            acted: kept.acted,
-            ended_by: None,
+            repeat_counter: kept.repeat_counter,
+            ineffective_calls: kept.ineffective_calls,
+            has_call_activity: kept.has_call_activity,
+            ended_by_call: None,
             withheld_from: None,
-            phase: Phase::Ready,
+            phase: RunPhase::AwaitingModel,
         };
         let (usage, next_seq) = (kept.usage_with_nested, kept.next_seq);
         Some(Self { run, receipts: receipts.collect(), usage, next_seq })
     }
 }
 
-/// Items, each once, found by where they lie in memory.
-struct Items {
+/// A list of distinct items, indexed by their address.
+struct SnapshotItems {
     items: Vec<Arc<Item>>,
-    places: BTreeMap<*const Item, usize>,
+    index_by_pointer: BTreeMap<*const Item, usize>,
 }
 
-impl Items {
-    fn of(history: &[Arc<Item>]) -> Self {
+impl SnapshotItems {
+    fn from_history(history: &[Arc<Item>]) -> Self {
         let places = history.iter().enumerate().map(|(place, item)| (Arc::as_ptr(item), place)).collect();
-        Self { items: history.to_vec(), places }
+        Self { items: history.to_vec(), index_by_pointer: places }
     }
 
-    fn place(&mut self, item: &Arc<Item>) -> usize {
-        *self.places.entry(Arc::as_ptr(item)).or_insert_with(|| {
+    fn index_of(&mut self, item: &Arc<Item>) -> usize {
+        *self.index_by_pointer.entry(Arc::as_ptr(item)).or_insert_with(|| {
             self.items.push(item.clone());
             self.items.len() - 1
         })
     }
 }
 
-fn letter(part: Part) -> char {
+fn kind_letter(part: RunItemKind) -> char {
     match part {
-        Part::Said => 's',
-        Part::Call => 'c',
-        Part::HandoffCall => 'h',
-        Part::Output => 'o',
-        Part::Handoff => 'p',
+        RunItemKind::ModelOutput => 's',
+        RunItemKind::ToolCall => 'c',
+        RunItemKind::HandoffCall => 'h',
+        RunItemKind::CallOutput => 'o',
+        RunItemKind::HandoffOutput => 'p',
     }
 }
 
-fn part_of(letter: char) -> Option<Part> {
-    [Part::Said, Part::Call, Part::HandoffCall, Part::Output, Part::Handoff]
-        .into_iter()
-        .find(|part| self::letter(*part) == letter)
+fn kind_from_letter(letter: char) -> Option<RunItemKind> {
+    [
+        RunItemKind::ModelOutput,
+        RunItemKind::ToolCall,
+        RunItemKind::HandoffCall,
+        RunItemKind::CallOutput,
+        RunItemKind::HandoffOutput,
+    ]
+    .into_iter()
+    .find(|part| kind_letter(*part) == letter)
 }
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
-use crate::golden::{GOLDEN, golden};
-use crate::run::{Replay, Run};
-use crate::time;
+use crate::golden::{GOLDEN_FILES, golden_records};
+use crate::inspect;
+use crate::run::{ReplayedRun, Run};
 
 #[test]
 fn a_run_goes_on_from_a_snapshot_as_from_its_whole_journal() {
     let mut taken = 0;
-    for (name, _) in GOLDEN {
-        let records = golden(name);
+    for (name, _) in GOLDEN_FILES {
+        let records = golden_records(name);
         let whole = Run::replay(&records).expect("it adds up");
         for until in 1..=records.len() {
             let prefix = Run::replay(&records[..until]).expect("a prefix adds up");
             let Some(snapshot) = prefix.to_snapshot() else { continue };
             taken += 1;
-            let mut replay = Replay::from_snapshot(&snapshot).expect("it can be read");
+            let mut replay = ReplayedRun::from_snapshot(&snapshot).expect("it can be read");
             assert_eq!(replay, prefix, "{name} after {until} records");
             for record in &records[until..] {
-                replay.go_on(record).expect("the rest fits");
+                replay.apply_record(record).expect("the rest fits");
             }
             assert_eq!(replay, whole, "{name} from {until} records on");
         }
@@ -25,12 +25,12 @@ fn a_run_goes_on_from_a_snapshot_as_from_its_whole_journal() {
 
 #[test]
 fn none_is_taken_while_calls_are_open_or_the_run_is_over() {
-    for (name, _) in GOLDEN {
-        let records = golden(name);
+    for (name, _) in GOLDEN_FILES {
+        let records = golden_records(name);
         for until in 1..=records.len() {
             let replay = Run::replay(&records[..until]).expect("a prefix adds up");
             let run = &replay.run;
-            if !run.is_between_turns() || run.end().is_some() {
+            if !run.is_between_turns() || run.outcome().is_some() {
                 assert_eq!(replay.to_snapshot(), None, "{name} after {until} records");
             }
         }
@@ -39,27 +39,27 @@ fn none_is_taken_while_calls_are_open_or_the_run_is_over() {
 
 #[test]
 fn what_another_version_wrote_is_not_read() {
-    let records = golden("finished");
+    let records = golden_records("finished");
     let snapshot = Run::replay(&records[..1]).expect("it adds up").to_snapshot().expect("nothing is open");
-    assert!(Replay::from_snapshot(&snapshot).is_some());
-    // Whoever changes what is written changes the number of its shape too.
-    assert_eq!(snapshot, include_str!("../../tests/golden/snapshot-shape-1.json").trim_end());
+    assert!(ReplayedRun::from_snapshot(&snapshot).is_some());
+    // A change of the serialised form requires a new snapshot version.
+    assert_eq!(snapshot, include_str!("../../tests/golden/snapshot-1.json").trim_end());
     for other in [
-        snapshot.replace("shape 1", "shape 0"),
+        snapshot.replace("snapshot 1", "snapshot 0"),
         snapshot.replace("\"history\":3", "\"history\":9"),
         snapshot.replace("\"input\":[2]", "\"input\":[7]"),
-        snapshot.replace("\"parts\":\"\"", "\"parts\":\"s\""),
+        snapshot.replace("\"item_kinds\":\"\"", "\"item_kinds\":\"s\""),
         snapshot[..snapshot.len() / 2].to_owned(),
         String::new(),
     ] {
         assert_ne!(other, snapshot);
-        assert_eq!(Replay::from_snapshot(&other), None, "{other}");
+        assert_eq!(ReplayedRun::from_snapshot(&other), None, "{other}");
     }
 }
 
 #[test]
 fn an_item_is_written_once() {
-    let records = golden("finished");
+    let records = golden_records("finished");
     let boundary = |until: &usize| {
         Run::replay(&records[..*until])
             .is_ok_and(|replay| replay.run.turn() > 0 && replay.to_snapshot().is_some())
@@ -67,9 +67,9 @@ fn an_item_is_written_once() {
     let until = (1..records.len()).find(boundary).expect("a turn settles");
     let replay = Run::replay(&records[..until]).expect("it adds up");
     let snapshot = replay.to_snapshot().expect("nothing is open");
-    let said = time::steps(&records[..until]);
+    let said = inspect::step_lines(&records[..until]);
     assert!(!said.is_empty());
-    let output = replay.run.produced().last().expect("the turn had outputs");
+    let output = replay.run.items().last().expect("the turn had outputs");
     let text = serde_json::to_string(&output.item).expect("items can be written");
     assert_eq!(snapshot.matches(&text).count(), 1, "{text}");
 }

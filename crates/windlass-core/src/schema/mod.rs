@@ -1,21 +1,23 @@
-//! JSON Schema: the strict form that providers want, and a check that names every problem by its path.
+//! JSON Schema: conversion to the strict form that providers require, and validation that reports every
+//! violation with its path.
 //!
-//! [`strict()`] is for whoever sends a schema to a model, and [`check()`] and [`Shape`] are for whoever gets arguments
-//! back: a model that is told every problem at once corrects them in one go.
+//! [`to_strict()`] converts schemas that are sent to a model. [`validate()`] and [`CompiledSchema`] validate
+//! the arguments that the model returns: all violations are reported at once, so that the model can correct
+//! them in one turn.
 
-mod check;
-mod found;
-mod shape;
+mod compiled;
 mod strict;
-mod words;
+mod validate;
+mod violations;
+mod wording;
 
 use serde_json::Value;
 
-pub use check::{Problem, check, describe};
-pub use shape::Shape;
-pub use strict::{NotStrict, strict};
+pub use compiled::CompiledSchema;
+pub use strict::{StrictSchemaError, to_strict};
+pub use validate::{SchemaViolation, describe_violations, validate};
 
-/// The schema that a local reference names.
-fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+/// Resolves a local reference (`#/…`) in a schema.
+fn resolve_reference<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
 }

@@ -1,82 +1,95 @@
-//! The strict form of a schema: what OpenAI accepts as `strict: true`, and other providers accept as well.
+//! Conversion of a schema to the strict form that OpenAI requires for `strict: true` and other providers
+//! accept.
 //!
-//! Every object is closed and all its fields are required; what was optional may be null instead. A schema that
-//! says more than the strict form can is refused with every reason at once: a rule that is dropped in silence is
-//! one that the author believes in and the model has never seen.
+//! In the strict form every object is closed and all its fields are required; optional fields become nullable.
+//! A schema that cannot be expressed is refused with all reasons, because silently dropping a rule would leave
+//! the author relying on a rule that the model never received.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Problem, describe, resolve};
+use super::{SchemaViolation, describe_violations, resolve_reference};
 
-/// How deep a schema may be nested. Providers stop long before.
-const DEPTH: usize = 32;
-/// Where definitions stand, by today's name and the one of older drafts.
-const CONTAINERS: [&str; 2] = ["$defs", "definitions"];
-/// The formats that are part of the strict form.
-const FORMATS: [&str; 9] =
+/// Maximum nesting depth of a schema. Providers' limits are lower.
+const MAX_STRICT_DEPTH: usize = 32;
+/// Keywords for definitions: the current one and that of older drafts.
+const DEFINITION_KEYWORDS: [&str; 2] = ["$defs", "definitions"];
+/// Formats that the strict form supports.
+const STRICT_FORMATS: [&str; 9] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
 
-type Rules = Map<String, Value>;
+type SchemaObject = Map<String, Value>;
 
-/// A schema has no strict form.
+/// A schema that has no strict form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the schema has no strict form: {}", describe(problems))]
-pub struct NotStrict {
-    /// Every reason: where in the schema (`#/properties/tags`), what is wrong and what to do.
-    pub problems: Vec<Problem>,
+#[error("the schema has no strict form: {}", describe_violations(violations))]
+pub struct StrictSchemaError {
+    /// All reasons: the place in the schema (`#/properties/tags`), the problem and the remedy.
+    pub violations: Vec<SchemaViolation>,
 }
 
-/// Brings a schema into its strict form, or says why it has none.
-pub fn strict(schema: Value) -> Result<Value, NotStrict> {
-    let mut work =
-        Work { root: &schema, problems: Vec::new(), wanted: BTreeSet::new(), inlining: Vec::new() };
-    let mut out = work.root_object();
+/// Converts a schema to its strict form.
+///
+/// # Errors
+///
+/// Returns [`StrictSchemaError`] with every reason if the schema has no strict form.
+pub fn to_strict(schema: Value) -> Result<Value, StrictSchemaError> {
+    let mut work = StrictConverter {
+        root: &schema,
+        violations: Vec::new(),
+        pending_definitions: BTreeSet::new(),
+        inlined_references: Vec::new(),
+    };
+    let mut out = work.convert_root();
     let mut done = BTreeSet::new();
-    while let Some((container, name)) = work.wanted.pop_first() {
+    while let Some((container, name)) = work.pending_definitions.pop_first() {
         if !done.insert((container, name.clone())) {
             continue;
         }
-        let path = format!("#/{container}/{}", escaped(&name));
-        let definition = resolve(&schema, &path).unwrap_or(&Value::Null);
-        work.inlining.push(path.clone());
+        let path = format!("#/{container}/{}", escape_pointer(&name));
+        let definition = resolve_reference(&schema, &path).unwrap_or(&Value::Null);
+        work.inlined_references.push(path.clone());
         let converted = work.convert(definition, &path, 0);
-        work.inlining.clear();
+        work.inlined_references.clear();
         let definitions = out.entry(container).or_insert_with(|| json!({}));
         if let Some(definitions) = definitions.as_object_mut() {
             definitions.insert(name, converted);
         }
     }
-    if work.problems.is_empty() { Ok(Value::Object(out)) } else { Err(NotStrict { problems: work.problems }) }
+    if work.violations.is_empty() {
+        Ok(Value::Object(out))
+    } else {
+        Err(StrictSchemaError { violations: work.violations })
+    }
 }
 
-struct Work<'a> {
+struct StrictConverter<'a> {
     root: &'a Value,
-    problems: Vec<Problem>,
-    /// Definitions that the result refers to.
-    wanted: BTreeSet<(&'static str, String)>,
-    /// References that are being written out, so that one that leads back to itself ends.
-    inlining: Vec<String>,
+    violations: Vec<SchemaViolation>,
+    /// Definitions that the result refers to and that are still to be converted.
+    pending_definitions: BTreeSet<(&'static str, String)>,
+    /// References that are being inlined, to stop recursion.
+    inlined_references: Vec<String>,
 }
 
-impl Work<'_> {
-    fn problem(&mut self, path: &str, message: impl Into<String>) {
-        self.problems.push(Problem { path: path.to_owned(), message: message.into() });
+impl StrictConverter<'_> {
+    fn add_violation(&mut self, path: &str, message: impl Into<String>) {
+        self.violations.push(SchemaViolation { path: path.to_owned(), message: message.into() });
     }
 
-    fn root_object(&mut self) -> Rules {
+    fn convert_root(&mut self) -> SchemaObject {
         let mut rules = self.root.clone();
-        // A root that only refers is the same as what it refers to.
+        // A root that consists of a reference is replaced by its target.
         let mut seen = BTreeSet::new();
         while let Some(target) = rules.get("$ref").and_then(Value::as_str).map(str::to_owned) {
             if !seen.insert(target.clone()) {
                 break;
             }
-            match (resolve(self.root, &target), rules) {
+            match (resolve_reference(self.root, &target), rules) {
                 (Some(Value::Object(target)), Value::Object(mut own)) => {
                     own.remove("$ref");
-                    rules = Value::Object(self.merge(target.clone(), own, "#"));
+                    rules = Value::Object(self.merge_rules(target.clone(), own, "#"));
                 }
                 (_, own) => {
                     rules = own;
@@ -87,100 +100,107 @@ impl Work<'_> {
         match self.convert(&rules, "#", 0) {
             Value::Object(out) if out.get("type") == Some(&json!("object")) => out,
             _ => {
-                let not_yet_said = self.problems.iter().all(|problem| problem.path != "#");
+                let not_yet_said = self.violations.iter().all(|problem| problem.path != "#");
                 if not_yet_said {
-                    self.problem("#", "must be an object; put the value into a field of a struct");
+                    self.add_violation("#", "must be an object; put the value into a field of a struct");
                 }
-                Rules::new()
+                SchemaObject::new()
             }
         }
     }
 
     fn convert(&mut self, schema: &Value, path: &str, depth: usize) -> Value {
-        if depth > DEPTH {
-            self.problem(path, format!("is nested deeper than {DEPTH} levels; make it flatter"));
+        if depth > MAX_STRICT_DEPTH {
+            self.add_violation(
+                path,
+                format!("is nested deeper than {MAX_STRICT_DEPTH} levels; make it flatter"),
+            );
             return json!({});
         }
         let Value::Object(rules) = schema else {
-            self.problem(path, any_or_nothing(schema));
+            self.add_violation(path, untyped_schema_message(schema));
             return json!({});
         };
-        let outer = self.inlining.len();
-        let out = match self.flatten(rules.clone(), path) {
-            Flat::Done(out) => out,
-            Flat::Rules(rules) => self.convert_rules(rules, path, depth),
+        let outer = self.inlined_references.len();
+        let out = match self.flatten_references(rules.clone(), path) {
+            FlattenedSchema::Converted(out) => out,
+            FlattenedSchema::Flattened(rules) => self.convert_rules(rules, path, depth),
         };
-        self.inlining.truncate(outer);
+        self.inlined_references.truncate(outer);
         out
     }
 
-    /// Writes out references that have siblings, and intersections of one.
-    fn flatten(&mut self, mut rules: Rules, path: &str) -> Flat {
+    /// Inlines references that have sibling keywords, and `allOf` with one member.
+    fn flatten_references(&mut self, mut rules: SchemaObject, path: &str) -> FlattenedSchema {
         loop {
-            rules.retain(|keyword, value| !is_silent(keyword, value));
+            rules.retain(|keyword, value| !is_annotation(keyword, value));
             if let Some(target) = rules.remove("$ref") {
                 let reference = target.as_str().unwrap_or_default().to_owned();
-                let Some(Value::Object(target)) = resolve(self.root, &reference) else {
-                    self.problem(path, format!("refers to `{reference}`, which is not in the schema"));
-                    return Flat::Done(json!({}));
+                let Some(Value::Object(target)) = resolve_reference(self.root, &reference) else {
+                    self.add_violation(path, format!("refers to `{reference}`, which is not in the schema"));
+                    return FlattenedSchema::Converted(json!({}));
                 };
                 if rules.is_empty() {
-                    return Flat::Done(self.keep(&reference, path));
+                    return FlattenedSchema::Converted(self.keep_reference(&reference, path));
                 }
-                if self.inlining.contains(&reference) || reference == "#" {
-                    return Flat::Done(self.refer_again(&reference, rules, path));
+                if self.inlined_references.contains(&reference) || reference == "#" {
+                    return FlattenedSchema::Converted(
+                        self.wrap_recursive_reference(&reference, rules, path),
+                    );
                 }
-                self.inlining.push(reference);
-                rules = self.merge(target.clone(), rules, path);
+                self.inlined_references.push(reference);
+                rules = self.merge_rules(target.clone(), rules, path);
             } else if let Some(parts) = rules.get("allOf").and_then(Value::as_array) {
                 let [Value::Object(only)] = parts.as_slice() else {
-                    self.problem(
+                    self.add_violation(
                         path,
                         "has `allOf` with several parts; write one schema that holds them all",
                     );
-                    return Flat::Done(json!({}));
+                    return FlattenedSchema::Converted(json!({}));
                 };
                 let only = only.clone();
                 rules.remove("allOf");
-                rules = self.merge(only, rules, path);
+                rules = self.merge_rules(only, rules, path);
             } else {
-                return Flat::Rules(rules);
+                return FlattenedSchema::Flattened(rules);
             }
         }
     }
 
-    fn keep(&mut self, reference: &str, path: &str) -> Value {
+    fn keep_reference(&mut self, reference: &str, path: &str) -> Value {
         if reference != "#" {
-            let found = CONTAINERS.iter().find_map(|container| {
+            let found = DEFINITION_KEYWORDS.iter().find_map(|container| {
                 let name = reference.strip_prefix("#/")?.strip_prefix(container)?.strip_prefix('/')?;
                 (!name.contains('/')).then(|| (*container, name.replace("~1", "/").replace("~0", "~")))
             });
             match found {
-                Some(found) => _ = self.wanted.insert(found),
-                None => self.problem(path, format!("refers to `{reference}`; refer to `#/$defs/…` instead")),
+                Some(found) => _ = self.pending_definitions.insert(found),
+                None => {
+                    self.add_violation(path, format!("refers to `{reference}`; refer to `#/$defs/…` instead"))
+                }
             }
         }
         json!({ "$ref": reference })
     }
 
-    /// A reference into what is being written out cannot be written out again, so its siblings stand around it.
-    fn refer_again(&mut self, reference: &str, siblings: Rules, path: &str) -> Value {
+    /// Wraps a recursive reference in `anyOf`, because it cannot be inlined and must not have sibling keywords.
+    fn wrap_recursive_reference(&mut self, reference: &str, siblings: SchemaObject, path: &str) -> Value {
         if let Some(keyword) =
             siblings.keys().find(|keyword| !matches!(keyword.as_str(), "description" | "default"))
         {
             let keyword = keyword.clone();
-            self.problem(
+            self.add_violation(
                 path,
                 format!("has `{keyword}` beside a reference to itself; move it into the definition"),
             );
         }
         let mut out = siblings;
-        out.insert("anyOf".to_owned(), json!([self.keep(reference, path)]));
+        out.insert("anyOf".to_owned(), json!([self.keep_reference(reference, path)]));
         Value::Object(out)
     }
 
-    /// What both say. `over` is nearer to the reader, so its words win.
-    fn merge(&mut self, base: Rules, over: Rules, path: &str) -> Rules {
+    /// Merges two sets of rules. Annotations of `over` take precedence.
+    fn merge_rules(&mut self, base: SchemaObject, over: SchemaObject, path: &str) -> SchemaObject {
         let mut out = base;
         for (keyword, value) in over {
             let Some(earlier) = out.get_mut(&keyword) else {
@@ -192,7 +212,10 @@ impl Work<'_> {
                 ("properties", Value::Object(earlier), Value::Object(value)) => {
                     for (name, schema) in value {
                         if earlier.get(&name).is_some_and(|earlier| *earlier != schema) {
-                            self.problem(path, format!("says two things of `{name}`; keep one of them"));
+                            self.add_violation(
+                                path,
+                                format!("says two things of `{name}`; keep one of them"),
+                            );
                         }
                         earlier.insert(name, schema);
                     }
@@ -205,19 +228,19 @@ impl Work<'_> {
                     }
                 }
                 ("additionalProperties" | "unevaluatedProperties", earlier, value) => {
-                    // A closed object stays closed, whoever closed it.
+                    // An object that either side closes stays closed.
                     if *earlier != json!(false) {
                         *earlier = value;
                     }
                 }
                 (_, earlier, value) if *earlier == value => {}
-                _ => self.problem(path, format!("says two things with `{keyword}`; keep one of them")),
+                _ => self.add_violation(path, format!("says two things with `{keyword}`; keep one of them")),
             }
         }
         out
     }
 
-    fn convert_rules(&mut self, mut rules: Rules, path: &str, depth: usize) -> Value {
+    fn convert_rules(&mut self, mut rules: SchemaObject, path: &str, depth: usize) -> Value {
         let nullable = rules.remove("nullable") == Some(json!(true));
         fold_into_description(&mut rules);
         let mut out = if rules.contains_key("anyOf") || rules.contains_key("oneOf") {
@@ -226,20 +249,20 @@ impl Work<'_> {
             self.convert_plain(rules, path, depth)
         };
         if nullable {
-            out = self.or_null(out);
+            out = self.make_nullable(out);
         }
         out
     }
 
-    fn convert_union(&mut self, mut rules: Rules, path: &str, depth: usize) -> Value {
+    fn convert_union(&mut self, mut rules: SchemaObject, path: &str, depth: usize) -> Value {
         let keyword = if rules.contains_key("oneOf") { "oneOf" } else { "anyOf" };
         let branches = rules.remove(keyword).unwrap_or_default();
         if let Some(other) = rules.keys().find(|key| !matches!(key.as_str(), "description" | "default")) {
             let message = format!("has `{other}` beside `{keyword}`; put the union into a field of its own");
-            self.problem(path, message);
+            self.add_violation(path, message);
         }
         let Value::Array(branches) = branches else {
-            self.problem(path, format!("has `{keyword}` without a list of schemas"));
+            self.add_violation(path, format!("has `{keyword}` without a list of schemas"));
             return json!({});
         };
         let mut converted = Vec::with_capacity(branches.len());
@@ -250,12 +273,12 @@ impl Work<'_> {
         Value::Object(rules)
     }
 
-    fn convert_plain(&mut self, mut rules: Rules, path: &str, depth: usize) -> Value {
+    fn convert_plain(&mut self, mut rules: SchemaObject, path: &str, depth: usize) -> Value {
         if !rules.contains_key("type") {
             match inferred_type(&rules) {
                 Some(name) => _ = rules.insert("type".to_owned(), name),
                 None => {
-                    self.problem(path, any_or_nothing(&Value::Bool(true)));
+                    self.add_violation(path, untyped_schema_message(&Value::Bool(true)));
                     return json!({});
                 }
             }
@@ -265,7 +288,7 @@ impl Work<'_> {
             one => one == name,
         };
         let (is_object, is_list) = (is("object"), is("array"));
-        let mut out = Rules::new();
+        let mut out = SchemaObject::new();
         if is_object {
             self.convert_fields(&mut rules, &mut out, path, depth);
         }
@@ -276,7 +299,7 @@ impl Work<'_> {
                     out.insert("items".to_owned(), items);
                 }
                 None if !rules.contains_key("prefixItems") => {
-                    self.problem(path, "is a list of anything; say with `items` what it holds");
+                    self.add_violation(path, "is a list of anything; say with `items` what it holds");
                 }
                 _ => {}
             }
@@ -286,42 +309,42 @@ impl Work<'_> {
                 "type" | "description" | "default" | "enum" | "const" | "pattern" | "format"
                 | "multipleOf" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
                 | "minLength" | "maxLength" | "minItems" | "maxItems" => _ = out.insert(keyword, value),
-                other => self.problem(path, unsupported(other)),
+                other => self.add_violation(path, unsupported_keyword_message(other)),
             }
         }
         Value::Object(out)
     }
 
-    fn convert_fields(&mut self, rules: &mut Rules, out: &mut Rules, path: &str, depth: usize) {
+    fn convert_fields(&mut self, rules: &mut SchemaObject, out: &mut SchemaObject, path: &str, depth: usize) {
         let closed = match (rules.remove("additionalProperties"), rules.remove("unevaluatedProperties")) {
             (Some(Value::Bool(false)), None)
             | (None | Some(Value::Bool(false)), Some(Value::Bool(false))) => true,
             (None, None) => false,
             _ => {
-                self.problem(path, unsupported("additionalProperties"));
+                self.add_violation(path, unsupported_keyword_message("additionalProperties"));
                 true
             }
         };
         let fields = match rules.remove("properties") {
             Some(Value::Object(fields)) => fields,
-            _ => Rules::new(),
+            _ => SchemaObject::new(),
         };
         if fields.is_empty() && !closed && path != "#" {
-            self.problem(path, "is an object of anything; name its fields with `properties`");
+            self.add_violation(path, "is an object of anything; name its fields with `properties`");
         }
         let required = rules.remove("required").unwrap_or_default();
         let required: BTreeSet<&str> =
             required.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         for name in required.iter().filter(|name| !fields.contains_key(**name)) {
-            self.problem(path, format!("requires `{name}`, which is not among its `properties`"));
+            self.add_violation(path, format!("requires `{name}`, which is not among its `properties`"));
         }
-        let mut converted = Rules::new();
+        let mut converted = SchemaObject::new();
         for (name, schema) in fields {
             let mut field =
-                self.convert(&schema, &format!("{path}/properties/{}", escaped(&name)), depth + 1);
-            // A field with a default takes no null: the type behind it would not.
+                self.convert(&schema, &format!("{path}/properties/{}", escape_pointer(&name)), depth + 1);
+            // A field with a default is not made nullable, because its Rust type may not accept null.
             if !required.contains(name.as_str()) && field.get("default").is_none() {
-                field = self.or_null(field);
+                field = self.make_nullable(field);
             }
             converted.insert(name, field);
         }
@@ -330,7 +353,7 @@ impl Work<'_> {
         out.insert("additionalProperties".to_owned(), Value::Bool(false));
     }
 
-    fn or_null(&self, schema: Value) -> Value {
+    fn make_nullable(&self, schema: Value) -> Value {
         if self.allows_null(&schema, 0) {
             return schema;
         }
@@ -353,7 +376,7 @@ impl Work<'_> {
             return Value::Object(rules);
         }
         let description = rules.remove("description");
-        let mut out = Rules::new();
+        let mut out = SchemaObject::new();
         out.extend(description.map(|text| ("description".to_owned(), text)));
         out.insert("anyOf".to_owned(), json!([rules, { "type": "null" }]));
         Value::Object(out)
@@ -361,11 +384,12 @@ impl Work<'_> {
 
     fn allows_null(&self, schema: &Value, depth: usize) -> bool {
         let Value::Object(rules) = schema else { return schema == &Value::Bool(true) };
-        if depth > DEPTH {
+        if depth > MAX_STRICT_DEPTH {
             return false;
         }
         if let Some(target) = rules.get("$ref").and_then(Value::as_str) {
-            return resolve(self.root, target).is_some_and(|target| self.allows_null(target, depth + 1));
+            return resolve_reference(self.root, target)
+                .is_some_and(|target| self.allows_null(target, depth + 1));
         }
         if let Some(Value::Array(branches)) = rules.get("anyOf").or_else(|| rules.get("oneOf")) {
             return branches.iter().any(|branch| self.allows_null(branch, depth + 1));
@@ -385,13 +409,13 @@ impl Work<'_> {
     }
 }
 
-enum Flat {
-    Done(Value),
-    Rules(Rules),
+enum FlattenedSchema {
+    Converted(Value),
+    Flattened(SchemaObject),
 }
 
-/// What may go without a word, because it neither allows nor forbids anything.
-fn is_silent(keyword: &str, value: &Value) -> bool {
+/// Returns true if the keyword is an annotation that does not constrain values and can be dropped.
+fn is_annotation(keyword: &str, value: &Value) -> bool {
     match keyword {
         "$schema" | "$id" | "$anchor" | "$comment" | "$defs" | "definitions" | "title" | "deprecated"
         | "readOnly" | "writeOnly" => true,
@@ -400,14 +424,14 @@ fn is_silent(keyword: &str, value: &Value) -> bool {
     }
 }
 
-/// Formats that are no part of the strict form, and examples, still help the model: as words.
-fn fold_into_description(rules: &mut Rules) {
+/// Moves formats that the strict form does not support, and examples, into the description.
+fn fold_into_description(rules: &mut SchemaObject) {
     let mut notes = Vec::new();
     if let Some(format) = rules.get("format").and_then(Value::as_str).map(str::to_owned)
-        && !FORMATS.contains(&format.as_str())
+        && !STRICT_FORMATS.contains(&format.as_str())
     {
         rules.remove("format");
-        // `int32`, `double` and the like say how a number is stored, which is no concern of the model.
+        // Number formats such as `int32` and `double` describe storage and are dropped.
         let of_number = |name: &Value| name == "integer" || name == "number";
         let is_number = match rules.get("type") {
             Some(Value::Array(names)) => names.iter().any(of_number),
@@ -430,7 +454,7 @@ fn fold_into_description(rules: &mut Rules) {
     rules.insert("description".to_owned(), Value::String(text));
 }
 
-fn inferred_type(rules: &Rules) -> Option<Value> {
+fn inferred_type(rules: &SchemaObject) -> Option<Value> {
     if rules.contains_key("properties") {
         return Some(json!("object"));
     }
@@ -457,7 +481,7 @@ fn inferred_type(rules: &Rules) -> Option<Value> {
     }
 }
 
-fn any_or_nothing(schema: &Value) -> &'static str {
+fn untyped_schema_message(schema: &Value) -> &'static str {
     match schema {
         Value::Bool(true) => "allows any value; give it a type",
         Value::Bool(false) => "allows no value; leave it out",
@@ -465,7 +489,7 @@ fn any_or_nothing(schema: &Value) -> &'static str {
     }
 }
 
-fn unsupported(keyword: &str) -> String {
+fn unsupported_keyword_message(keyword: &str) -> String {
     let advice = match keyword {
         "additionalProperties"
         | "patternProperties"
@@ -482,7 +506,7 @@ fn unsupported(keyword: &str) -> String {
     format!("has `{keyword}`: {advice}, or make the tool non-strict")
 }
 
-fn escaped(name: &str) -> String {
+fn escape_pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 

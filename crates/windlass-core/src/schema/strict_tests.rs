@@ -1,22 +1,23 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::check;
+use super::super::validate;
 use super::*;
 
-/// The one field of a strict object, from the schema of an optional field.
-fn optional(field: Value) -> Value {
-    let out = strict(json!({ "type": "object", "properties": { "it": field } })).expect("has a strict form");
+/// Returns the converted schema of an optional field.
+fn strict_optional_field(field: Value) -> Value {
+    let out =
+        to_strict(json!({ "type": "object", "properties": { "it": field } })).expect("has a strict form");
     out["properties"]["it"].clone()
 }
 
-fn required(field: Value) -> Value {
-    let out = strict(json!({ "type": "object", "properties": { "it": field }, "required": ["it"] }));
+fn strict_required_field(field: Value) -> Value {
+    let out = to_strict(json!({ "type": "object", "properties": { "it": field }, "required": ["it"] }));
     out.expect("has a strict form")["properties"]["it"].clone()
 }
 
-fn refused(schema: Value) -> Vec<String> {
-    strict(schema).expect_err("has no strict form").problems.iter().map(ToString::to_string).collect()
+fn strict_refusal(schema: Value) -> Vec<String> {
+    to_strict(schema).expect_err("has no strict form").violations.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -69,13 +70,13 @@ fn objects_are_closed_and_all_is_required() {
             "Unit": { "type": "string", "enum": ["kg", "lb"] },
         },
     });
-    assert_eq!(strict(schema).expect("has a strict form"), want);
+    assert_eq!(to_strict(schema).expect("has a strict form"), want);
 }
 
 #[test]
 fn no_fields_at_all_are_fine_at_the_root() {
     let want = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
-    assert_eq!(strict(json!({ "type": "object" })), Ok(want));
+    assert_eq!(to_strict(json!({ "type": "object" })), Ok(want));
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn optional_fields_may_be_null() {
         (json!({ "type": "string", "nullable": true }), json!({ "type": ["string", "null"] })),
     ];
     for (from, want) in cases {
-        assert_eq!(optional(from.clone()), want, "{from}");
+        assert_eq!(strict_optional_field(from.clone()), want, "{from}");
     }
 }
 
@@ -135,7 +136,7 @@ fn words_that_forbid_nothing_are_kept_as_words_or_go() {
         ),
     ];
     for (from, want) in cases {
-        assert_eq!(required(from.clone()), want, "{from}");
+        assert_eq!(strict_required_field(from.clone()), want, "{from}");
     }
 }
 
@@ -157,7 +158,7 @@ fn references_with_siblings_are_written_out() {
         "told": { "type": "string", "enum": ["kg", "lb"], "description": "Mine.", "default": "lb" },
         "alone": { "$ref": "#/$defs/Unit" },
     });
-    let got = strict(schema).expect("has a strict form");
+    let got = to_strict(schema).expect("has a strict form");
     assert_eq!((&got["properties"], &got["$defs"]), (&want, &json!({ "Unit": unit })));
 }
 
@@ -191,7 +192,7 @@ fn a_tagged_variant_is_one_object() {
         "required": ["shape"],
         "additionalProperties": false,
     });
-    assert_eq!(strict(schema), Ok(want));
+    assert_eq!(to_strict(schema), Ok(want));
 }
 
 #[test]
@@ -209,7 +210,7 @@ fn recursion_ends() {
     });
     let next =
         json!({ "description": "After it.", "anyOf": [{ "$ref": "#/$defs/Node" }, { "type": "null" }] });
-    let got = strict(schema).expect("has a strict form");
+    let got = to_strict(schema).expect("has a strict form");
     assert_eq!(got["$defs"]["Node"]["properties"]["next"], next);
     assert_eq!(got["properties"]["kids"], json!({ "type": "array", "items": { "$ref": "#/$defs/Node" } }));
 
@@ -218,11 +219,11 @@ fn recursion_ends() {
         "properties": { "up": { "anyOf": [{ "$ref": "#" }, { "type": "null" }] } },
     });
     assert_eq!(
-        strict(own).expect("has a strict form")["properties"],
+        to_strict(own).expect("has a strict form")["properties"],
         json!({ "up": { "anyOf": [{ "$ref": "#" }, { "type": "null" }] } })
     );
     assert_eq!(
-        refused(json!({ "$ref": "#" })),
+        strict_refusal(json!({ "$ref": "#" })),
         ["`#` must be an object; put the value into a field of a struct"]
     );
 }
@@ -247,7 +248,7 @@ fn what_cannot_be_said_is_refused_with_every_reason() {
     });
     let map = "an open map has no strict form; use a list of entries with a key and a value, or make the tool non-strict";
     assert_eq!(
-        refused(schema),
+        strict_refusal(schema),
         [
             "`#` requires `ghost`, which is not among its `properties`".to_owned(),
             "`#/properties/a~1b` has `not`: a condition has no strict form; check it in the tool, or make the tool \
@@ -278,10 +279,10 @@ fn the_root_is_an_object() {
         json!({ "type": ["object", "null"] }),
         json!({ "anyOf": [{ "type": "object", "properties": {}, "additionalProperties": false }] }),
     ] {
-        assert_eq!(refused(root), want);
+        assert_eq!(strict_refusal(root), want);
     }
-    assert_eq!(refused(json!(true)), ["`#` allows any value; give it a type"]);
-    let error = strict(json!(3)).expect_err("is no schema").to_string();
+    assert_eq!(strict_refusal(json!(true)), ["`#` allows any value; give it a type"]);
+    let error = to_strict(json!(3)).expect_err("is no schema").to_string();
     assert_eq!(error, "the schema has no strict form: `#` is not a schema");
 }
 
@@ -291,13 +292,13 @@ fn depth_is_bounded() {
     for _ in 0..40 {
         schema = json!({ "type": "array", "items": schema });
     }
-    let got = refused(json!({ "type": "object", "properties": { "deep": schema } }));
+    let got = strict_refusal(json!({ "type": "object", "properties": { "deep": schema } }));
     assert_eq!(got.len(), 1);
     assert!(got[0].ends_with("is nested deeper than 32 levels; make it flatter"), "{}", got[0]);
 }
 
-/// A schema that has a strict form, with a value that fits it in full.
-fn schema_and_value() -> impl Strategy<Value = (Value, Value)> {
+/// Generates a schema that has a strict form, with a value that satisfies it.
+fn arbitrary_schema_and_value() -> impl Strategy<Value = (Value, Value)> {
     let leaf = prop_oneof![
         Just((json!({ "type": "string" }), json!("x"))),
         Just((json!({ "type": "integer", "format": "int64", "minimum": 0 }), json!(3))),
@@ -316,12 +317,12 @@ fn schema_and_value() -> impl Strategy<Value = (Value, Value)> {
             inner.clone().prop_map(|(schema, value)| {
                 (json!({ "type": "array", "items": schema }), json!([value, value]))
             }),
-            object(inner),
+            object_schema(inner),
         ]
     })
 }
 
-fn object(field: impl Strategy<Value = (Value, Value)>) -> impl Strategy<Value = (Value, Value)> {
+fn object_schema(field: impl Strategy<Value = (Value, Value)>) -> impl Strategy<Value = (Value, Value)> {
     prop::collection::btree_map("[a-f]", (field, any::<bool>()), 1..4).prop_map(|fields| {
         let schemas: Map<_, _> =
             fields.iter().map(|(name, ((schema, _), _))| (name.clone(), schema.clone())).collect();
@@ -333,8 +334,8 @@ fn object(field: impl Strategy<Value = (Value, Value)>) -> impl Strategy<Value =
     })
 }
 
-fn rooted() -> impl Strategy<Value = (Value, Value)> {
-    object(schema_and_value()).prop_map(|(mut schema, value)| {
+fn with_object_root() -> impl Strategy<Value = (Value, Value)> {
+    object_schema(arbitrary_schema_and_value()).prop_map(|(mut schema, value)| {
         schema["$defs"] = json!({ "Unit": { "type": "string", "enum": ["kg", "lb"], "title": "Unit" } });
         (schema, value)
     })
@@ -342,21 +343,21 @@ fn rooted() -> impl Strategy<Value = (Value, Value)> {
 
 proptest! {
     #[test]
-    fn the_strict_form_is_its_own_strict_form((schema, _) in rooted()) {
-        let once = strict(schema).expect("has a strict form");
-        prop_assert_eq!(strict(once.clone()), Ok(once));
+    fn the_strict_form_is_its_own_strict_form((schema, _) in with_object_root()) {
+        let once = to_strict(schema).expect("has a strict form");
+        prop_assert_eq!(to_strict(once.clone()), Ok(once));
     }
 
     #[test]
-    fn a_full_value_fits_both_forms((schema, value) in rooted()) {
-        prop_assert_eq!(check(&schema, &value), vec![]);
-        prop_assert_eq!(check(&strict(schema).expect("has a strict form"), &value), vec![]);
+    fn a_full_value_fits_both_forms((schema, value) in with_object_root()) {
+        prop_assert_eq!(validate(&schema, &value), vec![]);
+        prop_assert_eq!(validate(&to_strict(schema).expect("has a strict form"), &value), vec![]);
     }
 
     #[test]
-    fn what_fits_the_strict_form_is_closed((schema, value) in rooted()) {
+    fn what_fits_the_strict_form_is_closed((schema, value) in with_object_root()) {
         let mut value = value;
         value["zz"] = json!(1);
-        prop_assert_eq!(check(&strict(schema).expect("has a strict form"), &value).len(), 1);
+        prop_assert_eq!(validate(&to_strict(schema).expect("has a strict form"), &value).len(), 1);
     }
 }

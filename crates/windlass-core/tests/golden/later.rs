@@ -1,17 +1,18 @@
-//! Golden files of what the format came to have later.
+//! Golden files for additions to the format.
 
 use serde_json::json;
 use windlass_core::{
-    Call, CallKind, Content, Decision, Entry, Held, HoldReason, How, Item, Media, OutputContent, Question,
-    Reach, Record,
+    decision::{Decision, DecisionScope, HoldReason, PersonQuestion},
+    item::{CallKind, ContentPart, Item, MediaSource, OutputContent, ToolCall},
+    journal::{CallHeld, CallStatus, JournalEntry, JournalRecord},
 };
 
-use super::{Journal, attempt, call, hold, settle, start};
+use super::{GoldenJournal, attempt_entry, held_entry, settled_entry, start_entry, tool_call_item};
 
-/// Calls of other kinds, and bodies that ask: one was answered, one still waits.
-pub(super) fn asked() -> Vec<Record> {
+/// Calls of other kinds, and bodies that ask questions: one was answered, one is pending.
+pub(super) fn questions_journal() -> Vec<JournalRecord> {
     let of_kind = |kind, id: &str, name: &str, namespace: Option<&str>, arguments: serde_json::Value| {
-        Item::Call(Call {
+        Item::Call(ToolCall {
             id: id.into(),
             name: name.to_owned(),
             namespace: namespace.map(str::to_owned),
@@ -20,51 +21,63 @@ pub(super) fn asked() -> Vec<Record> {
             kind,
         })
     };
-    let ask = |question: Question, call: &str| Entry::Held(Held::for_answer(call.into(), question));
-    let mut journal = Journal::start("run-asked", "desk", "Book it.");
+    let ask = |question: PersonQuestion, call: &str| {
+        JournalEntry::CallHeld(CallHeld::for_question(call.into(), question))
+    };
+    let mut journal = GoldenJournal::start("run-asked", "desk", "Book it.");
     let click = json!({ "actions": [{ "type": "click", "x": 3, "y": 4 }], "pending_safety_checks": [] });
-    journal.answer(vec![
+    journal.append_response(vec![
         of_kind(CallKind::Computer, "c1", "computer", None, click),
         of_kind(CallKind::HostedMcp, "c2", "read", Some("files"), json!({ "path": "/a" })),
-        call("c3", "transfer", json!({ "cents": 5 })),
+        tool_call_item("c3", "transfer", json!({ "cents": 5 })),
     ]);
-    journal.add(start("c1"));
-    journal.add(hold("c2", HoldReason::Approval));
-    journal.add(start("c3"));
-    let place = Question::new("Which account?").schema(json!({ "enum": ["a", "b"] }));
-    journal.add(ask(place, "c3"));
-    let screen = Media {
+    journal.append(start_entry("c1"));
+    journal.append(held_entry("c2", HoldReason::Approval));
+    journal.append(start_entry("c3"));
+    let place = PersonQuestion::new("Which account?").with_schema(json!({ "enum": ["a", "b"] }));
+    journal.append(ask(place, "c3"));
+    let screen = MediaSource {
         data: Some("iVBORw0=".to_owned()),
         media_type: Some("image/png".to_owned()),
-        ..Media::default()
+        ..MediaSource::default()
     };
-    journal.add(settle("c1", How::Succeeded, OutputContent::Parts(vec![Content::Image(screen)])));
-    journal.decide("c2", Decision::Approve, Reach::Call, Some("ann"));
-    journal.add(start("c2"));
-    journal.add(settle("c2", How::Succeeded, "approved"));
-    journal.decide("c3", Decision::Answer { value: json!("b") }, Reach::Call, Some("ann"));
-    journal.add(attempt("c3", 2));
-    journal.add(ask(Question::new("Are you sure?"), "c3"));
+    journal.append(settled_entry(
+        "c1",
+        CallStatus::Succeeded,
+        OutputContent::Parts(vec![ContentPart::Image(screen)]),
+    ));
+    journal.append_decision("c2", Decision::Approve, DecisionScope::ThisCall, Some("ann"));
+    journal.append(start_entry("c2"));
+    journal.append(settled_entry("c2", CallStatus::Succeeded, "approved"));
+    journal.append_decision(
+        "c3",
+        Decision::Answer { value: json!("b") },
+        DecisionScope::ThisCall,
+        Some("ann"),
+    );
+    journal.append(attempt_entry("c3", 2));
+    journal.append(ask(PersonQuestion::new("Are you sure?"), "c3"));
     journal.records
 }
 
-/// Calls that approvals for good do not cover: one waits though its tool was approved for good, one is signed for each.
-pub(super) fn each() -> Vec<Record> {
-    let post = |id: &str| call(id, "post", json!({ "text": id }));
-    let mut journal = Journal::start("run-each", "desk", "Post and sign.");
-    journal.answer(vec![post("c1"), call("s1", "sign", json!({ "page": 1 }))]);
-    journal.add(hold("c1", HoldReason::Approval));
-    journal.add(hold("s1", HoldReason::Approval));
-    journal.decide("c1", Decision::Approve, Reach::Always, Some("ann"));
-    journal.decide("s1", Decision::Approve, Reach::Call, Some("ann"));
+/// Calls that standing approvals do not cover: one is held although its tool has a standing approval, one is
+/// approved every time.
+pub(super) fn approval_each_time_journal() -> Vec<JournalRecord> {
+    let post = |id: &str| tool_call_item(id, "post", json!({ "text": id }));
+    let mut journal = GoldenJournal::start("run-each", "desk", "Post and sign.");
+    journal.append_response(vec![post("c1"), tool_call_item("s1", "sign", json!({ "page": 1 }))]);
+    journal.append(held_entry("c1", HoldReason::Approval));
+    journal.append(held_entry("s1", HoldReason::Approval));
+    journal.append_decision("c1", Decision::Approve, DecisionScope::ToolForRun, Some("ann"));
+    journal.append_decision("s1", Decision::Approve, DecisionScope::ThisCall, Some("ann"));
     for id in ["c1", "s1"] {
-        journal.add(start(id));
-        journal.add(settle(id, How::Succeeded, "done"));
+        journal.append(start_entry(id));
+        journal.append(settled_entry(id, CallStatus::Succeeded, "done"));
     }
-    journal.answer(vec![post("c2"), post("c3"), call("s2", "sign", json!({ "page": 2 }))]);
-    journal.add(start("c2"));
-    journal.add(hold("c3", HoldReason::Approval));
-    journal.add(hold("s2", HoldReason::Approval));
-    journal.add(settle("c2", How::Succeeded, "done"));
+    journal.append_response(vec![post("c2"), post("c3"), tool_call_item("s2", "sign", json!({ "page": 2 }))]);
+    journal.append(start_entry("c2"));
+    journal.append(held_entry("c3", HoldReason::Approval));
+    journal.append(held_entry("s2", HoldReason::Approval));
+    journal.append(settled_entry("c2", CallStatus::Succeeded, "done"));
     journal.records
 }

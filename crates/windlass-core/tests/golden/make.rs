@@ -1,5 +1,5 @@
-//! What the golden files of format 1 were made from. Each is a journal that a driver could have written; the
-//! files are checked in and never change, and this shows that today's code still writes the same bytes.
+//! The generator of the golden files of format 1. Each is a journal that a driver could have written. The
+//! checked-in files never change; this generator shows that the current code writes the same bytes.
 
 #[path = "later.rs"]
 mod later;
@@ -8,79 +8,102 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_core::{
-    AfterTools, AgentName, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallKind,
-    CallSettled, CallStarted, Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure,
-    Finished, FoundTool, Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Media, Message,
-    Misbehaviour, ModelFailed, Output, OutputContent, OutputStatus, Plan, Reach, Reasoning, Record, Revoked,
-    Role, Run, Started, Timestamp, ToolKey, Unfit, Usage, call_digest, canonical, plan, time,
+    canonical::canonical_json,
+    decision::{Decision, DecisionScope, HoldReason},
+    failure::RunFailure,
+    id::{AgentName, CallId, Timestamp},
+    inspect,
+    item::{
+        CallKind, CallOutput, ContentPart, Item, MediaSource, Message, OpaqueItem, OutputContent,
+        OutputStatus, ReasoningItem, Role, ToolCall,
+    },
+    journal::{
+        CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, DecisionRevoked,
+        HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded,
+        ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+    },
+    plan::{
+        BodyKind, InvalidArguments, ModelProtocolError, ResolvedTool, ResponsePlan, ToolLookup, call_digest,
+        plan_response,
+    },
+    run::Run,
+    tool::{ApprovalPolicy, ToolEffect, ToolKey},
+    usage::Usage,
 };
 
-/// Every golden file of format 1: its name and its journal.
-pub(crate) fn all() -> Vec<(&'static str, Vec<Record>)> {
+/// Returns every golden file of format 1: its name and its journal.
+pub(crate) fn golden_journals() -> Vec<(&'static str, Vec<JournalRecord>)> {
     vec![
-        ("finished", finished()),
-        ("paused", paused()),
-        ("nested", nested()),
-        ("handoffs", handoffs()),
-        ("crashed", crashed()),
-        ("decisions", decisions()),
-        ("hows", hows()),
-        ("failures", failures()),
-        ("items", items()),
-        ("forked", forked()),
-        ("asked", later::asked()),
-        ("each", later::each()),
+        ("finished", finished_journal()),
+        ("paused", paused_journal()),
+        ("nested", nested_journal()),
+        ("handoffs", handoffs_journal()),
+        ("crashed", crashed_journal()),
+        ("decisions", decisions_journal()),
+        ("statuses", statuses_journal()),
+        ("failures", failures_journal()),
+        ("items", items_journal()),
+        ("forked", forked_journal()),
+        ("questions", later::questions_journal()),
+        ("approval_each_time", later::approval_each_time_journal()),
     ]
 }
 
-/// A journal that grows, and a machine beside it that refuses what does not fit.
-struct Journal {
-    records: Vec<Record>,
+/// A journal under construction, with a run that refuses entries that do not fit.
+struct GoldenJournal {
+    records: Vec<JournalRecord>,
     run: Run,
 }
 
-impl Journal {
+impl GoldenJournal {
     fn start(run: &str, agent: &str, input: &str) -> Self {
-        Self::from(started(run, agent, input))
+        Self::from_started(run_started(run, agent, input))
     }
 
-    fn from(started: Started) -> Self {
+    fn from_started(started: RunStarted) -> Self {
         let run = Run::start(started.clone());
-        let first = Record { seq: 0, at: time_of(0), path: vec![], entry: Entry::Started(started.into()) };
+        let first = JournalRecord {
+            seq: 0,
+            at: timestamp_of(0),
+            path: vec![],
+            entry: JournalEntry::RunStarted(started.into()),
+        };
         Self { records: vec![first], run }
     }
 
-    fn add(&mut self, entry: Entry) {
-        self.add_in(&[], entry);
+    fn append(&mut self, entry: JournalEntry) {
+        self.append_at(&[], entry);
     }
 
-    fn add_in(&mut self, path: &[&str], entry: Entry) {
+    fn append_at(&mut self, path: &[&str], entry: JournalEntry) {
         let path: Vec<CallId> = path.iter().map(|call| CallId::from(*call)).collect();
         self.run.apply_at(&path, &entry).expect("a driver could have written this");
         let seq = self.records.len() as u64;
-        self.records.push(Record { seq, at: time_of(seq), path, entry });
+        self.records.push(JournalRecord { seq, at: timestamp_of(seq), path, entry });
     }
 
-    fn answer(&mut self, items: Vec<Item>) {
-        self.answer_in(&[], items, AfterTools::RunAgain);
+    fn append_response(&mut self, items: Vec<Item>) {
+        self.append_response_at(&[], items, ToolUsePolicyKind::RunModelAgain);
     }
 
-    fn answer_in(&mut self, path: &[&str], items: Vec<Item>, after: AfterTools) {
-        let run = path.iter().fold(&self.run, |run, call| run.child(&CallId::from(*call)).expect("it runs"));
+    fn append_response_at(&mut self, path: &[&str], items: Vec<Item>, after: ToolUsePolicyKind) {
+        let run =
+            path.iter().fold(&self.run, |run, call| run.nested_run(&CallId::from(*call)).expect("it runs"));
         let agent = run.agent().clone();
         let items = items.into_iter().map(Arc::new).collect();
-        let Plan { items, calls, repeated } =
-            plan(items, &agent, run.seen(), look_up).expect("the answer can be carried out");
+        let ResponsePlan { items, calls, duplicate_calls: repeated } =
+            plan_response(items, &agent, run.call_digests(), look_up_tool)
+                .expect("the answer can be carried out");
         let response_id = Some(format!("resp-{}", self.records.len()));
-        let usage = Usage { cached_tokens: 3, reasoning_tokens: 2, ..Usage::tokens(20, 7) };
-        self.add_in(
+        let usage = Usage { cached_tokens: 3, reasoning_tokens: 2, ..Usage::of_tokens(20, 7) };
+        self.append_at(
             path,
-            Entry::Answered(Box::new(Answered {
+            JournalEntry::ModelResponded(Box::new(ModelResponded {
                 agent,
                 items,
                 calls,
-                repeated,
-                after,
+                duplicate_calls: repeated,
+                tool_use_policy: after,
                 usage,
                 response_id,
                 request_id: None,
@@ -89,19 +112,25 @@ impl Journal {
         );
     }
 
-    fn decide(&mut self, call: &str, decision: Decision, reach: Reach, by: Option<&str>) {
-        let digest = *self.run.seen().get(&call.into()).expect("the call was made");
+    fn append_decision(&mut self, call: &str, decision: Decision, reach: DecisionScope, by: Option<&str>) {
+        let digest = *self.run.call_digests().get(&call.into()).expect("the call was made");
         let by = by.map(str::to_owned);
-        self.add(Entry::Decided(Decided { call: call.into(), digest, decision, reach, by }));
+        self.append(JournalEntry::DecisionRecorded(DecisionRecorded {
+            call: call.into(),
+            digest,
+            decision,
+            scope: reach,
+            decided_by: by,
+        }));
     }
 }
 
-fn time_of(seq: u64) -> Timestamp {
+fn timestamp_of(seq: u64) -> Timestamp {
     Timestamp(1_790_000_000_000 + seq * 250)
 }
 
-fn started(run: &str, agent: &str, input: &str) -> Started {
-    Started {
+fn run_started(run: &str, agent: &str, input: &str) -> RunStarted {
+    RunStarted {
         run: run.into(),
         agent: agent.into(),
         history: vec![],
@@ -112,171 +141,198 @@ fn started(run: &str, agent: &str, input: &str) -> Started {
     }
 }
 
-/// The tools of all agents in the golden files.
-fn look_up(call: &Call) -> Lookup {
+/// Resolves the tools of all agents in the golden files.
+fn look_up_tool(call: &ToolCall) -> ToolLookup {
     let key = match call.name.as_str() {
         "crawl" => ToolKey::Mcp { server: "web".into(), name: "crawl".into() },
-        _ => ToolKey::of_call(call),
+        _ => ToolKey::for_call(call),
     };
     let (body, effect, gate) = match call.name.as_str() {
-        "look" | "crawl" => (BodyKind::Function, Effect::Pure, Gate::Open),
-        "computer" => (BodyKind::Function, Effect::Once, Gate::Open),
-        "read" => (BodyKind::Function, Effect::Pure, Gate::Closed),
-        "print" => (BodyKind::Function, Effect::Idempotent, Gate::Open),
-        "send" => (BodyKind::Function, Effect::Once, Gate::Ask),
-        "pay" => (BodyKind::Function, Effect::Once, Gate::Closed),
-        "post" => (BodyKind::Function, Effect::Once, Gate::AskEach),
-        "sign" => (BodyKind::Function, Effect::Once, Gate::Each),
-        "transfer" => (BodyKind::Function, Effect::Once, Gate::Open),
-        "books" => (BodyKind::Agent, Effect::Once, Gate::Open),
-        "transfer_to_billing" => return Lookup::Handoff { to: "billing".into() },
-        "transfer_to_desk" => return Lookup::Handoff { to: "desk".into() },
-        name => return Lookup::Missing { text: format!("Tool '{name}' not found.") },
+        "look" | "crawl" => (BodyKind::Function, ToolEffect::Pure, ApprovalPolicy::NotRequired),
+        "computer" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::NotRequired),
+        "read" => (BodyKind::Function, ToolEffect::Pure, ApprovalPolicy::Required),
+        "print" => (BodyKind::Function, ToolEffect::Idempotent, ApprovalPolicy::NotRequired),
+        "send" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::ByRule),
+        "pay" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::Required),
+        "post" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::ByRuleEachTime),
+        "sign" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::RequiredEachTime),
+        "transfer" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::NotRequired),
+        "books" => (BodyKind::Agent, ToolEffect::Once, ApprovalPolicy::NotRequired),
+        "transfer_to_billing" => return ToolLookup::Handoff { to: "billing".into() },
+        "transfer_to_desk" => return ToolLookup::Handoff { to: "desk".into() },
+        name => return ToolLookup::UnknownTool { message: format!("Tool '{name}' not found.") },
     };
-    let arguments: Result<Arc<str>, Unfit> = match serde_json::from_str(&call.arguments) {
-        Ok(value) => Ok(canonical(&value).into()),
+    let arguments: Result<Arc<str>, InvalidArguments> = match serde_json::from_str(&call.arguments) {
+        Ok(value) => Ok(canonical_json(&value).into()),
         Err(error) => Err(format!("not JSON: {error}").into()),
     };
     let digest = arguments.as_ref().ok().map(|arguments| call_digest(&key, arguments));
-    let receipt = digest.filter(|_| effect == Effect::Idempotent);
+    let receipt = digest.filter(|_| effect == ToolEffect::Idempotent);
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
-    Lookup::Tool(FoundTool { key, body, effect, gate, conflict, receipt, arguments })
+    ToolLookup::Tool(ResolvedTool {
+        key,
+        body,
+        effect,
+        approval_policy: gate,
+        conflict_key: conflict,
+        receipt_digest: receipt,
+        arguments,
+    })
 }
 
-fn call(id: &str, tool: &str, arguments: serde_json::Value) -> Item {
+fn tool_call_item(id: &str, tool: &str, arguments: serde_json::Value) -> Item {
     Item::call(id, tool, arguments.to_string())
 }
 
-fn start(call: &str) -> Entry {
-    attempt(call, 1)
+fn start_entry(call: &str) -> JournalEntry {
+    attempt_entry(call, 1)
 }
 
-fn attempt(call: &str, attempt: u32) -> Entry {
-    Entry::CallStarted(CallStarted { call: call.into(), attempt })
+fn attempt_entry(call: &str, attempt: u32) -> JournalEntry {
+    JournalEntry::CallStarted(CallStarted { call: call.into(), attempt })
 }
 
-fn settle(call: &str, how: How, output: impl Into<OutputContent>) -> Entry {
-    Entry::CallSettled(CallSettled::new(call.into(), how, output))
+fn settled_entry(call: &str, how: CallStatus, output: impl Into<OutputContent>) -> JournalEntry {
+    JournalEntry::CallSettled(CallSettled::new(call.into(), how, output))
 }
 
-fn hold(call: &str, reason: HoldReason) -> Entry {
-    Entry::Held(Held { call: call.into(), reason, expires: None })
+fn held_entry(call: &str, reason: HoldReason) -> JournalEntry {
+    JournalEntry::CallHeld(CallHeld { call: call.into(), reason, expires_at: None })
 }
 
-fn finish(output: &str) -> Entry {
-    Entry::Finished(Finished { output: output.to_owned(), message: None })
+fn finished_entry(output: &str) -> JournalEntry {
+    JournalEntry::RunFinished(RunFinished { output: output.to_owned(), message: None })
 }
 
-/// A run from its start to its end, with a model that failed once and input that came in between.
-fn finished() -> Vec<Record> {
-    let mut journal = Journal::from(Started {
+/// A complete run with one failed model request and added input.
+fn finished_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::from_started(RunStarted {
         history: vec![Arc::new(Item::user("Hello.")), Arc::new(Item::assistant("Good morning."))],
         session: Some("session-7".into()),
-        ..started("run-finished", "desk", "What does Bo owe?\nAnd Ada?")
+        ..run_started("run-finished", "desk", "What does Bo owe?\nAnd Ada?")
     });
-    journal.add(Entry::ModelFailed(ModelFailed {
+    journal.append(JournalEntry::ModelRequestFailed(ModelRequestFailed {
         agent: "desk".into(),
         error: "overloaded".to_owned(),
         retry_after_ms: Some(500),
         usage: None,
     }));
-    let reasoning = Item::Reasoning(Reasoning {
+    let reasoning = Item::Reasoning(ReasoningItem {
         summary: "Two names, two looks.".to_owned(),
         item_id: Some("rs-1".to_owned()),
         raw: json!({ "encrypted": "c2VjcmV0", "weight": 0.25 }),
     });
-    let looks = [call("c1", "look", json!({ "name": "Bo" })), call("c2", "look", json!({ "name": "Ada" }))];
-    journal.answer([vec![reasoning], looks.into()].concat());
-    journal.add(start("c1"));
-    journal.add(start("c2"));
-    journal.add(settle("c2", How::Succeeded, "Ada owes nothing."));
-    journal.add(Entry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("Be brief."))] }));
-    journal.add(settle("c1", How::Succeeded, "Bo owes 5 €."));
-    journal.answer(vec![Item::assistant("Bo: 5 €. Ada: nothing.")]);
-    journal.add(finish("Bo: 5 €. Ada: nothing."));
+    let looks = [
+        tool_call_item("c1", "look", json!({ "name": "Bo" })),
+        tool_call_item("c2", "look", json!({ "name": "Ada" })),
+    ];
+    journal.append_response([vec![reasoning], looks.into()].concat());
+    journal.append(start_entry("c1"));
+    journal.append(start_entry("c2"));
+    journal.append(settled_entry("c2", CallStatus::Succeeded, "Ada owes nothing."));
+    journal.append(JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("Be brief."))] }));
+    journal.append(settled_entry("c1", CallStatus::Succeeded, "Bo owes 5 €."));
+    journal.append_response(vec![Item::assistant("Bo: 5 €. Ada: nothing.")]);
+    journal.append(finished_entry("Bo: 5 €. Ada: nothing."));
     journal.records
 }
 
-/// Two calls wait for a person, and their sibling is done.
-fn paused() -> Vec<Record> {
-    let mut journal = Journal::start("run-paused", "desk", "Pay Bo and Ada.");
-    journal.answer(vec![
-        call("c1", "look", json!({ "name": "Bo" })),
-        call("c2", "pay", json!({ "to": "Bo", "cents": 500 })),
-        call("c3", "pay", json!({ "to": "Ada", "cents": 900 })),
+/// Two calls are held, and their sibling has settled.
+fn paused_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-paused", "desk", "Pay Bo and Ada.");
+    journal.append_response(vec![
+        tool_call_item("c1", "look", json!({ "name": "Bo" })),
+        tool_call_item("c2", "pay", json!({ "to": "Bo", "cents": 500 })),
+        tool_call_item("c3", "pay", json!({ "to": "Ada", "cents": 900 })),
     ]);
-    journal.add(start("c1"));
-    journal.add(hold("c2", HoldReason::Approval));
-    journal.add(Entry::Held(Held {
+    journal.append(start_entry("c1"));
+    journal.append(held_entry("c2", HoldReason::Approval));
+    journal.append(JournalEntry::CallHeld(CallHeld {
         call: "c3".into(),
         reason: HoldReason::Approval,
-        expires: Some(Timestamp(4_102_444_800_000)),
+        expires_at: Some(Timestamp(4_102_444_800_000)),
     }));
-    journal.add(settle("c1", How::Succeeded, "Bo is known."));
+    journal.append(settled_entry("c1", CallStatus::Succeeded, "Bo is known."));
     journal.records
 }
 
-/// A call inside an agent inside a call waits for a person.
-fn nested() -> Vec<Record> {
-    let mut journal = Journal::start("run-nested", "office", "Is anything open?");
-    journal.answer(vec![call("c1", "books", json!({ "input": "Settle invoice 9." }))]);
-    journal.add(start("c1"));
-    let inner = Started { max_turns: None, ..started("run-nested/c1", "clerk", "Settle invoice 9.") };
-    journal.add_in(&["c1"], Entry::Started(inner.into()));
-    let pay = call("p1", "pay", json!({ "to": "Bo", "cents": 900 }));
-    journal.answer_in(&["c1"], vec![pay], AfterTools::RunAgain);
-    journal.add_in(&["c1"], hold("p1", HoldReason::Approval));
+/// A call of a nested agent is held.
+fn nested_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-nested", "office", "Is anything open?");
+    journal.append_response(vec![tool_call_item("c1", "books", json!({ "input": "Settle invoice 9." }))]);
+    journal.append(start_entry("c1"));
+    let inner = RunStarted { max_turns: None, ..run_started("run-nested/c1", "clerk", "Settle invoice 9.") };
+    journal.append_at(&["c1"], JournalEntry::RunStarted(inner.into()));
+    let pay = tool_call_item("p1", "pay", json!({ "to": "Bo", "cents": 900 }));
+    journal.append_response_at(&["c1"], vec![pay], ToolUsePolicyKind::RunModelAgain);
+    journal.append_at(&["c1"], held_entry("p1", HoldReason::Approval));
     journal.records
 }
 
-/// Control passes twice, once with a filtered history, and the results of tools are judged.
-fn handoffs() -> Vec<Record> {
-    let mut journal = Journal::start("run-handoffs", "desk", "My invoice is wrong.");
-    journal.answer(vec![
-        call("h1", "transfer_to_billing", json!({})),
-        call("c1", "look", json!({ "name": "invoice" })),
-        call("h2", "transfer_to_desk", json!({})),
+/// Two handoffs, one with a filtered history, and results that the application's function evaluates.
+fn handoffs_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-handoffs", "desk", "My invoice is wrong.");
+    journal.append_response(vec![
+        tool_call_item("h1", "transfer_to_billing", json!({})),
+        tool_call_item("c1", "look", json!({ "name": "invoice" })),
+        tool_call_item("h2", "transfer_to_desk", json!({})),
     ]);
-    journal.add(start("c1"));
-    journal.add(settle("h2", How::Ignored, "Multiple handoffs detected, ignoring this one."));
-    journal.add(settle("c1", How::Succeeded, "Invoice 9."));
+    journal.append(start_entry("c1"));
+    journal.append(settled_entry(
+        "h2",
+        CallStatus::SurplusHandoff,
+        "Multiple handoffs detected, ignoring this one.",
+    ));
+    journal.append(settled_entry("c1", CallStatus::Succeeded, "Invoice 9."));
     let history = Some(vec![Arc::new(Item::user("My invoice is wrong."))]);
-    journal.add(Entry::HandedOff(HandedOff { call: "h1".into(), to: "billing".into(), history }));
-    journal.answer_in(&[], vec![call("c2", "look", json!({ "name": "9" }))], AfterTools::Ask);
-    journal.add(start("c2"));
-    journal.add(settle("c2", How::Succeeded, "It is right."));
-    journal.add(Entry::WentOn);
-    journal.answer(vec![call("h3", "transfer_to_desk", json!({ "why": "done" }))]);
-    journal.add(Entry::HandedOff(HandedOff { call: "h3".into(), to: "desk".into(), history: None }));
-    let after = AfterTools::StopAt(vec!["print".to_owned()]);
-    journal.answer_in(&[], vec![call("c3", "print", json!({ "page": 1 }))], after);
-    journal.add(start("c3"));
-    journal.add(settle("c3", How::Succeeded, "Printed."));
-    journal.add(finish("Printed."));
+    journal.append(JournalEntry::HandoffRecorded(HandoffRecorded {
+        call: "h1".into(),
+        to: "billing".into(),
+        filtered_history: history,
+    }));
+    journal.append_response_at(
+        &[],
+        vec![tool_call_item("c2", "look", json!({ "name": "9" }))],
+        ToolUsePolicyKind::CustomFunction,
+    );
+    journal.append(start_entry("c2"));
+    journal.append(settled_entry("c2", CallStatus::Succeeded, "It is right."));
+    journal.append(JournalEntry::TurnContinued);
+    journal.append_response(vec![tool_call_item("h3", "transfer_to_desk", json!({ "why": "done" }))]);
+    journal.append(JournalEntry::HandoffRecorded(HandoffRecorded {
+        call: "h3".into(),
+        to: "desk".into(),
+        filtered_history: None,
+    }));
+    let after = ToolUsePolicyKind::StopAtTools(vec!["print".to_owned()]);
+    journal.append_response_at(&[], vec![tool_call_item("c3", "print", json!({ "page": 1 }))], after);
+    journal.append(start_entry("c3"));
+    journal.append(settled_entry("c3", CallStatus::Succeeded, "Printed."));
+    journal.append(finished_entry("Printed."));
     journal.records
 }
 
-/// The process ended inside three calls, before a fourth that follows one of them.
-fn crashed() -> Vec<Record> {
-    let mut journal = Journal::start("run-crashed", "bank", "Send Bo 50 euros.");
-    journal.answer(vec![
-        call("c1", "look", json!({ "name": "Bo" })),
-        call("c2", "print", json!({ "page": 1 })),
-        call("c3", "transfer", json!({ "cents": 5000 })),
-        call("c4", "transfer", json!({ "cents": 1 })),
+/// The process ended during three calls, before a fourth that has one of them as its predecessor.
+fn crashed_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-crashed", "bank", "Send Bo 50 euros.");
+    journal.append_response(vec![
+        tool_call_item("c1", "look", json!({ "name": "Bo" })),
+        tool_call_item("c2", "print", json!({ "page": 1 })),
+        tool_call_item("c3", "transfer", json!({ "cents": 5000 })),
+        tool_call_item("c4", "transfer", json!({ "cents": 1 })),
     ]);
     for id in ["c1", "c2", "c3"] {
-        journal.add(start(id));
+        journal.append(start_entry(id));
     }
     journal.records
 }
 
-/// Every decision, for one call and for good, and one taken back.
-fn decisions() -> Vec<Record> {
-    let pay = |id: &str, cents: u32| call(id, "pay", json!({ "to": "Bo", "cents": cents }));
-    let send = |id: &str| call(id, "send", json!({ "text": id }));
-    let mut journal = Journal::start("run-decisions", "desk", "Do it all.");
-    journal.answer(vec![
+/// Every decision, for single calls and standing, and one revocation.
+fn decisions_journal() -> Vec<JournalRecord> {
+    let pay = |id: &str, cents: u32| tool_call_item(id, "pay", json!({ "to": "Bo", "cents": cents }));
+    let send = |id: &str| tool_call_item(id, "send", json!({ "text": id }));
+    let mut journal = GoldenJournal::start("run-decisions", "desk", "Do it all.");
+    journal.append_response(vec![
         pay("c1", 1),
         pay("c2", 2),
         pay("c3", 3),
@@ -286,144 +342,172 @@ fn decisions() -> Vec<Record> {
         send("s2"),
     ]);
     for id in ["c1", "c2", "c3", "c4", "c5", "s1", "s2"] {
-        journal.add(hold(id, HoldReason::Approval));
+        journal.append(held_entry(id, HoldReason::Approval));
     }
     let edited = Decision::ApproveEdited { arguments: r#"{"cents":20,"to":"Bo"}"#.to_owned() };
-    journal.decide("c1", Decision::Approve, Reach::Call, Some("ann"));
-    journal.decide("c2", edited, Reach::Call, Some("ann"));
-    journal.decide("c3", Decision::Reject { message: None }, Reach::Call, None);
-    journal.decide(
+    journal.append_decision("c1", Decision::Approve, DecisionScope::ThisCall, Some("ann"));
+    journal.append_decision("c2", edited, DecisionScope::ThisCall, Some("ann"));
+    journal.append_decision("c3", Decision::Reject { message: None }, DecisionScope::ThisCall, None);
+    journal.append_decision(
         "c4",
         Decision::Reject { message: Some("Too much.".to_owned()) },
-        Reach::Call,
+        DecisionScope::ThisCall,
         Some("bob"),
     );
-    journal.decide("c5", Decision::Approve, Reach::Call, Some("ann"));
-    journal.decide("s1", Decision::Approve, Reach::Always, Some("bob"));
+    journal.append_decision("c5", Decision::Approve, DecisionScope::ThisCall, Some("ann"));
+    journal.append_decision("s1", Decision::Approve, DecisionScope::ToolForRun, Some("bob"));
     for id in ["c1", "c2", "c5"] {
-        journal.add(start(id));
-        journal.add(hold(id, HoldReason::InDoubt));
+        journal.append(start_entry(id));
+        journal.append(held_entry(id, HoldReason::InDoubt));
     }
-    journal.decide("c1", Decision::Happened { output: "1 paid".into() }, Reach::Call, Some("ann"));
-    journal.decide("c2", Decision::DidNotHappen, Reach::Call, Some("ann"));
-    journal.decide("c5", Decision::Unknown, Reach::Call, None);
-    journal.add(settle("c1", How::Reconciled, "1 paid"));
-    journal.add(attempt("c2", 2));
-    journal.add(settle("c2", How::Succeeded, "20 paid"));
-    journal.add(settle("c3", How::Rejected, "Tool execution was not approved."));
-    journal.add(settle("c4", How::Rejected, "Too much."));
-    journal.add(settle("c5", How::Unknown, "It is not known."));
+    journal.append_decision(
+        "c1",
+        Decision::ConfirmExecuted { output: "1 paid".into() },
+        DecisionScope::ThisCall,
+        Some("ann"),
+    );
+    journal.append_decision("c2", Decision::ConfirmNotExecuted, DecisionScope::ThisCall, Some("ann"));
+    journal.append_decision("c5", Decision::OutcomeUnknown, DecisionScope::ThisCall, None);
+    journal.append(settled_entry("c1", CallStatus::Reconciled, "1 paid"));
+    journal.append(attempt_entry("c2", 2));
+    journal.append(settled_entry("c2", CallStatus::Succeeded, "20 paid"));
+    journal.append(settled_entry("c3", CallStatus::Rejected, "Tool execution was not approved."));
+    journal.append(settled_entry("c4", CallStatus::Rejected, "Too much."));
+    journal.append(settled_entry("c5", CallStatus::OutcomeUnknown, "It is not known."));
     for id in ["s1", "s2"] {
-        journal.add(start(id));
-        journal.add(settle(id, How::Succeeded, "sent"));
+        journal.append(start_entry(id));
+        journal.append(settled_entry(id, CallStatus::Succeeded, "sent"));
     }
-    journal.answer(vec![send("s3")]);
-    journal.add(Entry::Revoked(Revoked { agent: "desk".into(), tool: ToolKey::bare("send") }));
-    journal.add(start("s3"));
-    journal.add(settle("s3", How::Succeeded, "sent"));
-    journal.answer(vec![send("s4")]);
-    journal.add(start("s4"));
-    journal.add(settle("s4", How::Succeeded, "sent"));
+    journal.append_response(vec![send("s3")]);
+    journal.append(JournalEntry::DecisionRevoked(DecisionRevoked {
+        agent: "desk".into(),
+        tool: ToolKey::bare("send"),
+    }));
+    journal.append(start_entry("s3"));
+    journal.append(settled_entry("s3", CallStatus::Succeeded, "sent"));
+    journal.append_response(vec![send("s4")]);
+    journal.append(start_entry("s4"));
+    journal.append(settled_entry("s4", CallStatus::Succeeded, "sent"));
     journal.records
 }
 
-/// Every other way in which a call comes to its output, and a run that was cancelled.
-fn hows() -> Vec<Record> {
-    let mut journal = Journal::start("run-hows", "desk", "Try everything.");
-    journal.answer(vec![call("p0", "print", json!({ "page": 1 }))]);
-    journal.add(start("p0"));
-    journal.add(settle("p0", How::Succeeded, "page 1"));
-    let look = |id: &str| call(id, "look", json!({ "name": id }));
-    journal.answer(vec![
+/// All other call statuses, and a cancelled run.
+fn statuses_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-statuses", "desk", "Try everything.");
+    journal.append_response(vec![tool_call_item("p0", "print", json!({ "page": 1 }))]);
+    journal.append(start_entry("p0"));
+    journal.append(settled_entry("p0", CallStatus::Succeeded, "page 1"));
+    let look = |id: &str| tool_call_item(id, "look", json!({ "name": id }));
+    journal.append_response(vec![
         look("failed"),
         look("late"),
         look("left"),
         look("left2"),
         Item::call("invalid", "look", "{\"name\":"),
-        call("missing", "lok", json!({})),
+        tool_call_item("missing", "lok", json!({})),
         look("guarded"),
-        call("receipt", "print", json!({ "page": 1 })),
+        tool_call_item("receipt", "print", json!({ "page": 1 })),
         look("stopped"),
         look("open"),
-        call("p0", "print", json!({ "page": 1 })),
+        tool_call_item("p0", "print", json!({ "page": 1 })),
     ]);
     for id in ["failed", "late", "left", "left2", "stopped"] {
-        journal.add(start(id));
+        journal.append(start_entry(id));
     }
-    journal.add(attempt("failed", 2));
-    journal.add(settle("failed", How::Failed, "An error occurred while running the tool. Please try again."));
-    journal.add(settle("late", How::TimedOut, "Tool 'look' timed out after 1 seconds."));
-    journal.add(settle("left", How::LeftRunning, "Tool 'look' timed out after 1 seconds."));
-    journal.add(settle("left2", How::LeftRunning, "Tool 'look' timed out after 1 seconds."));
-    journal.add(settle("invalid", How::Invalid, "not JSON"));
-    journal.add(settle("missing", How::Missing, "Tool 'lok' not found."));
-    journal.add(settle("guarded", How::Guarded, "No."));
-    journal.add(settle("receipt", How::Receipt, "page 1"));
-    let late = |call: &str, result| Entry::CallEndedLate(CallEndedLate { call: call.into(), result });
-    journal.add(late("left", Ok("at last".into())));
-    journal.add(settle("stopped", How::Cancelled, "The call was stopped before it finished."));
-    journal.add(Entry::Cancelled(Cancelled { draining: vec!["left2".into()] }));
-    journal.add(late("left2", Err("broken pipe".to_owned())));
+    journal.append(attempt_entry("failed", 2));
+    journal.append(settled_entry(
+        "failed",
+        CallStatus::Failed,
+        "An error occurred while running the tool. Please try again.",
+    ));
+    journal.append(settled_entry("late", CallStatus::TimedOut, "Tool 'look' timed out after 1 seconds."));
+    journal.append(settled_entry(
+        "left",
+        CallStatus::TimedOutStillRunning,
+        "Tool 'look' timed out after 1 seconds.",
+    ));
+    journal.append(settled_entry(
+        "left2",
+        CallStatus::TimedOutStillRunning,
+        "Tool 'look' timed out after 1 seconds.",
+    ));
+    journal.append(settled_entry("invalid", CallStatus::InvalidArguments, "not JSON"));
+    journal.append(settled_entry("missing", CallStatus::UnknownTool, "Tool 'lok' not found."));
+    journal.append(settled_entry("guarded", CallStatus::BlockedByGuardrail, "No."));
+    journal.append(settled_entry("receipt", CallStatus::Deduplicated, "page 1"));
+    let late = |call: &str, result| JournalEntry::CallEndedLate(CallEndedLate { call: call.into(), result });
+    journal.append(late("left", Ok("at last".into())));
+    journal.append(settled_entry(
+        "stopped",
+        CallStatus::Cancelled,
+        "The call was stopped before it finished.",
+    ));
+    journal.append(JournalEntry::RunCancelled(RunCancelled { draining_calls: vec!["left2".into()] }));
+    journal.append(late("left2", Err("broken pipe".to_owned())));
     journal.records
 }
 
-/// Every failure, each as the end of a nested agent; and one that ends the run.
-fn failures() -> Vec<Record> {
+/// Every failure, each as the outcome of a nested agent, and one as the outcome of the run.
+fn failures_journal() -> Vec<JournalRecord> {
     let (tool, call_id, text) = (|| "look".to_owned(), || CallId::from("c9"), |text: &str| text.to_owned());
     let failures = [
-        Failure::TurnsExhausted { max_turns: 3 },
-        Failure::LoopDetected { times: 5 },
-        Failure::Misbehaviour(Misbehaviour::EmptyCallId { name: tool() }),
-        Failure::Misbehaviour(Misbehaviour::ReusedCallId { call: call_id(), name: tool() }),
-        Failure::Misbehaviour(Misbehaviour::MissingTool {
+        RunFailure::MaxTurnsExceeded { max_turns: 3 },
+        RunFailure::LoopDetected { repetitions: 5 },
+        RunFailure::ModelProtocolError(ModelProtocolError::EmptyCallId { name: tool() }),
+        RunFailure::ModelProtocolError(ModelProtocolError::ReusedCallId { call: call_id(), name: tool() }),
+        RunFailure::ModelProtocolError(ModelProtocolError::UnknownTool {
             name: text("lok"),
             agent: "clerk".into(),
-            offered: vec![tool()],
+            available_tools: vec![tool()],
         }),
-        Failure::Model { message: text("unreachable") },
-        Failure::Refused { message: text("I cannot do that.") },
-        Failure::InvalidOutput { message: text("`total` is missing") },
-        Failure::Tool { tool: tool(), call: call_id(), message: text("no such file") },
-        Failure::InvalidArguments { tool: tool(), call: call_id(), problems: text("`name`: missing") },
-        Failure::ToolTimeout { tool: tool(), call: call_id(), seconds: text("1.5") },
-        Failure::EndedByCall { tool: tool(), call: call_id(), message: text("disk full") },
-        Failure::ToolInputGuardrail { guardrail: text("polite"), tool: tool(), call: call_id() },
-        Failure::ToolOutputGuardrail { guardrail: text("no names"), tool: tool(), call: call_id() },
-        Failure::InputGuardrail { guardrail: text("on topic") },
-        Failure::OutputGuardrail { guardrail: text("no promises") },
-        Failure::GuardrailFailed { guardrail: text("on topic"), message: text("timed out") },
-        Failure::Hook { hook: text("agent_started"), message: text("no database") },
-        Failure::Handoff { to: text("billing"), message: text("closed") },
+        RunFailure::ModelRequestFailed { message: text("unreachable") },
+        RunFailure::ModelRefused { message: text("I cannot do that.") },
+        RunFailure::InvalidOutput { message: text("`total` is missing") },
+        RunFailure::ToolFailed { tool: tool(), call: call_id(), message: text("no such file") },
+        RunFailure::InvalidArguments { tool: tool(), call: call_id(), problems: text("`name`: missing") },
+        RunFailure::ToolTimeout { tool: tool(), call: call_id(), seconds: text("1.5") },
+        RunFailure::EndedByCall { tool: tool(), call: call_id(), message: text("disk full") },
+        RunFailure::ToolInputGuardrailTripped { guardrail: text("polite"), tool: tool(), call: call_id() },
+        RunFailure::ToolOutputGuardrailTripped { guardrail: text("no names"), tool: tool(), call: call_id() },
+        RunFailure::InputGuardrailTripped { guardrail: text("on topic") },
+        RunFailure::OutputGuardrailTripped { guardrail: text("no promises") },
+        RunFailure::GuardrailFailed { guardrail: text("on topic"), message: text("timed out") },
+        RunFailure::HookFailed { hook: text("agent_started"), message: text("no database") },
+        RunFailure::HandoffFailed { to: text("billing"), message: text("closed") },
     ];
     let id_of = |at: usize| format!("c{at}");
-    let books = |at: usize| call(&id_of(at), "books", json!({ "input": at.to_string() }));
-    let mut journal = Journal::start("run-failures", "office", "Fail in every way.");
-    journal.answer((0..failures.len()).map(books).collect());
+    let books = |at: usize| tool_call_item(&id_of(at), "books", json!({ "input": at.to_string() }));
+    let mut journal = GoldenJournal::start("run-failures", "office", "Fail in every way.");
+    journal.append_response((0..failures.len()).map(books).collect());
     for (at, failure) in failures.into_iter().enumerate() {
         let (id, agent) = (id_of(at), AgentName::from("clerk"));
-        journal.add(start(&id));
-        let inner = started(&format!("run-failures/{id}"), "clerk", &at.to_string());
-        journal.add_in(&[&id], Entry::Started(inner.into()));
-        if let Failure::Misbehaviour(_) = failure {
-            let items = vec![Arc::new(call("", "look", json!({})))];
-            let refused = AnswerRefused { agent, items, usage: Usage::unknown() };
-            journal.add_in(&[&id], Entry::AnswerRefused(refused));
+        journal.append(start_entry(&id));
+        let inner = run_started(&format!("run-failures/{id}"), "clerk", &at.to_string());
+        journal.append_at(&[&id], JournalEntry::RunStarted(inner.into()));
+        if let RunFailure::ModelProtocolError(_) = failure {
+            let items = vec![Arc::new(tool_call_item("", "look", json!({})))];
+            let refused = ResponseRejected { agent, items, usage: Usage::of_unknown_request() };
+            journal.append_at(&[&id], JournalEntry::ResponseRejected(refused));
         }
-        journal.add_in(&[&id], Entry::Failed(Failed { failure }));
-        journal.add(settle(&id, How::Failed, "An error occurred while running the tool. Please try again."));
+        journal.append_at(&[&id], JournalEntry::RunFailed(RunFailed { failure }));
+        journal.append(settled_entry(
+            &id,
+            CallStatus::Failed,
+            "An error occurred while running the tool. Please try again.",
+        ));
     }
-    journal.answer(vec![call("x1", "look", json!({ "name": "x" }))]);
-    journal.add(start("x1"));
-    let ends = CallSettled { ends_run: true, ..CallSettled::new("x1".into(), How::Failed, "broken") };
-    journal.add(Entry::CallSettled(ends));
-    let failure = Failure::Tool { tool: tool(), call: "x1".into(), message: text("disk full") };
-    journal.add(Entry::Failed(Failed { failure }));
+    journal.append_response(vec![tool_call_item("x1", "look", json!({ "name": "x" }))]);
+    journal.append(start_entry("x1"));
+    let ends = CallSettled { ends_run: true, ..CallSettled::new("x1".into(), CallStatus::Failed, "broken") };
+    journal.append(JournalEntry::CallSettled(ends));
+    let failure = RunFailure::ToolFailed { tool: tool(), call: "x1".into(), message: text("disk full") };
+    journal.append(JournalEntry::RunFailed(RunFailed { failure }));
     journal.records
 }
 
-/// Every kind of item, part and tool, and an output that a handler made.
-fn items() -> Vec<Record> {
-    let media = Media {
+/// Every kind of item, part and tool key, and an output that a handler produced.
+fn items_journal() -> Vec<JournalRecord> {
+    let media = MediaSource {
         url: Some("https://example.org/a.png".to_owned()),
         file_id: Some("file-1".to_owned()),
         data: Some("aGk=".to_owned()),
@@ -431,18 +515,20 @@ fn items() -> Vec<Record> {
         name: Some("a.png".to_owned()),
         detail: Some("low".to_owned()),
     };
-    let carried =
-        |kind: &str| Carried { kind: kind.to_owned(), raw: json!({ "id": 7, "list": [null, true, -1.5] }) };
+    let carried = |kind: &str| OpaqueItem {
+        kind: kind.to_owned(),
+        raw: json!({ "id": 7, "list": [null, true, -1.5] }),
+    };
     let parts = vec![
-        Content::text("Look: \u{2028}\u{1f980}\t\"quoted\" \\ \u{0}"),
-        Content::Image(media.clone()),
-        Content::File(Media { url: None, ..media }),
-        Content::Unknown(carried("audio")),
+        ContentPart::text("Look: \u{2028}\u{1f980}\t\"quoted\" \\ \u{0}"),
+        ContentPart::Image(media.clone()),
+        ContentPart::File(MediaSource { url: None, ..media }),
+        ContentPart::Unknown(carried("audio")),
     ];
     let message = |role, content| Item::Message(Message { role, content, item_id: Some("msg-1".to_owned()) });
-    let refusal = vec![Content::Refusal { text: "No.".to_owned() }];
+    let refusal = vec![ContentPart::Refusal { text: "No.".to_owned() }];
     let spoken = |namespace: Option<&str>, id: &str, name: &str| {
-        Item::Call(Call {
+        Item::Call(ToolCall {
             id: id.into(),
             name: name.to_owned(),
             namespace: namespace.map(str::to_owned),
@@ -451,10 +537,11 @@ fn items() -> Vec<Record> {
             kind: CallKind::Function,
         })
     };
-    let given = |call: &str, content, status| Item::Output(Output { call: call.into(), content, status });
-    let handoff = windlass_core::Handoff { call: "o2".into(), from: "desk".into(), to: "billing".into() };
+    let given = |call: &str, content, status| Item::Output(CallOutput { call: call.into(), content, status });
+    let handoff =
+        windlass_core::item::HandoffOutput { call: "o2".into(), from: "desk".into(), to: "billing".into() };
     let history = vec![
-        message(Role::System, vec![Content::text("Be kind.")]),
+        message(Role::System, vec![ContentPart::text("Be kind.")]),
         message(Role::User, parts.clone()),
         spoken(None, "o1", "look"),
         given("o1", OutputContent::Parts(parts), OutputStatus::Ok),
@@ -462,35 +549,44 @@ fn items() -> Vec<Record> {
         Item::Handoff(handoff),
         spoken(None, "o3", "look"),
         given("o3", "gone".into(), OutputStatus::Failed),
-        Item::Hosted(carried("web_search_call")),
+        Item::HostedTool(carried("web_search_call")),
         Item::Unknown(carried("dream")),
         message(Role::Assistant, refusal.clone()),
     ];
-    let mut journal = Journal::from(Started {
+    let mut journal = GoldenJournal::from_started(RunStarted {
         history: history.into_iter().map(Arc::new).collect(),
         max_turns: None,
-        ..started("run-items", "desk", "Go on.")
+        ..run_started("run-items", "desk", "Go on.")
     });
-    let after = AfterTools::StopOnFirst;
+    let after = ToolUsePolicyKind::StopOnFirstTool;
     let missing = vec![spoken(Some("crm"), "c1", "find"), spoken(Some("find"), "c2", "find")];
-    journal.answer_in(&[], missing, after);
-    journal.add(settle("c1", How::Missing, "Tool 'find' not found."));
-    journal.add(settle("c2", How::Missing, "Tool 'find' not found."));
-    journal.answer(vec![spoken(None, "c3", "crawl")]);
-    journal.add(start("c3"));
-    journal.add(settle("c3", How::Succeeded, OutputContent::Parts(vec![Content::text("crawled")])));
-    journal.answer(vec![Item::Hosted(carried("web_search_call"))]);
-    journal.answer(vec![message(Role::Assistant, refusal)]);
+    journal.append_response_at(&[], missing, after);
+    journal.append(settled_entry("c1", CallStatus::UnknownTool, "Tool 'find' not found."));
+    journal.append(settled_entry("c2", CallStatus::UnknownTool, "Tool 'find' not found."));
+    journal.append_response(vec![spoken(None, "c3", "crawl")]);
+    journal.append(start_entry("c3"));
+    journal.append(settled_entry(
+        "c3",
+        CallStatus::Succeeded,
+        OutputContent::Parts(vec![ContentPart::text("crawled")]),
+    ));
+    journal.append_response(vec![Item::HostedTool(carried("web_search_call"))]);
+    journal.append_response(vec![message(Role::Assistant, refusal)]);
     let message = Some(Arc::new(Item::assistant("I would rather not.")));
-    journal.add(Entry::Finished(Finished { output: "I would rather not.".to_owned(), message }));
+    journal
+        .append(JournalEntry::RunFinished(RunFinished { output: "I would rather not.".to_owned(), message }));
     journal.records
 }
 
-/// A fork of the finished run, in which a call has another output.
-fn forked() -> Vec<Record> {
-    let records = finished();
+/// A fork of the finished run in which a call has another output.
+fn forked_journal() -> Vec<JournalRecord> {
+    let records = finished_journal();
     let call = "c1".into();
-    let at = time::settlement_of(&records, &call).expect("it settled");
-    let change = time::Change::Output { call, how: How::Succeeded, output: "Bo owes 7 €.".into() };
-    time::fork(&records, at, "run-forked".into(), change).expect("it fits")
+    let at = inspect::settlement_seq(&records, &call).expect("it settled");
+    let change = inspect::ForkChange::CallOutput {
+        call,
+        status: CallStatus::Succeeded,
+        output: "Bo owes 7 €.".into(),
+    };
+    inspect::fork(&records, at, "run-forked".into(), change).expect("it fits")
 }

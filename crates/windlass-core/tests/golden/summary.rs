@@ -1,20 +1,24 @@
-//! A run's state in plain text, for the snapshots beside the golden files.
+//! A run's state as plain text, for the snapshots beside the golden files.
 
 use std::fmt::Write;
 
-use windlass_core::{End, Entry, Item, Next, Record, Replay, Run, Step};
+use windlass_core::{
+    item::Item,
+    journal::{JournalEntry, JournalRecord},
+    run::{CallAction, ReplayedRun, Run, RunAction, RunEnd},
+};
 
-/// The state that a journal adds up to, nested agents included.
-pub(crate) fn of(replay: &Replay, records: &[Record]) -> String {
+/// Returns the state after a journal as text, including nested agents.
+pub(crate) fn summarise_journal(replay: &ReplayedRun, records: &[JournalRecord]) -> String {
     let mut text = String::new();
     write_run(&mut text, "", &replay.run).expect("a string can be written to");
     for (digest, (output, _)) in &replay.receipts {
-        writeln!(text, "receipt {}: {:?}", digest.short(), output.text())
+        writeln!(text, "receipt {}: {:?}", digest.short_hex(), output.text())
             .expect("a string can be written to");
     }
     for record in records {
-        let Entry::Started(_) = record.entry else { continue };
-        let nested = record.path.iter().try_fold(&replay.run, |run, call| run.child(call));
+        let JournalEntry::RunStarted(_) = record.entry else { continue };
+        let nested = record.path.iter().try_fold(&replay.run, |run, call| run.nested_run(call));
         if let (Some(nested), false) = (nested, record.path.is_empty()) {
             write_run(&mut text, "  ", nested).expect("a string can be written to");
         }
@@ -24,26 +28,26 @@ pub(crate) fn of(replay: &Replay, records: &[Record]) -> String {
 
 fn write_run(text: &mut String, indent: &str, run: &Run) -> std::fmt::Result {
     writeln!(text, "{indent}run {}", run.id())?;
-    writeln!(text, "{indent}agent {}, turn {}, repeats {}", run.agent(), run.turn(), run.repeats())?;
-    writeln!(text, "{indent}next {}", next(run))?;
-    if let Some(end) = run.end() {
+    writeln!(text, "{indent}agent {}, turn {}, repeats {}", run.agent(), run.turn(), run.repeat_count())?;
+    writeln!(text, "{indent}next {}", describe_next(run))?;
+    if let Some(end) = run.outcome() {
         let end = match end {
-            End::Finished(output) => format!("finished {output:?}"),
-            End::Failed(failure) => format!("failed {failure}"),
-            End::Cancelled => "cancelled".to_owned(),
+            RunEnd::Finished(output) => format!("finished {output:?}"),
+            RunEnd::Failed(failure) => format!("failed {failure}"),
+            RunEnd::Cancelled => "cancelled".to_owned(),
         };
         writeln!(text, "{indent}end {end}")?;
     }
-    for pending in run.pending() {
-        let until = pending.expires.map_or_else(String::new, |expires| format!(" until {}", expires.0));
-        let (digest, reason) = (pending.digest.short(), &pending.reason);
+    for pending in run.pending_calls() {
+        let until = pending.expires_at.map_or_else(String::new, |expires| format!(" until {}", expires.0));
+        let (digest, reason) = (pending.digest.short_hex(), &pending.reason);
         writeln!(
             text,
             "{indent}pending {} {} {} {reason:?}{until} {digest}",
             pending.path, pending.tool, pending.arguments
         )?;
     }
-    for standing in run.standing() {
+    for standing in run.standing_decisions() {
         writeln!(text, "{indent}standing {} {} {:?}", standing.agent, standing.tool, standing.verdict)?;
     }
     let usage = run.usage();
@@ -51,58 +55,60 @@ fn write_run(text: &mut String, indent: &str, run: &Run) -> std::fmt::Result {
         text,
         "{indent}usage requests {} unknown {} input {} cached {} output {} reasoning {}",
         usage.requests,
-        usage.unknown,
+        usage.unknown_requests,
         usage.input_tokens,
         usage.cached_tokens,
         usage.output_tokens,
         usage.reasoning_tokens
     )?;
     for item in run.history() {
-        writeln!(text, "{indent}history {}", line(item))?;
+        writeln!(text, "{indent}history {}", describe_item(item))?;
     }
-    for produced in run.produced().iter().chain(&run.produced_in_open_turn()) {
+    for produced in run.items().iter().chain(&run.open_turn_items()) {
         writeln!(
             text,
             "{indent}produced by {} as {:?}: {}",
             produced.agent,
-            produced.part,
-            line(&produced.item)
+            produced.kind,
+            describe_item(&produced.item)
         )?;
     }
-    for item in run.for_session(0) {
-        writeln!(text, "{indent}for the session {}", line(&item))?;
+    for item in run.session_items(0) {
+        writeln!(text, "{indent}for the session {}", describe_item(&item))?;
     }
     Ok(())
 }
 
-fn next(run: &Run) -> String {
+fn describe_next(run: &Run) -> String {
     match run.next() {
-        Next::Model { agent, turn } => format!("model of {agent} for turn {turn}"),
-        Next::Exhausted { max_turns } => format!("exhausted after {max_turns}"),
-        Next::Calls(steps) => {
-            let steps: Vec<String> = steps.iter().map(step).collect();
+        RunAction::RequestModel { agent, turn } => format!("model of {agent} for turn {turn}"),
+        RunAction::MaxTurnsReached { max_turns } => format!("exhausted after {max_turns}"),
+        RunAction::AdvanceCalls(steps) => {
+            let steps: Vec<String> = steps.iter().map(describe_action).collect();
             format!("calls {}", steps.join(", "))
         }
-        Next::HandOff { call, from, to, arguments } => format!("hand off {call} {from} {to} {arguments}"),
-        Next::Judge { agent } => format!("judge of {agent}"),
-        Next::Finish(candidate) => format!("finish {:?} from {:?}", candidate.output, candidate.source),
-        Next::Fail(failure) => format!("fail {failure}"),
-        Next::Pause(pending) => format!("pause for {}", pending.len()),
-        Next::Over => "over".to_owned(),
+        RunAction::HandOff { call, from, to, arguments } => {
+            format!("hand off {call} {from} {to} {arguments}")
+        }
+        RunAction::EvaluateResults { agent } => format!("judge of {agent}"),
+        RunAction::Finish(candidate) => format!("finish {:?} from {:?}", candidate.output, candidate.source),
+        RunAction::Fail(failure) => format!("fail {failure}"),
+        RunAction::Pause(pending) => format!("pause for {}", pending.len()),
+        RunAction::Ended => "over".to_owned(),
     }
 }
 
-fn step(step: &Step) -> String {
-    let after = step.after().map_or_else(String::new, |call| format!(" after {call}"));
+fn describe_action(step: &CallAction) -> String {
+    let after = step.predecessor().map_or_else(String::new, |call| format!(" after {call}"));
     match step {
-        Step::Gate(step) => format!("gate {}{after}", step.call()),
-        Step::Run(step) => format!("run {} attempt {}{after}", step.call(), step.attempt()),
-        Step::Invalid(step) => format!("invalid {}", step.call),
-        Step::Settle(step) => format!("settle {} {:?}", step.settled.call, step.settled.how),
-        Step::Doubt(step) => format!("doubt {} attempt {}", step.call, step.attempt),
+        CallAction::CheckApproval(step) => format!("gate {}{after}", step.call()),
+        CallAction::Execute(step) => format!("run {} attempt {}{after}", step.call(), step.attempt()),
+        CallAction::ReportInvalidArguments(step) => format!("invalid {}", step.call),
+        CallAction::Settle(step) => format!("settle {} {:?}", step.settled.call, step.settled.status),
+        CallAction::ResolveDoubt(step) => format!("doubt {} attempt {}", step.call, step.attempt),
     }
 }
 
-fn line(item: &Item) -> String {
+fn describe_item(item: &Item) -> String {
     serde_json::to_string(item).expect("an item can be written")
 }

@@ -1,6 +1,6 @@
-"""Schemas and values by chance, judged by the `jsonschema` package: one line of JSON for each.
+"""Generates random schemas and values with the verdict of the `jsonschema` package: one JSON line for each.
 
-`judged.py SEED COUNT`. Only keywords that Windlass reads are in them.
+Usage: `judged.py SEED COUNT`. Only keywords that Windlass supports are generated.
 """
 
 import json
@@ -79,7 +79,7 @@ def parts(depth):
 
 
 def near(rules, root, depth=0):
-    """A value that may well fit: most values by chance do not."""
+    """Returns a value that is likely to be valid; most random values are not."""
     if depth > 4 or by_chance(0.25) or isinstance(rules, bool):
         return value(depth)
     if "$ref" in rules:
@@ -114,7 +114,7 @@ while left > 0:
         try:
             fits = validator.is_valid(one)
         except RecursionError:
-            # A schema that leads to itself without end judges nothing.
+            # A schema with unbounded recursion has no verdict.
             break
         print(json.dumps({"schema": root, "value": one, "fits": fits}, ensure_ascii=False))
         left -= 1

@@ -1,70 +1,77 @@
-//! The client that the official conformance suite is run against: an agent with the suite's server, and nothing that a
-//! user of the library would not have.
+//! The client under test of the official conformance suite: an agent with the suite's server, which uses only the
+//! library's public API.
 //!
-//! `conformance-client URL`, with the suite's own variables. What to call comes from them, or is every tool once.
+//! Usage: `conformance-client URL`. The suite's environment variables name the calls; by default every tool
+//! is called once.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use windlass::prelude::*;
-use windlass_mcp::{Approve, Auth, Config, Era, OAuth, ServerConfig, Servers, ToolInfo};
+use windlass_mcp::{
+    McpApprovalPolicy, McpAuth, McpConfig, McpConnections, McpServerConfig, McpToolInfo, OAuthConfig,
+    ProtocolEra,
+};
 
-const REDIRECT: &str = "http://localhost:3000/callback";
-const METADATA: &str = "https://conformance-test.local/client-metadata.json";
+const REDIRECT_URL: &str = "http://localhost:3000/callback";
+const METADATA_URL: &str = "https://conformance-test.local/client-metadata.json";
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().next_back().unwrap_or_default();
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
     let context: Value = serde_json::from_str(&context).unwrap_or_default();
-    tokio::time::timeout(Duration::from_secs(25), play(&url, &context)).await?
+    tokio::time::timeout(Duration::from_secs(25), run_scenario(&url, &context)).await?
 }
 
-async fn play(url: &str, context: &Value) -> Result<(), Box<dyn std::error::Error>> {
-    let mut oauth = OAuth::new(REDIRECT, visit).client_name("conformance-client").metadata_url(METADATA);
+async fn run_scenario(url: &str, context: &Value) -> Result<(), Box<dyn std::error::Error>> {
+    let mut oauth = OAuthConfig::new(REDIRECT_URL, follow_redirect)
+        .client_name("conformance-client")
+        .metadata_url(METADATA_URL);
     if let Some(id) = context["client_id"].as_str() {
-        oauth = oauth.registered(id, context["client_secret"].as_str().map(str::to_owned));
+        oauth = oauth.preregistered_client(id, context["client_secret"].as_str().map(str::to_owned));
     }
-    let server = ServerConfig::http("suite", url).auth(Auth::OAuth(oauth)).trusted();
+    let server = McpServerConfig::http("suite", url).auth(McpAuth::OAuth(oauth)).trusted();
     let server = match std::env::var("MCP_CONFORMANCE_PROTOCOL_VERSION") {
-        Ok(version) if *version < *"2026-07-28" => server.era(Era::Legacy),
+        Ok(version) if *version < *"2026-07-28" => server.era(ProtocolEra::Legacy),
         Ok(_) | Err(_) => server,
     };
-    let servers = Servers::connect(Config::new().server(server)).await;
-    let missing = servers.report().await.missing();
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+    let missing = servers.report().await.unavailable_servers();
     if !missing.is_empty() {
         return Err(missing.join("\n").into());
     }
-    let tools = servers.list().await;
+    let tools = servers.list_tools().await;
     let calls: Vec<(String, Value)> = match context["toolCalls"].as_array() {
         Some(calls) => calls
             .iter()
             .map(|call| (call["name"].as_str().unwrap_or_default().to_owned(), call["arguments"].clone()))
             .collect(),
-        None => tools.iter().map(|tool| (tool.name.to_string(), arguments(tool, &tools))).collect(),
+        None => tools.iter().map(|tool| (tool.name.to_string(), sample_arguments(tool, &tools))).collect(),
     };
     let replies = calls.iter().enumerate().map(|(at, (name, arguments))| {
         let arguments = if arguments.is_object() { arguments.clone() } else { json!({}) };
-        Reply::call(&format!("c{at}"), name, arguments)
+        ScriptedResponse::call(&format!("c{at}"), name, arguments)
     });
-    let model = ScriptedModel::new(replies.chain([Reply::text("done")]));
-    let tools = servers.tools().approve(Approve::Never);
-    let tools = tools.answer_questions(|_, question| async move { Some(answer(question.schema.as_ref())) });
+    let model = ScriptedModel::new(replies.chain([ScriptedResponse::text("done")]));
+    let tools = servers.tools().approve(McpApprovalPolicy::Never);
+    let tools =
+        tools.on_elicitation(|_, question| async move { Some(default_answer(question.schema.as_ref())) });
     Agent::new("client").model(model).tool_source(tools).run("go").unlimited_turns().await?;
     servers.close().await;
     Ok(())
 }
 
-/// Something for everything that a tool must be given.
-fn arguments(tool: &ToolInfo, all: &[std::sync::Arc<ToolInfo>]) -> Value {
+/// Returns sample values for a tool's required arguments.
+fn sample_arguments(tool: &McpToolInfo, all: &[std::sync::Arc<McpToolInfo>]) -> Value {
     let schema = &tool.input_schema;
     let mut given = Map::new();
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let value = match schema["properties"][name]["type"].as_str() {
             Some("number" | "integer") => json!(1),
             Some("boolean") => json!(true),
-            // The suite wants to see how it looks from here.
+            // The suite checks the schema that the client received.
             Some("object") if name == "schema" => {
                 let other = all.iter().find(|other| other.name != tool.name);
                 other.map_or(json!({}), |other| (*other.input_schema).clone())
@@ -78,8 +85,8 @@ fn arguments(tool: &ToolInfo, all: &[std::sync::Arc<ToolInfo>]) -> Value {
     Value::Object(given)
 }
 
-/// What a person would say who takes everything as it stands.
-fn answer(schema: Option<&Value>) -> Value {
+/// Returns the answer to an elicitation form: the defaults, and sample values for required fields.
+fn default_answer(schema: Option<&Value>) -> Value {
     let mut given = Map::new();
     let properties = schema.and_then(|schema| schema["properties"].as_object());
     for (name, property) in properties.into_iter().flatten() {
@@ -97,8 +104,8 @@ fn answer(schema: Option<&Value>) -> Value {
     Value::Object(given)
 }
 
-/// A browser with nobody in front of it: asks for the page and reads where it is sent back to.
-async fn visit(address: String) -> Result<String, String> {
+/// Requests the authorisation page without a browser and returns the redirect target.
+async fn follow_redirect(address: String) -> Result<String, String> {
     let rest = address.strip_prefix("http://").ok_or("only plain addresses are visited here")?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let failed = |error: std::io::Error| error.to_string();

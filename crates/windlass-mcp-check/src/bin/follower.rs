@@ -1,19 +1,19 @@
-//! Has an agent call a tool of a server at an address, in a store, until somebody kills it.
+//! A worker that a test kills while its run, in a SQLite store, polls an MCP task.
 //!
-//! `follower URL STORE RUN`
+//! Usage: `follower URL STORE RUN`
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::SqliteStore;
-use windlass_mcp_check::builder;
+use windlass::store::SqliteStore;
+use windlass_mcp_check::build_agent;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().collect();
     let (url, file, run) = (words[1].clone(), words[2].clone(), words[3].clone());
     let store = Arc::new(SqliteStore::open(file)?);
-    let agent = builder(&url).await;
-    agent.run("build").store(store).run_id(run).lease(Duration::from_secs(2)).await?;
+    let agent = build_agent(&url).await;
+    agent.run("build").store(store).run_id(run).lease_duration(Duration::from_secs(2)).await?;
     Ok(())
 }

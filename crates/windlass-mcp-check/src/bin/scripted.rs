@@ -1,117 +1,123 @@
-//! An MCP server on standard input and output that behaves badly on purpose. It knows nothing of any SDK.
+//! A fault-injecting MCP server on standard input and output, written without an SDK.
 //!
-//! `scripted ERA LEDGER [FAULT…]`: the era is `legacy` or `modern`; calls and cancellations are noted in the ledger.
+//! Usage: `scripted ERA LEDGER [FAULT…]`. ERA is `legacy` or `modern`; calls and cancellations are appended
+//! to LEDGER.
 
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass_mcp_check::note;
+use windlass_mcp_check::append_line;
 
-struct Server {
-    modern: bool,
+struct ScriptedMcpServer {
+    is_modern: bool,
     ledger: String,
     faults: Vec<String>,
-    /// How often the list has grown.
-    grown: usize,
-    /// A call that waits for the answer to a question, in the earlier life of the protocol.
-    asking: Option<Value>,
+    /// Number of tools added by `grow`.
+    extra_tools: usize,
+    /// The id of a call that waits for an elicitation result, in the legacy protocol.
+    open_elicitation_call: Option<Value>,
 }
 
 fn main() {
     let mut words = std::env::args().skip(1);
     let era = words.next().unwrap_or_default();
     let ledger = words.next().unwrap_or_default();
-    let mut server =
-        Server { modern: era == "modern", ledger, faults: words.collect(), grown: 0, asking: None };
-    if server.has("mute") {
+    let mut server = ScriptedMcpServer {
+        is_modern: era == "modern",
+        ledger,
+        faults: words.collect(),
+        extra_tools: 0,
+        open_elicitation_call: None,
+    };
+    if server.has_fault("mute") {
         std::thread::sleep(Duration::from_secs(3600));
     }
-    if server.has("dead") {
+    if server.has_fault("dead") {
         eprintln!("I was never any good");
         std::process::exit(3);
     }
-    if server.has("tells") {
-        note(&server.ledger, &format!("process {}", std::process::id()));
+    if server.has_fault("tells") {
+        append_line(&server.ledger, &format!("process {}", std::process::id()));
     }
-    if server.has("child") {
-        // A grandchild that would outlive everybody.
+    if server.has_fault("child") {
+        // A grandchild that would outlive the server if nobody killed it.
         let spawned = std::process::Command::new("sleep").arg("3600").spawn();
-        note(&server.ledger, &format!("grandchild {}", spawned.map_or(0, |child| child.id())));
+        append_line(&server.ledger, &format!("grandchild {}", spawned.map_or(0, |child| child.id())));
     }
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         if let Ok(message) = serde_json::from_str::<Value>(&line) {
-            server.take(&message);
+            server.handle_message(&message);
         }
     }
-    // One that does not go when it should.
-    while server.has("stubborn") {
+    // Fault `stubborn`: the server does not exit when its input is closed.
+    while server.has_fault("stubborn") {
         std::thread::sleep(Duration::from_secs(3600));
     }
 }
 
-impl Server {
-    fn has(&self, fault: &str) -> bool {
+impl ScriptedMcpServer {
+    fn has_fault(&self, fault: &str) -> bool {
         self.faults.iter().any(|one| one == fault)
     }
 
-    fn take(&mut self, message: &Value) {
+    fn handle_message(&mut self, message: &Value) {
         let id = &message["id"];
         match message["method"].as_str() {
-            Some("server/discover") if self.modern => self.answer(
+            Some("server/discover") if self.is_modern => self.send_result(
                 id,
                 json!({
                     "supportedVersions": ["2026-07-28"], "capabilities": { "tools": { "listChanged": true } },
                     "serverInfo": { "name": "scripted", "version": "1" }, "ttlMs": 0, "cacheScope": "private",
                 }),
             ),
-            Some("initialize") if !self.modern => self.answer(
+            Some("initialize") if !self.is_modern => self.send_result(
                 id,
                 json!({
                     "protocolVersion": "2025-11-25", "capabilities": { "tools": { "listChanged": true } },
                     "serverInfo": { "name": "scripted", "version": "1" },
                 }),
             ),
-            Some("subscriptions/listen") if self.modern => send(&json!({
+            Some("subscriptions/listen") if self.is_modern => send_message(&json!({
                 "jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged",
                 "params": { "notifications": { "toolsListChanged": true }, "_meta": { "io.modelcontextprotocol/subscriptionId": id } },
             })),
-            Some("tools/list") => self.list(id, &message["params"]),
-            Some("tools/call") => self.call(id, &message["params"]),
+            Some("tools/list") => self.list_tools(id, &message["params"]),
+            Some("tools/call") => self.call_tool(id, &message["params"]),
             Some("notifications/cancelled") => {
-                note(&self.ledger, &format!("cancelled {}", message["params"]["reason"]));
+                append_line(&self.ledger, &format!("cancelled {}", message["params"]["reason"]));
             }
             Some(method) if method.starts_with("notifications/") => {}
-            Some(method) => send(&json!({
+            Some(method) => send_message(&json!({
                 "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": format!("no method {method}") },
             })),
-            None => self.answered(message),
+            None => self.handle_answer(message),
         }
     }
 
-    fn answer(&self, id: &Value, mut result: Value) {
-        if self.modern && result["resultType"].is_null() {
+    fn send_result(&self, id: &Value, mut result: Value) {
+        if self.is_modern && result["resultType"].is_null() {
             result["resultType"] = "complete".into();
         }
-        send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+        send_message(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
     }
 
-    fn text(&self, id: &Value, text: &str) {
-        self.answer(id, json!({ "content": [{ "type": "text", "text": text }] }));
+    fn send_text(&self, id: &Value, text: &str) {
+        self.send_result(id, json!({ "content": [{ "type": "text", "text": text }] }));
     }
 
-    fn list(&self, id: &Value, params: &Value) {
-        note(&self.ledger, "listed");
-        if self.has("many") {
+    fn list_tools(&self, id: &Value, params: &Value) {
+        append_line(&self.ledger, "listed");
+        if self.has_fault("many") {
             let page: usize = params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
             let tools: Vec<Value> =
-                (page * 100..page * 100 + 100).map(|at| tool(&format!("tool_{at:03}"))).collect();
+                (page * 100..page * 100 + 100).map(|at| tool_definition(&format!("tool_{at:03}"))).collect();
             let next = (page < 4).then(|| (page + 1).to_string());
-            return self.answer(id, listed(tools, next));
+            return self.send_result(id, tool_list(tools, next));
         }
-        if self.has("circle") {
-            return self.answer(id, listed(vec![tool("echo")], Some("again".to_owned())));
+        if self.has_fault("circle") {
+            return self.send_result(id, tool_list(vec![tool_definition("echo")], Some("again".to_owned())));
         }
         let mut tools: Vec<Value> = [
             "echo",
@@ -128,91 +134,91 @@ impl Server {
             "grow",
             "dangling",
         ]
-        .map(tool)
+        .map(tool_definition)
         .to_vec();
-        tools.extend((0..self.grown).map(|at| tool(&format!("grown_{at}"))));
-        if self.has("broken") {
+        tools.extend((0..self.extra_tools).map(|at| tool_definition(&format!("grown_{at}"))));
+        if self.has_fault("broken") {
             tools.extend([
                 json!({ "name": "no_schema" }),
                 json!({ "name": "text_schema", "inputSchema": "object" }),
                 json!({ "name": "list_schema", "inputSchema": { "type": "array" } }),
                 json!({ "inputSchema": { "type": "object" } }),
                 json!(7),
-                tool("echo"),
+                tool_definition("echo"),
             ]);
         }
-        self.answer(id, listed(tools, None));
+        self.send_result(id, tool_list(tools, None));
     }
 
-    fn call(&mut self, id: &Value, params: &Value) {
+    fn call_tool(&mut self, id: &Value, params: &Value) {
         let name = params["name"].as_str().unwrap_or_default();
         let arguments = &params["arguments"];
-        note(&self.ledger, &format!("called {name} {arguments}"));
+        append_line(&self.ledger, &format!("called {name} {arguments}"));
         match name {
-            "echo" | "dangling" => self.text(id, arguments["text"].as_str().unwrap_or("nothing")),
-            "fail" => self.answer(
+            "echo" | "dangling" => self.send_text(id, arguments["text"].as_str().unwrap_or("nothing")),
+            "fail" => self.send_result(
                 id,
                 json!({ "content": [{ "type": "text", "text": "the drawer is stuck" }], "isError": true }),
             ),
-            "refuse" => send(&json!({
+            "refuse" => send_message(&json!({
                 "jsonrpc": "2.0", "id": id, "error": { "code": -32602, "message": "not like this" },
             })),
             "slow" => {}
             "die" => std::process::exit(9),
-            "picture" => self.answer(
+            "picture" => self.send_result(
                 id,
                 json!({ "content": [
                     { "type": "text", "text": "a dot" },
                     { "type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png" },
                 ] }),
             ),
-            "structured" => self.answer(id, json!({ "content": [], "structuredContent": { "degrees": 21 } })),
-            // Both promise a number.
-            "misfit" => self.answer(
+            "structured" => self.send_result(id, json!({ "content": [], "structuredContent": { "degrees": 21 } })),
+            // The output schema of `misfit` and `wordless` requires a number.
+            "misfit" => self.send_result(
                 id,
                 json!({ "content": [{ "type": "text", "text": "warm" }], "structuredContent": { "degrees": "warm" } }),
             ),
-            "wordless" => self.text(id, "21"),
-            "ask" => self.ask(id, params),
+            "wordless" => self.send_text(id, "21"),
+            "ask" => self.ask_question(id, params),
             "steps" => {
                 for step in 1..=3 {
-                    send(&json!({
+                    send_message(&json!({
                         "jsonrpc": "2.0", "method": "notifications/progress",
                         "params": { "progressToken": params["_meta"]["progressToken"], "progress": step, "total": 3,
                                     "message": format!("step {step}") },
                     }));
                 }
-                self.text(id, "walked");
+                self.send_text(id, "walked");
             }
             "grow" => {
-                self.grown += 1;
+                self.extra_tools += 1;
                 let mut params = json!({});
-                if self.modern {
-                    // The subscription is the second request of every client that is checked here.
+                if self.is_modern {
+                    // The subscription is always the second request of the client under test.
                     params = json!({ "_meta": { "io.modelcontextprotocol/subscriptionId": 1 } });
                 }
-                send(
+                send_message(
                     &json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": params }),
                 );
-                self.text(id, "grown");
+                self.send_text(id, "grown");
             }
-            other => self.text(id, &format!("{other} is here")),
+            other => self.send_text(id, &format!("{other} is here")),
         }
     }
 
-    fn ask(&mut self, id: &Value, params: &Value) {
+    fn ask_question(&mut self, id: &Value, params: &Value) {
         let form = json!({
             "mode": "form", "message": "Which colour?",
             "requestedSchema": { "type": "object", "properties": { "colour": { "type": "string" } }, "required": ["colour"] },
         });
         let answer = &params["inputResponses"]["colour"];
-        if !self.modern {
-            self.asking = Some(id.clone());
-            send(
+        if !self.is_modern {
+            self.open_elicitation_call = Some(id.clone());
+            send_message(
                 &json!({ "jsonrpc": "2.0", "id": "question", "method": "elicitation/create", "params": form }),
             );
         } else if answer.is_null() {
-            self.answer(
+            self.send_result(
                 id,
                 json!({
                     "resultType": "input_required", "requestState": "sealed",
@@ -220,27 +226,27 @@ impl Server {
                 }),
             );
         } else {
-            note(
+            append_line(
                 &self.ledger,
                 &format!("painted {} with {}", answer["content"]["colour"], params["requestState"]),
             );
-            self.text(id, "painted");
+            self.send_text(id, "painted");
         }
     }
 
-    /// The answer to a question that was asked while a call was open.
-    fn answered(&mut self, message: &Value) {
-        let Some(id) = self.asking.take() else { return };
+    /// Handles the result of an elicitation that was sent while a call was open.
+    fn handle_answer(&mut self, message: &Value) {
+        let Some(id) = self.open_elicitation_call.take() else { return };
         if message["result"]["action"] == "accept" {
-            note(&self.ledger, &format!("painted {}", message["result"]["content"]["colour"]));
-            self.text(&id, "painted");
+            append_line(&self.ledger, &format!("painted {}", message["result"]["content"]["colour"]));
+            self.send_text(&id, "painted");
         } else {
-            self.text(&id, "nobody said a colour");
+            self.send_text(&id, "nobody said a colour");
         }
     }
 }
 
-fn listed(tools: Vec<Value>, next: Option<String>) -> Value {
+fn tool_list(tools: Vec<Value>, next: Option<String>) -> Value {
     let mut list = json!({ "tools": tools, "ttlMs": 0, "cacheScope": "private" });
     if let Some(next) = next {
         list["nextCursor"] = next.into();
@@ -248,7 +254,7 @@ fn listed(tools: Vec<Value>, next: Option<String>) -> Value {
     list
 }
 
-fn tool(name: &str) -> Value {
+fn tool_definition(name: &str) -> Value {
     let mut schema = json!({
         "type": "object", "properties": { "text": { "type": "string", "maxLength": 1000 } },
         "$defs": { "kept": { "$anchor": "kept" } }, "if": {}, "then": {},
@@ -267,7 +273,7 @@ fn tool(name: &str) -> Value {
     tool
 }
 
-fn send(message: &Value) {
+fn send_message(message: &Value) {
     let mut out = std::io::stdout().lock();
     let _gone = writeln!(out, "{message}").and_then(|()| out.flush());
 }

@@ -1,4 +1,4 @@
-//! What the tests of MCP share.
+//! Shared helpers of the MCP tests.
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
@@ -6,25 +6,25 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use windlass::Item;
+use windlass::core::item::Item;
 use windlass::prelude::*;
-use windlass_mcp::{Approve, Config, ServerConfig, Servers};
-use windlass_mcp_check::noted;
+use windlass_mcp::{McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig};
+use windlass_mcp_check::read_lines;
 
 pub(crate) const ERAS: [&str; 2] = ["legacy", "modern"];
 
-/// A server of ours that behaves badly, and its ledger.
-pub(crate) struct Desk {
+/// A connection to the fault-injecting server, with its ledger.
+pub(crate) struct FaultyServerFixture {
     folder: tempfile::TempDir,
-    pub(crate) servers: Servers,
+    pub(crate) servers: McpConnections,
 }
 
-impl Desk {
+impl FaultyServerFixture {
     pub(crate) async fn new(era: &str, faults: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let config = Config::new().server(scripted(era, &folder.path().join("ledger"), faults));
-        let servers = Servers::connect(config).await;
-        assert_eq!(servers.report().await.missing(), Vec::<String>::new());
+        let config = McpConfig::new().server(scripted_server(era, &folder.path().join("ledger"), faults));
+        let servers = McpConnections::connect(config).await;
+        assert_eq!(servers.report().await.unavailable_servers(), Vec::<String>::new());
         Self { folder, servers }
     }
 
@@ -32,28 +32,33 @@ impl Desk {
         self.folder.path().join("ledger")
     }
 
-    pub(crate) fn noted(&self, beginning: &str) -> Vec<String> {
-        noted(&self.ledger()).into_iter().filter(|line| line.starts_with(beginning)).collect()
+    pub(crate) fn ledger_lines(&self, beginning: &str) -> Vec<String> {
+        read_lines(&self.ledger()).into_iter().filter(|line| line.starts_with(beginning)).collect()
     }
 
-    pub(crate) fn agent(&self, model: &ScriptedModel, approve: Approve) -> Agent {
+    pub(crate) fn build_agent(&self, model: &ScriptedModel, approve: McpApprovalPolicy) -> Agent {
         Agent::new("desk").model(model.clone()).tool_source(self.servers.tools().approve(approve))
     }
 }
 
-pub(crate) fn scripted(era: &str, ledger: &Path, faults: &[&str]) -> ServerConfig {
-    scripted_as("scripted", era, ledger, faults)
+pub(crate) fn scripted_server(era: &str, ledger: &Path, faults: &[&str]) -> McpServerConfig {
+    scripted_server_named("scripted", era, ledger, faults)
 }
 
-pub(crate) fn scripted_as(name: &str, era: &str, ledger: &Path, faults: &[&str]) -> ServerConfig {
+pub(crate) fn scripted_server_named(
+    name: &str,
+    era: &str,
+    ledger: &Path,
+    faults: &[&str],
+) -> McpServerConfig {
     let ledger = ledger.display().to_string();
     let words = [era, &ledger].into_iter().chain(faults.iter().copied()).map(str::to_owned);
-    ServerConfig::stdio(name, env!("CARGO_BIN_EXE_scripted")).args(words.collect::<Vec<_>>())
+    McpServerConfig::stdio(name, env!("CARGO_BIN_EXE_scripted")).args(words.collect::<Vec<_>>())
 }
 
-/// What came of each call, as text.
-pub(crate) fn outputs(outcome: &Outcome) -> BTreeMap<String, String> {
-    let items = outcome.record().items();
+/// Returns the output text of each call, by call id.
+pub(crate) fn call_outputs(outcome: &RunResult) -> BTreeMap<String, String> {
+    let items = outcome.record().run_items();
     let outputs = items.iter().filter_map(|produced| match &*produced.item {
         Item::Output(output) => Some((output.call.to_string(), output.content.text().into_owned())),
         _ => None,
@@ -61,8 +66,8 @@ pub(crate) fn outputs(outcome: &Outcome) -> BTreeMap<String, String> {
     outputs.collect()
 }
 
-/// Waits until something is so.
-pub(crate) async fn until(mut so: impl FnMut() -> bool) {
+/// Waits until a condition holds, for at most 60 seconds.
+pub(crate) async fn wait_until(mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it should have come about by now");

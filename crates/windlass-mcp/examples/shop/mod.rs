@@ -1,4 +1,4 @@
-//! A shop with two tools, for the examples to talk to. Started with `serve`, an example is the shop itself.
+//! An MCP server with two tools, for the examples. An example started with the argument `serve` is this server.
 
 #![allow(dead_code, reason = "not every example starts it")]
 
@@ -19,16 +19,16 @@ async fn order(item: String, count: u32) -> String {
     format!("ordered {count} {item}")
 }
 
-pub(crate) fn server() -> McpServer {
+pub(crate) fn shop_server() -> McpServer {
     McpServer::new("shop").tools((stock, order))
 }
 
-/// Whether this program was started to be the shop.
-pub(crate) fn is_wanted() -> bool {
+/// Returns true if this process was started as the server.
+pub(crate) fn is_server_process() -> bool {
     std::env::args().nth(1).as_deref() == Some("serve")
 }
 
-/// This program, for whoever starts the shop.
-pub(crate) fn program() -> io::Result<String> {
+/// Returns the path of this program, with which an example starts the server.
+pub(crate) fn current_program() -> io::Result<String> {
     Ok(std::env::current_exe()?.display().to_string())
 }

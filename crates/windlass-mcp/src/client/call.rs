@@ -1,7 +1,8 @@
 //! One call of a server's tool, from its request to its result.
 //!
-//! A call that was sent is never sent again by itself, unless the tool is known only to read: what became of it the
-//! server alone knows. Whoever drops it, for a deadline or because the run stops, has the server told to stop it.
+//! **Invariant:** a request that may have reached the server is not resent, unless the tool is read-only, because
+//! only the server knows its outcome. Dropping the call, on a deadline or when the run stops, sends the server a
+//! cancellation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,228 +16,253 @@ use rmcp::model::{
 use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-use windlass::core::Question;
-use windlass::{Effect, ToolContext, ToolError};
+use windlass::core::decision::PersonQuestion;
+use windlass::{
+    core::tool::ToolEffect,
+    tool::{ToolContext, ToolError},
+};
 
-use super::connection::{Connection, Live};
-use super::flight::{Flights, Word};
-use super::list::ToolInfo;
+use super::connection::{LiveConnection, McpConnection};
+use super::elicitation::{InputRequestRound, accept_result, question_from_elicitation};
+use super::in_flight::{InFlightCalls, ServerMessage};
+use super::list::McpToolInfo;
 use super::oauth;
-use super::question::{Round, accepted, question};
 use super::task;
 
-/// How often a server may ask for more before it has to answer.
-const MOST_ROUNDS: usize = 10;
+/// Maximum number of `input_required` rounds before a server must return a result.
+const MAX_INPUT_ROUNDS: usize = 10;
 
-/// How often a server may want to see more before it takes one call.
-const MOST_CHALLENGES: usize = 2;
+/// Maximum number of authorisation challenges answered for one call.
+const MAX_AUTH_CHALLENGES: usize = 2;
 
-/// How often what came last is looked for once the answer is there.
-const LAST_WORDS: usize = 4;
+/// Number of times the task yields after the response to collect progress notifications that arrive late.
+const LATE_PROGRESS_YIELDS: usize = 4;
 
-/// Under which key a server is told what makes this call the same call again.
-const IDEMPOTENCY_KEY: &str = "dev.windlass/idempotencyKey";
+/// The `_meta` key of the call's idempotency key.
+const IDEMPOTENCY_META_KEY: &str = "dev.windlass/idempotencyKey";
 
-/// Answers questions of servers at once, or leaves them to a person.
-pub(crate) type Answers<C> =
-    Arc<dyn Fn(ToolContext<C>, Question) -> BoxFuture<'static, Option<Value>> + Send + Sync>;
+/// A callback that answers a server's elicitation at once, or returns `None` to leave it to a person.
+pub(crate) type ElicitationHandler<C> =
+    Arc<dyn Fn(ToolContext<C>, PersonQuestion) -> BoxFuture<'static, Option<Value>> + Send + Sync>;
 
-/// Who makes a call, and who answers for them.
-pub(crate) struct Caller<'a, C> {
+/// The context of one call: the tool context, and the handler of elicitations.
+pub(crate) struct McpCallContext<'a, C> {
     pub(crate) ctx: &'a ToolContext<C>,
-    pub(crate) answers: Option<&'a Answers<C>>,
-    /// Within what time the server must answer, where the call's own time is a task's.
-    pub(crate) within: Option<Duration>,
+    pub(crate) elicitation_handler: Option<&'a ElicitationHandler<C>>,
+    /// Maximum time until the server responds, for servers with task support; otherwise the tool's timeout
+    /// applies.
+    pub(crate) response_timeout: Option<Duration>,
 }
 
-impl<C> Caller<'_, C> {
-    /// The answer to a question, where there is one now.
-    pub(super) async fn answer(&self, question: &Question) -> Option<Value> {
-        if let Some(answer) = self.ctx.reply(question) {
+impl<C> McpCallContext<'_, C> {
+    /// Returns the answer to a question from the journal or the handler, if there is one.
+    pub(super) async fn answer_question(&self, question: &PersonQuestion) -> Option<Value> {
+        if let Some(answer) = self.ctx.answer_to(question) {
             return Some(answer.clone());
         }
-        (self.answers?)(self.ctx.clone(), question.clone()).await
+        (self.elicitation_handler?)(self.ctx.clone(), question.clone()).await
     }
 }
 
-/// Calls a tool, or goes on with the task that the call became before.
-pub(crate) async fn call<C>(
-    connection: &Arc<Connection>,
-    tool: &ToolInfo,
-    effect: Effect,
-    caller: &Caller<'_, C>,
+/// Calls a tool, or resumes the task that an earlier attempt of this call created.
+pub(crate) async fn call_tool<C>(
+    connection: &Arc<McpConnection>,
+    tool: &McpToolInfo,
+    effect: ToolEffect,
+    caller: &McpCallContext<'_, C>,
     arguments: Value,
 ) -> Result<CallToolResult, ToolError> {
-    if let Some(id) = task::kept(caller.ctx).await? {
-        return task::go_on(connection, tool, caller, &id).await;
+    if let Some(id) = task::load_task_id(caller.ctx).await? {
+        return task::resume_following(connection, tool, caller, &id).await;
     }
-    let asking = asked(connection, tool, effect, caller, arguments);
-    let answer = match caller.within {
+    let asking = send_with_retry(connection, tool, effect, caller, arguments);
+    let answer = match caller.response_timeout {
         None => asking.await?,
-        // Dropping the question has the server told to stop.
+        // On timeout the request future is dropped, which cancels the request at the server.
         Some(within) => tokio::time::timeout(within, asking).await.map_err(|_| {
-            ToolError::tell(format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
+            ToolError::visible(format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
         })??,
     };
     match answer {
-        Answer::Result(result) => Ok(result),
-        Answer::Task(id) => task::begin(connection, tool, caller, &id).await,
+        McpCallResponse::Result(result) => Ok(result),
+        McpCallResponse::Task(id) => task::start_following(connection, tool, caller, &id).await,
     }
 }
 
-/// What a server answers.
-enum Answer {
+/// A server's response to `tools/call`.
+enum McpCallResponse {
     Result(CallToolResult),
-    /// It works on it, and is asked about it by this name.
+    /// The id of a task that the server created for the call.
     Task(String),
 }
 
-async fn asked<C>(
-    connection: &Connection,
-    tool: &ToolInfo,
-    effect: Effect,
-    caller: &Caller<'_, C>,
+async fn send_with_retry<C>(
+    connection: &McpConnection,
+    tool: &McpToolInfo,
+    effect: ToolEffect,
+    caller: &McpCallContext<'_, C>,
     arguments: Value,
-) -> Result<Answer, ToolError> {
+) -> Result<McpCallResponse, ToolError> {
     let arguments = match arguments {
         Value::Object(arguments) => arguments,
         _ => Map::new(),
     };
-    let mut attempted = attempt(connection, tool, caller, arguments.clone()).await;
-    for _ in 0..MOST_CHALLENGES {
-        let Err(Lost::Challenged(challenge)) = &attempted else { break };
+    let mut attempted = attempt_call(connection, tool, caller, arguments.clone()).await;
+    for _ in 0..MAX_AUTH_CHALLENGES {
+        let Err(McpCallFailure::AuthChallenge(challenge)) = &attempted else { break };
         if let Err(error) = connection.answer_challenge(challenge).await {
-            return Err(Lost::Unsent(error.to_string()).told(tool));
+            return Err(McpCallFailure::NotSent(error.to_string()).into_tool_error(tool));
         }
-        attempted = attempt(connection, tool, caller, arguments.clone()).await;
+        attempted = attempt_call(connection, tool, caller, arguments.clone()).await;
     }
     match attempted {
-        Err(Lost::Unsent(_)) => {}
-        Err(Lost::Sent(_)) if effect == Effect::Pure => {}
-        other => return other.map_err(|lost| lost.told(tool))?,
+        Err(McpCallFailure::NotSent(_)) => {}
+        Err(McpCallFailure::OutcomeUnknown(_)) if effect == ToolEffect::Pure => {}
+        other => return other.map_err(|failure| failure.into_tool_error(tool)),
     }
-    // Nothing has come of it, so once more, on a connection of its own.
-    attempt(connection, tool, caller, arguments).await.map_err(|lost| lost.told(tool))?
+    // The call had no effect, so it is retried once, on a new connection.
+    attempt_call(connection, tool, caller, arguments).await.map_err(|failure| failure.into_tool_error(tool))
 }
 
-/// A call to which there will be no answer.
-enum Lost {
-    /// It never reached the server.
-    Unsent(String),
-    /// It may have.
-    Sent(String),
-    /// The server wants to see more before it takes it.
-    Challenged(String),
+/// The reason why an attempt of a call gave no result.
+enum McpCallFailure {
+    /// The request did not reach the server, for this reason.
+    NotSent(String),
+    /// The request may have reached the server, and its effect is unknown, for this reason.
+    OutcomeUnknown(String),
+    /// The server requires authorisation; the text is its `WWW-Authenticate` header.
+    AuthChallenge(String),
+    /// The error of the call itself, which no retry changes: a refusal by the server, an unreadable response, or a
+    /// question to a person.
+    Final(ToolError),
 }
 
-impl Lost {
-    fn told(self, tool: &ToolInfo) -> ToolError {
-        let ToolInfo { server, name, .. } = tool;
+impl From<ToolError> for McpCallFailure {
+    fn from(error: ToolError) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl McpCallFailure {
+    fn into_tool_error(self, tool: &McpToolInfo) -> ToolError {
+        let McpToolInfo { server, name, .. } = tool;
         match self {
-            Self::Unsent(why) | Self::Challenged(why) => {
+            Self::NotSent(why) | Self::AuthChallenge(why) => {
                 tracing::warn!(%server, %name, %why, "an MCP server cannot be reached");
-                ToolError::tell(format!(
+                ToolError::visible(format!(
                     "The MCP server `{server}` cannot be reached. The call was not made."
                 ))
             }
-            Self::Sent(why) => {
+            Self::OutcomeUnknown(why) => {
                 tracing::warn!(%server, %name, %why, "an MCP server was lost in the middle of a call");
-                ToolError::tell(format!(
+                ToolError::visible(format!(
                     "The MCP server `{server}` was lost while it worked on this call. Whether `{name}` had its \
                      effect is not known: find out before it is called again."
                 ))
             }
+            Self::Final(error) => error,
         }
     }
 }
 
-async fn attempt<C>(
-    connection: &Connection,
-    tool: &ToolInfo,
-    caller: &Caller<'_, C>,
+async fn attempt_call<C>(
+    connection: &McpConnection,
+    tool: &McpToolInfo,
+    caller: &McpCallContext<'_, C>,
     arguments: Map<String, Value>,
-) -> Result<Result<Answer, ToolError>, Lost> {
-    let live = connection.live().await.map_err(|error| Lost::Unsent(error.to_string()))?;
+) -> Result<McpCallResponse, McpCallFailure> {
+    let live =
+        connection.live_connection().await.map_err(|error| McpCallFailure::NotSent(error.to_string()))?;
     let mut params = CallToolRequestParams::new(tool.name.to_string()).with_arguments(arguments);
-    // Where a person was asked before, the server goes on where it was, and does not begin again.
-    if let Some(round) = Round::before(caller.ctx)
-        && let Err(error) = round.answer(caller, &mut params).await
-    {
-        return Ok(Err(error));
+    // If a person was asked before, the server resumes from its request state instead of starting again.
+    if let Some(round) = InputRequestRound::last_answered(caller.ctx) {
+        round.fill_responses(caller, &mut params).await?;
     }
-    for _ in 0..MOST_ROUNDS {
-        let required = match once(connection, &live, tool, caller, params.clone()).await? {
-            Ok(ServerResult::CallToolResult(result)) => return Ok(Ok(Answer::Result(result))),
-            Ok(ServerResult::CreateTaskResult(created)) => return Ok(Ok(Answer::Task(created.task.task_id))),
-            Ok(ServerResult::InputRequiredResult(required)) => required,
-            Ok(_) => return Ok(Err(unreadable(tool))),
-            Err(error) => return Ok(Err(error)),
+    for _ in 0..MAX_INPUT_ROUNDS {
+        let required = match send_request(connection, &live, tool, caller, params.clone()).await? {
+            ServerResult::CallToolResult(result) => return Ok(McpCallResponse::Result(result)),
+            ServerResult::CreateTaskResult(created) => {
+                return Ok(McpCallResponse::Task(created.task.task_id));
+            }
+            ServerResult::InputRequiredResult(required) => required,
+            _ => return Err(unreadable_response_error(tool).into()),
         };
-        if let Err(error) = Round::of(required).answer(caller, &mut params).await {
-            return Ok(Err(error));
-        }
+        InputRequestRound::from_result(required).fill_responses(caller, &mut params).await?;
     }
-    Ok(Err(ToolError::tell(format!(
-        "`{}` asked for more input {MOST_ROUNDS} times and gave no result.",
-        tool.name
-    ))))
+    let endless =
+        format!("`{}` asked for more input {MAX_INPUT_ROUNDS} times and gave no result.", tool.name);
+    Err(ToolError::visible(endless).into())
 }
 
-fn unreadable(tool: &ToolInfo) -> ToolError {
-    ToolError::tell(format!(
+fn unreadable_response_error(tool: &McpToolInfo) -> ToolError {
+    ToolError::visible(format!(
         "The MCP server `{}` answered something that is not a result. Whether `{}` had its effect is not known.",
         tool.server, tool.name
     ))
 }
 
-/// One request and its answer.
-async fn once<C>(
-    connection: &Connection,
-    live: &Live,
-    tool: &ToolInfo,
-    caller: &Caller<'_, C>,
+/// Sends one request and waits for its response.
+async fn send_request<C>(
+    connection: &McpConnection,
+    live: &LiveConnection,
+    tool: &McpToolInfo,
+    caller: &McpCallContext<'_, C>,
     mut params: CallToolRequestParams,
-) -> Result<Result<ServerResult, ToolError>, Lost> {
+) -> Result<ServerResult, McpCallFailure> {
     let mut meta = MetaObject::new();
-    meta.insert(IDEMPOTENCY_KEY.to_owned(), caller.ctx.idempotency_key().into());
+    meta.insert(IDEMPOTENCY_META_KEY.to_owned(), caller.ctx.idempotency_key().into());
     params.meta = Some(RequestMetaObject::from(meta));
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
     let sent = live.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
-    let handle = sent.map_err(|error| Lost::Unsent(connection.explain(live, &error)))?;
-    let words = live.flights.begin(handle.progress_token.clone());
-    let mut flight = Flight {
+    let handle = sent.map_err(|error| McpCallFailure::NotSent(connection.describe_error(live, &error)))?;
+    let words = live.in_flight.register(handle.progress_token.clone());
+    let mut flight = CancelCallOnDrop {
         peer: live.peer.clone(),
-        flights: live.flights.clone(),
-        token: handle.progress_token.clone(),
-        request: Some(handle.id.clone()),
+        in_flight: live.in_flight.clone(),
+        progress_token: handle.progress_token.clone(),
+        request_id: Some(handle.id.clone()),
     };
-    let answer = listen(caller, handle.await_response(), words).await;
-    flight.request = None;
-    match answer {
-        Err(question) => Ok(Err(ToolError::ask(question))),
-        Ok(Ok(result)) => Ok(Ok(result)),
-        Ok(Err(ServiceError::McpError(error))) => {
-            // The server has answered, with a no. Its words are meant for whoever called.
-            Ok(Err(ToolError::tell(format!("`{}` was refused: {}", tool.name, error.message))))
+    let answer = await_response(caller, handle.await_response(), words).await;
+    flight.request_id = None;
+    let error = match answer {
+        Ok(result) => return Ok(result),
+        Err(ResponseFailure::Question(question)) => return Err(ToolError::ask_person(question).into()),
+        Err(ResponseFailure::Service(error)) => error,
+    };
+    Err(match error {
+        // The server refused the call; its error message is meant for the caller.
+        ServiceError::McpError(error) => {
+            ToolError::visible(format!("`{}` was refused: {}", tool.name, error.message)).into()
         }
-        Ok(Err(error @ ServiceError::UnexpectedResponse)) => {
+        ServiceError::UnexpectedResponse => {
             tracing::warn!(server = %tool.server, tool = %tool.name, %error, "an answer cannot be read");
-            Ok(Err(unreadable(tool)))
+            unreadable_response_error(tool).into()
         }
-        Ok(Err(error)) => Err(match oauth::challenge(&error) {
-            Some(challenge) => Lost::Challenged(challenge),
-            None => Lost::Sent(connection.explain(live, &error)),
-        }),
-    }
+        _ => match oauth::auth_challenge(&error) {
+            Some(challenge) => McpCallFailure::AuthChallenge(challenge),
+            None => McpCallFailure::OutcomeUnknown(connection.describe_error(live, &error)),
+        },
+    })
 }
 
-/// Waits for the answer, and passes on what comes before it. Where the server had a question that nobody has answered
-/// yet, it was told so, and the question is what came of it.
-async fn listen<C>(
-    caller: &Caller<'_, C>,
+/// The reason why a request has no result.
+enum ResponseFailure {
+    /// The server elicited input for which there is no answer yet. The elicitation was cancelled.
+    Question(PersonQuestion),
+    /// The server responded with an error, or the connection failed.
+    Service(ServiceError),
+}
+
+/// Waits for the response, and handles progress and elicitations that arrive before it.
+///
+/// # Errors
+///
+/// Returns the question of an elicitation in preference to the response, which refers to the cancellation.
+async fn await_response<C>(
+    caller: &McpCallContext<'_, C>,
     answer: impl Future<Output = Result<ServerResult, ServiceError>>,
-    mut words: mpsc::Receiver<Word>,
-) -> Result<Result<ServerResult, ServiceError>, Question> {
+    mut words: mpsc::Receiver<ServerMessage>,
+) -> Result<ServerResult, ResponseFailure> {
     let mut answer = std::pin::pin!(answer);
     let mut asked = None;
     loop {
@@ -244,27 +270,27 @@ async fn listen<C>(
             biased;
             Some(word) = words.recv() => word,
             answer = &mut answer => {
-                // What was sent before the answer may be handed over a moment after it.
-                for _ in 0..LAST_WORDS {
+                // Progress sent before the response may be delivered shortly after it.
+                for _ in 0..LATE_PROGRESS_YIELDS {
                     tokio::task::yield_now().await;
-                    while let Ok(Word::Progress(progress)) = words.try_recv() {
-                        tell(caller, progress);
+                    while let Ok(ServerMessage::Progress(progress)) = words.try_recv() {
+                        report_progress(caller, progress);
                     }
                 }
                 return match asked {
-                    Some(question) => Err(question),
-                    None => Ok(answer),
+                    Some(question) => Err(ResponseFailure::Question(question)),
+                    None => answer.map_err(ResponseFailure::Service),
                 };
             }
         };
         match word {
-            Word::Progress(progress) => tell(caller, progress),
-            Word::Question(params, reply) => {
-                let question = question(&params);
-                // An earlier kind of server waits for the answer while the call is open. A person may take days, so
-                // it is told that there is none for now; with the answer the call is made anew, and answered at once.
-                let result = match caller.answer(&question).await {
-                    Some(answer) => accepted(&answer),
+            ServerMessage::Progress(progress) => report_progress(caller, progress),
+            ServerMessage::Elicitation(params, reply) => {
+                let question = question_from_elicitation(&params);
+                // A legacy server waits for the answer while the call is open. A person may take days, so the
+                // elicitation is cancelled; once there is an answer, the call is made again and answered at once.
+                let result = match caller.answer_question(&question).await {
+                    Some(answer) => accept_result(&answer),
                     None => {
                         asked.get_or_insert(question);
                         ElicitResult::new(ElicitationAction::Cancel)
@@ -276,23 +302,23 @@ async fn listen<C>(
     }
 }
 
-fn tell<C>(caller: &Caller<'_, C>, progress: ProgressNotificationParam) {
+fn report_progress<C>(caller: &McpCallContext<'_, C>, progress: ProgressNotificationParam) {
     let ProgressNotificationParam { progress, total, message, .. } = progress;
-    caller.ctx.progress(json!({ "progress": progress, "total": total, "message": message }));
+    caller.ctx.report_progress(json!({ "progress": progress, "total": total, "message": message }));
 }
 
-/// A call under way. Where it is dropped before its answer, the server is told to stop.
-struct Flight {
+/// A guard of a call in flight that sends the server a cancellation if it is dropped before the response.
+struct CancelCallOnDrop {
     peer: Peer<RoleClient>,
-    flights: Arc<Flights>,
-    token: ProgressToken,
-    request: Option<RequestId>,
+    in_flight: Arc<InFlightCalls>,
+    progress_token: ProgressToken,
+    request_id: Option<RequestId>,
 }
 
-impl Drop for Flight {
+impl Drop for CancelCallOnDrop {
     fn drop(&mut self) {
-        self.flights.end(&self.token);
-        let (Some(request), Ok(runtime)) = (self.request.take(), tokio::runtime::Handle::try_current())
+        self.in_flight.unregister(&self.progress_token);
+        let (Some(request), Ok(runtime)) = (self.request_id.take(), tokio::runtime::Handle::try_current())
         else {
             return;
         };

@@ -1,4 +1,4 @@
-//! One server: connected when it is needed, again where it was lost, and its list of tools kept while it holds.
+//! The connection to one server: established on demand, re-established when lost, with a cached tool listing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,327 +13,374 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::child::{self, Child, Tail};
-use super::flight::Flights;
-use super::handler::Handler;
-use super::list::{self, Listing};
-use super::{Auth, Era, http, oauth};
-use crate::config::{HttpConfig, ServerConfig, Transport};
+use super::child::{self, ServerProcess, StderrTail};
+use super::handler::McpClientHandler;
+use super::in_flight::InFlightCalls;
+use super::list::{self, ToolListing};
+use super::{McpAuth, ProtocolEra, http, oauth};
+use crate::config::{HttpTransportConfig, McpServerConfig, McpTransport};
 
-/// How long to wait before a server that could not be reached is tried again. Twice as long each time.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// How long the end of a connection may take before it is dropped.
-const CLOSING: Duration = Duration::from_secs(3);
+/// Wait before the first retry of a failed connection; it doubles with each failure.
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum wait between two connection attempts.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// Maximum time for an orderly close before the connection is dropped.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a server cannot be spoken to.
+/// An error of connecting to an MCP server.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConnectError {
-    /// Its program cannot be started.
-    #[error("`{command}` cannot be started: {why}")]
+pub enum McpConnectError {
+    /// The server's program cannot be started.
+    #[error("`{command}` cannot be started: {reason}")]
     Spawn {
         /// The program.
         command: String,
-        /// Why not.
-        why: String,
+        /// The reason.
+        reason: String,
     },
-    /// It did not come up in time.
-    #[error("it did not answer within {} ms{}", .after.as_millis(), also(.said))]
-    TooSlow {
-        /// How long it was waited for.
-        after: Duration,
-        /// What it last said on its standard error.
-        said: String,
+    /// The server did not respond within the connect timeout.
+    #[error("it did not answer within {} ms{}", .timeout.as_millis(), stderr_suffix(.stderr))]
+    TimedOut {
+        /// The timeout.
+        timeout: Duration,
+        /// The tail of the server's standard error.
+        stderr: String,
     },
-    /// It came up and does not speak as it should.
-    #[error("{why}{}", also(.said))]
+    /// The server responded, but the handshake or the authorisation failed.
+    #[error("{reason}{}", stderr_suffix(.stderr))]
     Handshake {
-        /// What was wrong.
-        why: String,
-        /// What it last said on its standard error.
-        said: String,
+        /// The reason.
+        reason: String,
+        /// The tail of the server's standard error.
+        stderr: String,
     },
-    /// There is none of that name.
+    /// The configuration has no server of this name.
     #[error("there is no MCP server `{server}`")]
-    Unknown {
+    UnknownServer {
         /// The name.
         server: String,
     },
-    /// It was closed here.
-    #[error("it was closed")]
+    /// The application closed the connection.
+    #[error("the connection was closed")]
     Closed,
 }
 
-fn also(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!("; it said: {text}") }
+fn stderr_suffix(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("; stderr: {text}") }
 }
 
-pub(crate) struct Connection {
-    pub(crate) config: ServerConfig,
-    state: Mutex<State>,
-    generations: AtomicU64,
+/// The connection to one configured server, live or not.
+pub(crate) struct McpConnection {
+    pub(crate) config: McpServerConfig,
+    state: Mutex<McpConnectionState>,
+    next_generation: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
-    live: Option<Arc<Live>>,
-    listed: Option<Listed>,
-    failed: Option<Failed>,
-    /// What lets us in, where the address asks for it.
-    let_in: Option<AuthClient<reqwest::Client>>,
+struct McpConnectionState {
+    live: Option<Arc<LiveConnection>>,
+    cached_listing: Option<CachedListing>,
+    backoff: Option<ConnectBackoff>,
+    /// The authorised HTTP client, if the server required authorisation.
+    auth_client: Option<AuthClient<reqwest::Client>>,
     is_closed: bool,
 }
 
-/// A list, and for what it holds.
-struct Listed {
-    listing: Arc<Listing>,
+/// A tool listing and the connection state that it is valid for.
+struct CachedListing {
+    listing: Arc<ToolListing>,
     generation: u64,
-    changes: u64,
-    until: Option<Instant>,
+    list_changed_count: u64,
+    expires_at: Option<Instant>,
 }
 
-struct Failed {
-    error: ConnectError,
-    times: u32,
-    not_before: Instant,
+/// The last connection failure and the time of the next attempt.
+struct ConnectBackoff {
+    error: McpConnectError,
+    attempts: u32,
+    retry_at: Instant,
 }
 
-/// A connection that stands.
-pub(crate) struct Live {
+/// An established connection.
+pub(crate) struct LiveConnection {
     pub(super) peer: Peer<RoleClient>,
-    pub(super) flights: Arc<Flights>,
-    pub(crate) era: Era,
+    pub(super) in_flight: Arc<InFlightCalls>,
+    pub(crate) era: ProtocolEra,
     generation: u64,
-    changes: Arc<AtomicU64>,
-    /// Whether the server tells of changes to its list.
-    tells: bool,
-    said: Option<Tail>,
+    list_changed_count: Arc<AtomicU64>,
+    /// True if the server announces `list_changed` for its tools.
+    notifies_list_changed: bool,
+    stderr: Option<StderrTail>,
     listener: Option<AbortHandle>,
-    held: Mutex<Held>,
+    resources: Mutex<ConnectionResources>,
 }
 
-struct Held {
-    service: Option<RunningService<RoleClient, Handler>>,
-    child: Option<Child>,
+/// The service and the child process that a connection closes.
+struct ConnectionResources {
+    service: Option<RunningService<RoleClient, McpClientHandler>>,
+    process: Option<ServerProcess>,
 }
 
-impl Connection {
-    pub(crate) fn new(config: ServerConfig) -> Self {
-        Self { config, state: Mutex::default(), generations: AtomicU64::new(0) }
+impl McpConnection {
+    pub(crate) fn new(config: McpServerConfig) -> Self {
+        Self { config, state: Mutex::default(), next_generation: AtomicU64::new(0) }
     }
 
-    /// The connection, made now where there is none.
-    pub(crate) async fn live(&self) -> Result<Arc<Live>, ConnectError> {
-        self.live_in(&mut *self.state.lock().await).await
+    /// Returns the live connection, connecting first if necessary.
+    pub(crate) async fn live_connection(&self) -> Result<Arc<LiveConnection>, McpConnectError> {
+        self.live_connection_locked(&mut *self.state.lock().await).await
     }
 
-    async fn live_in(&self, state: &mut State) -> Result<Arc<Live>, ConnectError> {
+    async fn live_connection_locked(
+        &self,
+        state: &mut McpConnectionState,
+    ) -> Result<Arc<LiveConnection>, McpConnectError> {
         if state.is_closed {
-            return Err(ConnectError::Closed);
+            return Err(McpConnectError::Closed);
         }
         if let Some(live) = &state.live {
-            if !live.is_lost() {
+            if !live.is_disconnected() {
                 return Ok(live.clone());
             }
             if let Some(lost) = state.live.take() {
                 lost.close().await;
             }
         }
-        if let Some(failed) = &state.failed
-            && Instant::now() < failed.not_before
+        if let Some(failed) = &state.backoff
+            && Instant::now() < failed.retry_at
         {
             return Err(failed.error.clone());
         }
-        match self.connect(&mut state.let_in).await {
+        match self.connect(&mut state.auth_client).await {
             Ok(live) => {
-                state.failed = None;
+                state.backoff = None;
                 Ok(state.live.insert(Arc::new(live)).clone())
             }
             Err(error) => {
-                let times = state.failed.as_ref().map_or(0, |failed| failed.times);
-                let wait = FIRST_WAIT.saturating_mul(1 << times.min(16)).min(LONGEST_WAIT);
+                let times = state.backoff.as_ref().map_or(0, |failed| failed.attempts);
+                let wait = INITIAL_BACKOFF.saturating_mul(1 << times.min(16)).min(MAX_BACKOFF);
                 let not_before = Instant::now() + wait;
-                state.failed = Some(Failed { error: error.clone(), times: times + 1, not_before });
+                state.backoff =
+                    Some(ConnectBackoff { error: error.clone(), attempts: times + 1, retry_at: not_before });
                 Err(error)
             }
         }
     }
 
-    async fn connect(&self, let_in: &mut Option<AuthClient<reqwest::Client>>) -> Result<Live, ConnectError> {
-        let handler = Handler::default();
-        let (flights, changes) = (handler.flights.clone(), handler.changes.clone());
+    async fn connect(
+        &self,
+        let_in: &mut Option<AuthClient<reqwest::Client>>,
+    ) -> Result<LiveConnection, McpConnectError> {
+        let handler = McpClientHandler::default();
+        let (flights, changes) = (handler.in_flight.clone(), handler.list_changed_count.clone());
         let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
         let mode = match self.config.era {
             None => ClientLifecycleMode::Auto { preferred_versions, legacy_version: None },
-            Some(Era::Modern) => ClientLifecycleMode::Discover { preferred_versions },
-            Some(Era::Legacy) => ClientLifecycleMode::Initialize,
+            Some(ProtocolEra::Modern) => ClientLifecycleMode::Discover { preferred_versions },
+            Some(ProtocolEra::Legacy) => ClientLifecycleMode::Initialize,
         };
         let after = self.config.connect_timeout;
-        let handshake = |why: String, said: String| ConnectError::Handshake { why, said };
+        let handshake = |why: String, said: String| McpConnectError::Handshake { reason: why, stderr: said };
         let (service, child) = match &self.config.transport {
-            Transport::Stdio(stdio) => {
-                let (child, output, input) = child::spawn(stdio).map_err(|error| ConnectError::Spawn {
-                    command: stdio.command.clone(),
-                    why: error.to_string(),
+            McpTransport::Stdio(stdio) => {
+                let (child, output, input) = child::spawn_server(stdio).map_err(|error| {
+                    McpConnectError::Spawn { command: stdio.command.clone(), reason: error.to_string() }
                 })?;
-                let said = child.said();
-                // Where this does not come to a connection, dropping the child ends it.
+                let said = child.stderr_tail();
+                // If the handshake fails, dropping the child kills it.
                 let serving = handler.serve_with_lifecycle((output, input), mode);
                 match tokio::time::timeout(after, serving).await {
                     Ok(Ok(service)) => (service, Some(child)),
-                    Ok(Err(error)) => return Err(handshake(in_full(&error), said.last().await)),
-                    Err(_) => return Err(ConnectError::TooSlow { after, said: said.text() }),
+                    Ok(Err(error)) => {
+                        return Err(handshake(error_chain_text(&error), said.text_at_exit().await));
+                    }
+                    Err(_) => return Err(McpConnectError::TimedOut { timeout: after, stderr: said.text() }),
                 }
             }
-            Transport::Http(http) => {
+            McpTransport::Http(http) => {
                 let wrong = |why: String| handshake(why, String::new());
-                let late = |_| ConnectError::TooSlow { after, said: String::new() };
+                let late = |_| McpConnectError::TimedOut { timeout: after, stderr: String::new() };
                 let serve = |let_in: Option<AuthClient<reqwest::Client>>| {
                     let (handler, mode) = (handler.clone(), mode.clone());
                     async move {
                         let served = match let_in {
                             Some(client) => {
                                 handler
-                                    .serve_with_lifecycle(http::transport(http, client).map_err(wrong)?, mode)
+                                    .serve_with_lifecycle(
+                                        http::build_transport(http, client).map_err(wrong)?,
+                                        mode,
+                                    )
                                     .await
                             }
                             None => {
-                                let client = http::client().map_err(wrong)?;
+                                let client = http::build_client().map_err(wrong)?;
                                 handler
-                                    .serve_with_lifecycle(http::transport(http, client).map_err(wrong)?, mode)
+                                    .serve_with_lifecycle(
+                                        http::build_transport(http, client).map_err(wrong)?,
+                                        mode,
+                                    )
                                     .await
                             }
                         };
-                        Ok::<_, ConnectError>(served)
+                        Ok::<_, McpConnectError>(served)
                     }
                 };
                 let mut served = tokio::time::timeout(after, serve(let_in.clone())).await.map_err(late)??;
-                if let (Err(error), Some(Auth::OAuth(oauth))) = (&served, &http.auth)
+                if let (Err(error), Some(McpAuth::OAuth(oauth))) = (&served, &http.auth)
                     && let Some(challenge) = error.auth_challenge()
                 {
-                    // A person may have to say yes, which takes as long as it takes: that is the visit's to bound.
+                    // A person may have to consent, so no timeout applies here; the visit callback may set one.
                     let before = let_in.take();
                     *let_in =
                         Some(oauth.authorise(&http.url, challenge, before.as_ref()).await.map_err(wrong)?);
                     served = tokio::time::timeout(after, serve(let_in.clone())).await.map_err(late)??;
                 }
-                (served.map_err(|error| wrong(in_full(&error)))?, None)
+                (served.map_err(|error| wrong(error_chain_text(&error)))?, None)
             }
         };
         let peer = service.peer().clone();
-        // One cache is enough, and this one must never be the one that serves what is stale.
+        // rmcp's response cache is disabled because listings are cached here, and two caches could serve
+        // stale data.
         peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
         let info = peer.peer_info();
         let era = match &info {
-            Some(info) if info.protocol_version >= ProtocolVersion::V_2026_07_28 => Era::Modern,
-            Some(_) | None => Era::Legacy,
+            Some(info) if info.protocol_version >= ProtocolVersion::V_2026_07_28 => ProtocolEra::Modern,
+            Some(_) | None => ProtocolEra::Legacy,
         };
         let tools = info.as_ref().and_then(|info| info.capabilities.tools.as_ref());
         let tells = tools.is_some_and(|tools| tools.list_changed == Some(true));
         let listener = match era {
-            Era::Modern if tells => Some(listen(peer.clone(), changes.clone())),
-            Era::Modern | Era::Legacy => None,
+            ProtocolEra::Modern if tells => Some(watch_list_changed(peer.clone(), changes.clone())),
+            ProtocolEra::Modern | ProtocolEra::Legacy => None,
         };
-        Ok(Live {
+        Ok(LiveConnection {
             peer,
-            flights,
+            in_flight: flights,
             era,
-            generation: self.generations.fetch_add(1, Ordering::Relaxed),
-            changes,
-            tells,
-            said: child.as_ref().map(Child::said),
+            generation: self.next_generation.fetch_add(1, Ordering::Relaxed),
+            list_changed_count: changes,
+            notifies_list_changed: tells,
+            stderr: child.as_ref().map(ServerProcess::stderr_tail),
             listener,
-            held: Mutex::new(Held { service: Some(service), child }),
+            resources: Mutex::new(ConnectionResources { service: Some(service), process: child }),
         })
     }
 
-    /// The server's tools, asked for only where what is known does not hold any more. The same list is the same
-    /// value, so that whoever works with it sees that nothing has changed.
-    pub(crate) async fn listing(&self) -> Result<Arc<Listing>, String> {
+    /// Returns the server's tools, listing them again only if the cached listing is no longer valid.
+    ///
+    /// An unchanged listing is returned as the same `Arc`, so that callers can detect that nothing changed.
+    pub(crate) async fn tool_listing(&self) -> Result<Arc<ToolListing>, String> {
         let mut state = self.state.lock().await;
-        let live = self.live_in(&mut state).await.map_err(|error| error.to_string())?;
-        let changes = live.changes.load(Ordering::Relaxed);
-        if let Some(listed) = &state.listed
-            && (listed.generation, listed.changes) == (live.generation, changes)
-            && listed.until.is_none_or(|until| Instant::now() < until)
+        let live = self.live_connection_locked(&mut state).await.map_err(|error| error.to_string())?;
+        let changes = live.list_changed_count.load(Ordering::Relaxed);
+        if let Some(listed) = &state.cached_listing
+            && (listed.generation, listed.list_changed_count) == (live.generation, changes)
+            && listed.expires_at.is_none_or(|until| Instant::now() < until)
         {
             return Ok(listed.listing.clone());
         }
         let late = |_| "it did not list its tools in time".to_owned();
-        let asking = list::list(&live.peer, &self.config.name);
+        let asking = list::list_tools(&live.peer, &self.config.name);
         let mut listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
         let mut live = live;
-        if let Some(challenge) = listed.as_ref().err().and_then(oauth::challenge) {
-            live = self.let_in_again(&mut state, &challenge).await.map_err(|error| error.to_string())?;
-            let asking = list::list(&live.peer, &self.config.name);
+        if let Some(challenge) = listed.as_ref().err().and_then(oauth::auth_challenge) {
+            live = self.reauthorise(&mut state, &challenge).await.map_err(|error| error.to_string())?;
+            let asking = list::list_tools(&live.peer, &self.config.name);
             listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
         }
-        let (mut new, lasting) =
-            listed.map_err(|error| format!("it did not list its tools: {}", self.explain(&live, &error)))?;
-        new.tools.retain(|tool| self.config.takes(&tool.name));
-        let until = match (live.era, live.tells) {
-            (_, true) | (Era::Legacy, false) => None,
-            (Era::Modern, false) => Some(Instant::now() + lasting.unwrap_or_default()),
+        let (mut new, lasting) = listed
+            .map_err(|error| format!("it did not list its tools: {}", self.describe_error(&live, &error)))?;
+        new.tools.retain(|tool| self.config.allows_tool(&tool.name));
+        let until = match (live.era, live.notifies_list_changed) {
+            (_, true) | (ProtocolEra::Legacy, false) => None,
+            (ProtocolEra::Modern, false) => Some(Instant::now() + lasting.unwrap_or_default()),
         };
-        let listing = match state.listed.take() {
+        let listing = match state.cached_listing.take() {
             Some(old) if *old.listing == new => old.listing,
             _ => Arc::new(new),
         };
-        state.listed = Some(Listed { listing: listing.clone(), generation: live.generation, changes, until });
+        state.cached_listing = Some(CachedListing {
+            listing: listing.clone(),
+            generation: live.generation,
+            list_changed_count: changes,
+            expires_at: until,
+        });
         Ok(listing)
     }
 
-    /// Answers a server that wants to see more before it takes a request, and connects anew.
-    pub(super) async fn answer_challenge(&self, challenge: &str) -> Result<Arc<Live>, ConnectError> {
-        self.let_in_again(&mut *self.state.lock().await, challenge).await
+    /// Answers a server's authorisation challenge and reconnects.
+    pub(super) async fn answer_challenge(
+        &self,
+        challenge: &str,
+    ) -> Result<Arc<LiveConnection>, McpConnectError> {
+        self.reauthorise(&mut *self.state.lock().await, challenge).await
     }
 
-    async fn let_in_again(&self, state: &mut State, challenge: &str) -> Result<Arc<Live>, ConnectError> {
-        let failed = |why| ConnectError::Handshake { why, said: String::new() };
+    async fn reauthorise(
+        &self,
+        state: &mut McpConnectionState,
+        challenge: &str,
+    ) -> Result<Arc<LiveConnection>, McpConnectError> {
+        let failed = |why| McpConnectError::Handshake { reason: why, stderr: String::new() };
         match &self.config.transport {
-            Transport::Http(HttpConfig { url, auth: Some(Auth::OAuth(oauth)), .. }) => {
-                let before = state.let_in.take();
-                state.let_in = Some(oauth.authorise(url, challenge, before.as_ref()).await.map_err(failed)?);
+            McpTransport::Http(HttpTransportConfig { url, auth: Some(McpAuth::OAuth(oauth)), .. }) => {
+                let before = state.auth_client.take();
+                state.auth_client =
+                    Some(oauth.authorise(url, challenge, before.as_ref()).await.map_err(failed)?);
             }
-            Transport::Http(_) | Transport::Stdio(_) => {
-                return Err(failed("it asks to be let in; hint: `.auth(…)` on the server".to_owned()));
+            McpTransport::Http(_) | McpTransport::Stdio(_) => {
+                return Err(failed(
+                    "the server requires authorisation; hint: call `.auth(…)` on its configuration"
+                        .to_owned(),
+                ));
             }
         }
         if let Some(live) = state.live.take() {
             live.close().await;
         }
-        self.live_in(state).await
+        self.live_connection_locked(state).await
     }
 
-    pub(super) fn explain(&self, live: &Live, error: &ServiceError) -> String {
-        format!("{}{}", in_full(error), also(&live.said.as_ref().map(Tail::text).unwrap_or_default()))
+    pub(super) fn describe_error(&self, live: &LiveConnection, error: &ServiceError) -> String {
+        format!(
+            "{}{}",
+            error_chain_text(error),
+            stderr_suffix(&live.stderr.as_ref().map(StderrTail::text).unwrap_or_default())
+        )
     }
 
-    /// The processes that belong to it.
-    pub(crate) async fn processes(&self) -> Vec<u32> {
+    /// Returns the ids of the connection's child processes.
+    pub(crate) async fn process_ids(&self) -> Vec<u32> {
         let state = self.state.lock().await;
         match &state.live {
-            Some(live) => live.held.lock().await.child.as_ref().map(Child::processes).unwrap_or_default(),
+            Some(live) => live
+                .resources
+                .lock()
+                .await
+                .process
+                .as_ref()
+                .map(ServerProcess::process_ids)
+                .unwrap_or_default(),
             None => Vec::new(),
         }
     }
 
-    /// Which protocol it speaks, where it is connected.
-    pub(crate) async fn era(&self) -> Option<Era> {
-        self.state.lock().await.live.as_ref().filter(|live| !live.is_lost()).map(|live| live.era)
+    /// Returns the server's protocol era, if it is connected.
+    pub(crate) async fn era(&self) -> Option<ProtocolEra> {
+        self.state.lock().await.live.as_ref().filter(|live| !live.is_disconnected()).map(|live| live.era)
     }
 
-    /// Lets go of a connection and of the memory of failures, so that the next use connects anew.
+    /// Closes the live connection and clears the backoff, so that the next use reconnects.
     pub(crate) async fn reset(&self) {
         let mut state = self.state.lock().await;
-        state.failed = None;
+        state.backoff = None;
         if let Some(live) = state.live.take() {
             live.close().await;
         }
     }
 
-    /// Ends it for good. Doing it again does nothing.
+    /// Closes the connection permanently. Idempotent.
     pub(crate) async fn close(&self) {
         let mut state = self.state.lock().await;
         state.is_closed = true;
@@ -343,8 +390,8 @@ impl Connection {
     }
 }
 
-impl Live {
-    pub(super) fn is_lost(&self) -> bool {
+impl LiveConnection {
+    pub(super) fn is_disconnected(&self) -> bool {
         self.peer.is_transport_closed()
     }
 
@@ -352,18 +399,18 @@ impl Live {
         if let Some(listener) = &self.listener {
             listener.abort();
         }
-        let mut held = self.held.lock().await;
+        let mut held = self.resources.lock().await;
         if let Some(mut service) = held.service.take() {
-            let closed = service.close_with_timeout(CLOSING).await;
+            let closed = service.close_with_timeout(CLOSE_TIMEOUT).await;
             tracing::debug!(?closed, "a connection was closed");
         }
-        if let Some(child) = held.child.take() {
-            child.end().await;
+        if let Some(child) = held.process.take() {
+            child.shut_down().await;
         }
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveConnection {
     fn drop(&mut self) {
         if let Some(listener) = &self.listener {
             listener.abort();
@@ -371,12 +418,12 @@ impl Drop for Live {
     }
 }
 
-/// Waits for the server to say that its tools have changed.
-fn listen(peer: Peer<RoleClient>, changes: Arc<AtomicU64>) -> AbortHandle {
+/// Spawns a task that counts the server's `list_changed` notifications.
+fn watch_list_changed(peer: Peer<RoleClient>, changes: Arc<AtomicU64>) -> AbortHandle {
     let listening = async move {
         let wanted = SubscriptionFilter::builder().tools_list_changed().build();
         let Ok(mut subscription) = peer.listen(wanted).await else { return };
-        // Whatever came before it stood was not heard.
+        // Notifications sent before the subscription was active are lost, so the listing is invalidated once.
         changes.fetch_add(1, Ordering::Relaxed);
         while let Ok(Some(_)) = subscription.next().await {
             changes.fetch_add(1, Ordering::Relaxed);
@@ -386,8 +433,8 @@ fn listen(peer: Peer<RoleClient>, changes: Arc<AtomicU64>) -> AbortHandle {
     tokio::spawn(listening).abort_handle()
 }
 
-/// An error with all that it came from: rmcp's own text often leaves out what matters.
-fn in_full(error: &dyn std::error::Error) -> String {
+/// Formats an error with its whole source chain, because rmcp's own message often omits the cause.
+fn error_chain_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -397,7 +444,7 @@ fn in_full(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    // Which of its types it was is of no use to anybody.
+    // rmcp's transport type name does not help the operator.
     match (text.find("Transport ["), text.find("] error: ")) {
         (Some(from), Some(to)) if from < to => {
             text.replace_range(from..to + "] error: ".len(), "");

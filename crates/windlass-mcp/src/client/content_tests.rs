@@ -2,10 +2,10 @@ use serde_json::json;
 
 use super::*;
 
-fn told(result: Value, expected: Option<&Value>) -> Result<Given, ToolError> {
+fn convert(result: Value, expected: Option<&Value>) -> Result<McpToolOutput, ToolError> {
     let result = serde_json::from_value(result).unwrap_or_else(|error| panic!("it is a result: {error}"));
-    let expected = expected.map(|schema| Shape::new(schema.clone().into()));
-    given(result, expected.as_ref())
+    let expected = expected.map(|schema| CompiledSchema::new(schema.clone().into()));
+    convert_result(result, expected.as_ref())
 }
 
 #[test]
@@ -18,14 +18,16 @@ fn every_kind_of_content_is_passed_on() {
         { "type": "resource", "resource": { "uri": "a://bytes", "mimeType": "image/gif", "blob": "Yg==" } },
         { "type": "resource_link", "uri": "a://link", "name": "elsewhere" },
     ]);
-    let Ok(Given::Parts(parts)) = told(json!({ "content": content }), None) else { panic!("they are parts") };
+    let Ok(McpToolOutput::Parts(parts)) = convert(json!({ "content": content }), None) else {
+        panic!("they are parts")
+    };
     let [
-        Part::Text(Text(words)),
-        Part::Image(image),
-        Part::File(sound),
-        Part::Text(Text(inside)),
-        Part::File(bytes),
-        Part::Text(Text(link)),
+        McpOutputPart::Text(TextPart(words)),
+        McpOutputPart::Image(image),
+        McpOutputPart::File(sound),
+        McpOutputPart::Text(TextPart(inside)),
+        McpOutputPart::File(bytes),
+        McpOutputPart::Text(TextPart(link)),
     ] = parts.as_slice()
     else {
         panic!("there are six")
@@ -41,19 +43,19 @@ fn every_kind_of_content_is_passed_on() {
 fn a_structured_result_is_held_against_what_was_promised() {
     let promised =
         json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
-    let fits = told(json!({ "content": [], "structuredContent": { "n": 1 } }), Some(&promised));
-    assert!(matches!(fits, Ok(Given::Text(text)) if text == r#"{"n":1}"#));
+    let fits = convert(json!({ "content": [], "structuredContent": { "n": 1 } }), Some(&promised));
+    assert!(matches!(fits, Ok(McpToolOutput::Text(text)) if text == r#"{"n":1}"#));
     for result in [
         json!({ "content": [{ "type": "text", "text": "one" }], "structuredContent": { "n": "one" } }),
         json!({ "content": [{ "type": "text", "text": "one" }] }),
     ] {
-        let Err(error) = told(result, Some(&promised)) else { panic!("it does not fit") };
-        let words = error.for_model().unwrap_or_default();
+        let Err(error) = convert(result, Some(&promised)) else { panic!("it does not fit") };
+        let words = error.model_message().unwrap_or_default();
         assert!(words.starts_with("The call was made") && words.contains("one"), "{words}");
     }
-    // A failure promises nothing.
+    // The output schema does not apply to a failure.
     let failed =
-        told(json!({ "content": [{ "type": "text", "text": "no" }], "isError": true }), Some(&promised));
+        convert(json!({ "content": [{ "type": "text", "text": "no" }], "isError": true }), Some(&promised));
     let Err(error) = failed else { panic!("it failed") };
-    assert_eq!(error.for_model(), Some("no"));
+    assert_eq!(error.model_message(), Some("no"));
 }

@@ -1,4 +1,4 @@
-//! A server at an address.
+//! The streamable HTTP transport of the client.
 
 use std::collections::HashMap;
 
@@ -6,32 +6,33 @@ use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpClientTransportConfig};
 
-use super::OAuth;
-use crate::config::HttpConfig;
+use super::OAuthConfig;
+use crate::config::HttpTransportConfig;
 
-/// How many redirects are followed. Only to the same place, and only those that keep what was sent.
-const REDIRECTS: usize = 5;
+/// Maximum number of redirects. Only 307 and 308 to the same origin are followed, because they keep method
+/// and body.
+const MAX_REDIRECTS: usize = 5;
 
-/// How to be let in at an address.
+/// The authorisation of an HTTP server.
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum Auth {
-    /// A token that is sent along.
+pub enum McpAuth {
+    /// A bearer token that is sent with every request.
     Bearer(String),
-    /// OAuth, when the address asks for it.
-    OAuth(OAuth),
+    /// OAuth, when the server requires it.
+    OAuth(OAuthConfig),
 }
 
-impl Auth {
-    /// A token that is sent along.
+impl McpAuth {
+    /// Creates the authorisation with a bearer token.
     pub fn bearer(token: impl Into<String>) -> Self {
         Self::Bearer(token.into())
     }
 }
 
-/// Speaks through `client` to the address, with its headers.
-pub(super) fn transport<S: StreamableHttpClient + Send + 'static>(
-    config: &HttpConfig,
+/// Creates the transport to the configured URL over `client`, with the configured headers.
+pub(super) fn build_transport<S: StreamableHttpClient + Send + 'static>(
+    config: &HttpTransportConfig,
     client: S,
 ) -> Result<StreamableHttpClientTransport<S>, String> {
     let mut headers = HashMap::new();
@@ -47,16 +48,17 @@ pub(super) fn transport<S: StreamableHttpClient + Send + 'static>(
     settings.custom_headers = headers;
     settings.allow_stateless = true;
     match &config.auth {
-        Some(Auth::Bearer(token)) => settings.auth_header = Some(token.clone()),
-        Some(Auth::OAuth(_)) | None => {}
+        Some(McpAuth::Bearer(token)) => settings.auth_header = Some(token.clone()),
+        Some(McpAuth::OAuth(_)) | None => {}
     }
     Ok(StreamableHttpClientTransport::with_client(client, settings))
 }
 
-/// Connections are not kept for the next request: one whose last answer was not read to its end is slow to be used
-/// again.
-pub(super) fn client() -> Result<reqwest::Client, String> {
-    // Whoever comes first chooses, and another choice is as good.
+/// Creates the HTTP client.
+///
+/// Idle connections are not pooled, because reusing one whose last response was not read to its end is slow.
+pub(super) fn build_client() -> Result<reqwest::Client, String> {
+    // The call fails if the application has installed a crypto provider already, which works as well.
     let _chosen = rustls::crypto::ring::default_provider().install_default();
     let same_place = reqwest::redirect::Policy::custom(|attempt| {
         let from = attempt.previous().last();
@@ -66,7 +68,7 @@ pub(super) fn client() -> Result<reqwest::Client, String> {
                 == (to.scheme(), to.host_str(), to.port_or_known_default())
         });
         let keeps = matches!(attempt.status().as_u16(), 307 | 308);
-        if attempt.previous().len() > REDIRECTS {
+        if attempt.previous().len() > MAX_REDIRECTS {
             attempt.error("there are too many redirects")
         } else if stays && keeps {
             attempt.follow()

@@ -1,34 +1,35 @@
-//! Tools of MCP servers, for agents.
+//! The MCP client: connections to servers, and calls of their tools.
 
 mod call;
 mod child;
 mod connection;
 mod content;
-mod flight;
+mod elicitation;
 mod handler;
 mod http;
+mod in_flight;
 mod list;
 mod oauth;
-mod question;
 mod task;
 
-pub use connection::ConnectError;
-pub use http::Auth;
-pub use list::{Hints, ToolInfo};
-pub use oauth::OAuth;
+pub use connection::McpConnectError;
+pub use http::McpAuth;
+pub use list::{McpToolInfo, ToolHints};
+pub use oauth::OAuthConfig;
 
-pub(crate) use call::{Answers, Caller, call};
-pub(crate) use connection::Connection;
-pub(crate) use content::given;
-pub(crate) use list::{Listing, TaskSupport};
-pub(crate) use question::PLACE;
-pub(crate) use task::kept;
+pub(crate) use call::{ElicitationHandler, McpCallContext, call_tool};
+pub(crate) use connection::McpConnection;
+pub(crate) use content::convert_result;
+pub(crate) use elicitation::SCHEMA_EXTENSION;
+pub(crate) use list::{TaskSupport, ToolListing};
+pub(crate) use task::load_task_id;
 
-/// Which of the two lives of the protocol a server leads.
+/// The generation of the MCP protocol that a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Era {
-    /// Until 2025-11-25: a handshake, a session, and requests in both directions.
+#[non_exhaustive]
+pub enum ProtocolEra {
+    /// Versions up to 2025-11-25: an `initialize` handshake, a session, and requests in both directions.
     Legacy,
-    /// From 2026-07-28: every request stands for itself.
+    /// Versions from 2026-07-28: stateless; every request is self-contained.
     Modern,
 }

@@ -1,4 +1,4 @@
-//! Being let in by OAuth: when an address asks for it, and once more when it asks for more.
+//! OAuth authorisation: when a server first requires it, and again when it requires more scopes.
 
 use std::fmt;
 use std::future::Future;
@@ -12,22 +12,22 @@ use rmcp::transport::streamable_http_client::{AuthRequiredError, InsufficientSco
 
 use super::http;
 
-/// How an application is let in by OAuth. It is asked to have somebody visit an address, and says where that led.
+/// The OAuth settings of an application, with a callback that opens the authorisation URL in a browser.
 #[derive(Clone)]
-pub struct OAuth {
-    redirect: String,
+pub struct OAuthConfig {
+    redirect_url: String,
     client_name: String,
     metadata_url: Option<String>,
-    registered: Option<(String, Option<String>)>,
+    registration: Option<(String, Option<String>)>,
     scopes: Vec<String>,
-    visit: Visit,
+    visit_url: OAuthVisitFn,
 }
 
-type Visit = Arc<dyn Fn(String) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+type OAuthVisitFn = Arc<dyn Fn(String) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
-impl OAuth {
-    /// `redirect` is where the person's browser is sent back to; `visit` has somebody visit an address, and gives the
-    /// whole address that the browser was sent back to.
+impl OAuthConfig {
+    /// Creates the settings. `redirect` is the redirect URL; `visit` opens the authorisation URL in the person's
+    /// browser and returns the full URL that the browser was redirected to.
     pub fn new<Fut>(
         redirect: impl Into<String>,
         visit: impl Fn(String) -> Fut + Send + Sync + 'static,
@@ -36,60 +36,62 @@ impl OAuth {
         Fut: Future<Output = Result<String, String>> + Send + 'static,
     {
         Self {
-            redirect: redirect.into(),
+            redirect_url: redirect.into(),
             client_name: "Windlass".to_owned(),
             metadata_url: None,
-            registered: None,
+            registration: None,
             scopes: Vec::new(),
-            visit: Arc::new(move |address| visit(address).boxed()),
+            visit_url: Arc::new(move |address| visit(address).boxed()),
         }
     }
 
-    /// The name that the person is shown.
+    /// Sets the client name that the person sees on the consent page.
     #[must_use]
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = name.into();
         self
     }
 
-    /// Where what is known of this client can be read, for servers that take that in place of a registration.
+    /// Sets the URL of the client metadata document, for servers that accept it instead of a registration.
     #[must_use]
     pub fn metadata_url(mut self, url: impl Into<String>) -> Self {
         self.metadata_url = Some(url.into());
         self
     }
 
-    /// The client is registered already.
+    /// Sets the id and the secret of a client that is already registered.
     #[must_use]
-    pub fn registered(mut self, id: impl Into<String>, secret: Option<String>) -> Self {
-        self.registered = Some((id.into(), secret));
+    pub fn preregistered_client(mut self, id: impl Into<String>, secret: Option<String>) -> Self {
+        self.registration = Some((id.into(), secret));
         self
     }
 
-    /// What to ask for at first, in place of what the server names.
+    /// Sets the initial scopes, instead of those that the server names.
     #[must_use]
     pub fn scopes<S: Into<String>>(mut self, scopes: impl IntoIterator<Item = S>) -> Self {
         self.scopes.extend(scopes.into_iter().map(Into::into));
         self
     }
 
-    /// Goes the whole way, from the server's challenge to a client that is let in.
+    /// Runs the authorisation flow from the server's challenge and returns an authorised client.
     pub(super) async fn authorise(
         &self,
         url: &str,
         challenge: &str,
         before: Option<&AuthClient<reqwest::Client>>,
     ) -> Result<AuthClient<reqwest::Client>, String> {
-        let client = http::client()?;
-        let failed = |error: AuthError| format!("it asks to be let in, and that failed: {error}");
+        let client = http::build_client()?;
+        let failed = |error: AuthError| {
+            format!("the server requires authorisation, and the OAuth flow failed: {error}")
+        };
         let mut state = OAuthState::new(url, None).await.map_err(failed)?;
-        let mut request = AuthorizationRequest::new(&self.redirect)
+        let mut request = AuthorizationRequest::new(&self.redirect_url)
             .with_client_name(&self.client_name)
             .with_challenge(challenge);
         if let Some(url) = &self.metadata_url {
             request = request.with_client_metadata_url(url);
         }
-        if let Some((id, secret)) = &self.registered {
+        if let Some((id, secret)) = &self.registration {
             request = request.with_preregistered_client(id);
             if let Some(secret) = secret {
                 request = request.with_client_secret(secret);
@@ -97,9 +99,9 @@ impl OAuth {
         }
         let mut scopes = self.scopes.clone();
         if let Some(before) = before {
-            // What was granted before is asked for again, so that more is not less.
+            // Scopes that were granted before are requested again; otherwise the new grant would drop them.
             scopes.extend(before.auth_manager.lock().await.get_current_scopes().await);
-            scopes.extend(wanted(challenge));
+            scopes.extend(challenge_scopes(challenge));
         }
         scopes.sort();
         scopes.dedup();
@@ -108,25 +110,26 @@ impl OAuth {
         }
         state.start_authorization(request).await.map_err(failed)?;
         let address = state.get_authorization_url().await.map_err(failed)?;
-        let back = (self.visit)(address).await?;
+        let back = (self.visit_url)(address).await?;
         let callback = AuthorizationCallback::from_redirect_url(&back).map_err(failed)?;
         state
             .handle_callback_with_issuer(&callback.code, &callback.csrf_token, callback.issuer.as_deref())
             .await
             .map_err(failed)?;
-        let manager = state.into_authorization_manager().ok_or("the server let nobody in")?;
+        let manager =
+            state.into_authorization_manager().ok_or("the OAuth flow ended without an authorisation")?;
         Ok(AuthClient::new(client, manager))
     }
 }
 
-/// The scopes that a challenge names.
-fn wanted(challenge: &str) -> Vec<String> {
+/// Returns the scopes that a challenge names.
+fn challenge_scopes(challenge: &str) -> Vec<String> {
     let named = challenge.split_once("scope=\"").and_then(|(_, rest)| rest.split_once('"'));
     named.map(|(scopes, _)| scopes.split_whitespace().map(str::to_owned).collect()).unwrap_or_default()
 }
 
-/// What a server wants to see before it takes a request, where that is why it did not.
-pub(super) fn challenge(error: &ServiceError) -> Option<String> {
+/// Returns the `WWW-Authenticate` header of an error that is an authorisation challenge.
+pub(super) fn auth_challenge(error: &ServiceError) -> Option<String> {
     let ServiceError::TransportSend(error) = error else { return None };
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.error.as_ref());
     while let Some(error) = cause {
@@ -141,8 +144,8 @@ pub(super) fn challenge(error: &ServiceError) -> Option<String> {
     None
 }
 
-impl fmt::Debug for OAuth {
+impl fmt::Debug for OAuthConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OAuth").field("redirect", &self.redirect).finish_non_exhaustive()
+        f.debug_struct("OAuthConfig").field("redirect", &self.redirect_url).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
-//! A call that its server answered with a task: followed until it ends, through lost connections and other processes.
+//! Calls that a server answers with a task: polled until they end, across lost connections and process restarts.
 //!
-//! A task's id is kept with the run before it is first asked about. Whoever goes on with the run finds it there, and
-//! asks the server about the same task in place of calling again.
+//! **Invariant:** the task id is saved with the run before the first poll. A process that recovers the run
+//! finds the id and polls the same task instead of calling the tool again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,238 +14,256 @@ use rmcp::model::{
 };
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
-use windlass::core::Question;
-use windlass::run::Leaving;
-use windlass::{ToolContext, ToolError};
+use windlass::core::decision::PersonQuestion;
+use windlass::run::RunExit;
+use windlass::tool::{ToolContext, ToolError};
 
-use super::call::Caller;
-use super::connection::Connection;
-use super::list::ToolInfo;
-use super::question::{PLACE, accepted, question};
+use super::call::McpCallContext;
+use super::connection::McpConnection;
+use super::elicitation::{SCHEMA_EXTENSION, accept_result, question_from_elicitation};
+use super::list::McpToolInfo;
 
-/// How long to wait between two questions about a task, where the server does not say, and within which bounds it may.
-const INTERVAL: Duration = Duration::from_secs(1);
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(30);
-/// How long a server has to take note that a task is not wanted any more.
-const CANCELLING: Duration = Duration::from_secs(5);
+/// Poll interval of a server that suggests none.
+const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Lower bound of a suggested poll interval.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Upper bound of a suggested poll interval, and of the wait after failed polls.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum time for the server to acknowledge a cancellation.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn place<C>(ctx: &ToolContext<C>) -> String {
-    format!("mcp-task {}", ctx.path())
+fn artefact_key<C>(ctx: &ToolContext<C>) -> String {
+    format!("mcp-task {}", ctx.call_path())
 }
 
-/// The task that this call became, where it did so before.
-pub(crate) async fn kept<C>(ctx: &ToolContext<C>) -> Result<Option<String>, ToolError> {
-    let kept = ctx.artefact(&place(ctx)).await?;
+/// Returns the id of the task that an earlier attempt of this call created, if any.
+pub(crate) async fn load_task_id<C>(ctx: &ToolContext<C>) -> Result<Option<String>, ToolError> {
+    let kept = ctx.load_artefact(&artefact_key(ctx)).await?;
     Ok(kept.map(|id| id.to_string()))
 }
 
-/// Keeps a new task with the run, and follows it.
-pub(super) async fn begin<C>(
-    connection: &Arc<Connection>,
-    tool: &ToolInfo,
-    caller: &Caller<'_, C>,
+/// Saves the id of a new task with the run, and polls the task until it ends.
+pub(super) async fn start_following<C>(
+    connection: &Arc<McpConnection>,
+    tool: &McpToolInfo,
+    caller: &McpCallContext<'_, C>,
     id: &str,
 ) -> Result<CallToolResult, ToolError> {
-    let ended = wanted(connection, caller.ctx, id);
-    caller.ctx.keep_artefact(&place(caller.ctx), id).await?;
-    follow(connection, tool, caller, id, &ended).await
+    let ended = cancel_at_run_exit(connection, caller.ctx, id);
+    caller.ctx.save_artefact(&artefact_key(caller.ctx), id).await?;
+    follow_until_timeout(connection, tool, caller, id, &ended).await
 }
 
-/// Goes on with a task that was kept with the run.
-pub(super) async fn go_on<C>(
-    connection: &Arc<Connection>,
-    tool: &ToolInfo,
-    caller: &Caller<'_, C>,
+/// Resumes polling of a task whose id was saved with the run.
+pub(super) async fn resume_following<C>(
+    connection: &Arc<McpConnection>,
+    tool: &McpToolInfo,
+    caller: &McpCallContext<'_, C>,
     id: &str,
 ) -> Result<CallToolResult, ToolError> {
-    let ended = wanted(connection, caller.ctx, id);
-    follow(connection, tool, caller, id, &ended).await
+    let ended = cancel_at_run_exit(connection, caller.ctx, id);
+    follow_until_timeout(connection, tool, caller, id, &ended).await
 }
 
-/// Sees to it that a task is not wanted any more where the run is over before it has ended; where another process goes
-/// on with the run, it is. What is given back says whether it has ended.
-fn wanted<C>(connection: &Arc<Connection>, ctx: &ToolContext<C>, id: &str) -> Arc<AtomicBool> {
+/// Registers a hook that cancels the task if the run is over before the task has ended. If another process
+/// continues the run, the task is left running. Returns the flag to set once the task has ended.
+fn cancel_at_run_exit<C>(connection: &Arc<McpConnection>, ctx: &ToolContext<C>, id: &str) -> Arc<AtomicBool> {
     let ended = Arc::new(AtomicBool::new(false));
     let at_end = (connection.clone(), id.to_owned(), ended.clone());
-    ctx.at_end(move |leaving| async move {
+    ctx.on_run_exit(move |leaving| async move {
         let (connection, id, ended) = at_end;
-        if leaving == Leaving::Over && !ended.load(Ordering::Relaxed) {
-            cancel(&connection, &id).await;
+        if leaving == RunExit::Ended && !ended.load(Ordering::Relaxed) {
+            cancel_task(&connection, &id).await;
         }
     });
     ended
 }
 
-/// Follows a task until it ends, or its time is over.
-async fn follow<C>(
-    connection: &Connection,
-    tool: &ToolInfo,
-    caller: &Caller<'_, C>,
+/// Polls a task until it ends, or cancels it after the task timeout.
+async fn follow_until_timeout<C>(
+    connection: &McpConnection,
+    tool: &McpToolInfo,
+    caller: &McpCallContext<'_, C>,
     id: &str,
     ended: &AtomicBool,
 ) -> Result<CallToolResult, ToolError> {
     let lasting = connection.config.task_timeout;
-    let followed = tokio::time::timeout(lasting, watch(connection, tool, caller, id)).await;
-    if let Ok(Err(Stop::Asks(question))) = followed {
-        return Err(ToolError::ask(question));
+    let followed = tokio::time::timeout(lasting, poll_until_done(connection, tool, caller, id)).await;
+    if let Ok(Err(TaskInterruption::NeedsAnswer(question))) = followed {
+        return Err(ToolError::ask_person(question));
     }
     ended.store(true, Ordering::Relaxed);
     match followed {
         Ok(Ok(result)) => Ok(result),
         Ok(Err(stop)) => Err(stop.into()),
         Err(_) => {
-            cancel(connection, id).await;
+            cancel_task(connection, id).await;
             let (name, after) = (&tool.name, lasting.as_millis());
-            Err(ToolError::tell(format!(
+            Err(ToolError::visible(format!(
                 "`{name}` timed out after {after} ms. The server was told to stop it."
             )))
         }
     }
 }
 
-/// Why a task is not followed any further though it has no result.
-enum Stop {
+/// The reason why polling stopped without a result.
+enum TaskInterruption {
     Failed(ToolError),
-    /// It waits for a person, and has not ended.
-    Asks(Question),
+    /// The task waits for a person's answer and has not ended.
+    NeedsAnswer(PersonQuestion),
 }
 
-impl From<Stop> for ToolError {
-    fn from(stop: Stop) -> Self {
+impl From<TaskInterruption> for ToolError {
+    fn from(stop: TaskInterruption) -> Self {
         match stop {
-            Stop::Failed(error) => error,
-            Stop::Asks(question) => Self::ask(question),
+            TaskInterruption::Failed(error) => error,
+            TaskInterruption::NeedsAnswer(question) => Self::ask_person(question),
         }
     }
 }
 
-fn told(words: String) -> Stop {
-    Stop::Failed(ToolError::tell(words))
+fn failed_with(words: String) -> TaskInterruption {
+    TaskInterruption::Failed(ToolError::visible(words))
 }
 
-async fn watch<C>(
-    connection: &Connection,
-    tool: &ToolInfo,
-    caller: &Caller<'_, C>,
+async fn poll_until_done<C>(
+    connection: &McpConnection,
+    tool: &McpToolInfo,
+    caller: &McpCallContext<'_, C>,
     id: &str,
-) -> Result<CallToolResult, Stop> {
+) -> Result<CallToolResult, TaskInterruption> {
     let mut answered = BTreeSet::new();
     let mut words = None;
-    let mut wait = INTERVAL;
+    let mut wait = DEFAULT_POLL_INTERVAL;
     loop {
-        match ask(connection, id).await {
+        match get_task(connection, id).await {
             Ok(DetailedTask { task, payload, .. }) => {
-                wait = task.poll_interval_ms.map_or(INTERVAL, Duration::from_millis).clamp(SHORTEST, LONGEST);
+                wait = task
+                    .poll_interval_ms
+                    .map_or(DEFAULT_POLL_INTERVAL, Duration::from_millis)
+                    .clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
                 if task.status_message != words {
                     words = task.status_message;
-                    caller.ctx.progress(json!({ "message": words }));
+                    caller.ctx.report_progress(json!({ "message": words }));
                 }
                 match payload {
                     TaskPayload::Working => {}
                     TaskPayload::InputRequired { input_requests } => {
-                        let responses = responses(caller, id, input_requests, &answered).await?;
+                        let responses = collect_responses(caller, id, input_requests, &answered).await?;
                         let names: Vec<String> = responses.keys().cloned().collect();
-                        if !names.is_empty() && update(connection, id, responses).await {
+                        if !names.is_empty() && send_responses(connection, id, responses).await {
                             answered.extend(names);
-                            wait = SHORTEST;
+                            wait = MIN_POLL_INTERVAL;
                         }
                     }
                     TaskPayload::Completed { result } => {
                         return serde_json::from_value(Value::Object(result)).map_err(|error| {
                             tracing::warn!(server = %tool.server, tool = %tool.name, %error, "a result cannot be read");
-                            told(format!("`{}` ended with something that is not a result.", tool.name))
+                            failed_with(format!("`{}` ended with something that is not a result.", tool.name))
                         });
                     }
                     TaskPayload::Failed { error } => {
                         let why =
                             error.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
-                        return Err(told(format!("`{}` failed: {why}", tool.name)));
+                        return Err(failed_with(format!("`{}` failed: {why}", tool.name)));
                     }
                     TaskPayload::Cancelled => {
-                        return Err(told(format!(
+                        return Err(failed_with(format!(
                             "`{}` was cancelled at its server. Whether it had its effect is not known.",
                             tool.name
                         )));
                     }
-                    _ => return Err(told(format!("`{}` is in a state that is not known here.", tool.name))),
+                    _ => {
+                        return Err(failed_with(format!(
+                            "`{}` is in a state that is not known here.",
+                            tool.name
+                        )));
+                    }
                 }
             }
-            Err(Trouble::Unknown(why)) => {
+            Err(TaskPollError::UnknownTask(why)) => {
                 tracing::warn!(server = %tool.server, tool = %tool.name, task = %id, %why, "a task is gone");
-                return Err(told(format!(
+                return Err(failed_with(format!(
                     "The MCP server `{}` does not know this call any more. Whether `{}` had its effect is not known: \
                      find out before it is called again.",
                     tool.server, tool.name
                 )));
             }
-            // Asking again does no harm, and the server may come back.
-            Err(Trouble::Passing(why)) => {
+            // Polling is idempotent, and the server may become reachable again.
+            Err(TaskPollError::Transient(why)) => {
                 tracing::debug!(server = %tool.server, task = %id, %why, "a task could not be asked about");
-                wait = (wait * 2).min(LONGEST);
+                wait = (wait * 2).min(MAX_POLL_INTERVAL);
             }
         }
         tokio::time::sleep(wait).await;
     }
 }
 
-/// Why a task could not be asked about.
-enum Trouble {
-    /// The server says that it has none such.
-    Unknown(String),
-    /// The server cannot be reached, or cannot answer now.
-    Passing(String),
+/// An error of polling a task.
+enum TaskPollError {
+    /// The server does not know the task.
+    UnknownTask(String),
+    /// The server cannot be reached or cannot respond at the moment.
+    Transient(String),
 }
 
-async fn ask(connection: &Connection, id: &str) -> Result<DetailedTask, Trouble> {
-    let live = connection.live().await.map_err(|error| Trouble::Passing(error.to_string()))?;
+async fn get_task(connection: &McpConnection, id: &str) -> Result<DetailedTask, TaskPollError> {
+    let live =
+        connection.live_connection().await.map_err(|error| TaskPollError::Transient(error.to_string()))?;
     let asking = live.peer.get_task(GetTaskParams::new(id));
-    let late = |_| Trouble::Passing("it did not answer in time".to_owned());
+    let late = |_| TaskPollError::Transient("it did not answer in time".to_owned());
     match tokio::time::timeout(connection.config.call_timeout, asking).await.map_err(late)? {
         Ok(answer) => Ok(answer.task),
         Err(ServiceError::McpError(error))
             if matches!(error.code, ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND) =>
         {
-            Err(Trouble::Unknown(error.message.to_string()))
+            Err(TaskPollError::UnknownTask(error.message.to_string()))
         }
-        Err(error) => Err(Trouble::Passing(error.to_string())),
+        Err(error) => Err(TaskPollError::Transient(error.to_string())),
     }
 }
 
-/// Answers to all that a task waits for and was not told yet; or the first question that has none.
-async fn responses<C>(
-    caller: &Caller<'_, C>,
+/// Collects the answers to the task's input requests that were not sent yet.
+///
+/// # Errors
+///
+/// Returns the first question that has no answer yet, or an error if the server requests something else than an
+/// elicitation.
+async fn collect_responses<C>(
+    caller: &McpCallContext<'_, C>,
     id: &str,
     requests: BTreeMap<String, InputRequest>,
     answered: &BTreeSet<String>,
-) -> Result<BTreeMap<String, Value>, Stop> {
+) -> Result<BTreeMap<String, Value>, TaskInterruption> {
     let mut responses = BTreeMap::new();
     for (name, request) in requests {
         if answered.contains(&name) {
             continue;
         }
         let InputRequest::Elicitation(request) = request else {
-            return Err(told("The server asks for something that is not offered here.".to_owned()));
+            return Err(failed_with("The server asks for something that is not offered here.".to_owned()));
         };
-        let mut question = question(&request.params);
+        let mut question = question_from_elicitation(&request.params);
         let schema = question.schema.get_or_insert_with(|| json!({}));
-        schema[PLACE] = json!({ "request": name, "task": id });
-        let Some(answer) = caller.answer(&question).await else { return Err(Stop::Asks(question)) };
-        responses.insert(name, serde_json::to_value(accepted(&answer)).unwrap_or_default());
+        schema[SCHEMA_EXTENSION] = json!({ "request": name, "task": id });
+        let Some(answer) = caller.answer_question(&question).await else {
+            return Err(TaskInterruption::NeedsAnswer(question));
+        };
+        responses.insert(name, serde_json::to_value(accept_result(&answer)).unwrap_or_default());
     }
     Ok(responses)
 }
 
-/// Tells a task what it waits for. Whether the server has taken note: where not, it is told again.
-async fn update(connection: &Connection, id: &str, responses: BTreeMap<String, Value>) -> bool {
-    let Ok(live) = connection.live().await else { return false };
+/// Sends the answers to a task. Returns true if the server acknowledged them; otherwise they are sent again.
+async fn send_responses(connection: &McpConnection, id: &str, responses: BTreeMap<String, Value>) -> bool {
+    let Ok(live) = connection.live_connection().await else { return false };
     let sending = live.peer.update_task(UpdateTaskParams::new(id, responses));
     let sent = tokio::time::timeout(connection.config.call_timeout, sending).await;
     matches!(sent, Ok(Ok(())))
 }
 
-async fn cancel(connection: &Connection, id: &str) {
-    let Ok(live) = connection.live().await else { return };
-    let told = tokio::time::timeout(CANCELLING, live.peer.cancel_task(CancelTaskParams::new(id))).await;
+async fn cancel_task(connection: &McpConnection, id: &str) {
+    let Ok(live) = connection.live_connection().await else { return };
+    let told = tokio::time::timeout(CANCEL_TIMEOUT, live.peer.cancel_task(CancelTaskParams::new(id))).await;
     tracing::debug!(task = %id, ?told, "a server was told to stop a task");
 }

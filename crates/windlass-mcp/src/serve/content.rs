@@ -1,34 +1,40 @@
-//! What a call gave, as a client is told it.
+//! Conversion of a run's outcome into the `CallToolResult` for the client.
 
 use rmcp::model::{CallToolResult, ContentBlock, Resource, ResourceContents};
-use windlass::core::{Content, Media, OutputStatus};
-use windlass::{Item, Outcome, OutputContent, Store, fetch_media};
+use windlass::core::item::{ContentPart, MediaSource, OutputStatus};
+use windlass::{
+    artefact::fetch_media,
+    core::item::{Item, OutputContent},
+    run::RunResult,
+    store::Store,
+};
 
-use super::model::CALL;
+use super::model::CALL_ID;
 use super::resource::artefact_uri;
 
-/// The result of the call that a run carried out. Where a store keeps more of it than was told, there is a link to it.
-pub(super) async fn result(outcome: &Outcome, store: Option<&dyn Store>) -> CallToolResult {
-    let items = outcome.record().items();
+/// Returns the result of the call that a run executed, with a resource link to the full output if it was
+/// truncated.
+pub(super) async fn call_result(outcome: &RunResult, store: Option<&dyn Store>) -> CallToolResult {
+    let items = outcome.record().run_items();
     let output = items.iter().rev().find_map(|produced| match &*produced.item {
-        Item::Output(output) if output.call.as_str() == CALL => Some(output),
+        Item::Output(output) if output.call.as_str() == CALL_ID => Some(output),
         _ => None,
     });
-    let Some(output) = output else { return told("The call has no result.") };
+    let Some(output) = output else { return error_result("The call has no result.") };
     let mut content = match &output.content {
         OutputContent::Text(text) => vec![ContentBlock::text(text)],
         OutputContent::Parts(parts) => {
             let mut blocks = Vec::with_capacity(parts.len());
             for part in parts {
-                blocks.push(block(part, store).await);
+                blocks.push(content_block(part, store).await);
             }
             blocks
         }
     };
     if let Some(store) = store {
         let run = outcome.record().run_id();
-        if let Ok(Some(whole)) = store.artefact(run, CALL).await {
-            let mut link = Resource::new(artefact_uri(run, CALL), "the whole output");
+        if let Ok(Some(whole)) = store.load_artefact(run, CALL_ID).await {
+            let mut link = Resource::new(artefact_uri(run, CALL_ID), "the whole output");
             link.mime_type = Some("text/plain".to_owned());
             link.size = u64::try_from(whole.len()).ok();
             content.push(ContentBlock::resource_link(link));
@@ -40,29 +46,29 @@ pub(super) async fn result(outcome: &Outcome, store: Option<&dyn Store>) -> Call
     }
 }
 
-/// A result that says in words that there is none.
-pub(super) fn told(text: &str) -> CallToolResult {
+/// Returns an error result with a text.
+pub(super) fn error_result(text: &str) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(text)])
 }
 
-async fn block(part: &Content, store: Option<&dyn Store>) -> ContentBlock {
+async fn content_block(part: &ContentPart, store: Option<&dyn Store>) -> ContentBlock {
     match part {
-        Content::Text { text } | Content::Refusal { text } => ContentBlock::text(text),
-        Content::Image(media) => match inline(media, store).await {
+        ContentPart::Text { text } | ContentPart::Refusal { text } => ContentBlock::text(text),
+        ContentPart::Image(media) => match inline_data(media, store).await {
             Some((kind, data)) => ContentBlock::image(data, kind),
-            None => json(part),
+            None => json_block(part),
         },
-        Content::File(media) => match inline(media, store).await {
+        ContentPart::File(media) => match inline_data(media, store).await {
             Some((kind, data)) if kind.starts_with("audio/") => ContentBlock::audio(data, kind),
-            Some((kind, data)) => ContentBlock::resource(embedded(media, kind, data)),
-            None => json(part),
+            Some((kind, data)) => ContentBlock::resource(embedded_resource(media, kind, data)),
+            None => json_block(part),
         },
-        other => json(other),
+        other => json_block(other),
     }
 }
 
-/// The media type and the bytes in base64, where they are here.
-async fn inline(media: &Media, store: Option<&dyn Store>) -> Option<(String, String)> {
+/// Returns the media type and the base64 bytes of a medium that is inline or in the store.
+async fn inline_data(media: &MediaSource, store: Option<&dyn Store>) -> Option<(String, String)> {
     let kind = media.media_type.clone();
     if let Some(data) = &media.data {
         return Some((kind.unwrap_or_else(|| "application/octet-stream".to_owned()), data.clone()));
@@ -75,8 +81,8 @@ async fn inline(media: &Media, store: Option<&dyn Store>) -> Option<(String, Str
     Some((kind?, data))
 }
 
-/// A file as a resource that travels with the result.
-fn embedded(media: &Media, kind: String, data: String) -> ResourceContents {
+/// Returns a file as an embedded resource.
+fn embedded_resource(media: &MediaSource, kind: String, data: String) -> ResourceContents {
     let uri = match media.name.as_deref() {
         Some(name) if name.contains(':') => name.to_owned(),
         Some(name) => format!("file:///{}", name.trim_start_matches('/')),
@@ -85,6 +91,6 @@ fn embedded(media: &Media, kind: String, data: String) -> ResourceContents {
     ResourceContents::BlobResourceContents { uri, mime_type: Some(kind), blob: data, meta: None }
 }
 
-fn json(part: &Content) -> ContentBlock {
+fn json_block(part: &ContentPart) -> ContentBlock {
     ContentBlock::text(serde_json::to_string(part).unwrap_or_default())
 }

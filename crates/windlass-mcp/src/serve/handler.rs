@@ -1,7 +1,7 @@
-//! Answers what clients ask.
+//! The handler of client requests.
 
-// Logging is on its way out of the protocol, and clients of both lives still use it.
-#![expect(deprecated, reason = "the earlier life of the protocol has logging")]
+// MCP deprecates logging, but clients of both protocol eras still use it.
+#![expect(deprecated, reason = "the legacy protocol has logging")]
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,39 +17,39 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
 use serde_json::Value;
-use windlass::Effect;
+use windlass::core::tool::ToolEffect;
 
-use super::{Served, resource, served_name};
+use super::{SharedMcpServer, exposed_name, resource};
 
-/// One client, or one session of one.
-pub(super) struct Handler<C> {
-    pub(super) served: Arc<Served<C>>,
-    /// The least that a client of the earlier life wants to hear.
-    level: Mutex<Option<LoggingLevel>>,
-    /// What its subscriptions are known by.
-    number: u64,
+/// The handler of one client connection or session.
+pub(super) struct McpServerHandler<C> {
+    pub(super) server: Arc<SharedMcpServer<C>>,
+    /// The minimum log level that a legacy client has set.
+    log_level: Mutex<Option<LoggingLevel>>,
+    /// The owner id of the client's subscriptions.
+    owner_id: u64,
 }
 
-impl<C> Handler<C> {
-    pub(super) fn new(served: Arc<Served<C>>) -> Self {
-        let number = served.changes.number();
-        Self { served, level: Mutex::default(), number }
+impl<C> McpServerHandler<C> {
+    pub(super) fn new(served: Arc<SharedMcpServer<C>>) -> Self {
+        let number = served.update_notifier.next_owner_id();
+        Self { server: served, log_level: Mutex::default(), owner_id: number }
     }
 
-    pub(super) fn level(&self) -> Option<LoggingLevel> {
-        *self.level.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn log_level(&self) -> Option<LoggingLevel> {
+        *self.log_level.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<C> Drop for Handler<C> {
+impl<C> Drop for McpServerHandler<C> {
     fn drop(&mut self) {
-        self.served.changes.leave(self.number);
+        self.server.update_notifier.remove_owner(self.owner_id);
     }
 }
 
-impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
+impl<C: Send + Sync + 'static> ServerHandler for McpServerHandler<C> {
     fn get_info(&self) -> ServerConfig {
-        let served = &self.served;
+        let served = &self.server;
         let mut offers = ServerCapabilities::builder().enable_tools().enable_logging().enable_tasks().build();
         if !served.resources.is_empty() || served.store.is_some() {
             let can_change = !served.resources.is_empty();
@@ -59,7 +59,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         if !served.prompts.is_empty() {
             offers.prompts = Some(Default::default());
         }
-        if served.suggests() {
+        if served.has_suggestions() {
             offers.completions = Some(Default::default());
         }
         let info = ServerConfig::new(offers)
@@ -75,12 +75,12 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.served.agent.tool_list().map(described).collect()))
+        Ok(ListToolsResult::with_all_items(self.server.agent.tool_list().map(describe_tool).collect()))
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
-        let key = self.served.tools.get(name)?;
-        self.served.agent.tool_list().find(|tool| tool.key() == key).map(described)
+        let key = self.server.tools.get(name)?;
+        self.server.agent.tool_list().find(|tool| tool.key() == key).map(describe_tool)
     }
 
     async fn call_tool(
@@ -88,7 +88,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        self.call(request, &context).await
+        self.handle_call(request, &context).await
     }
 
     async fn get_task(
@@ -96,7 +96,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: GetTaskParams,
         _: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        self.served.task(&request.task_id).await.map(GetTaskResult::new)
+        self.server.task_details(&request.task_id).await.map(GetTaskResult::new)
     }
 
     async fn update_task(
@@ -104,7 +104,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: UpdateTaskParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.served.update(&request.task_id, request.input_responses).await
+        self.server.submit_responses(&request.task_id, request.input_responses).await
     }
 
     async fn cancel_task(
@@ -112,7 +112,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: CancelTaskParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.served.cancel(&request.task_id).await
+        self.server.cancel_task(&request.task_id).await
     }
 
     async fn set_level(
@@ -120,7 +120,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: SetLevelRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(request.level);
+        *self.log_level.lock().unwrap_or_else(PoisonError::into_inner) = Some(request.level);
         Ok(())
     }
 
@@ -129,8 +129,8 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let fixed = self.served.resources.iter().filter(|resource| !resource.is_template());
-        Ok(ListResourcesResult::with_all_items(fixed.map(resource::Resource::listed).collect()))
+        let fixed = self.server.resources.iter().filter(|resource| !resource.is_template());
+        Ok(ListResourcesResult::with_all_items(fixed.map(resource::McpResource::to_protocol).collect()))
     }
 
     async fn list_resource_templates(
@@ -138,9 +138,9 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let forms = self.served.resources.iter().filter(|resource| resource.is_template());
+        let forms = self.server.resources.iter().filter(|resource| resource.is_template());
         Ok(ListResourceTemplatesResult::with_all_items(
-            forms.map(resource::Resource::listed_template).collect(),
+            forms.map(resource::McpResource::to_protocol_template).collect(),
         ))
     }
 
@@ -150,13 +150,13 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = &*request.uri;
-        for resource in &self.served.resources {
-            if let Some(contents) = resource.at(uri).await? {
+        for resource in &self.server.resources {
+            if let Some(contents) = resource.read_at(uri).await? {
                 return Ok(ReadResourceResult::new(vec![contents]).into());
             }
         }
-        if let Some(store) = &self.served.store
-            && let Some(contents) = resource::artefact(&**store, uri).await
+        if let Some(store) = &self.server.store
+            && let Some(contents) = resource::read_artefact(&**store, uri).await
         {
             return Ok(ReadResourceResult::new(vec![contents]).into());
         }
@@ -169,13 +169,13 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        if !self.served.resources.iter().any(|resource| resource.is_at(&request.uri)) {
+        if !self.server.resources.iter().any(|resource| resource.matches_uri(&request.uri)) {
             return Err(ErrorData::resource_not_found(
                 format!("there is nothing at `{}`", request.uri),
                 None,
             ));
         }
-        self.served.changes.subscribe(self.number, request.uri, context.peer)
+        self.server.update_notifier.subscribe(self.owner_id, request.uri, context.peer)
     }
 
     async fn unsubscribe(
@@ -183,7 +183,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: UnsubscribeRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.served.changes.unsubscribe(self.number, &request.uri);
+        self.server.update_notifier.unsubscribe(self.owner_id, &request.uri);
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let _until_dropped = self.served.changes.listen(context.sink().clone())?;
+        let _until_dropped = self.server.update_notifier.subscribe_stream(context.sink().clone())?;
         context.cancelled().await;
         Ok(())
     }
@@ -205,7 +205,7 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         Ok(ListPromptsResult::with_all_items(
-            self.served.prompts.iter().map(super::prompt::Prompt::listed).collect(),
+            self.server.prompts.iter().map(super::prompt::McpPrompt::to_protocol).collect(),
         ))
     }
 
@@ -214,11 +214,11 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         request: GetPromptRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let found = self.served.prompts.iter().find(|prompt| prompt.name == request.name);
+        let found = self.server.prompts.iter().find(|prompt| prompt.name == request.name);
         let Some(prompt) = found else {
             return Err(ErrorData::invalid_params(format!("there is no prompt `{}`", request.name), None));
         };
-        prompt.made(request.arguments).await.map(Into::into)
+        prompt.render(request.arguments).await.map(Into::into)
     }
 
     async fn complete(
@@ -229,11 +229,11 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
         let argument = request.argument;
         let all = match &request.r#ref {
             Reference::Prompt(asked) => {
-                let found = self.served.prompts.iter().find(|prompt| prompt.name == asked.name);
+                let found = self.server.prompts.iter().find(|prompt| prompt.name == asked.name);
                 found.map(|prompt| prompt.suggestions(&argument.name))
             }
             Reference::Resource(asked) => {
-                let found = self.served.resources.iter().find(|resource| resource.uri == asked.uri);
+                let found = self.server.resources.iter().find(|resource| resource.uri == asked.uri);
                 found.and_then(|resource| resource.suggestions.get(&argument.name)).map(Vec::as_slice)
             }
             _ => None,
@@ -245,16 +245,16 @@ impl<C: Send + Sync + 'static> ServerHandler for Handler<C> {
     }
 }
 
-fn described<C: Send + Sync + 'static>(tool: &windlass::Tool<C>) -> rmcp::model::Tool {
-    let schema = match tool.schema() {
+fn describe_tool<C: Send + Sync + 'static>(tool: &windlass::tool::Tool<C>) -> rmcp::model::Tool {
+    let schema = match tool.arguments_schema() {
         Value::Object(schema) => schema.clone(),
         _ => serde_json::Map::new(),
     };
     let hints = match tool.declared_effect() {
-        Effect::Pure => ToolAnnotations::new().read_only(true),
-        Effect::Idempotent => ToolAnnotations::new().read_only(false).idempotent(true),
-        Effect::Once => ToolAnnotations::new().read_only(false),
+        ToolEffect::Pure => ToolAnnotations::new().read_only(true),
+        ToolEffect::Idempotent => ToolAnnotations::new().read_only(false).idempotent(true),
+        ToolEffect::Once => ToolAnnotations::new().read_only(false),
     };
     let description: Cow<'static, str> = tool.description().to_owned().into();
-    rmcp::model::Tool::new(served_name(tool.key()), description, schema).with_annotations(hints)
+    rmcp::model::Tool::new(exposed_name(tool.key()), description, schema).with_annotations(hints)
 }

@@ -1,4 +1,4 @@
-//! A server at an address.
+//! The streamable HTTP transport of the server.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,22 +11,27 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::handler::Handler;
-use super::{McpServer, ServeError};
+use super::handler::McpServerHandler;
+use super::{McpServeError, McpServer};
 
-/// How many connections are served at once. More wait.
-const MOST_CONNECTIONS: usize = 256;
+/// Maximum number of concurrent connections; further ones wait.
+const MAX_CONNECTIONS: usize = 256;
 
 impl<C: Send + Sync + 'static> McpServer<C> {
-    /// Serves clients by streamable HTTP until `stop`, on every path of the listener's address. Only requests that were
-    /// meant for this machine are taken, and of pages in a browser only those that were served at the same address:
-    /// whoever serves others puts a proxy that knows its clients in front.
+    /// Serves clients over streamable HTTP until `stop` completes, on every path of the listener's address.
+    ///
+    /// Only requests with a loopback `Host` are accepted, and browser requests only with a loopback `Origin`
+    /// of the same port. To serve remote clients, put an authenticating reverse proxy in front.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the listener fails.
     pub async fn serve_http(
         self,
         listener: TcpListener,
         stop: impl Future<Output = ()>,
-    ) -> Result<(), ServeError> {
-        let served = Arc::new(self.served());
+    ) -> Result<(), McpServeError> {
+        let served = Arc::new(self.into_shared());
         let stopping = CancellationToken::new();
         let _stopped = stopping.clone().drop_guard();
         let port = listener.local_addr()?.port();
@@ -37,11 +42,11 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             )
             .enforce_origin_validation();
         let service = StreamableHttpService::new(
-            move || Ok(Handler::new(served.clone())),
+            move || Ok(McpServerHandler::new(served.clone())),
             Arc::new(LocalSessionManager::default()),
             config,
         );
-        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut stop = std::pin::pin!(stop);
         loop {
             let place = tokio::select! {

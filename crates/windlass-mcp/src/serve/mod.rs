@@ -1,40 +1,47 @@
-//! Tools and agents as an MCP server. Every call is a run: it is planned, guarded, decided about and journalled like a
-//! call of an agent's own, and what waits for a person is asked through the client.
+//! The MCP server: exposes tools and agents to MCP clients.
+//!
+//! **Invariant:** every call is a run, with the same planning, guardrails, approvals and journal as a call of an
+//! agent's own. A call that waits for a person elicits the answer through the client.
 
-mod ask;
 mod call;
-mod changes;
 mod content;
+mod elicitation;
 mod handler;
 mod http;
 mod model;
+mod notify;
 mod prompt;
 mod resource;
+mod resource_updates;
 mod task;
-mod tell;
 
-pub use ask::named_question;
-pub use changes::Changes;
-pub use prompt::{Argument, Message, Prompt};
-pub use resource::{Contents, Resource};
-pub use task::Tasks;
+pub use elicitation::named_question;
+pub use prompt::{McpPrompt, McpPromptArgument, McpPromptMessage};
+pub use resource::{McpResource, McpResourceContents};
+pub use resource_updates::ResourceUpdateNotifier;
+pub use task::TaskPolicy;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::ServiceExt;
-use windlass::agent::ToolUse;
-use windlass::core::{RunId, ToolKey};
-use windlass::{Agent, IntoTool, IntoTools, Paused, Store};
+use windlass::agent::ToolUsePolicy;
+use windlass::core::{id::RunId, tool::ToolKey};
+use windlass::{
+    agent::Agent,
+    run::PausedRun,
+    store::Store,
+    tool::{IntoTool, IntoTools},
+};
 
-use self::handler::Handler;
-use self::task::Jobs;
+use self::handler::McpServerHandler;
+use self::task::ServerTaskTable;
 
-/// How many calls may wait for a person between two requests of a client. The oldest is given up for another.
-const MOST_HELD: usize = 256;
+/// Maximum number of calls that wait for a person between two requests; beyond it the oldest is dropped.
+const MAX_HELD_CALLS: usize = 256;
 
-/// Tools and agents, to be served over MCP.
+/// An MCP server of tools and agents.
 ///
 /// ```no_run
 /// use windlass::prelude::*;
@@ -46,8 +53,8 @@ const MOST_HELD: usize = 256;
 ///     format!("rain in {city}")
 /// }
 ///
-/// # async fn example() -> Result<(), windlass_mcp::ServeError> {
-/// McpServer::new("weather").tools((weather,)).serve_stdio().await
+/// # async fn example() -> Result<(), windlass_mcp::McpServeError> {
+/// McpServer::new("weather").tool(weather).serve_stdio().await
 /// # }
 /// ```
 pub struct McpServer<C = ()> {
@@ -57,41 +64,41 @@ pub struct McpServer<C = ()> {
     agent: Agent<C>,
     context: Arc<C>,
     store: Option<Arc<dyn Store>>,
-    resources: Vec<Resource>,
-    prompts: Vec<Prompt>,
-    tasks: Tasks,
-    tasks_for: BTreeMap<String, Tasks>,
-    changes: Changes,
+    resources: Vec<McpResource>,
+    prompts: Vec<McpPrompt>,
+    task_policy: TaskPolicy,
+    task_policies: BTreeMap<String, TaskPolicy>,
+    update_notifier: ResourceUpdateNotifier,
 }
 
-/// Why serving ended.
+/// An error that ended serving.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ServeError {
-    /// A client did not begin as the protocol says.
-    #[error("the client did not begin as it should: {0}")]
+pub enum McpServeError {
+    /// The handshake with the client failed.
+    #[error("the handshake with the client failed: {0}")]
     Handshake(String),
-    /// The network, or a pipe.
+    /// An I/O error of the transport.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// What serves ended in a way that it should not.
-    #[error("serving ended: {0}")]
-    Ended(String),
+    /// The task that serves the client was aborted or panicked.
+    #[error("serving was aborted: {0}")]
+    Aborted(String),
 }
 
 impl McpServer {
-    /// A server with a name, and no tools yet.
+    /// Creates a server without tools.
     pub fn new(name: impl Into<String>) -> Self {
         Self::with_context(name, ())
     }
 }
 
 impl<C: Send + Sync + 'static> McpServer<C> {
-    /// A server whose tools have a context.
+    /// Creates a server whose tools share a context.
     pub fn with_context(name: impl Into<String>, context: impl Into<Arc<C>>) -> Self {
         let name = name.into();
         Self {
-            agent: Agent::new(format!("mcp server {name}")).tool_use(ToolUse::StopOnFirst),
+            agent: Agent::new(format!("mcp server {name}")).tool_use_policy(ToolUsePolicy::StopOnFirstTool),
             name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instructions: None,
@@ -99,20 +106,20 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             store: None,
             resources: Vec::new(),
             prompts: Vec::new(),
-            tasks: Tasks::default(),
-            tasks_for: BTreeMap::new(),
-            changes: Changes::default(),
+            task_policy: TaskPolicy::default(),
+            task_policies: BTreeMap::new(),
+            update_notifier: ResourceUpdateNotifier::default(),
         }
     }
 
-    /// The version that clients are told.
+    /// Sets the server version that clients see. Default: the version of this crate.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
         self
     }
 
-    /// What clients are told about using it.
+    /// Sets the usage instructions for clients.
     #[must_use]
     pub fn instructions(mut self, text: impl Into<String>) -> Self {
         self.instructions = Some(text.into());
@@ -133,75 +140,85 @@ impl<C: Send + Sync + 'static> McpServer<C> {
         self
     }
 
-    /// Adds an agent as a tool: it is given text, and its final output is the result. What waits for a person inside
-    /// it is asked through the client too.
+    /// Adds an agent as a tool: its argument is the input text, its result the agent's final output. Calls
+    /// inside the agent that wait for a person elicit the answer through the client too.
     #[must_use]
     pub fn agent(self, agent: &Agent<C>, name: &str, description: &str) -> Self {
         self.tool(agent.as_tool(name, description))
     }
 
-    /// Adds something that clients may read.
+    /// Adds a resource that clients can read.
     #[must_use]
-    pub fn resource(mut self, resource: Resource) -> Self {
+    pub fn resource(mut self, resource: McpResource) -> Self {
         self.resources.push(resource);
         self
     }
 
-    /// Tells clients that a resource has changed; to be kept before serving begins.
-    pub fn changes(&self) -> Changes {
-        self.changes.clone()
+    /// Returns the notifier of resource updates; take it before serving begins.
+    pub fn resource_updates(&self) -> ResourceUpdateNotifier {
+        self.update_notifier.clone()
     }
 
-    /// Adds a prompt that clients may ask for.
+    /// Adds a prompt that clients can get.
     #[must_use]
-    pub fn prompt(mut self, prompt: Prompt) -> Self {
+    pub fn prompt(mut self, prompt: McpPrompt) -> Self {
         self.prompts.push(prompt);
         self
     }
 
-    /// When calls are answered with tasks that clients come back for. Without this: when they take long.
+    /// Sets the task policy: which calls are answered with a task that the client polls. Default: calls that take
+    /// longer than 10 seconds.
     #[must_use]
-    pub fn tasks(mut self, tasks: Tasks) -> Self {
-        self.tasks = tasks;
+    pub fn task_policy(mut self, tasks: TaskPolicy) -> Self {
+        self.task_policy = tasks;
         self
     }
 
-    /// The same for one tool, by the name that clients call it by.
+    /// Sets the task policy of one tool, by the name that clients use.
     #[must_use]
-    pub fn tasks_for(mut self, tool: &str, tasks: Tasks) -> Self {
-        self.tasks_for.insert(tool.to_owned(), tasks);
+    pub fn task_policy_for(mut self, tool: &str, tasks: TaskPolicy) -> Self {
+        self.task_policies.insert(tool.to_owned(), tasks);
         self
     }
 
-    /// Where the journals of calls are kept. With a store, tasks and questions outlive this process, outputs that were
-    /// too long to be told can be read whole, and decisions may also be made through it.
+    /// Sets the store of the calls' journals. With a store, tasks and questions survive this process, truncated
+    /// outputs can be read in full, and approvers can also decide through the store.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// Serves one client on standard input and output, until it is gone. Nothing else may write to standard output.
-    pub async fn serve_stdio(self) -> Result<(), ServeError> {
+    /// Serves one client on standard input and output until it disconnects. Nothing else may write to
+    /// standard output.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the handshake fails or serving is aborted.
+    pub async fn serve_stdio(self) -> Result<(), McpServeError> {
         self.serve((tokio::io::stdin(), tokio::io::stdout())).await
     }
 
-    /// Serves one client on any pair of a reader and a writer, until it is gone.
-    pub async fn serve<R, W>(self, transport: (R, W)) -> Result<(), ServeError>
+    /// Serves one client on a reader and a writer until it disconnects.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the handshake fails or serving is aborted.
+    pub async fn serve<R, W>(self, transport: (R, W)) -> Result<(), McpServeError>
     where
         R: tokio::io::AsyncRead + Send + Unpin + 'static,
         W: tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        let served = Handler::new(Arc::new(self.served())).serve(transport).await;
-        let running = served.map_err(|error| ServeError::Handshake(error.to_string()))?;
-        running.waiting().await.map_err(|error| ServeError::Ended(error.to_string()))?;
+        let served = McpServerHandler::new(Arc::new(self.into_shared())).serve(transport).await;
+        let running = served.map_err(|error| McpServeError::Handshake(error.to_string()))?;
+        running.waiting().await.map_err(|error| McpServeError::Aborted(error.to_string()))?;
         Ok(())
     }
 
-    fn served(self) -> Served<C> {
+    fn into_shared(self) -> SharedMcpServer<C> {
         let tools =
-            self.agent.tool_list().map(|tool| (served_name(tool.key()), tool.key().clone())).collect();
-        Served {
+            self.agent.tool_list().map(|tool| (exposed_name(tool.key()), tool.key().clone())).collect();
+        SharedMcpServer {
             name: self.name,
             version: self.version,
             instructions: self.instructions,
@@ -211,17 +228,17 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             store: self.store,
             resources: self.resources,
             prompts: self.prompts,
-            tasks: self.tasks,
-            tasks_for: self.tasks_for,
-            changes: self.changes,
-            held: Mutex::default(),
-            jobs: Jobs::default(),
+            task_policy: self.task_policy,
+            task_policies: self.task_policies,
+            update_notifier: self.update_notifier,
+            held_calls: Mutex::default(),
+            task_table: ServerTaskTable::default(),
         }
     }
 }
 
-/// What a client calls a tool by.
-fn served_name(key: &ToolKey) -> String {
+/// Returns the name of a tool for clients.
+fn exposed_name(key: &ToolKey) -> String {
     match key {
         ToolKey::Bare(name) | ToolKey::Deferred(name) => name.to_string(),
         ToolKey::Namespaced { namespace, name } => format!("{namespace}.{name}"),
@@ -229,8 +246,8 @@ fn served_name(key: &ToolKey) -> String {
     }
 }
 
-/// A server as all its clients share it.
-struct Served<C> {
+/// The state of a server that all its clients share.
+struct SharedMcpServer<C> {
     name: String,
     version: String,
     instructions: Option<String>,
@@ -238,56 +255,59 @@ struct Served<C> {
     agent: Agent<C>,
     context: Arc<C>,
     store: Option<Arc<dyn Store>>,
-    resources: Vec<Resource>,
-    prompts: Vec<Prompt>,
-    tasks: Tasks,
-    tasks_for: BTreeMap<String, Tasks>,
-    changes: Changes,
-    jobs: Jobs,
-    /// Calls that wait for a client to come back with an answer, by the word that it was given.
-    held: Mutex<VecDeque<(String, Paused)>>,
+    resources: Vec<McpResource>,
+    prompts: Vec<McpPrompt>,
+    task_policy: TaskPolicy,
+    task_policies: BTreeMap<String, TaskPolicy>,
+    update_notifier: ResourceUpdateNotifier,
+    task_table: ServerTaskTable,
+    /// Calls that wait for a client's answer, by their request state token.
+    held_calls: Mutex<VecDeque<(String, PausedRun)>>,
 }
 
-impl<C: Send + Sync + 'static> Served<C> {
-    fn tasks_of(&self, tool: &str) -> Tasks {
-        self.tasks_for.get(tool).copied().unwrap_or(self.tasks)
+impl<C: Send + Sync + 'static> SharedMcpServer<C> {
+    fn task_policy_of(&self, tool: &str) -> TaskPolicy {
+        self.task_policies.get(tool).copied().unwrap_or(self.task_policy)
     }
 
-    /// Whether there is anything that a client may offer a person.
-    fn suggests(&self) -> bool {
+    /// Returns true if a resource or a prompt has suggestions for `completion/complete`.
+    fn has_suggestions(&self) -> bool {
         self.resources.iter().any(|resource| !resource.suggestions.is_empty())
-            || self.prompts.iter().any(Prompt::suggests)
+            || self.prompts.iter().any(McpPrompt::has_suggestions)
     }
 
-    /// Keeps a call until the client comes back. The word is not to be guessed, and stands for one question once.
-    fn hold(&self, paused: Paused) -> String {
-        let word = word_for(&paused);
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.len() == MOST_HELD {
+    /// Holds a call until the client answers, and returns its request state token. The token is unguessable, and
+    /// valid once and for one set of questions.
+    fn hold_call(&self, paused: PausedRun) -> String {
+        let word = request_state_token(&paused);
+        let mut held = self.held_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.len() == MAX_HELD_CALLS {
             held.pop_front();
         }
         held.push_back((word.clone(), paused));
         word
     }
 
-    /// The call that waits under a word: held here, or in the store where another process held it.
-    async fn take(&self, word: &str) -> Option<Paused> {
+    /// Takes the call that waits under a token, from memory or, if another process held it, from the store.
+    async fn take_held_call(&self, word: &str) -> Option<PausedRun> {
         {
-            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = self.held_calls.lock().unwrap_or_else(PoisonError::into_inner);
             let at = held.iter().position(|(other, _)| other == word);
             if let Some(at) = at {
                 return held.remove(at).map(|(_, paused)| paused);
             }
         }
         let (run, _) = word.rsplit_once('.')?;
-        let stored = windlass::store::paused(&**self.store.as_ref()?, &RunId::new(run)).await.ok()?;
+        let stored = windlass::store::load_paused(&**self.store.as_ref()?, &RunId::new(run)).await.ok()?;
         let is_ours = stored.record().last_agent() == self.agent.name();
-        (is_ours && word_for(&stored) == word && !stored.pending().is_empty()).then_some(stored)
+        (is_ours && request_state_token(&stored) == word && !stored.pending_calls().is_empty())
+            .then_some(stored)
     }
 }
 
-/// A run's id is not to be guessed, and how far it has come tells its questions apart.
-fn word_for(paused: &Paused) -> String {
+/// Returns the request state token of a paused run: its unguessable id, and the journal length, which
+/// distinguishes its successive questions.
+fn request_state_token(paused: &PausedRun) -> String {
     format!("{}.{}", paused.record().run_id(), paused.record().journal().len())
 }
 

@@ -1,28 +1,33 @@
-//! What stands in the place of a model: it makes the call that a client wants, and says nothing.
+//! A stand-in model whose only response is the tool call that a client requested.
 
 use std::sync::Arc;
 
-use windlass::Item;
-use windlass::core::Call;
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest, OfferedTool};
+use windlass::core::item::Item;
+use windlass::core::item::ToolCall;
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ToolDefinition};
 
-/// The id of the call that a client makes, in the run that carries it out.
-pub(super) const CALL: &str = "call";
+/// The id of the client's call in the run that executes it.
+pub(super) const CALL_ID: &str = "call";
 
-pub(super) struct OneCall {
-    pub(super) call: Call,
+/// A model that makes one tool call in its first turn and finishes in the next.
+pub(super) struct SingleCallModel {
+    pub(super) call: ToolCall,
 }
 
-impl Model for OneCall {
-    async fn answer<'a>(&'a self, request: ModelRequest<'a>, _: &'a Deltas) -> Result<Answer, ModelError> {
+impl Model for SingleCallModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
         let item = match request.turn {
             1 => Item::Call(self.call.clone()),
             _ => Item::assistant("done"),
         };
-        Ok(Answer { items: vec![Arc::new(item)], ..Answer::default() })
+        Ok(ModelResponse { items: vec![Arc::new(item)], ..ModelResponse::default() })
     }
 
-    fn supports(&self, _: &OfferedTool) -> Result<(), String> {
+    fn check_tool_support(&self, _: &ToolDefinition) -> Result<(), String> {
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Prompts that a server offers: texts with places, made into messages when a client asks.
+//! Prompts of a server: templates with arguments, rendered into messages on request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,98 +12,100 @@ use rmcp::model::{
     self, ContentBlock, GetPromptResult, JsonObject, PromptArgument, PromptMessage, ResourceContents, Role,
 };
 use serde_json::Value;
-use windlass::ToolError;
+use windlass::tool::ToolError;
 
-/// A prompt that clients may ask for.
+/// A prompt that clients can get.
 #[derive(Clone)]
-pub struct Prompt {
+pub struct McpPrompt {
     pub(super) name: String,
     description: String,
-    arguments: Vec<Argument>,
-    make: Make,
+    arguments: Vec<McpPromptArgument>,
+    render_fn: PromptRenderFn,
 }
 
-/// A place in a prompt.
+/// An argument of a prompt.
 #[derive(Clone, Debug)]
-pub struct Argument {
+pub struct McpPromptArgument {
     pub(super) name: String,
     description: String,
-    need: Need,
+    requirement: ArgumentRequirement,
     pub(super) suggestions: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+enum ArgumentRequirement {
     Required,
     Optional,
 }
 
-/// A part of a prompt.
+/// A message of a rendered prompt.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Message {
-    /// The user says this.
+pub enum McpPromptMessage {
+    /// A text of the user.
     User(String),
-    /// The assistant says this.
+    /// A text of the assistant.
     Assistant(String),
-    /// The user shows a picture.
+    /// An image of the user.
     Image {
-        /// Its bytes, in base64.
+        /// The image bytes, in base64.
         base64: String,
-        /// Its media type.
+        /// The media type of the image.
         media_type: String,
     },
-    /// The user shows what is at an address.
+    /// An embedded resource of the user.
     Resource {
-        /// The address.
+        /// The URI of the resource.
         uri: String,
         /// The media type of the text.
         media_type: String,
-        /// What is there.
+        /// The text of the resource.
         text: String,
     },
 }
 
-type Make = Arc<
-    dyn Fn(BTreeMap<String, String>) -> BoxFuture<'static, Result<Vec<Message>, ToolError>> + Send + Sync,
+type PromptRenderFn = Arc<
+    dyn Fn(BTreeMap<String, String>) -> BoxFuture<'static, Result<Vec<McpPromptMessage>, ToolError>>
+        + Send
+        + Sync,
 >;
 
-impl Prompt {
-    /// A prompt, and the function that makes its messages from what stands in its places.
+impl McpPrompt {
+    /// Creates a prompt with the function that renders its messages from the arguments.
     pub fn new<Fut>(
         name: impl Into<String>,
         description: impl Into<String>,
         make: impl Fn(BTreeMap<String, String>) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<Vec<Message>, ToolError>> + Send + 'static,
+        Fut: Future<Output = Result<Vec<McpPromptMessage>, ToolError>> + Send + 'static,
     {
         Self {
             name: name.into(),
             description: description.into(),
             arguments: Vec::new(),
-            make: Arc::new(move |given| make(given).boxed()),
+            render_fn: Arc::new(move |given| make(given).boxed()),
         }
     }
 
-    /// Adds a place.
+    /// Adds an argument.
     #[must_use]
-    pub fn argument(mut self, argument: Argument) -> Self {
+    pub fn argument(mut self, argument: McpPromptArgument) -> Self {
         self.arguments.push(argument);
         self
     }
 
-    pub(super) fn listed(&self) -> model::Prompt {
+    pub(super) fn to_protocol(&self) -> model::Prompt {
         let arguments = self.arguments.iter().map(|argument| {
             PromptArgument::new(&*argument.name)
                 .with_description(&*argument.description)
-                .with_required(argument.need == Need::Required)
+                .with_required(argument.requirement == ArgumentRequirement::Required)
         });
         let arguments: Vec<PromptArgument> = arguments.collect();
         model::Prompt::new(&*self.name, Some(&*self.description), Some(arguments))
     }
 
-    pub(super) fn suggests(&self) -> bool {
+    pub(super) fn has_suggestions(&self) -> bool {
         self.arguments.iter().any(|argument| !argument.suggestions.is_empty())
     }
 
@@ -112,47 +114,53 @@ impl Prompt {
         found.map(|argument| argument.suggestions.as_slice()).unwrap_or_default()
     }
 
-    /// The prompt with what a client gave for its places.
-    pub(super) async fn made(&self, given: Option<JsonObject>) -> Result<GetPromptResult, ErrorData> {
+    /// Renders the prompt with a client's arguments.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a required argument is missing or the render function fails.
+    pub(super) async fn render(&self, given: Option<JsonObject>) -> Result<GetPromptResult, ErrorData> {
         let given = given.unwrap_or_default().into_iter().map(|(name, value)| match value {
             Value::String(text) => (name, text),
             other => (name, other.to_string()),
         });
         let given: BTreeMap<String, String> = given.collect();
-        let missing = self
-            .arguments
-            .iter()
-            .find(|argument| argument.need == Need::Required && !given.contains_key(&argument.name));
+        let missing = self.arguments.iter().find(|argument| {
+            argument.requirement == ArgumentRequirement::Required && !given.contains_key(&argument.name)
+        });
         if let Some(missing) = missing {
             let why = format!("prompt `{}` needs `{}`", self.name, missing.name);
             return Err(ErrorData::invalid_params(why, None));
         }
-        let messages = (self.make)(given).await.map_err(|error| {
-            tracing::warn!(prompt = %self.name, %error, "a prompt could not be made");
-            ErrorData::internal_error(error.for_model().unwrap_or("it cannot be made now").to_owned(), None)
+        let messages = (self.render_fn)(given).await.map_err(|error| {
+            tracing::warn!(prompt = %self.name, %error, "an MCP prompt could not be rendered");
+            ErrorData::internal_error(
+                error.model_message().unwrap_or("it cannot be made now").to_owned(),
+                None,
+            )
         })?;
-        let messages = messages.into_iter().map(Message::told).collect();
+        let messages = messages.into_iter().map(McpPromptMessage::into_protocol).collect();
         Ok(GetPromptResult::new(messages).with_description(&*self.description))
     }
 }
 
-impl Argument {
-    /// A place that must be filled.
+impl McpPromptArgument {
+    /// Creates a required argument.
     pub fn required(name: impl Into<String>, description: impl Into<String>) -> Self {
         Self {
             name: name.into(),
             description: description.into(),
-            need: Need::Required,
+            requirement: ArgumentRequirement::Required,
             suggestions: Vec::new(),
         }
     }
 
-    /// A place that may be left empty.
+    /// Creates an optional argument.
     pub fn optional(name: impl Into<String>, description: impl Into<String>) -> Self {
-        Self { need: Need::Optional, ..Self::required(name, description) }
+        Self { requirement: ArgumentRequirement::Optional, ..Self::required(name, description) }
     }
 
-    /// What a client may offer a person for it.
+    /// Sets the values that the server suggests for the argument (`completion/complete`).
     #[must_use]
     pub fn suggest<S: Into<String>>(mut self, values: impl IntoIterator<Item = S>) -> Self {
         self.suggestions = values.into_iter().map(Into::into).collect();
@@ -160,8 +168,8 @@ impl Argument {
     }
 }
 
-impl Message {
-    fn told(self) -> PromptMessage {
+impl McpPromptMessage {
+    fn into_protocol(self) -> PromptMessage {
         match self {
             Self::User(text) => PromptMessage::new_text(Role::User, text),
             Self::Assistant(text) => PromptMessage::new_text(Role::Assistant, text),
@@ -177,8 +185,8 @@ impl Message {
     }
 }
 
-impl fmt::Debug for Prompt {
+impl fmt::Debug for McpPrompt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prompt").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("McpPrompt").field("name", &self.name).finish_non_exhaustive()
     }
 }

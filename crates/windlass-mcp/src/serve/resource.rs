@@ -1,4 +1,4 @@
-//! What a server lets clients read: texts and bytes at addresses, and all addresses of a form.
+//! Resources of a server: texts and bytes at fixed URIs, and at URIs that match a template.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,130 +9,139 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rmcp::ErrorData;
 use rmcp::model::{self, ResourceContents};
-use windlass::core::RunId;
-use windlass::{Store, ToolError};
+use windlass::core::id::RunId;
+use windlass::{store::Store, tool::ToolError};
 
-/// How the addresses of whole outputs begin. The run and the call follow.
-const ARTEFACTS: &str = "windlass://artefact/";
+/// The URI prefix of full outputs; the run id and the call id follow.
+const ARTEFACT_URI_PREFIX: &str = "windlass://artefact/";
 
-/// Something that clients may read, at one address or at all addresses of a form such as `notes://{day}/text`.
+/// A resource that clients can read, at one URI or at all URIs of a template such as `notes://{day}/text`.
 #[derive(Clone)]
-pub struct Resource {
+pub struct McpResource {
     pub(super) uri: String,
     name: String,
     description: Option<String>,
     media_type: Option<String>,
-    read: Read,
+    read_fn: ResourceReadFn,
     pub(super) suggestions: BTreeMap<String, Vec<String>>,
 }
 
-/// What is at an address.
+/// The contents of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Contents {
+pub enum McpResourceContents {
     /// Text.
     Text(String),
     /// Bytes, in base64.
     Base64(String),
 }
 
-type Read = Arc<
-    dyn Fn(BTreeMap<String, String>) -> BoxFuture<'static, Result<Option<Contents>, ToolError>> + Send + Sync,
+type ResourceReadFn = Arc<
+    dyn Fn(BTreeMap<String, String>) -> BoxFuture<'static, Result<Option<McpResourceContents>, ToolError>>
+        + Send
+        + Sync,
 >;
 
-impl Resource {
-    /// Something that is read when a client asks for it. The function is given what stands in the places of the
-    /// address that are in braces; none means that there is nothing at that address.
-    pub fn reading<Fut>(
+impl McpResource {
+    /// Creates a resource that a function reads on request. The function receives the values of the template's
+    /// variables; it returns `None` if there is nothing at that URI.
+    pub fn with_reader<Fut>(
         uri: impl Into<String>,
         name: impl Into<String>,
         read: impl Fn(BTreeMap<String, String>) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<Option<Contents>, ToolError>> + Send + 'static,
+        Fut: Future<Output = Result<Option<McpResourceContents>, ToolError>> + Send + 'static,
     {
         Self {
             uri: uri.into(),
             name: name.into(),
             description: None,
             media_type: None,
-            read: Arc::new(move |places| read(places).boxed()),
+            read_fn: Arc::new(move |places| read(places).boxed()),
             suggestions: BTreeMap::new(),
         }
     }
 
-    /// A text that does not change.
+    /// Creates a resource with a fixed text.
     pub fn text(uri: impl Into<String>, name: impl Into<String>, text: impl Into<String>) -> Self {
-        Self::fixed(uri, name, Contents::Text(text.into())).media_type("text/plain")
+        Self::fixed(uri, name, McpResourceContents::Text(text.into())).media_type("text/plain")
     }
 
-    /// Bytes that do not change, in base64.
+    /// Creates a resource with fixed bytes, in base64.
     pub fn base64(uri: impl Into<String>, name: impl Into<String>, bytes: impl Into<String>) -> Self {
-        Self::fixed(uri, name, Contents::Base64(bytes.into()))
+        Self::fixed(uri, name, McpResourceContents::Base64(bytes.into()))
     }
 
-    fn fixed(uri: impl Into<String>, name: impl Into<String>, contents: Contents) -> Self {
-        Self::reading(uri, name, move |_| std::future::ready(Ok(Some(contents.clone()))))
+    fn fixed(uri: impl Into<String>, name: impl Into<String>, contents: McpResourceContents) -> Self {
+        Self::with_reader(uri, name, move |_| std::future::ready(Ok(Some(contents.clone()))))
     }
 
-    /// What it is.
+    /// Sets the description.
     #[must_use]
     pub fn description(mut self, text: impl Into<String>) -> Self {
         self.description = Some(text.into());
         self
     }
 
-    /// Its media type.
+    /// Sets the media type.
     #[must_use]
     pub fn media_type(mut self, media_type: impl Into<String>) -> Self {
         self.media_type = Some(media_type.into());
         self
     }
 
-    /// What a client may offer a person for a place in braces.
+    /// Sets the values that the server suggests for a template variable (`completion/complete`).
     #[must_use]
     pub fn suggest<S: Into<String>>(mut self, place: &str, values: impl IntoIterator<Item = S>) -> Self {
         self.suggestions.insert(place.to_owned(), values.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Whether it stands for many addresses.
+    /// Returns true if the URI is a template.
     pub(super) fn is_template(&self) -> bool {
         self.uri.contains('{')
     }
 
-    /// Whether an address is one of its.
-    pub(super) fn is_at(&self, uri: &str) -> bool {
-        matched(&self.uri, uri).is_some()
+    /// Returns true if a URI belongs to this resource.
+    pub(super) fn matches_uri(&self, uri: &str) -> bool {
+        match_template(&self.uri, uri).is_some()
     }
 
-    pub(super) fn listed(&self) -> model::Resource {
+    pub(super) fn to_protocol(&self) -> model::Resource {
         let mut listed = model::Resource::new(&*self.uri, &*self.name);
         listed.description = self.description.clone();
         listed.mime_type = self.media_type.clone();
         listed
     }
 
-    pub(super) fn listed_template(&self) -> model::ResourceTemplate {
+    pub(super) fn to_protocol_template(&self) -> model::ResourceTemplate {
         let mut listed = model::ResourceTemplate::new(&*self.uri, &*self.name);
         listed.description = self.description.clone();
         listed.mime_type = self.media_type.clone();
         listed
     }
 
-    /// What is at an address, where it is one of this resource's.
-    pub(super) async fn at(&self, uri: &str) -> Result<Option<ResourceContents>, ErrorData> {
-        let Some(places) = matched(&self.uri, uri) else { return Ok(None) };
-        let read = (self.read)(places).await.map_err(|error| {
+    /// Reads a URI; `None` if it does not belong to this resource or there is nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the read function fails.
+    pub(super) async fn read_at(&self, uri: &str) -> Result<Option<ResourceContents>, ErrorData> {
+        let Some(places) = match_template(&self.uri, uri) else { return Ok(None) };
+        let read = (self.read_fn)(places).await.map_err(|error| {
             tracing::warn!(%uri, %error, "a resource could not be read");
-            ErrorData::internal_error(error.for_model().unwrap_or("it cannot be read now").to_owned(), None)
+            ErrorData::internal_error(
+                error.model_message().unwrap_or("it cannot be read now").to_owned(),
+                None,
+            )
         })?;
-        Ok(read.map(|contents| contents.at(uri, self.media_type.clone())))
+        Ok(read.map(|contents| contents.into_protocol(uri, self.media_type.clone())))
     }
 }
 
-impl Contents {
-    fn at(self, uri: &str, mime_type: Option<String>) -> ResourceContents {
+impl McpResourceContents {
+    fn into_protocol(self, uri: &str, mime_type: Option<String>) -> ResourceContents {
         let uri = uri.to_owned();
         match self {
             Self::Text(text) => ResourceContents::TextResourceContents { uri, mime_type, text, meta: None },
@@ -141,26 +150,29 @@ impl Contents {
     }
 }
 
-impl fmt::Debug for Resource {
+impl fmt::Debug for McpResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resource").field("uri", &self.uri).field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("McpResource")
+            .field("uri", &self.uri)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
-/// Where the whole output of a call is read that was too long to be told.
+/// Returns the URI of a call's full output, for outputs that were truncated.
 pub(super) fn artefact_uri(run: &RunId, call: &str) -> String {
-    format!("{ARTEFACTS}{run}/{call}")
+    format!("{ARTEFACT_URI_PREFIX}{run}/{call}")
 }
 
-/// The whole output that stands at such an address.
-pub(super) async fn artefact(store: &dyn Store, uri: &str) -> Option<ResourceContents> {
-    let (run, call) = uri.strip_prefix(ARTEFACTS)?.rsplit_once('/')?;
-    let text = store.artefact(&RunId::new(run), call).await.ok().flatten()?;
-    Some(Contents::Text(text).at(uri, Some("text/plain".to_owned())))
+/// Reads the full output at an artefact URI.
+pub(super) async fn read_artefact(store: &dyn Store, uri: &str) -> Option<ResourceContents> {
+    let (run, call) = uri.strip_prefix(ARTEFACT_URI_PREFIX)?.rsplit_once('/')?;
+    let text = store.load_artefact(&RunId::new(run), call).await.ok().flatten()?;
+    Some(McpResourceContents::Text(text).into_protocol(uri, Some("text/plain".to_owned())))
 }
 
-/// What stands in the places of a form, where an address has that form. A place ends at the next `/`.
-fn matched(form: &str, uri: &str) -> Option<BTreeMap<String, String>> {
+/// Matches a URI against a template and returns the values of its variables. A value contains no `/`.
+fn match_template(form: &str, uri: &str) -> Option<BTreeMap<String, String>> {
     let mut places = BTreeMap::new();
     let (mut form, mut uri) = (form, uri);
     while let Some((before, rest)) = form.split_once('{') {

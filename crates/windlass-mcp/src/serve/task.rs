@@ -1,7 +1,7 @@
-//! Calls that a client comes back for. A task is a run: its id is the run's, and where the server has a store it is
-//! gone on with by whichever process is asked for it.
+//! MCP tasks of the server: calls that a client polls.
 //!
-//! Nothing waits for a client: a run that needs an answer is put aside, and driven on when the answer comes.
+//! A task is a run with the same id. With a store, any server process that is asked for a task can recover and
+//! continue its run. No run blocks on a client: a run that needs an answer pauses and is resumed with the answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,169 +13,187 @@ use rmcp::task_manager::current_timestamp;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use windlass::core::RunId;
-use windlass::store::paused;
-use windlass::{Outcome, Paused, RunBuilder, RunError, StoreErrorKind};
+use windlass::core::id::RunId;
+use windlass::store::load_paused;
+use windlass::{
+    error::{RunError, StoreErrorKind},
+    run::{PausedRun, RunBuilder, RunResult},
+};
 
-use super::Served;
-use super::tell::Teller;
-use super::{ask, content};
+use super::SharedMcpServer;
+use super::notify::ClientNotifier;
+use super::{content, elicitation};
 
-/// How many tasks are known at once. The oldest that has ended makes room; without one, calls are not made tasks.
-const MOST: usize = 256;
+/// Maximum number of tasks in memory. The oldest ended task is evicted; if none has ended, calls do not
+/// become tasks.
+const MAX_TASKS: usize = 256;
 
-/// How often a client should ask, in milliseconds.
-const POLL: u64 = 500;
+/// Poll interval suggested to clients, in milliseconds.
+const POLL_INTERVAL_MS: u64 = 500;
 
-/// When a call is answered with a task that the client comes back for, where the client knows of tasks.
+/// The policy that decides which calls are answered with a task, for clients that support tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tasks {
-    /// Never: the client waits.
+pub enum TaskPolicy {
+    /// No call; the client waits for the result.
     Never,
-    /// When it takes longer than this.
+    /// Calls that take longer than this.
     WhenSlow(Duration),
-    /// Always, where the client can.
+    /// Every call, if the client supports tasks.
     Always,
-    /// Always, and a client that cannot is refused.
-    Only,
+    /// Every call; clients without task support are refused.
+    Required,
 }
 
-impl Default for Tasks {
+impl Default for TaskPolicy {
     fn default() -> Self {
         Self::WhenSlow(Duration::from_secs(10))
     }
 }
 
-/// One call that a client may come back for.
-pub(super) struct Job {
+/// One call that a client can poll.
+pub(super) struct ServerTask {
     id: RunId,
-    created: String,
-    /// Whether the client can ask a person.
-    pub(super) asks: Asks,
-    state: Mutex<State>,
-    /// Told whenever the run stops, for good or for an answer.
+    created_at: String,
+    /// The source of answers to the call's questions.
+    pub(super) answer_source: AnswerSource,
+    state: Mutex<ServerTaskState>,
+    /// Notified whenever the run ends or pauses.
     pub(super) stopped: Notify,
-    cancel: CancellationToken,
+    cancel_token: CancellationToken,
 }
 
-/// Who answers what a call asks.
+/// The source of answers to a call's questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asks {
-    /// A person at the client.
+pub(super) enum AnswerSource {
+    /// The client, by elicitation.
     Client,
-    /// Whoever decides through the store.
-    Elsewhere,
+    /// An approver who decides through the store.
+    Store,
 }
 
-struct State {
-    stand: Stand,
-    updated: String,
-    message: Option<String>,
+/// The mutable state of a task.
+struct ServerTaskState {
+    status: ServerTaskStatus,
+    updated_at: String,
+    status_message: Option<String>,
 }
 
-/// How a call stands.
-pub(super) enum Stand {
+/// The status of a task, with its payload.
+pub(super) enum ServerTaskStatus {
     Working,
-    Waiting(Box<Paused>),
-    Done(CallToolResult),
+    Paused(Box<PausedRun>),
+    Completed(CallToolResult),
     Failed(ErrorData),
     Cancelled,
 }
 
-impl Job {
-    pub(super) fn new(id: RunId, asks: Asks) -> Arc<Self> {
+impl ServerTask {
+    pub(super) fn new(id: RunId, asks: AnswerSource) -> Arc<Self> {
         let created = current_timestamp();
-        let state = State { stand: Stand::Working, updated: created.clone(), message: None };
+        let state = ServerTaskState {
+            status: ServerTaskStatus::Working,
+            updated_at: created.clone(),
+            status_message: None,
+        };
         Arc::new(Self {
             id,
-            created,
-            asks,
+            created_at: created,
+            answer_source: asks,
             state: Mutex::new(state),
             stopped: Notify::new(),
-            cancel: CancellationToken::new(),
+            cancel_token: CancellationToken::new(),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, ServerTaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of it, where something has; it is working from then on as far as others see.
-    pub(super) fn take_stand(&self) -> Option<Stand> {
-        let mut state = self.state();
-        match &state.stand {
-            Stand::Working => None,
-            Stand::Waiting(_) | Stand::Done(_) | Stand::Failed(_) | Stand::Cancelled => {
-                Some(std::mem::replace(&mut state.stand, Stand::Working))
+    /// Takes the status, unless the task is working, and leaves it as working for other observers.
+    pub(super) fn take_status(&self) -> Option<ServerTaskStatus> {
+        let mut state = self.lock_state();
+        match &state.status {
+            ServerTaskStatus::Working => None,
+            ServerTaskStatus::Paused(_)
+            | ServerTaskStatus::Completed(_)
+            | ServerTaskStatus::Failed(_)
+            | ServerTaskStatus::Cancelled => {
+                Some(std::mem::replace(&mut state.status, ServerTaskStatus::Working))
             }
         }
     }
 
-    pub(super) fn put(&self, stand: Stand) {
-        let mut state = self.state();
-        (state.stand, state.updated) = (stand, current_timestamp());
+    pub(super) fn set_status(&self, stand: ServerTaskStatus) {
+        let mut state = self.lock_state();
+        (state.status, state.updated_at) = (stand, current_timestamp());
     }
 
-    fn say(&self, words: String) {
-        let mut state = self.state();
-        (state.message, state.updated) = (Some(words), current_timestamp());
+    fn set_message(&self, words: String) {
+        let mut state = self.lock_state();
+        (state.status_message, state.updated_at) = (Some(words), current_timestamp());
     }
 
     fn has_ended(&self) -> bool {
-        matches!(self.state().stand, Stand::Done(_) | Stand::Failed(_) | Stand::Cancelled)
+        matches!(
+            self.lock_state().status,
+            ServerTaskStatus::Completed(_) | ServerTaskStatus::Failed(_) | ServerTaskStatus::Cancelled
+        )
     }
 
-    /// It is not wanted any more.
+    /// Requests cancellation of the task's run.
     pub(super) fn cancel(&self) {
-        self.cancel.cancel();
+        self.cancel_token.cancel();
     }
 
-    /// What a client is first told of it.
-    pub(super) fn seed(&self) -> Task {
-        self.detailed().task
+    /// Returns the task as in a `CreateTaskResult`.
+    pub(super) fn summary(&self) -> Task {
+        self.details().task
     }
 
-    /// All that a client is told of it.
-    pub(super) fn detailed(&self) -> DetailedTask {
-        let state = self.state();
-        let mut task = Task::new(self.id.as_str(), TaskStatus::Working, &*self.created, &*state.updated);
-        task.poll_interval_ms = Some(POLL);
-        task.status_message = state.message.clone();
-        let payload = match &state.stand {
-            Stand::Working => TaskPayload::Working,
-            Stand::Waiting(_) if self.asks == Asks::Elsewhere => {
+    /// Returns the task as in a `GetTaskResult`.
+    pub(super) fn details(&self) -> DetailedTask {
+        let state = self.lock_state();
+        let mut task =
+            Task::new(self.id.as_str(), TaskStatus::Working, &*self.created_at, &*state.updated_at);
+        task.poll_interval_ms = Some(POLL_INTERVAL_MS);
+        task.status_message = state.status_message.clone();
+        let payload = match &state.status {
+            ServerTaskStatus::Working => TaskPayload::Working,
+            ServerTaskStatus::Paused(_) if self.answer_source == AnswerSource::Store => {
                 task.status_message = Some("It waits for a person's decision.".to_owned());
                 TaskPayload::Working
             }
-            Stand::Waiting(paused) => TaskPayload::InputRequired { input_requests: ask::questions(paused) },
-            Stand::Done(result) => TaskPayload::Completed { result: object(result) },
-            Stand::Failed(error) => TaskPayload::Failed { error: object(error) },
-            Stand::Cancelled => TaskPayload::Cancelled,
+            ServerTaskStatus::Paused(paused) => {
+                TaskPayload::InputRequired { input_requests: elicitation::input_requests(paused) }
+            }
+            ServerTaskStatus::Completed(result) => TaskPayload::Completed { result: json_object(result) },
+            ServerTaskStatus::Failed(error) => TaskPayload::Failed { error: json_object(error) },
+            ServerTaskStatus::Cancelled => TaskPayload::Cancelled,
         };
         DetailedTask::new(task, payload)
     }
 }
 
-/// The tasks of a server.
+/// The tasks of a server that are in memory.
 #[derive(Default)]
-pub(super) struct Jobs(Mutex<VecDeque<Arc<Job>>>);
+pub(super) struct ServerTaskTable(Mutex<VecDeque<Arc<ServerTask>>>);
 
-impl Jobs {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Job>>> {
+impl ServerTaskTable {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<ServerTask>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, id: &str) -> Option<Arc<Job>> {
+    fn find(&self, id: &str) -> Option<Arc<ServerTask>> {
         self.lock().iter().find(|job| job.id.as_str() == id).cloned()
     }
 
-    /// Keeps a call as a task, where there is room.
-    pub(super) fn keep(&self, job: &Arc<Job>) -> bool {
+    /// Adds a task. Returns false if the table is full.
+    pub(super) fn insert(&self, job: &Arc<ServerTask>) -> bool {
         let mut jobs = self.lock();
         if jobs.iter().any(|known| Arc::ptr_eq(known, job)) {
             return true;
         }
-        if jobs.len() >= MOST {
+        if jobs.len() >= MAX_TASKS {
             let Some(ended) = jobs.iter().position(|job| job.has_ended()) else { return false };
             jobs.remove(ended);
         }
@@ -183,143 +201,159 @@ impl Jobs {
         true
     }
 
-    pub(super) fn forget(&self, gone: &Job) {
+    pub(super) fn remove(&self, gone: &ServerTask) {
         self.lock().retain(|job| job.id != gone.id);
     }
 }
 
-impl<C: Send + Sync + 'static> Served<C> {
-    /// Drives a call's run until it stops, for good or for an answer.
-    pub(super) fn start(self: &Arc<Self>, job: &Arc<Job>, run: RunBuilder<C>, teller: Option<Teller>) {
+impl<C: Send + Sync + 'static> SharedMcpServer<C> {
+    /// Spawns a call's run and drives it until it ends or pauses.
+    pub(super) fn spawn_run(
+        self: &Arc<Self>,
+        job: &Arc<ServerTask>,
+        run: RunBuilder<C>,
+        teller: Option<ClientNotifier>,
+    ) {
         let (served, job) = (self.clone(), job.clone());
-        let run = served.stored(run);
+        let run = served.with_store(run);
         tokio::spawn(async move {
-            let stand = served.driven(&job, run, teller).await;
+            let stand = served.drive_run(&job, run, teller).await;
             if let Some(stand) = stand {
-                job.put(stand);
+                job.set_status(stand);
             } else {
-                // Another process still owns it. It is looked for again when the client asks again.
-                served.jobs.forget(&job);
+                // Another process holds the run's lease; the task is recovered again at the client's next poll.
+                served.task_table.remove(&job);
             }
             job.stopped.notify_one();
         });
     }
 
-    async fn driven(&self, job: &Job, run: RunBuilder<C>, mut teller: Option<Teller>) -> Option<Stand> {
+    async fn drive_run(
+        &self,
+        job: &ServerTask,
+        run: RunBuilder<C>,
+        mut teller: Option<ClientNotifier>,
+    ) -> Option<ServerTaskStatus> {
         let mut stream = run.stream();
-        let stop = stream.cancel();
+        let stop = stream.cancel_handle();
         let mut told_to_stop = false;
         loop {
             let event = tokio::select! {
                 biased;
-                () = job.cancel.cancelled(), if !told_to_stop => {
+                () = job.cancel_token.cancelled(), if !told_to_stop => {
                     told_to_stop = true;
-                    stop.now();
+                    stop.cancel();
                     continue;
                 }
                 event = stream.next() => event,
             };
             let Some(event) = event else { break };
             if let Some(teller) = &mut teller
-                && let Some(words) = teller.tell(event.kind).await
+                && let Some(words) = teller.forward_event(event.kind).await
             {
-                job.say(words);
+                job.set_message(words);
             }
         }
-        Some(match stream.outcome().await {
-            Ok(Outcome::Paused(paused)) => Stand::Waiting(Box::new(paused)),
-            Ok(Outcome::Cancelled(_)) => Stand::Cancelled,
-            Ok(outcome) => Stand::Done(content::result(&outcome, self.store.as_deref()).await),
-            Err(RunError::Store(error)) if error.kind() == StoreErrorKind::Leased => return None,
-            Err(error) => Stand::Failed(failed(&error)),
+        Some(match stream.result().await {
+            Ok(RunResult::Paused(paused)) => ServerTaskStatus::Paused(Box::new(paused)),
+            Ok(RunResult::Cancelled(_)) => ServerTaskStatus::Cancelled,
+            Ok(outcome) => {
+                ServerTaskStatus::Completed(content::call_result(&outcome, self.store.as_deref()).await)
+            }
+            Err(RunError::Store(error)) if error.kind() == StoreErrorKind::LeaseHeld => return None,
+            Err(error) => ServerTaskStatus::Failed(run_failure(&error)),
         })
     }
 
-    /// A task, wherever it is: here, or in the store.
-    async fn job(self: &Arc<Self>, id: &str) -> Result<Arc<Job>, ErrorData> {
-        if let Some(job) = self.jobs.find(id) {
+    /// Returns a task from memory, or recovers its run from the store.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such task or the task table is full.
+    async fn find_or_recover(self: &Arc<Self>, id: &str) -> Result<Arc<ServerTask>, ErrorData> {
+        if let Some(job) = self.task_table.find(id) {
             return Ok(job);
         }
         let unknown = || ErrorData::invalid_params(format!("there is no task `{id}`"), None);
         let store = self.store.clone().ok_or_else(unknown)?;
         let run = RunId::new(id);
-        let stored = paused(&*store, &run).await.map_err(|_| unknown())?;
+        let stored = load_paused(&*store, &run).await.map_err(|_| unknown())?;
         if stored.record().last_agent() != self.agent.name() {
             return Err(unknown());
         }
-        let job = Job::new(run.clone(), Asks::Client);
-        if !self.jobs.keep(&job) {
+        let job = ServerTask::new(run.clone(), AnswerSource::Client);
+        if !self.task_table.insert(&job) {
             return Err(ErrorData::internal_error("there are too many tasks", None));
         }
-        self.start(&job, self.agent.recover_with(run, store, self.context.clone()), None);
+        self.spawn_run(&job, self.agent.recover_with_context(run, store, self.context.clone()), None);
         Ok(job)
     }
 
-    pub(super) async fn task(self: &Arc<Self>, id: &str) -> Result<DetailedTask, ErrorData> {
-        let job = self.job(id).await?;
-        self.take_posted(&job).await;
-        Ok(job.detailed())
+    pub(super) async fn task_details(self: &Arc<Self>, id: &str) -> Result<DetailedTask, ErrorData> {
+        let job = self.find_or_recover(id).await?;
+        self.resume_if_decided(&job).await;
+        Ok(job.details())
     }
 
-    /// Somebody may have decided through the store.
-    async fn take_posted(self: &Arc<Self>, job: &Arc<Job>) {
+    /// Resumes a paused task if an approver has decided through the store.
+    async fn resume_if_decided(self: &Arc<Self>, job: &Arc<ServerTask>) {
         let Some(store) = &self.store else { return };
-        let waiting = match &job.state().stand {
-            Stand::Waiting(paused) => paused.pending(),
+        let waiting = match &job.lock_state().status {
+            ServerTaskStatus::Paused(paused) => paused.pending_calls(),
             _ => return,
         };
-        let Ok(posted) = store.posted(&job.id).await else { return };
+        let Ok(posted) = store.posted_decisions(&job.id).await else { return };
         let is_decided = posted.iter().any(|posted| {
             waiting.iter().any(|pending| pending.path == posted.path && pending.attempt == posted.attempt)
         });
-        if is_decided && matches!(job.take_stand(), Some(Stand::Waiting(_))) {
-            let run = self.agent.recover_with(job.id.clone(), store.clone(), self.context.clone());
-            self.start(job, run, None);
+        if is_decided && matches!(job.take_status(), Some(ServerTaskStatus::Paused(_))) {
+            let run = self.agent.recover_with_context(job.id.clone(), store.clone(), self.context.clone());
+            self.spawn_run(job, run, None);
         }
     }
 
-    /// Takes the answers that a client came back with. The run goes on when it has them all.
-    pub(super) async fn update(
+    /// Applies a client's answers. The run resumes once all questions are answered.
+    pub(super) async fn submit_responses(
         self: &Arc<Self>,
         id: &str,
         responses: BTreeMap<String, Value>,
     ) -> Result<(), ErrorData> {
-        let job = self.job(id).await?;
-        let Some(stand) = job.take_stand() else { return Ok(()) };
-        let Stand::Waiting(mut paused) = stand else {
-            job.put(stand);
+        let job = self.find_or_recover(id).await?;
+        let Some(stand) = job.take_status() else { return Ok(()) };
+        let ServerTaskStatus::Paused(mut paused) = stand else {
+            job.set_status(stand);
             return Ok(());
         };
-        ask::answered(&mut paused, &responses);
-        if paused.pending().is_empty() {
-            self.start(&job, self.agent.resume_with(*paused, self.context.clone()), None);
+        elicitation::apply_responses(&mut paused, &responses);
+        if paused.pending_calls().is_empty() {
+            self.spawn_run(&job, self.agent.resume_with_context(*paused, self.context.clone()), None);
         } else {
-            job.put(Stand::Waiting(paused));
+            job.set_status(ServerTaskStatus::Paused(paused));
         }
         Ok(())
     }
 
-    /// Cancels a task, and the run with it. Doing it again does nothing.
-    pub(super) async fn cancel(self: &Arc<Self>, id: &str) -> Result<(), ErrorData> {
-        let job = self.job(id).await?;
+    /// Cancels a task and its run. Idempotent.
+    pub(super) async fn cancel_task(self: &Arc<Self>, id: &str) -> Result<(), ErrorData> {
+        let job = self.find_or_recover(id).await?;
         job.cancel();
-        let Some(stand) = job.take_stand() else { return Ok(()) };
-        let Stand::Waiting(paused) = stand else {
-            job.put(stand);
+        let Some(stand) = job.take_status() else { return Ok(()) };
+        let ServerTaskStatus::Paused(paused) = stand else {
+            job.set_status(stand);
             return Ok(());
         };
-        self.start(&job, self.agent.resume_with(*paused, self.context.clone()), None);
+        self.spawn_run(&job, self.agent.resume_with_context(*paused, self.context.clone()), None);
         Ok(())
     }
 }
 
-/// A run that could not be carried out is a failure of the server, and its words are the operator's.
-pub(super) fn failed(error: &RunError) -> ErrorData {
+/// Logs a run error for the operator and returns a generic error for the client.
+pub(super) fn run_failure(error: &RunError) -> ErrorData {
     tracing::warn!(%error, "a call of an MCP client failed");
     ErrorData::internal_error("the call could not be carried out", None)
 }
 
-fn object<T: serde::Serialize>(value: &T) -> JsonObject {
+fn json_object<T: serde::Serialize>(value: &T) -> JsonObject {
     match serde_json::to_value(value) {
         Ok(Value::Object(fields)) => fields,
         Ok(_) | Err(_) => JsonObject::new(),

@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 client: requests to one provider over connections that are kept. It does not follow
-//! redirects and knows no cookies, and says of every failure whether the request may have reached the server.
+//! A small HTTP/1.1 client for one server, with a pool of idle connections. It does not follow redirects and has
+//! no cookies. Every error states whether the request may have reached the server.
 
 mod connect;
 
@@ -16,156 +16,165 @@ use hyper::header::{HOST, HeaderMap};
 use hyper::{Request, Response, Uri};
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(crate) use connect::Target;
+pub(crate) use connect::HttpTarget;
 
-/// How many idle connections are kept.
-const KEPT: usize = 64;
-/// How long an idle connection is kept.
-const KEPT_FOR: Duration = Duration::from_secs(50);
-/// How long ago a connection must have been used for a request that cannot be sent twice: a server that closes it
-/// meanwhile would leave in doubt whether the request arrived.
-const FRESH: Duration = Duration::from_secs(2);
-/// How long the end of an answer that is complete already is waited for, so that its connection can be kept.
-const TAIL: Duration = Duration::from_millis(50);
+/// Maximum number of idle connections in the pool.
+const MAX_IDLE_CONNECTIONS: usize = 64;
+/// Maximum time that a connection stays idle in the pool.
+const IDLE_CONNECTION_TTL: Duration = Duration::from_secs(50);
+/// Maximum idle time of a connection that is reused for a request that must not be replayed. If the server closed
+/// an older connection, it would be unknown whether the request arrived.
+const UNSAFE_REUSE_WINDOW: Duration = Duration::from_secs(2);
+/// Maximum time to drain a complete response, so that its connection can return to the pool.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Why there is no answer.
+/// A failure in transport.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    /// Nothing was sent.
+    /// No connection was made; nothing was sent.
     #[error("{0}")]
     Unreachable(String),
-    /// The connection ended; the request may have arrived.
+    /// The connection broke; the request may have arrived.
     #[error("the connection ended: {0}")]
-    Lost(String),
-    /// It took too long; the request may have arrived.
-    #[error("nothing came for {} seconds", .0.as_secs_f32())]
+    ConnectionLost(String),
+    /// No data arrived in time; the request may have arrived.
+    #[error("no data for {} seconds", .0.as_secs_f32())]
     TimedOut(Duration),
-    /// The answer is longer than is read.
-    #[error("the answer is longer than {0} bytes")]
-    TooLong(usize),
+    /// The response body exceeds the limit.
+    #[error("the response is longer than {0} bytes")]
+    BodyTooLong(usize),
 }
 
-/// Whether a request may be sent twice.
+/// The safety of sending a request twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Replay {
-    /// It changes nothing that another request stands on.
+pub(crate) enum ReplaySafety {
+    /// The request changes no state that other requests depend on.
     Safe,
-    /// It moves a conversation on that the provider holds.
+    /// The request advances a conversation that the provider stores.
     Unsafe,
 }
 
-/// Requests to one server.
+/// A client for one server.
 #[derive(Debug)]
 pub(crate) struct HttpClient {
-    target: Target,
-    connect_within: Duration,
-    idle: Mutex<Vec<Idle>>,
+    target: HttpTarget,
+    connect_timeout: Duration,
+    idle_connections: Mutex<Vec<IdleConnection>>,
 }
 
 #[derive(Debug)]
-struct Idle {
-    sender: SendRequest<Whole>,
-    since: Instant,
+struct IdleConnection {
+    sender: SendRequest<OutgoingBody>,
+    idle_since: Instant,
 }
 
 impl HttpClient {
-    pub(crate) fn new(target: Target, connect_within: Duration) -> Self {
-        Self { target, connect_within, idle: Mutex::default() }
+    pub(crate) fn new(target: HttpTarget, connect_within: Duration) -> Self {
+        Self { target, connect_timeout: connect_within, idle_connections: Mutex::default() }
     }
 
-    /// Posts `body` and gives the head of the answer, within `limit`.
+    /// Sends a POST request and returns the head and the body of the response. The head must arrive within
+    /// `limit`.
     pub(crate) async fn post(
         &self,
         path: &str,
         headers: &HeaderMap,
         body: Bytes,
-        replay: Replay,
+        replay: ReplaySafety,
         limit: Duration,
-    ) -> Result<(Response<()>, LiveBody<'_>), HttpError> {
+    ) -> Result<(Response<()>, IncomingBody<'_>), HttpError> {
         let until = Instant::now() + limit;
-        let mut request = self.request(path, headers, body)?;
-        // One that has just been read to its end may need a moment; one that was closed says so.
-        if let Some(mut sender) = self.kept(replay)
+        let mut request = self.build_request(path, headers, body)?;
+        // A connection whose body was just drained may need a moment; a closed one fails here.
+        if let Some(mut sender) = self.take_idle(replay)
             && let Ok(Ok(())) = timeout_at(until, sender.ready()).await
         {
             match timeout_at(until, sender.try_send_request(request)).await {
                 Err(_) => return Err(HttpError::TimedOut(limit)),
-                Ok(Ok(response)) => return Ok(self.answered(sender, response)),
+                Ok(Ok(response)) => return Ok(self.split_response(sender, response)),
                 Ok(Err(mut error)) => match error.take_message() {
-                    // The server had closed it: nothing was sent.
+                    // The server had closed the connection; nothing was sent.
                     Some(unsent) => request = unsent,
-                    None => return Err(HttpError::Lost(deepest(&error.into_error()))),
+                    None => return Err(HttpError::ConnectionLost(error_chain_text(&error.into_error()))),
                 },
             }
         }
-        let connecting = connect::open(&self.target);
-        let mut sender = timeout(self.connect_within, connecting).await.map_err(|_| {
-            let seconds = self.connect_within.as_secs_f32();
+        let connecting = connect::open_connection(&self.target);
+        let mut sender = timeout(self.connect_timeout, connecting).await.map_err(|_| {
+            let seconds = self.connect_timeout.as_secs_f32();
             HttpError::Unreachable(format!("no connection within {seconds} seconds"))
         })??;
         match timeout_at(until, sender.try_send_request(request)).await {
             Err(_) => Err(HttpError::TimedOut(limit)),
-            Ok(Ok(response)) => Ok(self.answered(sender, response)),
+            Ok(Ok(response)) => Ok(self.split_response(sender, response)),
             Ok(Err(mut error)) => Err(match error.take_message() {
-                Some(_) => HttpError::Unreachable(deepest(&error.into_error())),
-                None => HttpError::Lost(deepest(&error.into_error())),
+                Some(_) => HttpError::Unreachable(error_chain_text(&error.into_error())),
+                None => HttpError::ConnectionLost(error_chain_text(&error.into_error())),
             }),
         }
     }
 
-    fn request(&self, path: &str, headers: &HeaderMap, body: Bytes) -> Result<Request<Whole>, HttpError> {
-        let path = format!("{}{path}", self.target.prefix);
+    fn build_request(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Request<OutgoingBody>, HttpError> {
+        let path = format!("{}{path}", self.target.path_prefix);
         let uri: Uri = path.parse().map_err(|error| HttpError::Unreachable(format!("`{path}`: {error}")))?;
         let mut request = Request::post(uri)
-            .body(Whole(Some(body)))
+            .body(OutgoingBody(Some(body)))
             .map_err(|error| HttpError::Unreachable(error.to_string()))?;
         *request.headers_mut() = headers.clone();
         request.headers_mut().insert(HOST, self.target.host_header.clone());
         Ok(request)
     }
 
-    fn kept(&self, replay: Replay) -> Option<SendRequest<Whole>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take_idle(&self, replay: ReplaySafety) -> Option<SendRequest<OutgoingBody>> {
+        let mut idle = self.idle_connections.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        idle.retain(|kept| now.duration_since(kept.since) < KEPT_FOR && !kept.sender.is_closed());
+        idle.retain(|kept| {
+            now.duration_since(kept.idle_since) < IDLE_CONNECTION_TTL && !kept.sender.is_closed()
+        });
         let freshest = idle.last()?;
-        let is_fresh = replay == Replay::Safe || now.duration_since(freshest.since) < FRESH;
+        let is_fresh =
+            replay == ReplaySafety::Safe || now.duration_since(freshest.idle_since) < UNSAFE_REUSE_WINDOW;
         if is_fresh { idle.pop().map(|kept| kept.sender) } else { None }
     }
 
-    fn keep(&self, sender: SendRequest<Whole>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < KEPT && !sender.is_closed() {
-            idle.push(Idle { sender, since: Instant::now() });
+    fn return_idle(&self, sender: SendRequest<OutgoingBody>) {
+        let mut idle = self.idle_connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE_CONNECTIONS && !sender.is_closed() {
+            idle.push(IdleConnection { sender, idle_since: Instant::now() });
         }
     }
 
-    fn answered(
+    fn split_response(
         &self,
-        sender: SendRequest<Whole>,
+        sender: SendRequest<OutgoingBody>,
         response: Response<Incoming>,
-    ) -> (Response<()>, LiveBody<'_>) {
+    ) -> (Response<()>, IncomingBody<'_>) {
         let (head, incoming) = response.into_parts();
-        let body = LiveBody { client: self, sender: Some(sender), incoming };
+        let body = IncomingBody { client: self, sender: Some(sender), incoming };
         (Response::from_parts(head, ()), body)
     }
 }
 
-/// The body of an answer as it comes. Once it was read to its end, its connection is kept.
-pub(crate) struct LiveBody<'a> {
+/// The body of a response from the network. Reading it to the end returns its connection to the pool.
+pub(crate) struct IncomingBody<'a> {
     client: &'a HttpClient,
-    sender: Option<SendRequest<Whole>>,
+    sender: Option<SendRequest<OutgoingBody>>,
     incoming: Incoming,
 }
 
-impl LiveBody<'_> {
-    /// The next piece; none at the end.
-    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
+impl IncomingBody<'_> {
+    /// Returns the next non-empty chunk, or `None` at the end of the body.
+    pub(crate) async fn next_chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
         loop {
             match poll_fn(|cx| Pin::new(&mut self.incoming).poll_frame(cx)).await {
                 None => {
                     if let Some(sender) = self.sender.take() {
-                        self.client.keep(sender);
+                        self.client.return_idle(sender);
                     }
                     return Ok(None);
                 }
@@ -176,24 +185,24 @@ impl LiveBody<'_> {
                         return Ok(Some(bytes));
                     }
                 }
-                Some(Err(error)) => return Err(HttpError::Lost(deepest(&error))),
+                Some(Err(error)) => return Err(HttpError::ConnectionLost(error_chain_text(&error))),
             }
         }
     }
 
-    /// Reads what is left of an answer that is complete already.
-    pub(crate) async fn drain(mut self) {
-        let rest = async { while let Ok(Some(_)) = self.chunk().await {} };
-        // Whatever comes of it: the answer is there, and a connection that is not kept is no loss.
-        let _ = timeout(TAIL, rest).await;
+    /// Reads the rest of a response that is already complete, for at most [`DRAIN_TIMEOUT`].
+    pub(crate) async fn drain(&mut self) {
+        let rest = async { while let Ok(Some(_)) = self.next_chunk().await {} };
+        // The response is complete; a failure only costs the connection.
+        let _ = timeout(DRAIN_TIMEOUT, rest).await;
     }
 }
 
-/// A request's body, in one piece.
+/// A request body in one piece.
 #[derive(Debug)]
-pub(crate) struct Whole(Option<Bytes>);
+pub(crate) struct OutgoingBody(Option<Bytes>);
 
-impl hyper::body::Body for Whole {
+impl hyper::body::Body for OutgoingBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -213,8 +222,8 @@ impl hyper::body::Body for Whole {
     }
 }
 
-/// The words of an error, with those of its causes that say more.
-fn deepest(error: &dyn std::error::Error) -> String {
+/// Returns the text of an error with the texts of its causes that it does not already contain.
+fn error_chain_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

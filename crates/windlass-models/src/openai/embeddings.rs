@@ -1,4 +1,4 @@
-//! Vectors of texts, by OpenAI's protocol.
+//! Embeddings with OpenAI's API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,28 +6,29 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use windlass::model::{ModelError, ModelErrorKind, RetryAdvice};
 
-use crate::endpoint::Endpoint;
-use crate::error::Fault;
-use crate::exchange::{Question, ask_plain};
-use crate::http::Replay;
+use crate::endpoint::ProviderEndpoint;
+use crate::error::ResponseError;
+use crate::exchange::{ProviderRequest, request_json};
+use crate::http::ReplaySafety;
+use crate::wire::encode_body;
 
-/// How often a request is sent at most.
-const MOST_TRIES: u32 = 5;
-/// How long is waited after the first failure where the provider does not say; twice as long after each.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// A provider that asks for more patience than this is given up.
-const LONGEST_WAIT: Duration = Duration::from_secs(120);
+/// Maximum number of attempts for a request.
+const MAX_ATTEMPTS: u32 = 5;
+/// Delay after the first failure if the provider does not name one; it doubles with each attempt.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
+/// Maximum delay; a provider that asks for a longer one fails the request.
+const MAX_BACKOFF: Duration = Duration::from_secs(120);
 
-/// A model that makes vectors of texts.
+/// A model that returns embedding vectors for texts.
 #[derive(Clone, Debug)]
 pub struct EmbeddingsModel {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<ProviderEndpoint>,
     model: String,
     dimensions: Option<usize>,
 }
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct EmbeddingsRequestBody<'a> {
     model: &'a str,
     input: &'a [&'a str],
     encoding_format: &'static str,
@@ -36,42 +37,46 @@ struct Body<'a> {
 }
 
 #[derive(Deserialize)]
-struct Answered {
-    data: Vec<One>,
+struct EmbeddingsResponse {
+    data: Vec<EmbeddingEntry>,
     #[serde(default)]
-    usage: Option<Cost>,
+    usage: Option<EmbeddingsUsage>,
 }
 
 #[derive(Deserialize)]
-struct One {
+struct EmbeddingEntry {
     #[serde(default)]
     index: Option<usize>,
     embedding: Vec<f32>,
 }
 
 #[derive(Deserialize)]
-struct Cost {
+struct EmbeddingsUsage {
     total_tokens: u64,
 }
 
 impl EmbeddingsModel {
-    pub(crate) fn new(endpoint: Arc<Endpoint>, model: &str) -> Self {
-        Self { endpoint, model: model.to_owned(), dimensions: None }
+    pub(super) fn new(endpoint: ProviderEndpoint, model: &str) -> Self {
+        Self { endpoint: Arc::new(endpoint), model: model.to_owned(), dimensions: None }
     }
 
-    /// The model's name.
+    /// Returns the model's name.
     pub fn name(&self) -> &str {
         &self.model
     }
 
-    /// Asks for vectors of so many numbers. Not every model can; those that cannot say so.
+    /// Sets the number of dimensions. A model that does not support this returns an error.
     #[must_use]
     pub fn dimensions(mut self, count: usize) -> Self {
         self.dimensions = Some(count);
         self
     }
 
-    /// One vector for each text, in order. It is one request, which is sent again where that may help, within limits.
+    /// Returns one vector for each text, in order. All texts go in one request, which is retried if that is safe.
+    ///
+    /// # Errors
+    ///
+    /// Returns the last error if the request fails five times or must not be retried.
     pub async fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         if texts.is_empty() {
             return Ok(Vec::new());
@@ -82,14 +87,14 @@ impl EmbeddingsModel {
                 Ok(vectors) => return Ok(vectors),
                 Err(error) => error,
             };
-            let wait = match error.advice() {
+            let wait = match error.retry_advice() {
                 RetryAdvice::Never => return Err(error),
-                // A server that answers in another form does so again.
-                _ if error.kind() == ModelErrorKind::Unreadable => return Err(error),
-                RetryAdvice::Safe => FIRST_WAIT * 2u32.pow(tries - 1),
+                // A server that responds in another format will do so again.
+                _ if error.kind() == ModelErrorKind::InvalidResponse => return Err(error),
+                RetryAdvice::Safe => INITIAL_BACKOFF * 2u32.pow(tries - 1),
                 RetryAdvice::After(wait) => wait,
             };
-            if tries >= MOST_TRIES || wait > LONGEST_WAIT {
+            if tries >= MAX_ATTEMPTS || wait > MAX_BACKOFF {
                 return Err(error);
             }
             tokio::time::sleep(wait).await;
@@ -98,38 +103,41 @@ impl EmbeddingsModel {
     }
 
     async fn try_embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let body =
-            Body { model: &self.model, input: texts, encoding_format: "float", dimensions: self.dimensions };
-        let question = Question {
+        let body = EmbeddingsRequestBody {
+            model: &self.model,
+            input: texts,
+            encoding_format: "float",
+            dimensions: self.dimensions,
+        };
+        let request = ProviderRequest {
             path: "/embeddings",
             model: &self.model,
-            body: crate::written(&body)?,
-            replay: Replay::Safe,
+            body: encode_body(&body)?,
+            replay_safety: ReplaySafety::Safe,
             is_streamed: false,
         };
-        ask_plain(&self.endpoint, question, |body| read(body, texts.len())).await
+        request_json(&self.endpoint, request, |body| decode_vectors(body, texts.len())).await
     }
 }
 
-/// The vectors of an answer, in the order of the texts, whatever order they came in.
-fn read(body: &[u8], wanted: usize) -> Result<(Vec<Vec<f32>>, Option<u64>), Fault> {
-    let answered: Answered =
-        serde_json::from_slice(body).map_err(|error| Fault::Unreadable(error.to_string()))?;
-    let came = answered.data.len();
+/// Decodes the vectors of a response into the order of the texts.
+fn decode_vectors(body: &[u8], wanted: usize) -> Result<(Vec<Vec<f32>>, Option<u64>), ResponseError> {
+    let response: EmbeddingsResponse = serde_json::from_slice(body).map_err(ResponseError::invalid)?;
+    let count = response.data.len();
     let mut vectors = vec![Vec::new(); wanted];
-    for (at, one) in answered.data.into_iter().enumerate() {
-        let index = one.index.unwrap_or(at);
+    for (position, entry) in response.data.into_iter().enumerate() {
+        let index = entry.index.unwrap_or(position);
         match vectors.get_mut(index) {
-            Some(place) if place.is_empty() => *place = one.embedding,
+            Some(vector) if vector.is_empty() => *vector = entry.embedding,
             _ => {
-                return Err(Fault::Unreadable(format!(
-                    "it has a vector for text {index} that nobody asked for"
-                )));
+                let why = format!("it has a vector for text {index} that nobody asked for");
+                return Err(ResponseError::InvalidResponse(why));
             }
         }
     }
     if vectors.iter().any(Vec::is_empty) {
-        return Err(Fault::Unreadable(format!("{wanted} vectors were asked for, and {came} came")));
+        let why = format!("{wanted} vectors were asked for, and {count} came");
+        return Err(ResponseError::InvalidResponse(why));
     }
-    Ok((vectors, answered.usage.map(|usage| usage.total_tokens)))
+    Ok((vectors, response.usage.map(|usage| usage.total_tokens)))
 }

@@ -1,32 +1,30 @@
-//! OpenAI and every server that speaks its protocols.
+//! OpenAI, and servers compatible with its APIs.
 
 mod chat;
-mod chat_read;
-mod chat_write;
+mod chat_decode;
+mod chat_encode;
 mod embeddings;
 mod responses;
-mod responses_read;
-mod responses_write;
+mod responses_decode;
+mod responses_encode;
+mod usage;
 
-use std::sync::Arc;
+use crate::api_key::ApiKey;
+use crate::client::ModelClient;
+use crate::endpoint::{ApiKeyHeader, EndpointConfig, endpoint_builder_methods, without_blank};
+use crate::error::SetupError;
 
 #[cfg(test)]
-use windlass::model::ModelRequest;
-
-use crate::cassette::Cassette;
-use crate::endpoint::{EndpointConfig, KeyHeader, Timeouts};
-use crate::error::SetupError;
-use crate::limit::RateLimit;
-use crate::secret::ApiKey;
+pub(crate) use {chat_decode::ChatDecoder, responses_decode::ResponsesDecoder};
 
 pub use chat::ChatModel;
 pub use embeddings::EmbeddingsModel;
-pub use responses::{ResponsesModel, ServerState};
+pub use responses::{ConversationState, ResponsesModel};
 
-/// The address of OpenAI.
-const OPENAI: &str = "https://api.openai.com/v1";
+/// OpenAI's base URL.
+const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
 
-/// OpenAI, or a server that speaks its protocols. It is the start of a [`ResponsesModel`] or a [`ChatModel`].
+/// OpenAI or a compatible server; the builder of [`ResponsesModel`], [`ChatModel`] and [`EmbeddingsModel`].
 ///
 /// ```
 /// use windlass_models::OpenAi;
@@ -42,37 +40,30 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    /// OpenAI with this key.
+    /// Creates a client of OpenAI with this key.
     pub fn new(key: impl Into<ApiKey>) -> Self {
-        Self::official(OPENAI).key(key)
+        Self::openai_at(OPENAI_BASE_URL).key(key)
     }
 
-    /// A server at this address, with no key. Many want none.
+    /// Creates a client of a compatible server at this base URL, without a key.
     pub fn at(base_url: &str) -> Self {
         Self::named("the model server", base_url)
     }
 
-    /// OpenAI as the environment says: `OPENAI_API_KEY`, `OPENAI_BASE_URL`, `OPENAI_ORG_ID` and
-    /// `OPENAI_PROJECT_ID`. Without an address of its own a key must be there.
+    /// Creates a client from the environment: `OPENAI_API_KEY`, `OPENAI_BASE_URL`, `OPENAI_ORG_ID` and
+    /// `OPENAI_PROJECT_ID`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SetupError::MissingKey`] if neither a key nor a base URL is set.
     pub fn from_env() -> Result<Self, SetupError> {
         Self::from_vars(|name| std::env::var(name).ok())
     }
 
-    /// The same, from variables that are looked up with `var`.
+    /// As [`from_env`](Self::from_env), with the variables that `var` returns.
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
-        let var = |name: &str| var(name).filter(|text| !text.trim().is_empty());
-        let address = var("OPENAI_BASE_URL");
-        let mut openai = Self::official(address.as_deref().unwrap_or(OPENAI));
-        match var("OPENAI_API_KEY") {
-            Some(key) => openai = openai.key(key),
-            None if address.is_none() => {
-                return Err(SetupError::MissingKey {
-                    provider: "openai".to_owned(),
-                    variable: "OPENAI_API_KEY",
-                });
-            }
-            None => {}
-        }
+        let var = without_blank(var);
+        let mut openai = Self { config: Self::openai_at(OPENAI_BASE_URL).config.read_vars(&var)? };
         if let Some(organisation) = var("OPENAI_ORG_ID").or_else(|| var("OPENAI_ORGANIZATION")) {
             openai = openai.organisation(&organisation);
         }
@@ -82,111 +73,52 @@ impl OpenAi {
         Ok(openai)
     }
 
-    fn official(base_url: &str) -> Self {
-        Self::named("openai", base_url).variables("OPENAI_API_KEY", "OPENAI_BASE_URL")
+    fn openai_at(base_url: &str) -> Self {
+        Self::named("openai", base_url).with_variables("OPENAI_API_KEY", "OPENAI_BASE_URL")
     }
 
-    /// A server by the name that errors give it.
+    /// Creates a client of a server; errors call it `provider`.
     pub(crate) fn named(provider: &str, base_url: &str) -> Self {
-        Self {
-            config: EndpointConfig {
-                provider: provider.to_owned(),
-                base_url: base_url.to_owned(),
-                key: None,
-                key_header: KeyHeader::Bearer,
-                // A server that was given in the program is not in the environment.
-                key_variable: "",
-                address_variable: "",
-                headers: Vec::new(),
-                timeouts: Timeouts::default(),
-                limit: None,
-                cassette: None,
-            },
-        }
+        Self { config: EndpointConfig::new(provider, base_url, ApiKeyHeader::Bearer) }
     }
 
-    pub(crate) fn variables(mut self, key: &'static str, address: &'static str) -> Self {
-        self.config.key_variable = key;
-        self.config.address_variable = address;
-        self
+    pub(crate) fn with_variables(self, key: &'static str, base_url: &'static str) -> Self {
+        Self { config: self.config.with_variables(key, base_url) }
     }
 
-    /// The key.
-    #[must_use]
-    pub fn key(mut self, key: impl Into<ApiKey>) -> Self {
-        self.config.key = Some(key.into());
-        self
-    }
+    endpoint_builder_methods!();
 
-    /// The address that paths such as `/responses` are added to.
+    /// Sets the base URL, to which paths such as `/responses` are appended.
     #[must_use]
     pub fn base_url(mut self, url: &str) -> Self {
         self.config.base_url = url.to_owned();
         self
     }
 
-    /// The organisation that pays.
+    /// Sets the organisation that is billed.
     #[must_use]
     pub fn organisation(self, id: &str) -> Self {
         self.header("openai-organization", id)
     }
 
-    /// The project that pays.
+    /// Sets the project that is billed.
     #[must_use]
     pub fn project(self, id: &str) -> Self {
         self.header("openai-project", id)
     }
 
-    /// A header that every request has. It is treated as a secret.
-    #[must_use]
-    pub fn header(mut self, name: &str, value: &str) -> Self {
-        self.config.headers.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// How long it may take.
-    #[must_use]
-    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
-        self.config.timeouts = timeouts;
-        self
-    }
-
-    /// How much may be asked in a minute.
-    #[must_use]
-    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
-        self.config.limit = Some(limit);
-        self
-    }
-
-    /// Plays or records what is asked and answered.
-    #[must_use]
-    pub fn cassette(mut self, cassette: Cassette) -> Self {
-        self.config.cassette = Some(cassette);
-        self
-    }
-
-    /// A model, by the Responses API.
+    /// Creates a model with the Responses API.
     pub fn responses(&self, model: &str) -> Result<ResponsesModel, SetupError> {
-        Ok(ResponsesModel::new(Arc::new(self.config.build()?), model))
+        Ok(ResponsesModel::new(ModelClient::new(self.config.build()?, model)))
     }
 
-    /// A model, by the Chat Completions API.
+    /// Creates a model with the Chat Completions API.
     pub fn chat(&self, model: &str) -> Result<ChatModel, SetupError> {
-        Ok(ChatModel::new(Arc::new(self.config.build()?), model))
+        Ok(ChatModel::new(ModelClient::new(self.config.build()?, model)))
     }
 
-    /// A model that makes vectors of texts.
+    /// Creates an embeddings model.
     pub fn embeddings(&self, model: &str) -> Result<EmbeddingsModel, SetupError> {
-        Ok(EmbeddingsModel::new(Arc::new(self.config.build()?), model))
+        Ok(EmbeddingsModel::new(self.config.build()?, model))
     }
-}
-
-#[cfg(test)]
-pub(crate) fn responses_reading(request: ModelRequest<'_>) -> responses_read::Reading<'_> {
-    responses_read::Reading { request }
-}
-
-#[cfg(test)]
-pub(crate) fn chat_reading(request: ModelRequest<'_>) -> chat_read::Reading<'_> {
-    chat_read::Reading { request }
 }

@@ -1,78 +1,64 @@
-//! Models by the Responses API.
+//! Models with the Responses API.
 
-use std::sync::Arc;
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ToolDefinition};
 
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest, OfferedTool};
+use super::responses_encode::ResponsesRequestBody;
+use crate::StreamingMode;
+use crate::client::ModelClient;
 
-use super::responses_read::Reading;
-use super::responses_write::Body;
-use crate::Streaming;
-use crate::endpoint::Endpoint;
-use crate::exchange::{Question, ask};
-use crate::http::Replay;
-
-/// A model by the Responses API.
+/// A model with the Responses API.
 #[derive(Clone, Debug)]
 pub struct ResponsesModel {
-    endpoint: Arc<Endpoint>,
-    model: String,
-    state: ServerState,
-    streaming: Streaming,
+    client: ModelClient,
+    conversation_state: ConversationState,
 }
 
-/// Who holds the conversation.
+/// The party that stores the conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ServerState {
-    /// This side: every request has all of it.
+#[non_exhaustive]
+pub enum ConversationState {
+    /// The client: every request contains the whole conversation.
     #[default]
-    Ours,
-    /// The provider, by the id of its last answer: only what is new is sent. It must store its answers.
+    ClientManaged,
+    /// The provider, by the id of its last response: only new items are sent. The provider must store its
+    /// responses.
     PreviousResponse,
-    /// The provider, in the conversation of this id: only what is new is sent.
+    /// The provider, in the conversation with this id: only new items are sent.
     Conversation(String),
 }
 
 impl ResponsesModel {
-    pub(crate) fn new(endpoint: Arc<Endpoint>, model: &str) -> Self {
-        Self {
-            endpoint,
-            model: model.to_owned(),
-            state: ServerState::default(),
-            streaming: Streaming::default(),
-        }
+    pub(super) fn new(client: ModelClient) -> Self {
+        Self { client, conversation_state: ConversationState::default() }
     }
 
-    /// Who holds the conversation.
+    /// Sets the party that stores the conversation.
     #[must_use]
-    pub fn server_state(mut self, state: ServerState) -> Self {
-        self.state = state;
+    pub fn conversation_state(mut self, state: ConversationState) -> Self {
+        self.conversation_state = state;
         self
     }
 
-    /// When answers are streamed.
+    /// Sets when responses are streamed.
     #[must_use]
-    pub fn streaming(mut self, streaming: Streaming) -> Self {
-        self.streaming = streaming;
+    pub fn streaming(mut self, streaming: StreamingMode) -> Self {
+        self.client.streaming = streaming;
         self
     }
 }
 
 impl Model for ResponsesModel {
-    async fn answer<'a>(
+    async fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> Result<Answer, ModelError> {
-        let is_streamed = self.streaming.is_on(deltas);
-        let body = Body::new(request, &self.model, &self.state, is_streamed);
-        let replay = if body.moves_state() { Replay::Unsafe } else { Replay::Safe };
-        let body = crate::written(&body)?;
-        let question = Question { path: "/responses", model: &self.model, body, replay, is_streamed };
-        ask(&self.endpoint, &Reading { request }, question, deltas).await
+        deltas: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let base = self.client.request_base(request, deltas);
+        self.client.send(ResponsesRequestBody::new(base, &self.conversation_state), deltas).await
     }
 
-    fn supports(&self, _: &OfferedTool) -> Result<(), String> {
-        // What its provider can run, only the provider knows.
+    fn check_tool_support(&self, _: &ToolDefinition) -> Result<(), String> {
+        // Only the provider knows which hosted tools it can run.
         Ok(())
     }
 }

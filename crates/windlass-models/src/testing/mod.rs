@@ -1,22 +1,24 @@
-//! A provider for tests: a server on this machine that speaks the three protocols from a script, well or badly.
+//! A fake provider for tests: a local server that implements the three protocols, replies from a script, and can
+//! misbehave on request.
 //!
 //! ```
 //! use windlass::prelude::*;
 //! use windlass_models::testing::{FakeProvider, FakeReply};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let provider = FakeProvider::start([FakeReply::status(429).header("retry-after", "0"), FakeReply::text("Hello.")]).await?;
+//! let replies = [FakeReply::status(429).header("retry-after", "0"), FakeReply::text("Hello.")];
+//! let provider = FakeProvider::start(replies).await?;
 //! let agent = Agent::new("host").model(provider.openai().responses("any")?);
 //!
-//! assert_eq!(agent.run("Good morning").await?.text(), "Hello.");
+//! assert_eq!(agent.run("Good morning").await?.output_text()?, "Hello.");
 //! assert_eq!(provider.requests().len(), 2);
 //! # Ok(()) }
 //! ```
 
+mod embeddings;
 mod render;
 mod reply;
 mod serve;
-mod vectors;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -30,97 +32,108 @@ use tokio::task::JoinHandle;
 use crate::anthropic::Anthropic;
 use crate::openai::OpenAi;
 
-pub use reply::{FakeReply, Stop};
+pub use reply::{FakeReply, FakeStopReason};
 
-/// A reply as the protocol of this path has it.
+/// The delivery of a response: in one body or as a stream of events.
 #[cfg(test)]
-pub(crate) fn rendered(reply: &FakeReply, path: &str, is_streamed: bool) -> Vec<u8> {
-    let body = serde_json::json!({ "model": "fake-1", "stream": is_streamed });
-    render::render(reply, &Received { path: path.to_owned(), headers: BTreeMap::new(), body }, 1).body
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyDelivery {
+    Plain,
+    Streamed,
 }
 
-/// The key that the models of a fake provider send.
+/// Renders a reply in the protocol of `path`.
+#[cfg(test)]
+pub(crate) fn render_body(reply: &FakeReply, path: &str, delivery: BodyDelivery) -> Vec<u8> {
+    let is_streamed = delivery == BodyDelivery::Streamed;
+    let body = serde_json::json!({ "model": "fake-1", "stream": is_streamed });
+    render::render_reply(reply, &ReceivedRequest { path: path.to_owned(), headers: BTreeMap::new(), body }, 1)
+        .body
+}
+
+/// The API key that clients of a fake provider send.
 pub const FAKE_KEY: &str = "sk-fake-0123456789";
 
-/// A provider that answers from a script, and remembers what it was asked. It ends when it is dropped.
+/// A server that replies from a script and records the requests it receives. Dropping it stops the server.
 #[derive(Debug)]
 pub struct FakeProvider {
     address: SocketAddr,
-    script: Arc<Mutex<Script>>,
+    state: Arc<Mutex<FakeProviderState>>,
     server: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Script {
+struct FakeProviderState {
     replies: VecDeque<FakeReply>,
-    requests: Vec<Received>,
+    requests: Vec<ReceivedRequest>,
     connections: usize,
 }
 
-/// A request that a fake provider was sent.
+/// A request that a fake provider received.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Received {
+pub struct ReceivedRequest {
     /// The path, such as `/v1/responses`.
     pub path: String,
     /// The headers, with names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// The body; null where it is no JSON.
+    /// The body; null if it is not JSON.
     pub body: Value,
 }
 
 impl FakeProvider {
-    /// Starts a provider on a port of this machine that the system picks.
+    /// Starts a provider on a free local port.
     pub async fn start(replies: impl IntoIterator<Item = FakeReply>) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let script = Script { replies: replies.into_iter().collect(), ..Script::default() };
+        let script =
+            FakeProviderState { replies: replies.into_iter().collect(), ..FakeProviderState::default() };
         let script = Arc::new(Mutex::new(script));
-        let server = tokio::spawn(serve::accept(listener, script.clone()));
-        Ok(Self { address, script, server })
+        let server = tokio::spawn(serve::accept_connections(listener, script.clone()));
+        Ok(Self { address, state: script, server })
     }
 
-    /// The address for OpenAI's protocols.
+    /// Returns the base URL for OpenAI's protocols.
     pub fn base_url(&self) -> String {
         format!("{}/v1", self.root_url())
     }
 
-    /// The address without a path, which is the one for Anthropic's protocol.
+    /// Returns the base URL for Anthropic's protocol, which has no path.
     pub fn root_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// A client of its OpenAI protocols.
+    /// Creates a client for OpenAI's protocols.
     pub fn openai(&self) -> OpenAi {
         OpenAi::new(FAKE_KEY).base_url(&self.base_url())
     }
 
-    /// A client of its Anthropic protocol.
+    /// Creates a client for Anthropic's protocol.
     pub fn anthropic(&self) -> Anthropic {
         Anthropic::at(&self.root_url()).key(FAKE_KEY)
     }
 
-    /// Adds an answer to the end of the script.
+    /// Appends a reply to the script.
     pub fn push(&self, reply: FakeReply) {
-        self.locked(|script| script.replies.push_back(reply));
+        self.with_state(|script| script.replies.push_back(reply));
     }
 
-    /// What it was asked so far.
-    pub fn requests(&self) -> Vec<Received> {
-        self.locked(|script| script.requests.clone())
+    /// Returns the requests received so far.
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.with_state(|script| script.requests.clone())
     }
 
-    /// How many connections were opened to it.
+    /// Returns the number of connections accepted so far.
     pub fn connections(&self) -> usize {
-        self.locked(|script| script.connections)
+        self.with_state(|script| script.connections)
     }
 
-    /// How many answers are left.
+    /// Returns the number of replies left in the script.
     pub fn remaining(&self) -> usize {
-        self.locked(|script| script.replies.len())
+        self.with_state(|script| script.replies.len())
     }
 
-    fn locked<T>(&self, act: impl FnOnce(&mut Script) -> T) -> T {
-        act(&mut self.script.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<T>(&self, act: impl FnOnce(&mut FakeProviderState) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -1,54 +1,56 @@
-//! A reply in the dialect of the protocol that was asked, plain or as events.
+//! Renders a reply in the protocol of the request's path, plain or as a stream of events.
 
 use serde_json::{Value, json};
 
-use super::reply::{Content, FakeReply, Said, Stop};
-use super::{Received, vectors};
+use super::reply::{FakeReply, FakeReplyContent, FakeReplyPart, FakeStopReason};
+use super::{ReceivedRequest, embeddings};
 
-/// A reply as bytes.
-pub(super) struct Rendered {
-    pub(super) kind: &'static str,
+/// A reply in its wire format.
+pub(super) struct RenderedReply {
+    pub(super) content_type: &'static str,
     pub(super) body: Vec<u8>,
     pub(super) request_id: String,
 }
 
-const JSON: &str = "application/json";
-const EVENTS: &str = "text/event-stream; charset=utf-8";
+const JSON_TYPE: &str = "application/json";
+const EVENT_STREAM_TYPE: &str = "text/event-stream; charset=utf-8";
 
-pub(super) fn render(reply: &FakeReply, request: &Received, number: usize) -> Rendered {
+pub(super) fn render_reply(reply: &FakeReply, request: &ReceivedRequest, number: usize) -> RenderedReply {
     let request_id = format!("req_{number}");
     let is_streamed = request.body["stream"] == json!(true);
     let said = match &reply.content {
-        Content::Raw { kind, body } => return Rendered { kind, body: body.clone(), request_id },
-        Content::Error => {
-            let body = error(reply.status, &request.path).to_string().into_bytes();
-            return Rendered { kind: JSON, body, request_id };
+        FakeReplyContent::Raw { content_type: kind, body } => {
+            return RenderedReply { content_type: kind, body: body.clone(), request_id };
         }
-        Content::Said(said) => said,
+        FakeReplyContent::Error => {
+            let body = error_body(reply.status, &request.path).to_string().into_bytes();
+            return RenderedReply { content_type: JSON_TYPE, body, request_id };
+        }
+        FakeReplyContent::Parts(said) => said,
     };
     let model = request.body["model"].as_str().unwrap_or("fake").to_owned();
     if request.path.ends_with("/embeddings") {
-        let body = vectors::vectors(&request.body).to_string().into_bytes();
-        return Rendered { kind: JSON, body, request_id };
+        let body = embeddings::embeddings_body(&request.body).to_string().into_bytes();
+        return RenderedReply { content_type: JSON_TYPE, body, request_id };
     }
-    let scene = Scene { reply, said, model, number };
+    let scene = ReplyRenderer { reply, parts: said, model, number };
     let (plain, events) = if request.path.ends_with("/responses") {
-        (scene.response(), scene.response_events())
+        (scene.response_body(), scene.response_events())
     } else if request.path.ends_with("/chat/completions") {
-        (scene.completion(), scene.completion_events())
+        (scene.completion_body(), scene.completion_events())
     } else if request.path.ends_with("/messages") {
-        (scene.message(), scene.message_events())
+        (scene.message_body(), scene.message_events())
     } else {
         (json!({ "error": { "message": format!("there is no {}", request.path) } }), String::new())
     };
     if is_streamed {
-        Rendered { kind: EVENTS, body: events.into_bytes(), request_id }
+        RenderedReply { content_type: EVENT_STREAM_TYPE, body: events.into_bytes(), request_id }
     } else {
-        Rendered { kind: JSON, body: plain.to_string().into_bytes(), request_id }
+        RenderedReply { content_type: JSON_TYPE, body: plain.to_string().into_bytes(), request_id }
     }
 }
 
-fn error(status: u16, path: &str) -> Value {
+fn error_body(status: u16, path: &str) -> Value {
     let (kind, message) = match status {
         401 => ("authentication_error", "the key is not valid"),
         403 => ("permission_error", "this is not allowed"),
@@ -65,44 +67,44 @@ fn error(status: u16, path: &str) -> Value {
     }
 }
 
-/// What is to be told, and to whom.
-struct Scene<'a> {
+/// A reply together with the parts of its request that rendering needs.
+struct ReplyRenderer<'a> {
     reply: &'a FakeReply,
-    said: &'a [Said],
+    parts: &'a [FakeReplyPart],
     model: String,
     number: usize,
 }
 
-impl Scene<'_> {
-    fn pieces(&self, text: &str) -> Vec<String> {
+impl ReplyRenderer<'_> {
+    fn split_text(&self, text: &str) -> Vec<String> {
         let characters: Vec<char> = text.chars().collect();
-        characters.chunks(self.reply.piece).map(|piece| piece.iter().collect()).collect()
+        characters.chunks(self.reply.delta_chars).map(|piece| piece.iter().collect()).collect()
     }
 
-    fn item(&self, index: usize, said: &Said) -> Value {
+    fn response_item(&self, index: usize, said: &FakeReplyPart) -> Value {
         let id = |kind: &str| format!("{kind}_{}_{index}", self.number);
         match said {
-            Said::Reasoning { id, text } => json!({
+            FakeReplyPart::Reasoning { id, text } => json!({
                 "type": "reasoning",
                 "id": id,
                 "summary": [{ "type": "summary_text", "text": text }],
                 "encrypted_content": format!("sealed {id}"),
             }),
-            Said::Text(text) => json!({
+            FakeReplyPart::Text(text) => json!({
                 "type": "message",
                 "id": id("msg"),
                 "role": "assistant",
                 "status": "completed",
                 "content": [{ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }],
             }),
-            Said::Refusal(text) => json!({
+            FakeReplyPart::Refusal(text) => json!({
                 "type": "message",
                 "id": id("msg"),
                 "role": "assistant",
                 "status": "completed",
                 "content": [{ "type": "refusal", "refusal": text }],
             }),
-            Said::Call { id: call, name, arguments } => json!({
+            FakeReplyPart::Call { id: call, name, arguments } => json!({
                 "type": "function_call",
                 "id": id("fc"),
                 "call_id": call,
@@ -110,7 +112,7 @@ impl Scene<'_> {
                 "arguments": arguments,
                 "status": "completed",
             }),
-            Said::Other(value) => value.clone(),
+            FakeReplyPart::Raw(value) => value.clone(),
         }
     }
 
@@ -131,17 +133,21 @@ impl Scene<'_> {
         })
     }
 
-    fn response(&self) -> Value {
+    fn response_body(&self) -> Value {
         let (status, error, details) = match &self.reply.stop {
-            Stop::Complete => ("completed", Value::Null, Value::Null),
-            Stop::MaxTokens => ("incomplete", Value::Null, json!({ "reason": "max_output_tokens" })),
-            Stop::ContentFilter => ("incomplete", Value::Null, json!({ "reason": "content_filter" })),
-            Stop::Failed { code, message } => {
+            FakeStopReason::Complete => ("completed", Value::Null, Value::Null),
+            FakeStopReason::MaxTokens => {
+                ("incomplete", Value::Null, json!({ "reason": "max_output_tokens" }))
+            }
+            FakeStopReason::ContentFilter => {
+                ("incomplete", Value::Null, json!({ "reason": "content_filter" }))
+            }
+            FakeStopReason::Failed { code, message } => {
                 ("failed", json!({ "code": code, "message": message }), Value::Null)
             }
         };
         let mut response = self.response_head(status);
-        let items = self.said.iter().enumerate().map(|(index, said)| self.item(index, said));
+        let items = self.parts.iter().enumerate().map(|(index, said)| self.response_item(index, said));
         response["output"] = items.collect();
         response["error"] = error;
         response["incomplete_details"] = details;
@@ -157,16 +163,16 @@ impl Scene<'_> {
     }
 
     fn response_events(&self) -> String {
-        let mut events = Events::default();
+        let mut events = SseWriter::default();
         let mut tell = |mut event: Value| {
             event["sequence_number"] = events.count.into();
             let name = event["type"].as_str().unwrap_or_default().to_owned();
-            events.named(&name, &event);
+            events.push_named(&name, &event);
         };
         tell(json!({ "type": "response.created", "response": self.response_head("in_progress") }));
         tell(json!({ "type": "response.in_progress", "response": self.response_head("in_progress") }));
-        for (index, said) in self.said.iter().enumerate() {
-            let item = self.item(index, said);
+        for (index, said) in self.parts.iter().enumerate() {
+            let item = self.response_item(index, said);
             let id = item["id"].clone();
             let at = |kind: &str, more: Value| {
                 let mut event = json!({ "type": kind, "item_id": id, "output_index": index });
@@ -177,24 +183,24 @@ impl Scene<'_> {
             };
             let mut added = item.clone();
             match said {
-                Said::Text(_) | Said::Refusal(_) => {
+                FakeReplyPart::Text(_) | FakeReplyPart::Refusal(_) => {
                     added["content"] = json!([]);
                     added["status"] = "in_progress".into();
                 }
-                Said::Call { .. } => {
+                FakeReplyPart::Call { .. } => {
                     added["arguments"] = "".into();
                     added["status"] = "in_progress".into();
                 }
-                Said::Reasoning { .. } => added["summary"] = json!([]),
-                Said::Other(_) => {}
+                FakeReplyPart::Reasoning { .. } => added["summary"] = json!([]),
+                FakeReplyPart::Raw(_) => {}
             }
             tell(json!({ "type": "response.output_item.added", "output_index": index, "item": added }));
             match said {
-                Said::Text(text) => {
+                FakeReplyPart::Text(text) => {
                     let empty =
                         json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
                     tell(at("response.content_part.added", json!({ "content_index": 0, "part": empty })));
-                    for delta in self.pieces(text) {
+                    for delta in self.split_text(text) {
                         tell(at(
                             "response.output_text.delta",
                             json!({ "content_index": 0, "delta": delta, "logprobs": [] }),
@@ -207,14 +213,14 @@ impl Scene<'_> {
                     let part = &item["content"][0];
                     tell(at("response.content_part.done", json!({ "content_index": 0, "part": part })));
                 }
-                Said::Refusal(text) => {
-                    for delta in self.pieces(text) {
+                FakeReplyPart::Refusal(text) => {
+                    for delta in self.split_text(text) {
                         tell(at("response.refusal.delta", json!({ "content_index": 0, "delta": delta })));
                     }
                     tell(at("response.refusal.done", json!({ "content_index": 0, "refusal": text })));
                 }
-                Said::Call { name, arguments, .. } => {
-                    for delta in self.pieces(arguments) {
+                FakeReplyPart::Call { name, arguments, .. } => {
+                    for delta in self.split_text(arguments) {
                         tell(at("response.function_call_arguments.delta", json!({ "delta": delta })));
                     }
                     tell(at(
@@ -222,19 +228,19 @@ impl Scene<'_> {
                         json!({ "name": name, "arguments": arguments }),
                     ));
                 }
-                Said::Reasoning { text, .. } => {
-                    for delta in self.pieces(text) {
+                FakeReplyPart::Reasoning { text, .. } => {
+                    for delta in self.split_text(text) {
                         tell(at(
                             "response.reasoning_summary_text.delta",
                             json!({ "summary_index": 0, "delta": delta }),
                         ));
                     }
                 }
-                Said::Other(_) => {}
+                FakeReplyPart::Raw(_) => {}
             }
             tell(json!({ "type": "response.output_item.done", "output_index": index, "item": item }));
         }
-        let response = self.response();
+        let response = self.response_body();
         let status = response["status"].as_str().unwrap_or_default();
         tell(json!({ "type": format!("response.{status}"), "response": response }));
         events.text
@@ -253,42 +259,42 @@ impl Scene<'_> {
 
     fn finish_reason(&self) -> &'static str {
         match &self.reply.stop {
-            Stop::MaxTokens => "length",
-            Stop::ContentFilter => "content_filter",
-            _ if self.said.iter().any(|said| matches!(said, Said::Call { .. })) => "tool_calls",
+            FakeStopReason::MaxTokens => "length",
+            FakeStopReason::ContentFilter => "content_filter",
+            _ if self.parts.iter().any(|said| matches!(said, FakeReplyPart::Call { .. })) => "tool_calls",
             _ => "stop",
         }
     }
 
-    fn failure(&self) -> Option<Value> {
+    fn error_event(&self) -> Option<Value> {
         match &self.reply.stop {
-            Stop::Failed { code, message } => Some(json!({
+            FakeStopReason::Failed { code, message } => Some(json!({
                 "error": { "message": message, "type": code, "param": null, "code": code },
             })),
             _ => None,
         }
     }
 
-    fn completion(&self) -> Value {
-        if let Some(failure) = self.failure() {
+    fn completion_body(&self) -> Value {
+        if let Some(failure) = self.error_event() {
             return failure;
         }
         let mut message = json!({ "role": "assistant", "content": null, "refusal": null });
         let mut calls = Vec::new();
-        for said in self.said {
+        for said in self.parts {
             match said {
-                Said::Reasoning { text, .. } => message["reasoning_content"] = text.as_str().into(),
-                Said::Text(text) => {
+                FakeReplyPart::Reasoning { text, .. } => message["reasoning_content"] = text.as_str().into(),
+                FakeReplyPart::Text(text) => {
                     let so_far = message["content"].as_str().unwrap_or_default();
                     message["content"] = format!("{so_far}{text}").into();
                 }
-                Said::Refusal(text) => message["refusal"] = text.as_str().into(),
-                Said::Call { id, name, arguments } => calls.push(json!({
+                FakeReplyPart::Refusal(text) => message["refusal"] = text.as_str().into(),
+                FakeReplyPart::Call { id, name, arguments } => calls.push(json!({
                     "id": id,
                     "type": "function",
                     "function": { "name": name, "arguments": arguments },
                 })),
-                Said::Other(_) => {}
+                FakeReplyPart::Raw(_) => {}
             }
         }
         if !calls.is_empty() {
@@ -310,7 +316,7 @@ impl Scene<'_> {
     }
 
     fn completion_events(&self) -> String {
-        let mut events = Events::default();
+        let mut events = SseWriter::default();
         let chunk = |choices: Value, usage: Value| {
             json!({
                 "id": format!("chatcmpl-{}", self.number),
@@ -325,67 +331,69 @@ impl Scene<'_> {
             let choice = json!({ "index": 0, "delta": delta, "finish_reason": reason, "logprobs": null });
             chunk(json!([choice]), Value::Null)
         };
-        events.data(&delta(json!({ "role": "assistant", "content": "" }), Value::Null));
+        events.push_data(&delta(json!({ "role": "assistant", "content": "" }), Value::Null));
         let mut calls = 0;
-        for said in self.said {
+        for said in self.parts {
             match said {
-                Said::Reasoning { text, .. } => self.pieces(text).into_iter().for_each(|piece| {
-                    events.data(&delta(json!({ "reasoning_content": piece }), Value::Null))
-                }),
-                Said::Text(text) => self
-                    .pieces(text)
+                FakeReplyPart::Reasoning { text, .. } => {
+                    self.split_text(text).into_iter().for_each(|piece| {
+                        events.push_data(&delta(json!({ "reasoning_content": piece }), Value::Null))
+                    })
+                }
+                FakeReplyPart::Text(text) => self
+                    .split_text(text)
                     .into_iter()
-                    .for_each(|piece| events.data(&delta(json!({ "content": piece }), Value::Null))),
-                Said::Refusal(text) => self
-                    .pieces(text)
+                    .for_each(|piece| events.push_data(&delta(json!({ "content": piece }), Value::Null))),
+                FakeReplyPart::Refusal(text) => self
+                    .split_text(text)
                     .into_iter()
-                    .for_each(|piece| events.data(&delta(json!({ "refusal": piece }), Value::Null))),
-                Said::Call { id, name, arguments } => {
+                    .for_each(|piece| events.push_data(&delta(json!({ "refusal": piece }), Value::Null))),
+                FakeReplyPart::Call { id, name, arguments } => {
                     let function = json!({ "name": name, "arguments": "" });
                     let first = json!({ "index": calls, "id": id, "type": "function", "function": function });
-                    events.data(&delta(json!({ "tool_calls": [first] }), Value::Null));
-                    for piece in self.pieces(arguments) {
+                    events.push_data(&delta(json!({ "tool_calls": [first] }), Value::Null));
+                    for piece in self.split_text(arguments) {
                         let more = json!({ "index": calls, "function": { "arguments": piece } });
-                        events.data(&delta(json!({ "tool_calls": [more] }), Value::Null));
+                        events.push_data(&delta(json!({ "tool_calls": [more] }), Value::Null));
                     }
                     calls += 1;
                 }
-                Said::Other(_) => {}
+                FakeReplyPart::Raw(_) => {}
             }
         }
-        if let Some(failure) = self.failure() {
-            events.data(&failure);
+        if let Some(failure) = self.error_event() {
+            events.push_data(&failure);
             return events.text;
         }
-        events.data(&delta(json!({}), self.finish_reason().into()));
-        events.data(&chunk(json!([]), self.completion_usage()));
+        events.push_data(&delta(json!({}), self.finish_reason().into()));
+        events.push_data(&chunk(json!([]), self.completion_usage()));
         events.text.push_str("data: [DONE]\n\n");
         events.text
     }
 
-    fn block(said: &Said) -> Value {
+    fn message_block(said: &FakeReplyPart) -> Value {
         match said {
-            Said::Reasoning { id, text } => {
+            FakeReplyPart::Reasoning { id, text } => {
                 json!({ "type": "thinking", "thinking": text, "signature": format!("signed {id}") })
             }
-            Said::Text(text) | Said::Refusal(text) => {
+            FakeReplyPart::Text(text) | FakeReplyPart::Refusal(text) => {
                 json!({ "type": "text", "text": text, "citations": null })
             }
-            Said::Call { id, name, arguments } => {
+            FakeReplyPart::Call { id, name, arguments } => {
                 let input: Value = serde_json::from_str(arguments).unwrap_or_default();
                 json!({ "type": "tool_use", "id": id, "name": name, "input": input })
             }
-            Said::Other(value) => value.clone(),
+            FakeReplyPart::Raw(value) => value.clone(),
         }
     }
 
     fn stop_reason(&self) -> &'static str {
-        let has = |wanted: fn(&Said) -> bool| self.said.iter().any(wanted);
+        let has = |wanted: fn(&FakeReplyPart) -> bool| self.parts.iter().any(wanted);
         match &self.reply.stop {
-            Stop::MaxTokens => "max_tokens",
-            Stop::ContentFilter => "refusal",
-            _ if has(|said| matches!(said, Said::Refusal(_))) => "refusal",
-            _ if has(|said| matches!(said, Said::Call { .. })) => "tool_use",
+            FakeStopReason::MaxTokens => "max_tokens",
+            FakeStopReason::ContentFilter => "refusal",
+            _ if has(|said| matches!(said, FakeReplyPart::Refusal(_))) => "refusal",
+            _ if has(|said| matches!(said, FakeReplyPart::Call { .. })) => "tool_use",
             _ => "end_turn",
         }
     }
@@ -400,8 +408,8 @@ impl Scene<'_> {
         })
     }
 
-    fn message(&self) -> Value {
-        if let Some(failure) = self.failure() {
+    fn message_body(&self) -> Value {
+        if let Some(failure) = self.error_event() {
             return json!({ "type": "error", "error": failure["error"] });
         }
         json!({
@@ -409,7 +417,7 @@ impl Scene<'_> {
             "type": "message",
             "role": "assistant",
             "model": self.model,
-            "content": self.said.iter().map(Self::block).collect::<Value>(),
+            "content": self.parts.iter().map(Self::message_block).collect::<Value>(),
             "stop_reason": self.stop_reason(),
             "stop_sequence": null,
             "usage": self.message_usage(),
@@ -417,10 +425,10 @@ impl Scene<'_> {
     }
 
     fn message_events(&self) -> String {
-        let mut events = Events::default();
+        let mut events = SseWriter::default();
         let mut tell = |event: Value| {
             let name = event["type"].as_str().unwrap_or_default().to_owned();
-            events.named(&name, &event);
+            events.push_named(&name, &event);
         };
         let mut usage = self.message_usage();
         usage["output_tokens"] = 1.into();
@@ -435,28 +443,28 @@ impl Scene<'_> {
             "usage": usage,
         }}));
         tell(json!({ "type": "ping" }));
-        for (index, said) in self.said.iter().enumerate() {
-            let mut block = Self::block(said);
+        for (index, said) in self.parts.iter().enumerate() {
+            let mut block = Self::message_block(said);
             let deltas: Vec<Value> = match said {
-                Said::Text(text) | Said::Refusal(text) => {
+                FakeReplyPart::Text(text) | FakeReplyPart::Refusal(text) => {
                     block["text"] = "".into();
                     let delta = |piece| json!({ "type": "text_delta", "text": piece });
-                    self.pieces(text).into_iter().map(delta).collect()
+                    self.split_text(text).into_iter().map(delta).collect()
                 }
-                Said::Reasoning { id, text } => {
+                FakeReplyPart::Reasoning { id, text } => {
                     block["thinking"] = "".into();
                     block["signature"] = "".into();
                     let delta = |piece| json!({ "type": "thinking_delta", "thinking": piece });
                     let signed = json!({ "type": "signature_delta", "signature": format!("signed {id}") });
-                    self.pieces(text).into_iter().map(delta).chain([signed]).collect()
+                    self.split_text(text).into_iter().map(delta).chain([signed]).collect()
                 }
-                Said::Call { .. } => {
+                FakeReplyPart::Call { .. } => {
                     let input = block["input"].take().to_string();
                     block["input"] = json!({});
                     let delta = |piece| json!({ "type": "input_json_delta", "partial_json": piece });
-                    self.pieces(&input).into_iter().map(delta).collect()
+                    self.split_text(&input).into_iter().map(delta).collect()
                 }
-                Said::Other(_) => Vec::new(),
+                FakeReplyPart::Raw(_) => Vec::new(),
             };
             tell(json!({ "type": "content_block_start", "index": index, "content_block": block }));
             for delta in deltas {
@@ -464,7 +472,7 @@ impl Scene<'_> {
             }
             tell(json!({ "type": "content_block_stop", "index": index }));
         }
-        if let Some(failure) = self.failure() {
+        if let Some(failure) = self.error_event() {
             tell(json!({ "type": "error", "error": failure["error"] }));
             return events.text;
         }
@@ -476,20 +484,20 @@ impl Scene<'_> {
     }
 }
 
-/// Events as text.
+/// A writer of server-sent events.
 #[derive(Default)]
-struct Events {
+struct SseWriter {
     text: String,
     count: usize,
 }
 
-impl Events {
-    fn named(&mut self, name: &str, data: &Value) {
+impl SseWriter {
+    fn push_named(&mut self, name: &str, data: &Value) {
         self.text.push_str(&format!("event: {name}\n"));
-        self.data(data);
+        self.push_data(data);
     }
 
-    fn data(&mut self, data: &Value) {
+    fn push_data(&mut self, data: &Value) {
         self.text.push_str(&format!("data: {data}\n\n"));
         self.count += 1;
     }

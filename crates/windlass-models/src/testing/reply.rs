@@ -1,35 +1,35 @@
-//! What a fake provider answers, in no provider's dialect, and how badly it is delivered.
+//! Scripted replies of a fake provider, independent of the protocol, and the faults of their delivery.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// One answer of a script.
+/// A reply in a fake provider's script.
 #[derive(Clone, Debug)]
 pub struct FakeReply {
-    pub(super) content: Content,
+    pub(super) content: FakeReplyContent,
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) usage: [u64; 4],
-    pub(super) stop: Stop,
-    pub(super) piece: usize,
-    pub(super) delivery: Delivery,
+    pub(super) stop: FakeStopReason,
+    pub(super) delta_chars: usize,
+    pub(super) delivery: FakeDelivery,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Content {
-    Said(Vec<Said>),
-    /// A body as it is; with the type that it is said to have.
+pub(super) enum FakeReplyContent {
+    Parts(Vec<FakeReplyPart>),
+    /// A raw body with its content type.
     Raw {
-        kind: &'static str,
+        content_type: &'static str,
         body: Vec<u8>,
     },
-    /// An error in the provider's own form.
+    /// An error in the format of the protocol.
     Error,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Said {
+pub(super) enum FakeReplyPart {
     Reasoning {
         id: String,
         text: String,
@@ -41,217 +41,222 @@ pub(super) enum Said {
         name: String,
         arguments: String,
     },
-    /// An item in OpenAI's form, or a block in Anthropic's.
-    Other(Value),
+    /// An output item of the Responses API, or a block of the Messages API.
+    Raw(Value),
 }
 
-/// Why an answer ends.
+/// The reason for which a fake response stops.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Stop {
-    /// It is complete.
+#[non_exhaustive]
+pub enum FakeStopReason {
+    /// The response is complete.
     #[default]
     Complete,
-    /// It is as long as it may be.
+    /// The response reached the token limit.
     MaxTokens,
-    /// The provider's filter stopped it.
+    /// The provider's content filter stopped the response.
     ContentFilter,
-    /// The provider failed in the middle of it.
+    /// The provider failed during the response.
     Failed {
-        /// The provider's code.
+        /// The provider's error code.
         code: String,
-        /// Its words.
+        /// The provider's error message.
         message: String,
     },
 }
 
-/// How the bytes of an answer are delivered. Places count the bytes of its body.
+/// The delivery of a response's bytes. Positions count the bytes of its body.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Delivery {
-    pub(super) split: Option<usize>,
+pub(super) struct FakeDelivery {
+    pub(super) chunk_bytes: Option<usize>,
     pub(super) delay: Option<Duration>,
-    pub(super) fault: Option<(usize, Fault)>,
+    pub(super) fault: Option<(usize, DeliveryFault)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
-    /// Nothing more comes.
+pub(super) enum DeliveryFault {
+    /// No more data is sent, and the connection stays open.
     Stall,
-    /// Comments come, and nothing else.
+    /// Only comments are sent, at this interval.
     KeepAlive(Duration),
-    /// The connection is torn down.
+    /// The connection is reset.
     Reset,
-    /// The body ends, as if it were complete.
+    /// The body ends as if it were complete.
     End,
 }
 
 impl FakeReply {
-    fn new(content: Content) -> Self {
+    fn new(content: FakeReplyContent) -> Self {
         Self {
             content,
             status: 200,
             headers: Vec::new(),
             usage: [10, 0, 5, 0],
-            stop: Stop::default(),
-            piece: 4,
-            delivery: Delivery::default(),
+            stop: FakeStopReason::default(),
+            delta_chars: 4,
+            delivery: FakeDelivery::default(),
         }
     }
 
-    /// Vectors, where they are asked for: texts with words in common are near each other.
-    pub fn vectors() -> Self {
-        Self::nothing()
+    /// Creates a reply to an embeddings request; texts with common words have similar vectors.
+    pub fn embeddings() -> Self {
+        Self::empty()
     }
 
-    /// An answer that says nothing yet.
-    pub fn nothing() -> Self {
-        Self::new(Content::Said(vec![]))
+    /// Creates a reply without content.
+    pub fn empty() -> Self {
+        Self::new(FakeReplyContent::Parts(vec![]))
     }
 
-    /// A message.
+    /// Creates a reply with a message.
     pub fn text(text: &str) -> Self {
-        Self::nothing().and_text(text)
+        Self::empty().and_text(text)
     }
 
-    /// A call, with arguments as JSON text.
+    /// Creates a reply with a tool call; `arguments` is JSON text.
     pub fn call(id: &str, name: &str, arguments: &str) -> Self {
-        Self::nothing().and_call(id, name, arguments)
+        Self::empty().and_call(id, name, arguments)
     }
 
-    /// Reasoning. More should follow it.
+    /// Creates a reply with reasoning, to which a message or a call should be added.
     pub fn reasoning(id: &str, text: &str) -> Self {
-        Self::nothing().and_reasoning(id, text)
+        Self::empty().and_reasoning(id, text)
     }
 
-    /// The model declines to answer.
+    /// Creates a reply with a refusal.
     pub fn refusal(text: &str) -> Self {
-        Self::new(Content::Said(vec![Said::Refusal(text.to_owned())]))
+        Self::new(FakeReplyContent::Parts(vec![FakeReplyPart::Refusal(text.to_owned())]))
     }
 
-    /// An item in OpenAI's Responses form, or a block in Anthropic's.
+    /// Creates a reply with an output item of the Responses API, or a block of the Messages API.
     pub fn item(value: Value) -> Self {
-        Self::new(Content::Said(vec![Said::Other(value)]))
+        Self::new(FakeReplyContent::Parts(vec![FakeReplyPart::Raw(value)]))
     }
 
-    /// An error with this status, in the form of whichever protocol is asked.
+    /// Creates an error reply with this HTTP status, in the format of the request's protocol.
     pub fn status(status: u16) -> Self {
-        Self { status, ..Self::new(Content::Error) }
+        Self { status, ..Self::new(FakeReplyContent::Error) }
     }
 
-    /// A body that is said to be JSON, as it is.
+    /// Creates a reply with a raw body of the content type `application/json`.
     pub fn json_body(body: impl Into<Vec<u8>>) -> Self {
-        Self::new(Content::Raw { kind: "application/json", body: body.into() })
+        Self::new(FakeReplyContent::Raw { content_type: "application/json", body: body.into() })
     }
 
-    /// A body that is said to be a stream of events, as it is.
+    /// Creates a reply with a raw body of the content type `text/event-stream`.
     pub fn event_body(body: impl Into<Vec<u8>>) -> Self {
-        Self::new(Content::Raw { kind: "text/event-stream", body: body.into() })
+        Self::new(FakeReplyContent::Raw { content_type: "text/event-stream", body: body.into() })
     }
 
-    fn and(mut self, said: Said) -> Self {
-        if let Content::Said(all) = &mut self.content {
+    fn push_part(mut self, said: FakeReplyPart) -> Self {
+        if let FakeReplyContent::Parts(all) = &mut self.content {
             all.push(said);
         }
         self
     }
 
-    /// And reasoning.
+    /// Adds reasoning.
     #[must_use]
     pub fn and_reasoning(self, id: &str, text: &str) -> Self {
-        self.and(Said::Reasoning { id: id.to_owned(), text: text.to_owned() })
+        self.push_part(FakeReplyPart::Reasoning { id: id.to_owned(), text: text.to_owned() })
     }
 
-    /// And a message.
+    /// Adds a message.
     #[must_use]
     pub fn and_text(self, text: &str) -> Self {
-        self.and(Said::Text(text.to_owned()))
+        self.push_part(FakeReplyPart::Text(text.to_owned()))
     }
 
-    /// And a call.
+    /// Adds a tool call.
     #[must_use]
     pub fn and_call(self, id: &str, name: &str, arguments: &str) -> Self {
-        self.and(Said::Call { id: id.to_owned(), name: name.to_owned(), arguments: arguments.to_owned() })
+        self.push_part(FakeReplyPart::Call {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        })
     }
 
-    /// And an item in OpenAI's Responses form, or a block in Anthropic's.
+    /// Adds an output item of the Responses API, or a block of the Messages API.
     #[must_use]
     pub fn and_item(self, value: Value) -> Self {
-        self.and(Said::Other(value))
+        self.push_part(FakeReplyPart::Raw(value))
     }
 
-    /// What it costs: tokens read, those of them from a cache, tokens written, those of them reasoning.
+    /// Sets the usage: input tokens, the cached ones among them, output tokens, the reasoning tokens among them.
     #[must_use]
     pub fn usage(mut self, read: u64, cached: u64, written: u64, reasoning: u64) -> Self {
         self.usage = [read, cached, written, reasoning];
         self
     }
 
-    /// Why it ends.
+    /// Sets the stop reason.
     #[must_use]
-    pub fn stop(mut self, stop: Stop) -> Self {
+    pub fn stop(mut self, stop: FakeStopReason) -> Self {
         self.stop = stop;
         self
     }
 
-    /// The status that the answer has.
+    /// Sets the HTTP status.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
 
-    /// A header of the answer.
+    /// Adds a response header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// How many characters each streamed piece has.
+    /// Sets the number of characters in each streamed delta.
     #[must_use]
-    pub fn in_pieces_of(mut self, characters: usize) -> Self {
-        self.piece = characters.max(1);
+    pub fn in_deltas_of(mut self, characters: usize) -> Self {
+        self.delta_chars = characters.max(1);
         self
     }
 
-    /// How many bytes are sent at once.
+    /// Sets the number of bytes in each chunk of the body.
     #[must_use]
     pub fn in_chunks_of(mut self, bytes: usize) -> Self {
-        self.delivery.split = Some(bytes.max(1));
+        self.delivery.chunk_bytes = Some(bytes.max(1));
         self
     }
 
-    /// How long nothing happens first.
+    /// Sets the delay before the response starts.
     #[must_use]
-    pub fn after(mut self, delay: Duration) -> Self {
+    pub fn delayed_by(mut self, delay: Duration) -> Self {
         self.delivery.delay = Some(delay);
         self
     }
 
-    /// After so many bytes nothing more comes, and the connection stays open.
+    /// Stops sending after `bytes` bytes and keeps the connection open.
     #[must_use]
-    pub fn stalls_at(self, bytes: usize) -> Self {
-        self.fails_at(bytes, Fault::Stall)
+    pub fn stall_at(self, bytes: usize) -> Self {
+        self.fault_at(bytes, DeliveryFault::Stall)
     }
 
-    /// After the events that are whole within so many bytes there is a comment every so often, and nothing else.
+    /// Sends the events that are complete within `bytes` bytes, and then only a comment at each interval.
     #[must_use]
-    pub fn only_keeps_alive_at(self, bytes: usize, every: Duration) -> Self {
-        self.fails_at(bytes, Fault::KeepAlive(every))
+    pub fn keep_alive_at(self, bytes: usize, every: Duration) -> Self {
+        self.fault_at(bytes, DeliveryFault::KeepAlive(every))
     }
 
-    /// After so many bytes the connection is torn down.
+    /// Resets the connection after `bytes` bytes.
     #[must_use]
-    pub fn resets_at(self, bytes: usize) -> Self {
-        self.fails_at(bytes, Fault::Reset)
+    pub fn reset_at(self, bytes: usize) -> Self {
+        self.fault_at(bytes, DeliveryFault::Reset)
     }
 
-    /// After so many bytes the body ends, as if it were complete.
+    /// Ends the body after `bytes` bytes as if it were complete.
     #[must_use]
-    pub fn ends_at(self, bytes: usize) -> Self {
-        self.fails_at(bytes, Fault::End)
+    pub fn end_at(self, bytes: usize) -> Self {
+        self.fault_at(bytes, DeliveryFault::End)
     }
 
-    fn fails_at(mut self, bytes: usize, fault: Fault) -> Self {
+    fn fault_at(mut self, bytes: usize, fault: DeliveryFault) -> Self {
         self.delivery.fault = Some((bytes, fault));
         self
     }

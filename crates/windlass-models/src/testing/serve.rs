@@ -1,5 +1,4 @@
-//! The server of a fake provider: just as much HTTP as clients of models need, written by hand, because every byte
-//! and every pause is the test's to choose.
+//! The HTTP server of a fake provider. It is written by hand because tests control every byte and every pause.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,24 +10,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::render::{Rendered, render};
-use super::reply::{FakeReply, Fault};
-use super::{Received, Script};
+use super::render::{RenderedReply, render_reply};
+use super::reply::{DeliveryFault, FakeReply};
+use super::{FakeProviderState, ReceivedRequest};
 
-/// The longest request that is read.
-const LONGEST: usize = 64 * 1024 * 1024;
+/// Maximum length of a request in bytes.
+const MAX_REQUEST_LEN: usize = 64 * 1024 * 1024;
 
-pub(super) async fn accept(listener: TcpListener, script: Arc<Mutex<Script>>) {
-    // Connections end with their server.
+pub(super) async fn accept_connections(listener: TcpListener, script: Arc<Mutex<FakeProviderState>>) {
+    // Dropping the set ends the connections with their server.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         script.lock().unwrap_or_else(PoisonError::into_inner).connections += 1;
-        connections.spawn(serve(stream, script.clone()));
+        connections.spawn(serve_connection(stream, script.clone()));
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
+async fn serve_connection(mut stream: TcpStream, script: Arc<Mutex<FakeProviderState>>) {
     let _ = stream.set_nodelay(true);
     let mut buffer = Vec::new();
     while let Ok(Some(request)) = read_request(&mut stream, &mut buffer).await {
@@ -38,26 +37,30 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
             (script.replies.pop_front(), script.requests.len())
         };
         let reply = reply.unwrap_or_else(|| FakeReply::status(500).header("x-should-retry", "false"));
-        let rendered = render(&reply, &request, number);
-        match deliver(&mut stream, &reply, &rendered).await {
-            Ok(Connection::Kept) => {}
-            Ok(Connection::Closed) | Err(_) => return,
+        let rendered = render_reply(&reply, &request, number);
+        match deliver_reply(&mut stream, &reply, &rendered).await {
+            Ok(ConnectionOutcome::KeptOpen) => {}
+            Ok(ConnectionOutcome::Closed) | Err(_) => return,
         }
     }
 }
 
 #[derive(PartialEq, Eq)]
-enum Connection {
-    Kept,
+enum ConnectionOutcome {
+    KeptOpen,
     Closed,
 }
 
-async fn deliver(stream: &mut TcpStream, reply: &FakeReply, rendered: &Rendered) -> io::Result<Connection> {
+async fn deliver_reply(
+    stream: &mut TcpStream,
+    reply: &FakeReply,
+    rendered: &RenderedReply,
+) -> io::Result<ConnectionOutcome> {
     let delivery = &reply.delivery;
     if let Some(delay) = delivery.delay {
         tokio::time::sleep(delay).await;
     }
-    let mut head = format!("HTTP/1.1 {} Fake\r\ncontent-type: {}\r\n", reply.status, rendered.kind);
+    let mut head = format!("HTTP/1.1 {} Fake\r\ncontent-type: {}\r\n", reply.status, rendered.content_type);
     for (name, value) in &reply.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -67,42 +70,45 @@ async fn deliver(stream: &mut TcpStream, reply: &FakeReply, rendered: &Rendered)
     head.push_str("transfer-encoding: chunked\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     let (end, fault) = match delivery.fault {
-        Some((at, fault @ Fault::KeepAlive(_))) => (whole_events(&rendered.body, at), Some(fault)),
+        Some((at, fault @ DeliveryFault::KeepAlive(_))) => {
+            (complete_events_end(&rendered.body, at), Some(fault))
+        }
         Some((at, fault)) => (at.min(rendered.body.len()), Some(fault)),
         None => (rendered.body.len(), None),
     };
-    let split = delivery.split.unwrap_or(end.max(1));
+    let split = delivery.chunk_bytes.unwrap_or(end.max(1));
     for piece in rendered.body[..end].chunks(split) {
         write_chunk(stream, piece).await?;
     }
     match fault {
-        None | Some(Fault::End) => {
+        None | Some(DeliveryFault::End) => {
             stream.write_all(b"0\r\n\r\n").await?;
-            Ok(Connection::Kept)
+            Ok(ConnectionOutcome::KeptOpen)
         }
-        Some(Fault::Stall) => {
-            wait_for_end(stream).await;
-            Ok(Connection::Closed)
+        Some(DeliveryFault::Stall) => {
+            wait_for_close(stream).await;
+            Ok(ConnectionOutcome::Closed)
         }
-        Some(Fault::KeepAlive(every)) => loop {
+        Some(DeliveryFault::KeepAlive(every)) => loop {
             write_chunk(stream, b": keep-alive\n\n").await?;
             tokio::time::sleep(every.max(Duration::from_millis(1))).await;
         },
-        Some(Fault::Reset) => {
-            // Closed with a reset in place of a farewell, where the system can; either way the body has no end.
-            reset(stream);
-            Ok(Connection::Closed)
+        Some(DeliveryFault::Reset) => {
+            // The socket is closed with RST if the system supports it; the body has no end either way.
+            reset_on_close(stream);
+            Ok(ConnectionOutcome::Closed)
         }
     }
 }
 
-/// Where the last event ends that is whole within so many bytes: a comment in the middle of one would spoil it.
-fn whole_events(body: &[u8], at: usize) -> usize {
+/// Returns the end of the last event that is complete within `at` bytes; a comment inside an event would corrupt
+/// it.
+fn complete_events_end(body: &[u8], at: usize) -> usize {
     let body = &body[..at.min(body.len())];
     body.windows(2).rposition(|window| window == b"\n\n").map_or(0, |end| end + 2)
 }
 
-fn reset(stream: &TcpStream) {
+fn reset_on_close(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
@@ -113,17 +119,17 @@ async fn write_chunk(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
     stream.write_all(&chunk).await
 }
 
-async fn wait_for_end(stream: &mut TcpStream) {
+async fn wait_for_close(stream: &mut TcpStream) {
     let mut rest = [0; 256];
     while matches!(stream.read(&mut rest).await, Ok(1..)) {}
 }
 
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Received>> {
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<ReceivedRequest>> {
     let head_end = loop {
         if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             break at;
         }
-        if !fill(stream, buffer).await? {
+        if !read_more(stream, buffer).await? {
             return Ok(None);
         }
     };
@@ -137,19 +143,19 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Resul
     let length: usize = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     let end = head_end + 4 + length;
     while buffer.len() < end {
-        if !fill(stream, buffer).await? {
+        if !read_more(stream, buffer).await? {
             return Ok(None);
         }
     }
     let rest = buffer.split_off(end);
     let body: Value = serde_json::from_slice(&buffer[head_end + 4..]).unwrap_or_default();
     *buffer = rest;
-    Ok(Some(Received { path, headers, body }))
+    Ok(Some(ReceivedRequest { path, headers, body }))
 }
 
-/// Reads on; false at the end.
-async fn fill(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
-    if buffer.len() > LONGEST {
+/// Reads more bytes into the buffer. Returns false at the end of the stream.
+async fn read_more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    if buffer.len() > MAX_REQUEST_LEN {
         return Err(io::Error::other("the request is too long"));
     }
     Ok(stream.read_buf(buffer).await? > 0)

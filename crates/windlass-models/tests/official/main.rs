@@ -1,10 +1,10 @@
-//! The wire formats, held against independent implementations: the providers' own clients for Python. They read what
-//! the fake provider says, strictly, and their types are what our requests must fit.
+//! Conformance of the wire formats with the providers' official Python clients. The clients decode the fake
+//! provider's responses in strict mode, and our requests are validated against the clients' types.
 //!
-//! What they made of it is recorded in `tests/fixtures`, so that the comparison is made everywhere; where Python and
-//! the packages are, it is made anew. `WINDLASS_PYTHON` names the Python to use.
+//! The clients' results are recorded in `tests/fixtures`, so the comparison runs everywhere; if Python and the
+//! packages are installed, it also runs against the clients themselves. `WINDLASS_PYTHON` names the interpreter.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,31 +12,34 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use windlass::Item;
-use windlass::core::{AgentName, Content, Media, Message, Output, OutputContent, OutputStatus, Role};
+use windlass::core::item::Item;
+use windlass::core::{
+    id::AgentName,
+    item::{CallOutput, ContentPart, MediaSource, Message, OutputContent, OutputStatus, Role},
+};
 use windlass::model::{
-    Answer, Deltas, ModelRequest, ModelSettings, OfferedKind, OfferedTool, OutputShape, SharedModel,
-    ToolChoice,
+    DeltaSink, ModelRequest, ModelResponse, ModelSettings, OutputSchema, SharedModel, ToolChoice,
+    ToolDefinition, ToolKind,
 };
 use windlass_models::testing::{FakeProvider, FakeReply};
-use windlass_models::{PromptCache, Streaming};
+use windlass_models::{PromptCache, StreamingMode};
 
-fn fixture(name: &str) -> PathBuf {
+fn fixture_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// The recorded value; with `WINDLASS_RECORD` set it is written first.
-fn recorded(name: &str, now: Option<&Value>) -> Value {
+/// Returns the recorded value. If `WINDLASS_RECORD` is set, `now` is recorded first.
+fn load_or_record(name: &str, now: Option<&Value>) -> Value {
     if let (Some(now), true) = (now, std::env::var_os("WINDLASS_RECORD").is_some()) {
         let text = serde_json::to_string_pretty(now).expect("it is JSON");
-        std::fs::write(fixture(name), text + "\n").expect("it can be written");
+        std::fs::write(fixture_path(name), text + "\n").expect("it can be written");
     }
-    let text = std::fs::read_to_string(fixture(name)).expect("the fixture is there");
+    let text = std::fs::read_to_string(fixture_path(name)).expect("the fixture is there");
     serde_json::from_str(&text).expect("the fixture is JSON")
 }
 
-/// A Python that has both clients.
-fn python() -> Option<String> {
+/// Returns a Python interpreter that has both clients, if there is one.
+fn find_python() -> Option<String> {
     let python = std::env::var("WINDLASS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&python)
         .args(["-c", "import openai, anthropic, pydantic"])
@@ -53,7 +56,7 @@ fn python() -> Option<String> {
     None
 }
 
-fn run(python: &str, arguments: &[&str], input: &Value) -> Value {
+fn run_script(python: &str, arguments: &[&str], input: &Value) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/official/official.py");
     let mut child = Command::new(python)
         .arg(script)
@@ -71,7 +74,7 @@ fn run(python: &str, arguments: &[&str], input: &Value) -> Value {
     serde_json::from_slice(&output.stdout).expect("it writes JSON")
 }
 
-fn replies() -> Vec<FakeReply> {
+fn sample_replies() -> Vec<FakeReply> {
     vec![
         FakeReply::text("Good morning. Grüße, 日本, 🚢, a \"quote\"."),
         FakeReply::text("I look.").and_call("c1", "weather", r#"{"city":"Tromsø"}"#).and_call(
@@ -84,7 +87,7 @@ fn replies() -> Vec<FakeReply> {
     ]
 }
 
-fn models(provider: &FakeProvider, streaming: Streaming) -> [SharedModel; 3] {
+fn all_models(provider: &FakeProvider, streaming: StreamingMode) -> [SharedModel; 3] {
     let (openai, anthropic) = (provider.openai(), provider.anthropic());
     [
         openai.responses("fake-1").expect("a model").streaming(streaming).into(),
@@ -93,13 +96,13 @@ fn models(provider: &FakeProvider, streaming: Streaming) -> [SharedModel; 3] {
             .messages("fake-1")
             .expect("a model")
             .streaming(streaming)
-            .prompt_cache(PromptCache::On)
+            .prompt_cache(PromptCache::Ephemeral)
             .into(),
     ]
 }
 
-/// Our own reading, in the form in which the script tells its.
-fn reading(answer: &Answer) -> Value {
+/// Summarises a response in the format of the Python script.
+fn summarise_response(answer: &ModelResponse) -> Value {
     let (mut text, mut refusal, mut thought, mut calls) =
         (String::new(), String::new(), String::new(), Vec::new());
     for item in &answer.items {
@@ -123,67 +126,72 @@ fn reading(answer: &Answer) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn official_clients_read_what_we_read() {
-    let now = match python() {
+    let now = match find_python() {
         Some(python) => {
-            let script = replies().into_iter().flat_map(|reply| std::iter::repeat_n(reply, 6));
+            let script = sample_replies().into_iter().flat_map(|reply| std::iter::repeat_n(reply, 6));
             let provider = FakeProvider::start(script).await.expect("a provider");
-            let (base, root, count) = (provider.base_url(), provider.root_url(), replies().len().to_string());
-            let read = move || run(&python, &["read", &base, &root, &count], &Value::Null);
+            let (base, root, count) =
+                (provider.base_url(), provider.root_url(), sample_replies().len().to_string());
+            let read = move || run_script(&python, &["read", &base, &root, &count], &Value::Null);
             Some(tokio::task::spawn_blocking(read).await.expect("it ends"))
         }
         None => None,
     };
-    let official = recorded("readings.json", now.as_ref());
+    let official = load_or_record("readings.json", now.as_ref());
     if let Some(now) = &now {
         assert_eq!(now, &official, "what the clients read now, and what was recorded");
     }
 
     let mut ours = Vec::new();
-    for reply in replies() {
+    for reply in sample_replies() {
         let provider = FakeProvider::start(std::iter::repeat_n(reply, 6)).await.expect("a provider");
-        let plain = models(&provider, Streaming::Never);
-        let streamed = models(&provider, Streaming::Always);
+        let plain = all_models(&provider, StreamingMode::Never);
+        let streamed = all_models(&provider, StreamingMode::Always);
         for model in plain.iter().zip(&streamed).flat_map(|(plain, streamed)| [plain, streamed]) {
-            let answer = Question::default().ask(model).await;
-            ours.push(reading(&answer));
+            let answer = RecordedTestRequest::default().send(model).await;
+            ours.push(summarise_response(&answer));
         }
     }
     assert_eq!(Value::from(ours), official, "left: our reading; right: that of the official clients");
 }
 
-/// Everything a model can be asked with.
-struct Question {
+/// The variable parts of a model request.
+struct RecordedTestRequest {
     input: Vec<Arc<Item>>,
-    tools: Vec<OfferedTool>,
+    tools: Vec<ToolDefinition>,
     settings: ModelSettings,
-    output: Option<OutputShape>,
+    output: Option<OutputSchema>,
 }
 
-impl Default for Question {
+impl Default for RecordedTestRequest {
     fn default() -> Self {
         let input = vec![Arc::new(Item::user("Good morning."))];
         Self { input, tools: Vec::new(), settings: ModelSettings::default(), output: None }
     }
 }
 
-impl Question {
-    fn full() -> Self {
-        let picture = Media {
+impl RecordedTestRequest {
+    fn with_everything() -> Self {
+        let picture = MediaSource {
             data: Some("iVBORw0KGgo=".to_owned()),
             media_type: Some("image/png".to_owned()),
-            ..Media::default()
+            ..MediaSource::default()
         };
-        let file =
-            Media { data: Some("JVBERi0=".to_owned()), name: Some("a.pdf".to_owned()), ..Media::default() };
-        let content = vec![Content::text("Look."), Content::Image(picture.clone()), Content::File(file)];
-        let shown = OutputContent::Parts(vec![Content::text("here"), Content::Image(picture)]);
+        let file = MediaSource {
+            data: Some("JVBERi0=".to_owned()),
+            name: Some("a.pdf".to_owned()),
+            ..MediaSource::default()
+        };
+        let content =
+            vec![ContentPart::text("Look."), ContentPart::Image(picture.clone()), ContentPart::File(file)];
+        let shown = OutputContent::Parts(vec![ContentPart::text("here"), ContentPart::Image(picture)]);
         let items = [
             Item::Message(Message { role: Role::User, content, item_id: None }),
             Item::assistant("I look."),
             Item::call("c1", "weather", r#"{"city":"Oslo"}"#),
             Item::call("c2", "weather", "{}"),
-            Item::Output(Output { call: "c1".into(), content: shown, status: OutputStatus::Ok }),
-            Item::Output(Output {
+            Item::Output(CallOutput { call: "c1".into(), content: shown, status: OutputStatus::Ok }),
+            Item::Output(CallOutput {
                 call: "c2".into(),
                 content: "no city".into(),
                 status: OutputStatus::Failed,
@@ -195,28 +203,28 @@ impl Question {
             "required": ["city"],
             "additionalProperties": false,
         });
-        let tool = OfferedTool {
+        let tool = ToolDefinition {
             name: "weather".into(),
             namespace: None,
             description: "Current weather.".into(),
             parameters: Arc::new(parameters.clone()),
-            strict: true,
-            kind: OfferedKind::Function,
+            is_strict: true,
+            kind: ToolKind::Function,
         };
         let settings = ModelSettings {
             tool_choice: Some(ToolChoice::Required),
-            parallel_calls: Some(true),
+            parallel_tool_calls: Some(true),
             temperature: Some(0.5),
             top_p: Some(0.9),
             max_tokens: Some(1000),
             reasoning_effort: Some("low".to_owned()),
             ..ModelSettings::default()
         };
-        let output = Some(OutputShape { name: "Report".to_owned(), schema: parameters });
+        let output = Some(OutputSchema { name: "Report".to_owned(), schema: parameters });
         Self { input: items.into_iter().map(Arc::new).collect(), tools: vec![tool], settings, output }
     }
 
-    async fn ask(&self, model: &SharedModel) -> Answer {
+    async fn send(&self, model: &SharedModel) -> ModelResponse {
         let agent = AgentName::from("host");
         let request = ModelRequest {
             agent: &agent,
@@ -226,44 +234,48 @@ impl Question {
             tools: &self.tools,
             handoffs: &[],
             settings: &self.settings,
-            output: self.output.as_ref(),
-            previous_response: None,
+            output_schema: self.output.as_ref(),
+            previous_response_id: None,
         };
-        model.answer(request, &Deltas::ignored()).await.expect("an answer")
+        model.respond(request, &DeltaSink::discarding()).await.expect("an answer")
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_requests_fit_the_official_types() {
-    // What each said goes back to it: reasoning, texts and calls with their ids.
+    // Each provider's own output is sent back to it: reasoning, texts, and calls with their ids.
     let said = FakeReply::reasoning("rs_1", "Hm.").and_text("I look.").and_call(
         "c9",
         "weather",
         r#"{"city":"Oslo"}"#,
     );
     let provider = FakeProvider::start([]).await.expect("a provider");
-    for streaming in [Streaming::Never, Streaming::Always] {
-        for (index, model) in models(&provider, streaming).into_iter().enumerate() {
+    for streaming in [StreamingMode::Never, StreamingMode::Always] {
+        for (index, model) in all_models(&provider, streaming).into_iter().enumerate() {
             provider.push(said.clone());
             provider.push(FakeReply::text("Yes."));
-            let mut question = Question::full();
+            let mut question = RecordedTestRequest::with_everything();
             if index == 2 {
-                // Anthropic has dropped these; servers that still know them are sent them where somebody asks.
+                // Anthropic's types no longer have these fields; they are still sent if the settings contain them.
                 (question.settings.temperature, question.settings.top_p) = (None, None);
             }
-            let answer = question.ask(&model).await;
+            let answer = question.send(&model).await;
             question.input.extend(answer.items);
-            let output = Output { call: "c9".into(), content: "rain".into(), status: OutputStatus::Ok };
+            let output = CallOutput { call: "c9".into(), content: "rain".into(), status: OutputStatus::Ok };
             question.input.push(Arc::new(Item::Output(output)));
-            question.ask(&model).await;
+            question.send(&model).await;
         }
     }
     let requests =
         provider.requests().into_iter().map(|sent| json!({ "path": sent.path, "body": sent.body }));
     let requests: Value = requests.collect();
-    assert_eq!(recorded("requests.json", Some(&requests)), requests, "left: what was held against the types");
-    if let Some(python) = python() {
-        let problems = tokio::task::spawn_blocking(move || run(&python, &["check"], &requests));
+    assert_eq!(
+        load_or_record("requests.json", Some(&requests)),
+        requests,
+        "left: what was held against the types"
+    );
+    if let Some(python) = find_python() {
+        let problems = tokio::task::spawn_blocking(move || run_script(&python, &["check"], &requests));
         assert_eq!(problems.await.expect("it ends"), json!([]));
     }
 }

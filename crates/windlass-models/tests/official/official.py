@@ -1,7 +1,7 @@
-"""What the providers' own clients make of the fake provider, and of our requests.
+"""Runs the providers' official clients against the fake provider and against our requests.
 
-    official.py read BASE_URL ROOT_URL COUNT   reads COUNT replies by each protocol, plain and streamed
-    official.py check < requests.json          holds requests against the clients' types
+    official.py read BASE_URL ROOT_URL COUNT   decodes COUNT replies with each protocol, plain and streamed
+    official.py check < requests.json          validates requests against the clients' types
 """
 
 import json
@@ -65,7 +65,7 @@ def from_message(message):
 
 
 def read(base_url, root_url, count):
-    # Types are checked strictly: a field that is missing or of another type is an error.
+    # Strict validation: a missing field or a field of another type is an error.
     client = openai.OpenAI(api_key=KEY, base_url=base_url, max_retries=0, _strict_response_validation=True)
     claude = anthropic.Anthropic(api_key=KEY, base_url=root_url, max_retries=0, _strict_response_validation=True)
     said = [{"role": "user", "content": "Good morning."}]
@@ -96,7 +96,7 @@ TYPES = {
 
 
 def walk(value):
-    """Lists may be lazy in these types; walking them is what checks their elements."""
+    """Visits every element: lists are lazy in these types, and only a visit validates their elements."""
     if isinstance(value, dict):
         for inner in value.values():
             walk(inner)
@@ -106,7 +106,7 @@ def walk(value):
 
 
 def check(requests):
-    # Fields at the top that the clients do not know are refused too.
+    # Unknown top-level fields are errors too.
     problems = []
     for number, request in enumerate(requests):
         body = request["body"]

@@ -1,34 +1,39 @@
-//! What providers refuse, and what people are told.
+//! Error responses of providers, and the errors that operators see.
 
 use std::time::Duration;
 
-use windlass::Agent;
-use windlass::core::Entry;
+use windlass::agent::Agent;
+use windlass::core::journal::JournalEntry;
 use windlass::model::{ModelErrorKind, RetryAdvice};
 use windlass_models::testing::{FAKE_KEY, FakeProvider, FakeReply};
-use windlass_models::{OpenAi, Streaming};
+use windlass_models::{OpenAi, StreamingMode};
 
-use crate::support::{ALL, Asked, BOTH, once};
+use crate::support::{ALL_ADAPTERS, AdapterTestRequest, BOTH_MODES, send_once};
 
 #[tokio::test]
 async fn statuses_are_told_apart() {
-    use ModelErrorKind::{InvalidRequest, NoSuchModel, Overloaded, RateLimited, Server, Unauthorised};
+    use ModelErrorKind::{InvalidRequest, ModelNotFound, Overloaded, RateLimited, ServerError, Unauthorised};
     let statuses = [
         (400, InvalidRequest, RetryAdvice::Never),
         (401, Unauthorised, RetryAdvice::Never),
         (403, Unauthorised, RetryAdvice::Never),
-        (404, NoSuchModel, RetryAdvice::Never),
+        (404, ModelNotFound, RetryAdvice::Never),
         (429, RateLimited, RetryAdvice::Safe),
-        (500, Server, RetryAdvice::Safe),
-        (502, Server, RetryAdvice::Safe),
+        (500, ServerError, RetryAdvice::Safe),
+        (502, ServerError, RetryAdvice::Safe),
         (503, Overloaded, RetryAdvice::Safe),
         (529, Overloaded, RetryAdvice::Safe),
     ];
-    for adapter in ALL {
-        for streaming in BOTH {
+    for adapter in ALL_ADAPTERS {
+        for streaming in BOTH_MODES {
             for (status, kind, advice) in statuses {
-                let error = once(adapter, streaming, FakeReply::status(status)).await.expect_err("an error");
-                assert_eq!((error.kind(), error.advice()), (kind, advice), "{adapter:?} {status}: {error}");
+                let error =
+                    send_once(adapter, streaming, FakeReply::status(status)).await.expect_err("an error");
+                assert_eq!(
+                    (error.kind(), error.retry_advice()),
+                    (kind, advice),
+                    "{adapter:?} {status}: {error}"
+                );
                 assert_eq!(error.request_id(), Some("req_1"));
             }
         }
@@ -38,25 +43,29 @@ async fn statuses_are_told_apart() {
 #[tokio::test]
 async fn words_of_providers_are_understood() {
     let cases = [
-        (400, r#"{"error":{"message":"x","code":"context_length_exceeded"}}"#, ModelErrorKind::TooLong),
+        (
+            400,
+            r#"{"error":{"message":"x","code":"context_length_exceeded"}}"#,
+            ModelErrorKind::ContextLengthExceeded,
+        ),
         (
             400,
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens"}}"#,
-            ModelErrorKind::TooLong,
+            ModelErrorKind::ContextLengthExceeded,
         ),
         (400, r#"{"error":{"message":"x","code":"content_filter"}}"#, ModelErrorKind::ContentFilter),
         (429, r#"{"error":{"message":"x","code":"insufficient_quota"}}"#, ModelErrorKind::QuotaExceeded),
-        (404, r#"{"error":"model 'x' not found"}"#, ModelErrorKind::NoSuchModel),
+        (404, r#"{"error":"model 'x' not found"}"#, ModelErrorKind::ModelNotFound),
         (422, r#"{"detail":[{"msg":"field required"}]}"#, ModelErrorKind::InvalidRequest),
-        (502, "<html>bad gateway</html>", ModelErrorKind::Server),
+        (502, "<html>bad gateway</html>", ModelErrorKind::ServerError),
     ];
-    for adapter in ALL {
+    for adapter in ALL_ADAPTERS {
         for (status, body, kind) in cases {
             let provider = FakeProvider::start([FakeReply::json_body(body).with_status(status)])
                 .await
                 .expect("a provider");
-            let error = Asked::text("x")
-                .ask(&adapter.model(&provider, Streaming::Never))
+            let error = AdapterTestRequest::from_text("x")
+                .send(&adapter.model(&provider, StreamingMode::Never))
                 .await
                 .expect_err("an error");
             assert_eq!(error.kind(), kind, "{adapter:?} {body}: {error}");
@@ -66,49 +75,49 @@ async fn words_of_providers_are_understood() {
 
 #[tokio::test]
 async fn the_providers_word_on_waiting_is_kept() {
-    for adapter in ALL {
+    for adapter in ALL_ADAPTERS {
         let reply = FakeReply::status(429).header("retry-after", "7");
-        let error = once(adapter, Streaming::Always, reply).await.expect_err("a limit");
-        assert_eq!(error.advice(), RetryAdvice::After(Duration::from_secs(7)));
+        let error = send_once(adapter, StreamingMode::Always, reply).await.expect_err("a limit");
+        assert_eq!(error.retry_advice(), RetryAdvice::After(Duration::from_secs(7)));
         let reply = FakeReply::status(500).header("x-should-retry", "false");
-        let error = once(adapter, Streaming::Always, reply).await.expect_err("a failure");
-        assert_eq!(error.advice(), RetryAdvice::Never);
+        let error = send_once(adapter, StreamingMode::Always, reply).await.expect_err("a failure");
+        assert_eq!(error.retry_advice(), RetryAdvice::Never);
     }
 }
 
 #[tokio::test]
 async fn a_run_asks_again_and_its_journal_says_so() {
-    for adapter in ALL {
+    for adapter in ALL_ADAPTERS {
         let limit = FakeReply::status(429).header("retry-after-ms", "20");
         let broken = FakeReply::status(500).header("retry-after-ms", "10");
         let provider =
             FakeProvider::start([limit, broken, FakeReply::text("At last.")]).await.expect("a provider");
-        let agent = Agent::new("host").model(adapter.model(&provider, Streaming::WhenWatched));
+        let agent = Agent::new("host").model(adapter.model(&provider, StreamingMode::WhenWatched));
         let outcome = agent.run("Good morning.").await.expect("an outcome");
-        assert_eq!(outcome.text(), "At last.");
+        assert_eq!(outcome.output_text().expect("the run finished"), "At last.");
         assert_eq!(provider.requests().len(), 3);
         let waits: Vec<Option<u64>> = outcome
             .record()
             .journal()
             .iter()
             .filter_map(|record| match &record.entry {
-                Entry::ModelFailed(failed) => Some(failed.retry_after_ms),
+                JournalEntry::ModelRequestFailed(failed) => Some(failed.retry_after_ms),
                 _ => None,
             })
             .collect();
         assert!(matches!(waits[..], [Some(20..=25), Some(10..=13)]), "{waits:?}");
         let usage = outcome.record().usage();
-        assert_eq!((usage.requests, usage.unknown), (3, 2));
+        assert_eq!((usage.requests, usage.unknown_requests), (3, 2));
     }
 }
 
 #[tokio::test]
 async fn nobody_is_told_the_key() {
-    for adapter in ALL {
-        for streaming in BOTH {
+    for adapter in ALL_ADAPTERS {
+        for streaming in BOTH_MODES {
             let echo = format!(r#"{{"error":{{"message":"the key {FAKE_KEY} is not valid"}}}}"#);
             let reply = FakeReply::json_body(echo).with_status(401);
-            let error = once(adapter, streaming, reply).await.expect_err("no entry");
+            let error = send_once(adapter, streaming, reply).await.expect_err("no entry");
             let text = format!("{error} {error:?}");
             assert!(!text.contains(FAKE_KEY), "{text}");
             assert!(error.to_string().contains("_API_KEY"), "and which variable to look at: {error}");
@@ -119,14 +128,14 @@ async fn nobody_is_told_the_key() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named() {
     let gone = FakeProvider::start([]).await.expect("a provider").base_url();
-    // Whoever listened there has gone.
+    // The server that listened there was dropped.
     let model = OpenAi::at(&gone).chat("llama3.2").expect("a model").into();
     let mut said = String::new();
     for _ in 0..50 {
-        let error = Asked::text("x").ask(&model).await.expect_err("nobody there");
+        let error = AdapterTestRequest::from_text("x").send(&model).await.expect_err("nobody there");
         said = error.to_string();
         if error.kind() == ModelErrorKind::Unreachable {
-            assert_eq!(error.advice(), RetryAdvice::Safe);
+            assert_eq!(error.retry_advice(), RetryAdvice::Safe);
             assert!(said.contains(&gone) && said.contains("hint: is the server running?"), "{said}");
             return;
         }

@@ -1,7 +1,7 @@
-//! One suite for every adapter, against the fake provider: what is said well is understood, plain and streamed
-//! alike, and what is said badly is an error that says so.
+//! One test suite for every adapter, against the fake provider: valid responses decode to the same items plain and
+//! streamed, and invalid ones are errors of the right kind.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod errors;
 mod items;

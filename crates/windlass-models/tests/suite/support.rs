@@ -1,40 +1,41 @@
-//! The adapters, and how they are asked.
+//! The adapters under test, and helpers that send requests through them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::core::AgentName;
+use windlass::core::id::AgentName;
 use windlass::model::{
-    Answer, Deltas, ModelError, ModelRequest, ModelSettings, OfferedKind, OfferedTool, OutputShape,
-    SharedModel,
+    DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, OutputSchema, SharedModel,
+    ToolDefinition, ToolKind,
 };
-use windlass::{Item, Usage};
+use windlass::{core::item::Item, core::usage::Usage};
 use windlass_models::testing::{FakeProvider, FakeReply};
-use windlass_models::{Streaming, Timeouts};
+use windlass_models::{ProviderTimeouts, StreamingMode};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Adapter {
+pub(crate) enum AdapterUnderTest {
     Responses,
     Chat,
     Messages,
 }
 
-pub(crate) const ALL: [Adapter; 3] = [Adapter::Responses, Adapter::Chat, Adapter::Messages];
-pub(crate) const BOTH: [Streaming; 2] = [Streaming::Never, Streaming::Always];
+pub(crate) const ALL_ADAPTERS: [AdapterUnderTest; 3] =
+    [AdapterUnderTest::Responses, AdapterUnderTest::Chat, AdapterUnderTest::Messages];
+pub(crate) const BOTH_MODES: [StreamingMode; 2] = [StreamingMode::Never, StreamingMode::Always];
 
-/// Long enough for a busy machine, and short enough to wait for.
-pub(crate) const SHORT: Duration = Duration::from_millis(400);
+/// Timeout for tests of stalls: long enough for a busy machine, short enough to wait for.
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_millis(400);
 
-impl Adapter {
-    pub(crate) fn model(self, provider: &FakeProvider, streaming: Streaming) -> SharedModel {
-        self.model_within(provider, streaming, Timeouts::default())
+impl AdapterUnderTest {
+    pub(crate) fn model(self, provider: &FakeProvider, streaming: StreamingMode) -> SharedModel {
+        self.model_with_timeouts(provider, streaming, ProviderTimeouts::default())
     }
 
-    pub(crate) fn model_within(
+    pub(crate) fn model_with_timeouts(
         self,
         provider: &FakeProvider,
-        streaming: Streaming,
-        timeouts: Timeouts,
+        streaming: StreamingMode,
+        timeouts: ProviderTimeouts,
     ) -> SharedModel {
         let openai = provider.openai().timeouts(timeouts);
         let anthropic = provider.anthropic().timeouts(timeouts);
@@ -46,27 +47,28 @@ impl Adapter {
     }
 }
 
-/// Everything a model is asked with.
+/// The variable parts of a model request.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct AdapterTestRequest {
     pub(crate) instructions: Option<String>,
     pub(crate) input: Vec<Arc<Item>>,
-    pub(crate) tools: Vec<OfferedTool>,
+    pub(crate) tools: Vec<ToolDefinition>,
+    pub(crate) handoffs: Vec<ToolDefinition>,
     pub(crate) settings: ModelSettings,
-    pub(crate) output: Option<OutputShape>,
-    pub(crate) previous: Option<String>,
+    pub(crate) output: Option<OutputSchema>,
+    pub(crate) previous_response: Option<String>,
 }
 
-impl Asked {
-    pub(crate) fn text(text: &str) -> Self {
+impl AdapterTestRequest {
+    pub(crate) fn from_text(text: &str) -> Self {
         Self { input: vec![Arc::new(Item::user(text))], ..Self::default() }
     }
 
-    pub(crate) fn items(items: impl IntoIterator<Item = Item>) -> Self {
+    pub(crate) fn from_items(items: impl IntoIterator<Item = Item>) -> Self {
         Self { input: items.into_iter().map(Arc::new).collect(), ..Self::default() }
     }
 
-    pub(crate) async fn ask(&self, model: &SharedModel) -> Result<Answer, ModelError> {
+    pub(crate) async fn send(&self, model: &SharedModel) -> Result<ModelResponse, ModelError> {
         let agent = AgentName::from("host");
         let request = ModelRequest {
             agent: &agent,
@@ -74,55 +76,58 @@ impl Asked {
             instructions: self.instructions.as_deref(),
             input: &self.input,
             tools: &self.tools,
-            handoffs: &[],
+            handoffs: &self.handoffs,
             settings: &self.settings,
-            output: self.output.as_ref(),
-            previous_response: self.previous.as_deref(),
+            output_schema: self.output.as_ref(),
+            previous_response_id: self.previous_response.as_deref(),
         };
-        model.answer(request, &Deltas::ignored()).await
+        model.respond(request, &DeltaSink::discarding()).await
     }
 }
 
-pub(crate) fn tool(name: &str) -> OfferedTool {
+pub(crate) fn function_tool(name: &str) -> ToolDefinition {
     let parameters = serde_json::json!({
         "type": "object",
         "properties": { "city": { "type": "string" } },
         "required": ["city"],
         "additionalProperties": false,
     });
-    OfferedTool {
+    ToolDefinition {
         name: name.into(),
         namespace: None,
         description: "Current weather.".into(),
         parameters: Arc::new(parameters),
-        strict: true,
-        kind: OfferedKind::Function,
+        is_strict: true,
+        kind: ToolKind::Function,
     }
 }
 
-/// Asks once, of a provider with this one answer.
-pub(crate) async fn once(
-    adapter: Adapter,
-    streaming: Streaming,
+/// Sends one request to a provider whose script is this one reply.
+pub(crate) async fn send_once(
+    adapter: AdapterUnderTest,
+    streaming: StreamingMode,
     reply: FakeReply,
-) -> Result<Answer, ModelError> {
+) -> Result<ModelResponse, ModelError> {
     let provider = FakeProvider::start([reply]).await.expect("a provider");
-    Asked::text("Good morning.").ask(&adapter.model(&provider, streaming)).await
+    AdapterTestRequest::from_text("Good morning.").send(&adapter.model(&provider, streaming)).await
 }
 
-/// The same, with little patience.
-pub(crate) async fn once_impatiently(
-    adapter: Adapter,
-    streaming: Streaming,
+/// As [`send_once`], with [`SHORT_TIMEOUT`] as the idle and total timeouts.
+pub(crate) async fn send_once_with_short_timeouts(
+    adapter: AdapterUnderTest,
+    streaming: StreamingMode,
     reply: FakeReply,
-) -> Result<Answer, ModelError> {
+) -> Result<ModelResponse, ModelError> {
     let provider = FakeProvider::start([reply]).await.expect("a provider");
-    let timeouts = Timeouts { connect: Duration::from_secs(30), idle: SHORT, whole: SHORT };
-    Asked::text("Good morning.").ask(&adapter.model_within(&provider, streaming, timeouts)).await
+    let timeouts =
+        ProviderTimeouts { connect: Duration::from_secs(30), idle: SHORT_TIMEOUT, total: SHORT_TIMEOUT };
+    AdapterTestRequest::from_text("Good morning.")
+        .send(&adapter.model_with_timeouts(&provider, streaming, timeouts))
+        .await
 }
 
-/// Answers of every sort.
-pub(crate) fn replies() -> Vec<(&'static str, FakeReply)> {
+/// Returns named replies of every kind.
+pub(crate) fn sample_replies() -> Vec<(&'static str, FakeReply)> {
     let city = r#"{"city":"Tromsø \"north\" 🚢"}"#;
     vec![
         ("text", FakeReply::text("Good morning. Grüße, 日本, 🚢, a \"quote\", a\nline, a \\.")),
@@ -136,6 +141,6 @@ pub(crate) fn replies() -> Vec<(&'static str, FakeReply)> {
     ]
 }
 
-pub(crate) fn usage(read: u64, cached: u64, written: u64, reasoning: u64) -> Usage {
-    Usage { cached_tokens: cached, reasoning_tokens: reasoning, ..Usage::tokens(read, written) }
+pub(crate) fn expected_usage(read: u64, cached: u64, written: u64, reasoning: u64) -> Usage {
+    Usage { cached_tokens: cached, reasoning_tokens: reasoning, ..Usage::of_tokens(read, written) }
 }

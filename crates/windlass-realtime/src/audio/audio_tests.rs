@@ -1,4 +1,4 @@
-use super::{AudioFormat, Wav, WavError, resample};
+use super::{AudioFormat, WavAudio, WavError, resample};
 
 #[test]
 fn telephone_audio_keeps_its_shape() {
@@ -12,7 +12,7 @@ fn telephone_audio_keeps_its_shape() {
                 "{format:?}: {before} became {after}"
             );
         }
-        // What was coded once does not change when it is coded again.
+        // Encoding is idempotent: a decoded value survives a second round trip unchanged.
         assert_eq!(format.decode(&format.encode(&back)), back);
     }
 }
@@ -32,21 +32,21 @@ fn known_values_of_the_standard() {
 
 #[test]
 fn lengths_are_told_in_milliseconds() {
-    assert_eq!(AudioFormat::Pcm24k.millis(48_000), 1000);
-    assert_eq!(AudioFormat::Ulaw.millis(8_001), 1000);
+    assert_eq!(AudioFormat::Pcm24k.duration_ms(48_000), 1000);
+    assert_eq!(AudioFormat::Ulaw.duration_ms(8_001), 1000);
 }
 
 #[test]
 fn files_are_read_as_they_were_written() {
-    let wav = Wav { rate: 22_050, samples: vec![0, 1, -1, i16::MAX, i16::MIN] };
-    assert_eq!(Wav::read(&wav.write()), Ok(wav.clone()));
-    let mut piped = wav.write();
+    let wav = WavAudio { sample_rate: 22_050, samples: vec![0, 1, -1, i16::MAX, i16::MIN] };
+    assert_eq!(WavAudio::from_bytes(&wav.to_bytes()), Ok(wav.clone()));
+    let mut piped = wav.to_bytes();
     piped[40..44].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(Wav::read(&piped), Ok(wav.clone()));
-    assert_eq!(Wav::read(b"RIFX"), Err(WavError::NotWav));
-    let mut floats = wav.write();
+    assert_eq!(WavAudio::from_bytes(&piped), Ok(wav.clone()));
+    assert_eq!(WavAudio::from_bytes(b"RIFX"), Err(WavError::NotWav));
+    let mut floats = wav.to_bytes();
     floats[34] = 32;
-    assert_eq!(Wav::read(&floats), Err(WavError::NotPcm16));
+    assert_eq!(WavAudio::from_bytes(&floats), Err(WavError::NotPcm16));
 }
 
 #[test]

@@ -1,36 +1,37 @@
-//! Audio as it travels: its form, how long it lasts, and how it is written into files.
+//! Audio encodings of the wire, their durations, resampling, and WAV files.
 
 mod g711;
 mod wav;
 
 pub use g711::{alaw_decode, alaw_encode, ulaw_decode, ulaw_encode};
-pub use wav::{Wav, WavError};
+pub use wav::{WavAudio, WavError};
 
 use serde::{Deserialize, Serialize};
 
-/// The form of audio on the wire. All of it has one channel.
+/// An audio encoding on the wire; always one channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum AudioFormat {
-    /// 16 bits a sample, little-endian, 24,000 samples a second.
+    /// PCM, 16 bits per sample, little-endian, 24,000 samples per second.
     #[default]
     Pcm24k,
-    /// G.711 µ-law, 8,000 samples a second.
+    /// G.711 µ-law, 8,000 samples per second.
     Ulaw,
-    /// G.711 A-law, 8,000 samples a second.
+    /// G.711 A-law, 8,000 samples per second.
     Alaw,
 }
 
 impl AudioFormat {
-    /// Samples a second.
-    pub fn rate(self) -> u32 {
+    /// Returns the number of samples per second.
+    pub fn sample_rate(self) -> u32 {
         match self {
             Self::Pcm24k => 24_000,
             Self::Ulaw | Self::Alaw => 8_000,
         }
     }
 
-    /// Bytes a millisecond.
+    /// Returns the number of bytes per millisecond.
     pub fn bytes_per_ms(self) -> u64 {
         match self {
             Self::Pcm24k => 48,
@@ -38,12 +39,12 @@ impl AudioFormat {
         }
     }
 
-    /// How long so many bytes last, in whole milliseconds.
-    pub fn millis(self, bytes: u64) -> u64 {
+    /// Returns the duration of this many bytes in whole milliseconds.
+    pub fn duration_ms(self, bytes: u64) -> u64 {
         bytes / self.bytes_per_ms()
     }
 
-    /// Samples as they travel.
+    /// Encodes samples for the wire.
     pub fn encode(self, samples: &[i16]) -> Vec<u8> {
         match self {
             Self::Pcm24k => samples.iter().flat_map(|sample| sample.to_le_bytes()).collect(),
@@ -52,7 +53,7 @@ impl AudioFormat {
         }
     }
 
-    /// Samples from what travelled. Half a sample at the end is left out.
+    /// Decodes samples from the wire. An incomplete sample at the end is dropped.
     pub fn decode(self, bytes: &[u8]) -> Vec<i16> {
         match self {
             Self::Pcm24k => {
@@ -64,7 +65,8 @@ impl AudioFormat {
     }
 }
 
-/// Samples at another rate, by straight lines between them. Good enough for speech, and for nothing else.
+/// Resamples by linear interpolation, from `from` to `to` samples per second. The quality suffices for speech
+/// only.
 pub fn resample(samples: &[i16], from: u32, to: u32) -> Vec<i16> {
     if from == to || samples.is_empty() || from == 0 {
         return samples.to_vec();

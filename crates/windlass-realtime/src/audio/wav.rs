@@ -1,36 +1,40 @@
-//! WAV files: 16 bits a sample, one channel or more, of which the first counts.
+//! WAV files with 16-bit samples. Of several channels, only the first is read.
 
-/// Samples and how many of them there are a second.
+/// Samples and their sample rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wav {
-    /// Samples a second.
-    pub rate: u32,
+pub struct WavAudio {
+    /// Number of samples per second.
+    pub sample_rate: u32,
     /// The samples.
     pub samples: Vec<i16>,
 }
 
-/// Why a file cannot be read.
+/// An error from parsing a WAV file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WavError {
-    /// It is no WAV file.
-    #[error("this is no WAV file")]
+    /// The bytes are not a WAV file.
+    #[error("not a WAV file")]
     NotWav,
-    /// It holds something else than 16-bit samples.
-    #[error("only 16-bit PCM is read; hint: `ffmpeg -i in -c:a pcm_s16le out.wav`")]
+    /// The samples are not 16-bit PCM.
+    #[error("only 16-bit PCM is supported; hint: `ffmpeg -i in -c:a pcm_s16le out.wav`")]
     NotPcm16,
 }
 
-impl Wav {
-    /// Reads a file's bytes.
-    pub fn read(bytes: &[u8]) -> Result<Self, WavError> {
+impl WavAudio {
+    /// Parses the bytes of a WAV file.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`WavError`] if the bytes are not a WAV file with 16-bit PCM samples.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WavError> {
         if bytes.get(..4) != Some(b"RIFF".as_slice()) || bytes.get(8..12) != Some(b"WAVE".as_slice()) {
             return Err(WavError::NotWav);
         }
         let (mut at, mut format) = (12, None);
         while let Some(head) = bytes.get(at..at + 8) {
             let size = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
-            // Writers to a pipe do not know the size yet, and say the largest there is.
+            // A writer to a pipe does not know the size in advance and writes the largest value.
             let body = &bytes[at + 8..bytes.len().min((at + 8).saturating_add(size))];
             match &head[..4] {
                 b"fmt " if body.len() >= 16 => {
@@ -44,7 +48,7 @@ impl Wav {
                     };
                     let frames = body.chunks_exact(2 * usize::from(channels));
                     let samples = frames.map(|frame| i16::from_le_bytes([frame[0], frame[1]])).collect();
-                    return Ok(Self { rate, samples });
+                    return Ok(Self { sample_rate: rate, samples });
                 }
                 _ => {}
             }
@@ -53,8 +57,8 @@ impl Wav {
         Err(WavError::NotWav)
     }
 
-    /// A file's bytes.
-    pub fn write(&self) -> Vec<u8> {
+    /// Returns the bytes of a WAV file.
+    pub fn to_bytes(&self) -> Vec<u8> {
         let size = u32::try_from(self.samples.len() * 2).unwrap_or(u32::MAX);
         let mut bytes = Vec::with_capacity(44 + self.samples.len() * 2);
         bytes.extend_from_slice(b"RIFF");
@@ -63,8 +67,8 @@ impl Wav {
         bytes.extend_from_slice(&16_u32.to_le_bytes());
         bytes.extend_from_slice(&1_u16.to_le_bytes());
         bytes.extend_from_slice(&1_u16.to_le_bytes());
-        bytes.extend_from_slice(&self.rate.to_le_bytes());
-        bytes.extend_from_slice(&(self.rate * 2).to_le_bytes());
+        bytes.extend_from_slice(&self.sample_rate.to_le_bytes());
+        bytes.extend_from_slice(&(self.sample_rate * 2).to_le_bytes());
         bytes.extend_from_slice(&2_u16.to_le_bytes());
         bytes.extend_from_slice(&16_u16.to_le_bytes());
         bytes.extend_from_slice(b"data");

@@ -1,66 +1,74 @@
-//! Calls: each is carried out once, whatever the model or the connection repeats, and its output is kept until the
-//! model has it.
+//! Tool calls. Invariant: each call is executed at most once, whatever the model or the connection repeats, and
+//! its output is kept until the model has it.
 
-use windlass::Usage;
-use windlass::core::{CallId, RunId};
+use windlass::core::id::{CallId, RunId};
+use windlass::core::usage::Usage;
 
-use super::{AgentKey, Answer, Batch, Effect, Machine, ToolMode};
-use crate::event::LiveError;
-use crate::history::{LiveItem, LiveItemKind};
+use super::{AgentActivation, CallBatch, RealtimeMachine, RespondWhen, SessionEffect, ToolCallMode};
+use crate::event::RealtimeError;
+use crate::history::{RealtimeItem, RealtimeItemKind};
 use crate::id::{CommandId, ItemId, ResponseId};
-use crate::journal::LiveEntry;
-use crate::model::CommandKind;
+use crate::journal::RealtimeEntry;
+use crate::model::RealtimeCommandKind;
 
-/// What the model is told of calls in an answer that was cut off.
-const NOT_MADE: &str = "This call was not made, because the answer that it was part of was cut off.";
+/// The output of a call that was not executed because its response was interrupted, as the model sees it.
+const CALL_NOT_MADE_TEXT: &str =
+    "This call was not made, because the answer that it was part of was cut off.";
 
-/// A call that was seen.
+/// A tool call known to the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KnownCall {
+pub(super) struct RealtimeCall {
     name: String,
     arguments: String,
-    output: Option<ItemId>,
-    delivery: Delivery,
+    output_item: Option<ItemId>,
+    delivery: OutputDelivery,
 }
 
+impl RealtimeCall {
+    fn new(name: String, arguments: String, output_item: Option<ItemId>) -> Self {
+        Self { name, arguments, output_item, delivery: OutputDelivery::NotRejected }
+    }
+}
+
+/// The delivery state of a call's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Delivery {
-    /// There is nothing to deliver, or it is on its way.
-    Open,
-    /// The model did not take it.
-    Refused,
+enum OutputDelivery {
+    /// There is no output yet, or the model has not rejected it.
+    NotRejected,
+    /// The model rejected the output.
+    Rejected,
 }
 
-/// Whether more comes of a run.
+/// The state of a run after it reported outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BatchEnd {
-    /// It waits for a person.
-    Held,
-    /// It has ended.
-    Over,
+pub(crate) enum CallBatchStatus {
+    /// The run waits for a person's decision.
+    WaitingForDecision,
+    /// The run has ended.
+    Finished,
 }
 
-/// Whether the calls of an answer may be made.
+/// The permission to execute the calls of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MayRun {
-    Yes,
-    /// It was cut off, or objected to.
-    No,
+pub(super) enum CallPermission {
+    Allowed,
+    /// The response was interrupted or rejected by a guardrail.
+    Denied,
 }
 
-impl Machine {
-    /// Takes the calls of an answer that has ended.
-    pub(super) fn take_calls(
+impl RealtimeMachine {
+    /// Accepts the calls of an ended response: journals them and queues them for execution.
+    pub(super) fn accept_calls(
         &mut self,
         response: &ResponseId,
-        agent: AgentKey,
-        calls: Vec<LiveItem>,
-        may_run: MayRun,
+        agent: AgentActivation,
+        calls: Vec<RealtimeItem>,
+        permission: CallPermission,
         usage: Option<Usage>,
     ) {
         let mut fresh = Vec::new();
         for mut item in calls {
-            let LiveItemKind::Call { call, name, arguments } = &item.kind else { continue };
+            let RealtimeItemKind::Call { call, name, arguments } = &item.kind else { continue };
             let call = call.clone();
             match self.calls.get(&call) {
                 Some(known) if known.name == *name && known.arguments == *arguments => {
@@ -68,155 +76,161 @@ impl Machine {
                     continue;
                 }
                 Some(_) => {
-                    self.error(LiveError::CallIdTaken { call });
+                    self.emit_error(RealtimeError::CallIdReused { call });
                     continue;
                 }
                 None => {}
             }
-            let (name, arguments) = (name.clone(), arguments.clone());
-            self.calls.insert(call, KnownCall { name, arguments, output: None, delivery: Delivery::Open });
+            self.calls.insert(call, RealtimeCall::new(name.clone(), arguments.clone(), None));
             item.agent = Some(agent.name.clone());
             item.response = Some(response.clone());
-            let change = self.history.put(item.clone(), None);
-            self.changed(change);
+            let change = self.history.upsert_item(item.clone(), None);
+            self.record_change(change);
             fresh.push(item);
         }
         if fresh.is_empty() {
             return;
         }
-        if may_run == MayRun::No {
+        if permission == CallPermission::Denied {
             for item in &fresh {
-                if let LiveItemKind::Call { call, .. } = &item.kind {
-                    self.put_output(call, NOT_MADE.to_owned(), Answer::NotYet);
+                if let RealtimeItemKind::Call { call, .. } = &item.kind {
+                    self.add_output(call, CALL_NOT_MADE_TEXT.to_owned(), RespondWhen::Later);
                 }
             }
             return;
         }
-        let input = std::mem::take(&mut self.since_answer);
+        let input = std::mem::take(&mut self.items_since_calls);
         let input = input.iter().filter_map(|id| self.history.get(id)?.to_item()).collect();
-        let run = RunId::from(format!("{}/{response}", self.rules.session));
-        let items = fresh.iter().filter_map(LiveItem::to_item).collect();
-        self.out.push(Effect::Journal(LiveEntry::Calls {
+        let run = RunId::from(format!("{}/{response}", self.policy.session_id));
+        let items = fresh.iter().filter_map(RealtimeItem::to_item).collect();
+        self.pending_effects.push(SessionEffect::AppendJournal(RealtimeEntry::CallsPlanned {
             run: run.clone(),
             response: response.clone(),
             agent: agent.name.clone(),
             calls: fresh,
         }));
-        self.metrics.calls = self.calls.len() as u64;
-        let batch = Batch { run, response: response.clone(), agent, input, calls: items, usage };
-        self.waiting.push_back(batch);
-        self.start_waiting();
+        self.metrics.tool_calls = self.calls.len() as u64;
+        let batch = CallBatch { run, response: response.clone(), agent, input, calls: items, usage };
+        self.queued_batches.push_back(batch);
+        self.start_queued_batches();
     }
 
-    /// Starts the calls of answers whose turn it is.
-    pub(super) fn start_waiting(&mut self) {
-        while let Some(batch) = self.waiting.pop_front() {
-            if self.rules.tools == ToolMode::InLine && !self.running.is_empty() {
-                self.waiting.push_front(batch);
+    /// Starts the queued batches that may run now.
+    pub(super) fn start_queued_batches(&mut self) {
+        while let Some(batch) = self.queued_batches.pop_front() {
+            if self.policy.tool_call_mode == ToolCallMode::Blocking && !self.active_runs.is_empty() {
+                self.queued_batches.push_front(batch);
                 return;
             }
-            self.running.insert(batch.run.clone());
-            self.out.push(Effect::CarryOut(batch));
+            self.active_runs.insert(batch.run.clone());
+            self.pending_effects.push(SessionEffect::ExecuteCalls(batch));
         }
     }
 
-    /// A call of an earlier life of this session is open, and a run is under way for it.
-    pub(crate) fn adopt(&mut self, run: &RunId, item: &LiveItem) {
-        if let LiveItemKind::Call { call, name, arguments } = &item.kind {
-            let (name, arguments) = (name.clone(), arguments.clone());
-            let output = self.history.output_of(call).map(|item| item.id.clone());
+    /// Registers a call of an earlier process of this session. If it has no output, its run counts as in
+    /// progress.
+    pub(crate) fn adopt_call(&mut self, run: &RunId, item: &RealtimeItem) {
+        if let RealtimeItemKind::Call { call, name, arguments } = &item.kind {
+            let output = self.history.call_output(call).map(|item| item.id.clone());
             if output.is_none() {
-                self.running.insert(run.clone());
+                self.active_runs.insert(run.clone());
             }
-            self.calls.insert(call.clone(), KnownCall { name, arguments, output, delivery: Delivery::Open });
+            self.calls.insert(call.clone(), RealtimeCall::new(name.clone(), arguments.clone(), output));
         }
     }
 
-    /// All that was open in an earlier life is adopted. What that life could not finish is: calls that nobody carries
-    /// out get their output, and a question without an answer is asked again.
-    pub(crate) fn resumed(&mut self, entries: u64, unanswered: Option<ItemId>) {
-        // Every item of ours is an entry at least, so ids that are counted from here on are new ones.
-        self.items = self.items.max(entries);
-        let is_open = |item: &&LiveItem| match &item.kind {
-            LiveItemKind::Call { call, .. } => !self.calls.contains_key(call),
+    /// Completes the resumption, after all open calls were adopted: calls without a run get their output, and
+    /// an unanswered item demands a response.
+    pub(crate) fn on_resumed(&mut self, entries: u64, unanswered: Option<ItemId>) {
+        // Each item of this session has at least one journal entry, so ids counted from here on are new.
+        self.item_count = self.item_count.max(entries);
+        let is_open = |item: &&RealtimeItem| match &item.kind {
+            RealtimeItemKind::Call { call, .. } => !self.calls.contains_key(call),
             _ => false,
         };
-        let open: Vec<LiveItem> = self.history.items().iter().filter(is_open).cloned().collect();
+        let open: Vec<RealtimeItem> = self.history.items().iter().filter(is_open).cloned().collect();
         for item in open {
-            let LiveItemKind::Call { call, name, arguments } = item.kind else { continue };
-            let output = self.history.output_of(&call).map(|item| item.id.clone());
-            let known = KnownCall { name, arguments, output, delivery: Delivery::Open };
-            self.calls.insert(call.clone(), known);
-            self.put_output(&call, NOT_MADE.to_owned(), Answer::NotYet);
+            let RealtimeItemKind::Call { call, name, arguments } = item.kind else { continue };
+            let output = self.history.call_output(&call).map(|item| item.id.clone());
+            self.calls.insert(call.clone(), RealtimeCall::new(name, arguments, output));
+            self.add_output(&call, CALL_NOT_MADE_TEXT.to_owned(), RespondWhen::Later);
         }
         if unanswered.is_some() {
-            self.gate.want(self.now, unanswered);
+            self.scheduler.demand_response(self.now, unanswered);
         }
     }
 
-    /// Outputs came of a run. The model gets them, and is asked for an answer to them.
-    pub(crate) fn calls_settled(&mut self, run: &RunId, outputs: Vec<(CallId, String)>, end: BatchEnd) {
-        if end == BatchEnd::Over {
-            self.running.remove(run);
+    /// Takes the outputs of a run: sends them to the model and demands a response.
+    pub(crate) fn on_outputs(
+        &mut self,
+        run: &RunId,
+        outputs: Vec<(CallId, String)>,
+        status: CallBatchStatus,
+    ) {
+        if status == CallBatchStatus::Finished {
+            self.active_runs.remove(run);
         }
         for (call, text) in outputs {
-            if let Some(item) = self.put_output(&call, text, Answer::Wanted) {
-                self.gate.want(self.now, Some(item));
+            if let Some(item) = self.add_output(&call, text, RespondWhen::Now) {
+                self.scheduler.demand_response(self.now, Some(item));
             }
         }
     }
 
-    /// Gives a call its output, which it has once.
-    pub(super) fn put_output(&mut self, call: &CallId, text: String, answer: Answer) -> Option<ItemId> {
+    /// Adds the output of a call, at most once per call. Returns the new item.
+    pub(super) fn add_output(&mut self, call: &CallId, text: String, respond: RespondWhen) -> Option<ItemId> {
         let known = self.calls.get(call)?;
-        if known.output.is_some() {
+        if known.output_item.is_some() {
             return None;
         }
-        let id = self.next_item();
+        let id = self.next_item_id();
         if let Some(known) = self.calls.get_mut(call) {
-            known.output = Some(id.clone());
+            known.output_item = Some(id.clone());
         }
-        let output = LiveItemKind::Output { call: call.clone(), text };
-        self.add(LiveItem::new(id.clone(), output), None, answer);
+        let output = RealtimeItemKind::Output { call: call.clone(), text };
+        self.add_item(RealtimeItem::new(id.clone(), output), None, respond);
         Some(id)
     }
 
-    /// An item was not taken by the model.
-    pub(super) fn item_refused(&mut self, command: &CommandId, message: &str) -> bool {
-        let Some(item) = self.unconfirmed.remove(command) else { return false };
-        let of = self.calls.iter_mut().find(|(_, known)| known.output.as_ref() == Some(&item));
+    /// Handles the rejection of an item. Returns true if the item was the output of a call.
+    pub(super) fn on_item_rejected(&mut self, command: &CommandId, message: &str) -> bool {
+        let Some(item) = self.unconfirmed_items.remove(command) else { return false };
+        let of = self.calls.iter_mut().find(|(_, known)| known.output_item.as_ref() == Some(&item));
         match of {
             Some((call, known)) => {
-                known.delivery = Delivery::Refused;
+                known.delivery = OutputDelivery::Rejected;
                 let call = call.clone();
-                self.error(LiveError::OutputNotSent { call, message: message.to_owned() });
+                self.emit_error(RealtimeError::OutputRejected { call, message: message.to_owned() });
                 true
             }
             None => false,
         }
     }
 
-    /// Sends an output again that the model did not take. The call does not run again.
+    /// Sends a rejected output again. The call does not run again.
     fn resend_output(&mut self, call: &CallId) {
-        let Some(known) = self.calls.get_mut(call).filter(|known| known.delivery == Delivery::Refused) else {
+        let Some(known) = self.calls.get_mut(call).filter(|known| known.delivery == OutputDelivery::Rejected)
+        else {
             return;
         };
-        known.delivery = Delivery::Open;
-        let Some(item) = known.output.as_ref().and_then(|id| self.history.get(id)).cloned() else { return };
-        let id = self.send(CommandKind::Add { item: item.clone(), after: None });
-        self.unconfirmed.insert(id, item.id.clone());
-        self.gate.want(self.now, Some(item.id));
+        known.delivery = OutputDelivery::NotRejected;
+        let Some(item) = known.output_item.as_ref().and_then(|id| self.history.get(id)).cloned() else {
+            return;
+        };
+        let id = self.send_command(RealtimeCommandKind::CreateItem { item: item.clone(), after: None });
+        self.unconfirmed_items.insert(id, item.id.clone());
+        self.scheduler.demand_response(self.now, Some(item.id));
     }
 
-    /// Sends every output again that the model did not take.
+    /// Sends all rejected outputs again.
     pub(crate) fn resend_outputs(&mut self) {
-        let refused: Vec<CallId> = self
+        let rejected: Vec<CallId> = self
             .calls
             .iter()
-            .filter(|(_, known)| known.delivery == Delivery::Refused)
+            .filter(|(_, known)| known.delivery == OutputDelivery::Rejected)
             .map(|(call, _)| call.clone())
             .collect();
-        for call in refused {
+        for call in rejected {
             self.resend_output(&call);
         }
     }

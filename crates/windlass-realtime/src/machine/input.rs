@@ -1,104 +1,125 @@
-//! What the application puts in.
+//! Inputs of the application to the machine.
 
 use serde::{Deserialize, Serialize};
-use windlass::core::Role;
+use windlass::core::item::Role;
 
-use super::{Link, Machine};
-use crate::history::{LiveItem, Part};
+use super::{ConnectionState, RealtimeMachine};
+use crate::history::{RealtimeContentPart, RealtimeItem};
 use crate::id::ItemId;
-use crate::model::CommandKind;
+use crate::model::RealtimeCommandKind;
 
-/// Whether a message is to be answered.
+/// The time of the model's response to a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// It is.
+pub enum RespondWhen {
+    /// As soon as possible.
     #[default]
-    Wanted,
-    /// It is there for a later answer.
-    NotYet,
+    Now,
+    /// Not for this message; a later response takes it into account.
+    Later,
 }
 
-impl Answer {
-    pub(crate) fn is_wanted(&self) -> bool {
-        *self == Self::Wanted
+impl RespondWhen {
+    pub(crate) fn is_now(&self) -> bool {
+        *self == Self::Now
     }
 }
 
-impl Machine {
-    /// Somebody says something in writing, with pictures where there are any.
-    pub(crate) fn say(&mut self, role: Role, parts: Vec<Part>, answer: Answer) -> ItemId {
-        let id = self.next_item();
-        self.add(LiveItem::message(id.clone(), role, parts), None, answer);
+impl RealtimeMachine {
+    /// Adds a message of text and images.
+    pub(crate) fn add_message(
+        &mut self,
+        role: Role,
+        parts: Vec<RealtimeContentPart>,
+        respond: RespondWhen,
+    ) -> ItemId {
+        let id = self.next_item_id();
+        self.add_item(RealtimeItem::message(id.clone(), role, parts), None, respond);
         if role == Role::User {
             self.follow_ups = 0;
-            self.since_answer.push(id.clone());
+            self.items_since_calls.push(id.clone());
         }
-        if answer == Answer::Wanted {
-            self.asked_at = Some(self.now);
-            self.gate.want(self.now, Some(id.clone()));
+        if respond == RespondWhen::Now {
+            self.response_requested_at = Some(self.now);
+            self.scheduler.demand_response(self.now, Some(id.clone()));
         }
         id
     }
 
-    /// The user speaks.
-    pub(crate) fn hear(&mut self, bytes: Vec<u8>) {
-        if self.link == Link::Down {
-            self.metrics.dropped_input += 1;
+    /// Sends audio of the user.
+    pub(crate) fn append_audio(&mut self, bytes: Vec<u8>) {
+        if self.connection_state == ConnectionState::Disconnected {
+            self.metrics.dropped_input_chunks += 1;
         }
-        self.send(CommandKind::Audio(bytes));
+        self.send_command(RealtimeCommandKind::AppendAudio(bytes));
     }
 
-    /// The audio so far is a message. It is answered, unless the server decides about that.
+    /// Commits the input buffer as a message. Requests a response unless the server does that by itself.
     pub(crate) fn commit_audio(&mut self) {
-        self.send(CommandKind::CommitAudio);
-        let server_answers = self.configuration.live.turns.server().is_some_and(|server| server.answers);
+        self.send_command(RealtimeCommandKind::CommitAudio);
+        let server_answers = self
+            .current_agent
+            .configuration
+            .realtime_settings
+            .turn_detection
+            .server_actions()
+            .is_some_and(|server| server.create_response);
         if !server_answers {
-            self.asked_at = Some(self.now);
-            self.gate.want(self.now, None);
+            self.response_requested_at = Some(self.now);
+            self.scheduler.demand_response(self.now, None);
         }
     }
 
     pub(crate) fn clear_audio(&mut self) {
-        self.send(CommandKind::ClearAudio);
+        self.send_command(RealtimeCommandKind::ClearAudio);
     }
 
-    /// The model is to answer.
-    pub(crate) fn respond(&mut self) {
-        self.asked_at = Some(self.now);
-        self.gate.want(self.now, None);
+    /// Requests a response.
+    pub(crate) fn request_response(&mut self) {
+        self.response_requested_at = Some(self.now);
+        self.scheduler.demand_response(self.now, None);
     }
 
-    /// So much of an item was played.
-    pub(crate) fn played(&mut self, item: &ItemId, content: u32, played_ms: u64) {
-        self.playback.reported(item, content, played_ms);
+    /// Records the part of an item that the application has played.
+    pub(crate) fn report_played(&mut self, item: &ItemId, content_index: u32, played_ms: u64) {
+        self.playback.record_played(item, content_index, played_ms);
     }
 
-    /// An item is taken out of the conversation.
-    pub(crate) fn delete(&mut self, item: &ItemId) -> bool {
-        let change = self.history.remove(item);
+    /// Deletes an item from the conversation. Returns true if it existed.
+    pub(crate) fn delete_item(&mut self, item: &ItemId) -> bool {
+        let change = self.history.remove_item(item);
         let was_there = change.is_some();
-        self.changed(change);
+        self.record_change(change);
         if was_there {
-            self.send(CommandKind::Delete { item: item.clone() });
+            self.send_command(RealtimeCommandKind::DeleteItem { item: item.clone() });
         }
         was_there
     }
 
-    /// An item comes into the conversation, behind another one or at the end.
-    pub(crate) fn insert(&mut self, role: Role, parts: Vec<Part>, after: Option<ItemId>) -> ItemId {
-        let id = self.next_item();
-        self.add(LiveItem::message(id.clone(), role, parts), after, Answer::NotYet);
+    /// Inserts a message into the conversation, after an item or at the end.
+    pub(crate) fn insert_message(
+        &mut self,
+        role: Role,
+        parts: Vec<RealtimeContentPart>,
+        after: Option<ItemId>,
+    ) -> ItemId {
+        let id = self.next_item_id();
+        self.add_item(RealtimeItem::message(id.clone(), role, parts), after, RespondWhen::Later);
         id
     }
 
-    /// A message says something else from now on.
-    pub(crate) fn replace(&mut self, item: &ItemId, role: Role, parts: Vec<Part>) -> Option<ItemId> {
-        let before = self.history.before(item).cloned();
-        self.delete(item).then(|| self.insert(role, parts, before))
+    /// Replaces a message by a new one. Returns the new id, or `None` if the old message did not exist.
+    pub(crate) fn replace_message(
+        &mut self,
+        item: &ItemId,
+        role: Role,
+        parts: Vec<RealtimeContentPart>,
+    ) -> Option<ItemId> {
+        let before = self.history.preceding_item(item).cloned();
+        self.delete_item(item).then(|| self.insert_message(role, parts, before))
     }
 
-    pub(crate) fn raw(&mut self, raw: serde_json::Value) {
-        self.send(CommandKind::Raw(raw));
+    pub(crate) fn send_raw(&mut self, raw: serde_json::Value) {
+        self.send_command(RealtimeCommandKind::Raw(raw));
     }
 }

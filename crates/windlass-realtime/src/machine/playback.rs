@@ -1,4 +1,5 @@
-//! What the user has really heard: reported by whoever plays it, or worked out from the time that has passed.
+//! Tracking of the speech that the user has heard: reported by the application, or estimated from the elapsed
+//! time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,164 +7,177 @@ use std::time::Duration;
 use crate::audio::AudioFormat;
 use crate::id::{ItemId, ResponseId};
 
-/// So many pieces of speech are remembered; older ones have long been heard.
-const REMEMBERED: usize = 16;
+/// Number of tracks kept; older ones have been heard long ago.
+const MAX_TRACKS: usize = 16;
 
-/// How it is known what was heard.
+/// The source of the playback position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlaybackSource {
-    /// Speech is played as soon as it comes, one piece after another.
+    /// The position is estimated: each chunk plays as soon as it arrives, one after another.
     #[default]
     Clock,
-    /// The application says how much it has played.
+    /// The application reports the position.
     Reported,
 }
 
+/// The tracker of received and heard speech.
 #[derive(Debug)]
-pub(crate) struct Playback {
+pub(crate) struct PlaybackTracker {
     source: PlaybackSource,
     format: AudioFormat,
-    tracks: VecDeque<Track>,
-    /// When all that came will have been played.
-    dry: Duration,
+    tracks: VecDeque<PlaybackTrack>,
+    /// Time at which all received speech will have been played.
+    drained_at: Duration,
 }
 
+/// The speech of one content part.
 #[derive(Debug)]
-struct Track {
+struct PlaybackTrack {
     response: ResponseId,
     item: ItemId,
-    content: u32,
+    content_index: u32,
     bytes: u64,
     reported_ms: u64,
     is_complete: bool,
-    heard_at_cut: Option<u64>,
+    truncated_at_ms: Option<u64>,
 }
 
-/// Speech that was cut off.
+/// Speech that was truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct TruncatedSpeech {
     pub(crate) response: ResponseId,
     pub(crate) item: ItemId,
-    pub(crate) content: u32,
+    pub(crate) content_index: u32,
     pub(crate) heard_ms: u64,
 }
 
-/// How much of some speech came, and how much of that was heard.
+/// The received and the heard duration of one content part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeardOf {
+pub(crate) struct PlaybackPosition {
     pub(crate) heard_ms: u64,
     pub(crate) received_ms: u64,
     pub(crate) is_complete: bool,
 }
 
-impl Playback {
+impl PlaybackTracker {
     pub(crate) fn new(source: PlaybackSource, format: AudioFormat) -> Self {
-        Self { source, format, tracks: VecDeque::new(), dry: Duration::ZERO }
+        Self { source, format, tracks: VecDeque::new(), drained_at: Duration::ZERO }
     }
 
-    /// Speech came, and is played.
-    pub(crate) fn received(
+    /// Records received speech, which starts to play.
+    pub(crate) fn record_received(
         &mut self,
         now: Duration,
         response: &ResponseId,
         item: &ItemId,
-        content: u32,
+        content_index: u32,
         bytes: u64,
     ) {
-        let place = match self.place(item, content) {
+        let place = match self.track_index(item, content_index) {
             Some(place) => place,
             None => {
-                if self.tracks.len() == REMEMBERED {
+                if self.tracks.len() == MAX_TRACKS {
                     self.tracks.pop_front();
                 }
-                self.tracks.push_back(Track {
+                self.tracks.push_back(PlaybackTrack {
                     response: response.clone(),
                     item: item.clone(),
-                    content,
+                    content_index,
                     bytes: 0,
                     reported_ms: 0,
                     is_complete: false,
-                    heard_at_cut: None,
+                    truncated_at_ms: None,
                 });
                 self.tracks.len() - 1
             }
         };
         let track = &mut self.tracks[place];
         track.bytes += bytes;
-        if track.heard_at_cut.is_none() {
+        if track.truncated_at_ms.is_none() {
             let micros = bytes * 1000 / self.format.bytes_per_ms();
-            self.dry = self.dry.max(now) + Duration::from_micros(micros);
+            self.drained_at = self.drained_at.max(now) + Duration::from_micros(micros);
         }
     }
 
-    /// No more of this comes.
-    pub(crate) fn completed(&mut self, item: &ItemId, content: u32) {
-        if let Some(place) = self.place(item, content) {
+    /// Records that the speech of a content part is complete.
+    pub(crate) fn mark_complete(&mut self, item: &ItemId, content_index: u32) {
+        if let Some(place) = self.track_index(item, content_index) {
             self.tracks[place].is_complete = true;
         }
     }
 
-    /// The application has played so much of an item.
-    pub(crate) fn reported(&mut self, item: &ItemId, content: u32, played_ms: u64) {
-        if let Some(place) = self.place(item, content) {
+    /// Records the position that the application reports.
+    pub(crate) fn record_played(&mut self, item: &ItemId, content_index: u32, played_ms: u64) {
+        if let Some(place) = self.track_index(item, content_index) {
             let track = &mut self.tracks[place];
             track.reported_ms = track.reported_ms.max(played_ms);
         }
     }
 
-    /// Cuts off what has not been heard, of one answer or of all. What was heard to its end stays as it is.
-    pub(crate) fn cut(&mut self, now: Duration, only: Option<&ResponseId>) -> Vec<Cut> {
-        let heard = self.heard_of_each(now);
+    /// Truncates the unheard speech of one response or of all. Speech that was heard to its end is not
+    /// affected.
+    pub(crate) fn truncate_unheard(
+        &mut self,
+        now: Duration,
+        only: Option<&ResponseId>,
+    ) -> Vec<TruncatedSpeech> {
+        let heard = self.heard_per_track(now);
         let mut cuts = Vec::new();
         for (track, heard_ms) in self.tracks.iter_mut().zip(heard) {
-            let is_over = track.is_complete && heard_ms >= self.format.millis(track.bytes);
+            let is_over = track.is_complete && heard_ms >= self.format.duration_ms(track.bytes);
             let is_meant = only.is_none_or(|only| *only == track.response);
-            if track.heard_at_cut.is_none() && !is_over && is_meant {
-                track.heard_at_cut = Some(heard_ms);
-                let Track { response, item, content, .. } = track;
-                cuts.push(Cut {
+            if track.truncated_at_ms.is_none() && !is_over && is_meant {
+                track.truncated_at_ms = Some(heard_ms);
+                let PlaybackTrack { response, item, content_index, .. } = track;
+                cuts.push(TruncatedSpeech {
                     response: response.clone(),
                     item: item.clone(),
-                    content: *content,
+                    content_index: *content_index,
                     heard_ms,
                 });
             }
         }
         if !cuts.is_empty() {
-            // Whoever plays it stops now.
-            self.dry = now;
+            // The application stops playback now.
+            self.drained_at = now;
         }
         cuts
     }
 
-    /// What was heard of an item that was spoken.
-    pub(crate) fn heard(&self, now: Duration, item: &ItemId, content: u32) -> Option<HeardOf> {
-        let place = self.place(item, content)?;
+    /// Returns the playback position of a content part; `None` if it has no speech.
+    pub(crate) fn position(
+        &self,
+        now: Duration,
+        item: &ItemId,
+        content_index: u32,
+    ) -> Option<PlaybackPosition> {
+        let place = self.track_index(item, content_index)?;
         let track = &self.tracks[place];
-        let heard_ms = self.heard_of_each(now).get(place).copied().unwrap_or_default();
-        Some(HeardOf {
+        let heard_ms = self.heard_per_track(now).get(place).copied().unwrap_or_default();
+        Some(PlaybackPosition {
             heard_ms,
-            received_ms: self.format.millis(track.bytes),
+            received_ms: self.format.duration_ms(track.bytes),
             is_complete: track.is_complete,
         })
     }
 
-    /// How much speech of an answer came.
-    pub(crate) fn length_of(&self, response: &ResponseId) -> Duration {
+    /// Returns the duration of the received speech of a response.
+    pub(crate) fn speech_duration(&self, response: &ResponseId) -> Duration {
         let bytes: u64 =
             self.tracks.iter().filter(|track| track.response == *response).map(|track| track.bytes).sum();
-        Duration::from_millis(self.format.millis(bytes))
+        Duration::from_millis(self.format.duration_ms(bytes))
     }
 
-    fn heard_of_each(&self, now: Duration) -> Vec<u64> {
-        let mut unplayed = u64::try_from(self.dry.saturating_sub(now).as_millis()).unwrap_or(u64::MAX);
+    /// Returns the heard duration of each track, in milliseconds.
+    fn heard_per_track(&self, now: Duration) -> Vec<u64> {
+        let mut unplayed = u64::try_from(self.drained_at.saturating_sub(now).as_millis()).unwrap_or(u64::MAX);
         let mut heard: Vec<u64> = self
             .tracks
             .iter()
             .rev()
             .map(|track| {
-                let received = self.format.millis(track.bytes);
-                if let Some(heard) = track.heard_at_cut {
+                let received = self.format.duration_ms(track.bytes);
+                if let Some(heard) = track.truncated_at_ms {
                     return heard;
                 }
                 match self.source {
@@ -180,21 +194,21 @@ impl Playback {
         heard
     }
 
-    fn place(&self, item: &ItemId, content: u32) -> Option<usize> {
-        self.tracks.iter().rposition(|track| track.item == *item && track.content == content)
+    fn track_index(&self, item: &ItemId, content_index: u32) -> Option<usize> {
+        self.tracks.iter().rposition(|track| track.item == *item && track.content_index == content_index)
     }
 }
 
-/// As a rule speech has at least so many milliseconds a letter. Words come before the speech that says them, so while
-/// more speech is to come, this bounds what was heard.
-const MS_PER_LETTER: u64 = 50;
+/// Minimum duration of speech per character. Transcripts arrive before their speech, so while more speech is to
+/// come, this bounds the part that was heard.
+const MIN_MS_PER_CHARACTER: u64 = 50;
 
-/// The part of a text that was heard, up to the last whole word.
-pub(crate) fn heard_text(whole: &str, heard: HeardOf) -> String {
+/// Returns the part of a text that was heard, up to the last whole word.
+pub(crate) fn heard_text(whole: &str, heard: PlaybackPosition) -> String {
     let letters = whole.chars().count() as u64;
     let length = match heard.is_complete {
         true => heard.received_ms,
-        false => heard.received_ms.max(letters * MS_PER_LETTER),
+        false => heard.received_ms.max(letters * MIN_MS_PER_CHARACTER),
     };
     if heard.heard_ms >= length {
         return whole.to_owned();

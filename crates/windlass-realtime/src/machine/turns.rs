@@ -1,327 +1,350 @@
-//! Answers: what is said in them, who checks it, how they are interrupted, and how they end.
+//! Responses: their text and speech, guardrail checks, interruptions and ends.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::Usage;
-use windlass::core::Role;
+use windlass::core::item::Role;
+use windlass::core::usage::Usage;
 
-use super::calls::MayRun;
+use super::calls::CallPermission;
 use super::playback::heard_text;
-use super::{AgentKey, Answer, AudioRelease, Check, Effect, FollowUp, Machine};
-use crate::event::{AudioChunk, LiveEvent};
-use crate::history::{ItemStatus, LiveItem, LiveItemKind, Part};
+use super::{
+    AgentActivation, AudioRelease, GuardrailFollowUp, RealtimeMachine, RespondWhen, SessionEffect,
+    TranscriptCheck,
+};
+use crate::event::{AudioChunk, RealtimeEvent};
+use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::metrics::TurnMetrics;
-use crate::model::{CommandKind, ResponsePlace, ResponseStatus, WordForm};
+use crate::model::{OutputTextKind, RealtimeCommandKind, ResponseScope, ResponseStatus};
 
-/// So many answers in a row may be followed up, until the user says something again.
-const MOST_FOLLOW_UPS: u32 = 3;
+/// Number of consecutive responses that may be followed up before the user speaks again.
+const MAX_FOLLOW_UPS: u32 = 3;
 
-/// So many answers that are over are remembered, so that what comes late of them does not begin them again.
-const REMEMBERED: usize = 64;
+/// Number of ended responses kept, so that late events do not start them again.
+const MAX_ENDED_RESPONSES: usize = 64;
 
-/// One answer.
+/// One response.
 #[derive(Debug)]
-pub(super) struct Turn {
-    agent: AgentKey,
-    /// Whether anybody looks at what is said.
-    is_checked: bool,
-    began: Duration,
-    /// Since when it was waited for.
-    wanted: Option<Duration>,
-    /// All that was said, by item and part, in the order in which it came.
-    words: Vec<((ItemId, u32), String)>,
-    letters: usize,
-    /// How many letters the last check saw.
-    checked: usize,
-    open_checks: u32,
-    /// Whether a guardrail objected, and that was dealt with.
+pub(super) struct ResponseTurn {
+    agent: AgentActivation,
+    /// True if guardrails check the response.
+    has_guardrails: bool,
+    started_at: Duration,
+    /// Time of the request or of the end of the user's speech.
+    requested_at: Option<Duration>,
+    /// The text so far, by item and content part, in the order of arrival.
+    texts: Vec<((ItemId, u32), String)>,
+    character_count: usize,
+    /// Number of characters that the last check covered.
+    checked_characters: usize,
+    pending_checks: u32,
+    /// True if a guardrail tripped and the session has reacted.
     is_tripped: bool,
-    /// Whether what comes of it is not passed on any more.
-    is_cut: bool,
+    /// True if later output is no longer passed on.
+    is_suppressed: bool,
     interrupted_at: Option<Duration>,
     metrics: TurnMetrics,
     held_audio: Vec<(usize, AudioChunk)>,
-    end: Option<End>,
+    end: Option<ResponseEnd>,
 }
 
+/// The end of a response, kept until its guardrail checks are complete.
 #[derive(Debug)]
-struct End {
+struct ResponseEnd {
     status: ResponseStatus,
     usage: Option<Usage>,
-    calls: Vec<LiveItem>,
+    calls: Vec<RealtimeItem>,
 }
 
-impl Turn {
-    pub(super) fn is_over(&self) -> bool {
+impl ResponseTurn {
+    pub(super) fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether nothing was said in it.
-    pub(super) fn is_silent(&self) -> bool {
-        self.letters == 0 && self.metrics.to_first_audio.is_none()
+    /// Returns true if the response has produced neither text nor speech.
+    pub(super) fn is_empty(&self) -> bool {
+        self.character_count == 0 && self.metrics.time_to_first_audio.is_none()
     }
 
     fn text(&self) -> Arc<str> {
-        self.words.iter().map(|(_, words)| words.as_str()).collect::<String>().into()
+        self.texts.iter().map(|(_, words)| words.as_str()).collect::<String>().into()
+    }
+
+    /// Starts a guardrail check of the text so far, and returns its effect.
+    fn start_check(&mut self, response: &ResponseId) -> SessionEffect {
+        self.checked_characters = self.character_count;
+        self.pending_checks += 1;
+        let (response, agent, text) = (response.clone(), self.agent.clone(), self.text());
+        SessionEffect::CheckTranscript(TranscriptCheck { response, agent, text })
     }
 }
 
-impl Machine {
-    pub(super) fn response_started(
+impl RealtimeMachine {
+    /// Handles the start of a response.
+    pub(super) fn on_response_started(
         &mut self,
         response: ResponseId,
-        asked_by: Option<&CommandId>,
-        place: ResponsePlace,
+        requested_by: Option<&CommandId>,
+        scope: ResponseScope,
     ) {
-        if place == ResponsePlace::Beside {
+        if scope == ResponseScope::OutOfBand {
             return;
         }
-        if self.turns.contains_key(&response) || self.over.contains(&response) {
-            // What came of it came first.
-            if let Some(asked_by) = asked_by {
-                self.gate.confirmed(asked_by);
+        if self.turns.contains_key(&response) || self.ended_responses.contains(&response) {
+            // Output of the response arrived before its start event.
+            if let Some(requested_by) = requested_by {
+                self.scheduler.on_requester_reported(requested_by);
             }
             return;
         }
-        if let Some(other) = self.gate.active().cloned() {
-            // There is one at a time, so the end of the other was lost on the way.
-            self.response_ended(&other, ResponseStatus::Lost, None, Vec::new());
+        if let Some(other) = self.scheduler.active_response().cloned() {
+            // One response is active at a time, so the end event of the other one was lost.
+            self.on_response_ended(&other, ResponseStatus::Unknown, None, Vec::new());
         }
-        let unconfirmed: Vec<ItemId> = self.unconfirmed.values().cloned().collect();
-        let wanted =
-            self.gate.started(self.now, response.clone(), asked_by, |item| !unconfirmed.contains(item));
-        let wanted = self.asked_at.take().or(wanted);
+        let unconfirmed: Vec<ItemId> = self.unconfirmed_items.values().cloned().collect();
+        let wanted = self.scheduler.on_response_started(self.now, response.clone(), requested_by, |item| {
+            !unconfirmed.contains(item)
+        });
+        let wanted = self.response_requested_at.take().or(wanted);
         self.turns.insert(
             response.clone(),
-            Turn {
-                agent: self.agent.clone(),
-                is_checked: self.is_checked,
-                began: self.now,
-                wanted,
-                words: Vec::new(),
-                letters: 0,
-                checked: 0,
-                open_checks: 0,
+            ResponseTurn {
+                agent: self.current_agent.activation.clone(),
+                has_guardrails: self.current_agent.has_guardrails,
+                started_at: self.now,
+                requested_at: wanted,
+                texts: Vec::new(),
+                character_count: 0,
+                checked_characters: 0,
+                pending_checks: 0,
                 is_tripped: false,
-                is_cut: false,
+                is_suppressed: false,
                 interrupted_at: None,
                 metrics: TurnMetrics {
-                    to_response: wanted.map(|wanted| self.now.saturating_sub(wanted)),
+                    time_to_response: wanted.map(|wanted| self.now.saturating_sub(wanted)),
                     ..TurnMetrics::default()
                 },
                 held_audio: Vec::new(),
                 end: None,
             },
         );
-        self.newest = Some(response.clone());
-        let agent = self.agent.name.clone();
-        self.emit(LiveEvent::TurnStarted { response, agent });
+        self.newest_response = Some(response.clone());
+        let agent = self.current_agent.activation.name.clone();
+        self.emit_event(RealtimeEvent::TurnStarted { response, agent });
     }
 
-    /// Something comes of an answer whose beginning was lost on the way: it has begun all the same.
-    pub(super) fn begun(&mut self, response: &ResponseId) {
-        if !self.turns.contains_key(response) && !self.over.contains(response) {
-            self.response_started(response.clone(), None, ResponsePlace::InConversation);
+    /// Starts the response if its start event was lost.
+    pub(super) fn ensure_response_started(&mut self, response: &ResponseId) {
+        if !self.turns.contains_key(response) && !self.ended_responses.contains(response) {
+            self.on_response_started(response.clone(), None, ResponseScope::InConversation);
         }
     }
 
-    pub(super) fn audio(&mut self, chunk: AudioChunk) {
-        self.begun(&chunk.response);
-        self.gate.heard(self.now, &chunk.response);
+    /// Handles a chunk of speech: plays it, holds it for the guardrails, or suppresses it.
+    pub(super) fn on_audio(&mut self, chunk: AudioChunk) {
+        self.ensure_response_started(&chunk.response);
+        self.scheduler.record_activity(self.now, &chunk.response);
         let Some(turn) = self.turns.get_mut(&chunk.response).filter(|turn| turn.end.is_none()) else {
-            self.metrics.suppressed_output += 1;
+            self.metrics.suppressed_output_chunks += 1;
             return;
         };
-        if turn.metrics.to_first_audio.is_none() {
-            let since = turn.wanted.unwrap_or(turn.began);
-            turn.metrics.to_first_audio = Some(self.now.saturating_sub(since));
+        if turn.metrics.time_to_first_audio.is_none() {
+            let since = turn.requested_at.unwrap_or(turn.started_at);
+            turn.metrics.time_to_first_audio = Some(self.now.saturating_sub(since));
         }
-        if turn.is_cut {
-            self.metrics.suppressed_output += 1;
-            let AudioChunk { response, item, content, bytes } = &chunk;
-            self.playback.received(self.now, response, item, *content, bytes.len() as u64);
-        } else if self.rules.release == AudioRelease::Checked && turn.is_checked {
-            turn.held_audio.push((turn.letters, chunk));
+        if turn.is_suppressed {
+            self.metrics.suppressed_output_chunks += 1;
+            let AudioChunk { response, item, content_index, bytes } = &chunk;
+            self.playback.record_received(self.now, response, item, *content_index, bytes.len() as u64);
+        } else if self.policy.audio_release == AudioRelease::AfterGuardrails && turn.has_guardrails {
+            turn.held_audio.push((turn.character_count, chunk));
         } else {
-            self.play(chunk);
+            self.play_chunk(chunk);
         }
     }
 
-    fn play(&mut self, chunk: AudioChunk) {
-        let AudioChunk { response, item, content, bytes } = &chunk;
-        self.playback.received(self.now, response, item, *content, bytes.len() as u64);
-        self.emit(LiveEvent::Audio(chunk));
+    fn play_chunk(&mut self, chunk: AudioChunk) {
+        let AudioChunk { response, item, content_index, bytes } = &chunk;
+        self.playback.record_received(self.now, response, item, *content_index, bytes.len() as u64);
+        self.emit_event(RealtimeEvent::Audio(chunk));
     }
 
-    pub(super) fn audio_ended(&mut self, response: &ResponseId, item: &ItemId, content: u32) {
-        self.gate.heard(self.now, response);
+    pub(super) fn on_audio_ended(&mut self, response: &ResponseId, item: &ItemId, content_index: u32) {
+        self.scheduler.record_activity(self.now, response);
         let is_held = self.turns.get(response).is_some_and(|turn| !turn.held_audio.is_empty());
         if !is_held {
-            self.playback.completed(item, content);
+            self.playback.mark_complete(item, content_index);
         }
-        self.recut(response, item, content);
-        if self.turns.get(response).is_some_and(|turn| !turn.is_cut) {
-            self.emit(LiveEvent::AudioEnded { item: item.clone(), content });
+        self.truncate_transcript(response, item, content_index);
+        if self.turns.get(response).is_some_and(|turn| !turn.is_suppressed) {
+            self.emit_event(RealtimeEvent::AudioEnded { item: item.clone(), content_index });
         }
     }
 
-    pub(super) fn words(
+    pub(super) fn on_text_delta(
         &mut self,
         response: &ResponseId,
         item: &ItemId,
-        content: u32,
+        content_index: u32,
         delta: &str,
-        form: WordForm,
+        kind: OutputTextKind,
     ) {
-        self.begun(response);
-        self.gate.heard(self.now, response);
+        self.ensure_response_started(response);
+        self.scheduler.record_activity(self.now, response);
         let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else { return };
-        let place = (item.clone(), content);
-        match turn.words.iter_mut().find(|(known, _)| *known == place) {
+        let place = (item.clone(), content_index);
+        match turn.texts.iter_mut().find(|(known, _)| *known == place) {
             Some((_, words)) => words.push_str(delta),
-            None => turn.words.push((place, delta.to_owned())),
+            None => turn.texts.push((place, delta.to_owned())),
         }
-        turn.letters += delta.chars().count();
-        let is_cut = turn.is_cut;
-        self.write_words(response, item, content, form);
+        turn.character_count += delta.chars().count();
+        let is_cut = turn.is_suppressed;
+        self.update_history_text(response, item, content_index, kind);
         if !is_cut {
-            self.emit(LiveEvent::Words { item: item.clone(), delta: delta.to_owned() });
-            self.check_if_due(response);
+            self.emit_event(RealtimeEvent::OutputTextDelta { item: item.clone(), delta: delta.to_owned() });
+            self.check_guardrails_if_due(response);
         }
     }
 
-    /// The whole text of a part. What was missed of it on the way is made good.
-    pub(super) fn words_ended(
+    /// Handles the whole text of a content part, and adds the fragments that were lost.
+    pub(super) fn on_text_ended(
         &mut self,
         response: &ResponseId,
         item: &ItemId,
-        content: u32,
+        content_index: u32,
         text: &str,
-        form: WordForm,
+        kind: OutputTextKind,
     ) {
-        self.gate.heard(self.now, response);
+        self.scheduler.record_activity(self.now, response);
         let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else { return };
-        let place = (item.clone(), content);
-        let known = turn.words.iter().find(|(known, _)| *known == place).map(|(_, words)| words.as_str());
+        let place = (item.clone(), content_index);
+        let known = turn.texts.iter().find(|(known, _)| *known == place).map(|(_, words)| words.as_str());
         match text.strip_prefix(known.unwrap_or_default()) {
             Some("") => {}
             Some(rest) => {
                 let rest = rest.to_owned();
-                self.words(response, item, content, &rest, form);
+                self.on_text_delta(response, item, content_index, &rest, kind);
             }
             None => {
                 let before = known.map_or(0, |known| known.chars().count());
-                turn.letters = turn.letters - before + text.chars().count();
-                turn.words.retain(|(known, _)| *known != place);
-                turn.words.push((place, text.to_owned()));
-                turn.checked = turn.checked.min(turn.letters.saturating_sub(1));
-                self.write_words(response, item, content, form);
+                turn.character_count = turn.character_count - before + text.chars().count();
+                turn.texts.retain(|(known, _)| *known != place);
+                turn.texts.push((place, text.to_owned()));
+                turn.checked_characters = turn.checked_characters.min(turn.character_count.saturating_sub(1));
+                self.update_history_text(response, item, content_index, kind);
             }
         }
     }
 
-    /// Writes into the history what an item says so far: all of it, or what was heard of it.
-    fn write_words(&mut self, response: &ResponseId, item: &ItemId, content: u32, form: WordForm) {
+    /// Updates the item's text in the history: all of it, or the heard part if the item was interrupted.
+    fn update_history_text(
+        &mut self,
+        response: &ResponseId,
+        item: &ItemId,
+        content_index: u32,
+        kind: OutputTextKind,
+    ) {
         let Some(turn) = self.turns.get(response) else { return };
-        let place = (item.clone(), content);
-        let Some((_, whole)) = turn.words.iter().find(|(known, _)| *known == place) else { return };
-        let part = match form {
-            WordForm::Written => Part::text(whole.clone()),
-            WordForm::Spoken => Part::spoken(whole.clone()),
+        let place = (item.clone(), content_index);
+        let Some((_, whole)) = turn.texts.iter().find(|(known, _)| *known == place) else { return };
+        let part = match kind {
+            OutputTextKind::PlainText => RealtimeContentPart::text(whole.clone()),
+            OutputTextKind::AudioTranscript => RealtimeContentPart::transcript(whole.clone()),
         };
         let (agent, response_id) = (turn.agent.name.clone(), response.clone());
-        if self.history.get(item).is_some_and(|known| known.status == ItemStatus::Interrupted) {
-            self.recut(response, item, content);
+        if self.history.get(item).is_some_and(|known| known.status == RealtimeItemStatus::Interrupted) {
+            self.truncate_transcript(response, item, content_index);
             return;
         }
         if self.history.get(item).is_none() {
-            let mut new = LiveItem::message(item.clone(), Role::Assistant, Vec::new());
-            new.status = ItemStatus::InProgress;
+            let mut new = RealtimeItem::message(item.clone(), Role::Assistant, Vec::new());
+            new.status = RealtimeItemStatus::InProgress;
             (new.agent, new.response) = (Some(agent), Some(response_id));
-            let change = self.history.put(new, None);
-            self.changed(change);
+            let change = self.history.upsert_item(new, None);
+            self.record_change(change);
         }
-        // Every word is told of as it comes; the history is told of when the item is whole.
-        let _ = self.history.edit(item, |known| set_part(known, content, part));
+        // Each fragment has its own event; the history change is reported when the item is complete.
+        let _ = self.history.edit_item(item, |known| set_part(known, content_index, part));
     }
 
-    /// Lets guardrails look, where enough has been said since they last did.
-    fn check_if_due(&mut self, response: &ResponseId) {
-        let debounce = self.rules.debounce.max(1);
+    /// Requests a guardrail check if enough text has arrived since the last one.
+    fn check_guardrails_if_due(&mut self, response: &ResponseId) {
+        let debounce = self.policy.guardrail_debounce.max(1);
         let Some(turn) = self.turns.get_mut(response) else { return };
-        if turn.is_checked && turn.letters / debounce > turn.checked / debounce {
-            turn.checked = turn.letters;
-            turn.open_checks += 1;
-            let check = Check { response: response.clone(), agent: turn.agent.clone(), text: turn.text() };
-            self.out.push(Effect::Check(check));
+        if turn.has_guardrails && turn.character_count / debounce > turn.checked_characters / debounce {
+            self.pending_effects.push(turn.start_check(response));
         }
     }
 
-    /// What guardrails said of a text: the names of those that object.
-    pub(crate) fn checked(&mut self, response: &ResponseId, text: &Arc<str>, objections: Vec<String>) {
+    /// Handles the result of a guardrail check: the names of the guardrails that tripped.
+    pub(crate) fn on_check_result(
+        &mut self,
+        response: &ResponseId,
+        text: &Arc<str>,
+        objections: Vec<String>,
+    ) {
         let Some(turn) = self.turns.get_mut(response) else { return };
-        turn.open_checks = turn.open_checks.saturating_sub(1);
+        turn.pending_checks = turn.pending_checks.saturating_sub(1);
         if objections.is_empty() {
-            self.release(response, text.chars().count());
+            self.release_audio(response, text.chars().count());
         } else if !turn.is_tripped {
-            self.trip(response, text, objections);
+            self.trip_guardrail(response, text, objections);
         }
         self.settle_turn(response);
     }
 
-    /// Passes on the speech that came before the guardrails had a look, or with it.
-    fn release(&mut self, response: &ResponseId, letters: usize) {
-        let Some(turn) = self.turns.get_mut(response).filter(|turn| !turn.is_cut) else { return };
-        let is_last = turn.end.is_some() && turn.open_checks == 0;
+    /// Releases the held speech whose transcript the guardrails have accepted.
+    fn release_audio(&mut self, response: &ResponseId, letters: usize) {
+        let Some(turn) = self.turns.get_mut(response).filter(|turn| !turn.is_suppressed) else { return };
+        let is_last = turn.end.is_some() && turn.pending_checks == 0;
         let (free, held) =
             std::mem::take(&mut turn.held_audio).into_iter().partition(|(at, _)| is_last || *at <= letters);
         turn.held_audio = held;
         let free: Vec<(usize, AudioChunk)> = free;
         for (_, chunk) in free {
-            self.play(chunk);
+            self.play_chunk(chunk);
         }
     }
 
-    /// A guardrail objects. In this order: nothing more of the answer is passed on, the application is told, the
-    /// answer is stopped, and the model is told.
-    fn trip(&mut self, response: &ResponseId, text: &Arc<str>, guardrails: Vec<String>) {
+    /// Handles a tripped guardrail, in this order: suppresses further output, reports the event, cancels the
+    /// response, and sends the follow-up message to the model.
+    fn trip_guardrail(&mut self, response: &ResponseId, text: &Arc<str>, guardrails: Vec<String>) {
         let Some(turn) = self.turns.get_mut(response) else { return };
         turn.is_tripped = true;
-        turn.is_cut = true;
+        turn.is_suppressed = true;
         turn.held_audio.clear();
-        self.metrics.trips += 1;
+        self.metrics.guardrail_trips += 1;
         let (text, names) = (text.clone(), guardrails.join(", "));
-        self.emit(LiveEvent::GuardrailTripped { response: response.clone(), guardrails, text });
-        let is_newest = self.newest.as_ref() == Some(response);
+        self.emit_event(RealtimeEvent::GuardrailTripped { response: response.clone(), guardrails, text });
+        let is_newest = self.newest_response.as_ref() == Some(response);
         self.interrupt_playback(Some(response));
-        self.stop_response(response);
-        let words = match &self.rules.follow_up {
-            FollowUp::Name => format!("guardrail triggered: {names}"),
-            FollowUp::Say(words) => words.clone(),
-            FollowUp::Nothing => return,
+        self.cancel_response(response);
+        let message = match &self.policy.follow_up {
+            GuardrailFollowUp::NameGuardrails => format!("guardrail triggered: {names}"),
+            GuardrailFollowUp::CustomMessage(message) => message.clone(),
+            GuardrailFollowUp::NoMessage => return,
         };
-        // A model that is objected to again and again is not argued with for ever.
-        if is_newest && self.follow_ups < MOST_FOLLOW_UPS {
+        // The number of follow-ups is limited, so that a model that keeps failing is not asked for ever.
+        if is_newest && self.follow_ups < MAX_FOLLOW_UPS {
             self.follow_ups += 1;
-            let id = self.next_item();
-            let told = LiveItem::message(id.clone(), Role::User, vec![Part::text(words)]);
-            self.add(told, None, Answer::Wanted);
-            self.gate.want(self.now, Some(id));
+            let id = self.next_item_id();
+            let parts = vec![RealtimeContentPart::text(message)];
+            self.add_item(RealtimeItem::message(id.clone(), Role::User, parts), None, RespondWhen::Now);
+            self.scheduler.demand_response(self.now, Some(id));
         }
     }
 
-    /// Tells the model to stop an answer, where it is under way.
-    fn stop_response(&mut self, response: &ResponseId) {
-        if self.gate.active() == Some(response) {
-            self.gate.stopping(self.now, response);
-            self.note_interruption(response);
-            self.send(CommandKind::Cancel { response: response.clone() });
+    /// Cancels a response, if it is active.
+    fn cancel_response(&mut self, response: &ResponseId) {
+        if self.scheduler.active_response() == Some(response) {
+            self.scheduler.record_cancel(self.now, response);
+            self.record_interruption(response);
+            self.send_command(RealtimeCommandKind::CancelResponse { response: response.clone() });
         }
     }
 
-    fn note_interruption(&mut self, response: &ResponseId) {
+    fn record_interruption(&mut self, response: &ResponseId) {
         if let Some(turn) = self.turns.get_mut(response)
             && turn.interrupted_at.is_none()
         {
@@ -330,159 +353,179 @@ impl Machine {
         }
     }
 
-    /// The application interrupts.
+    /// Interrupts the model on the application's request.
     pub(crate) fn interrupt(&mut self) {
-        let active = self.gate.active().cloned();
+        let active = self.scheduler.active_response().cloned();
         if let Some(turn) = active.as_ref().and_then(|active| self.turns.get_mut(active)) {
-            turn.is_cut = true;
+            turn.is_suppressed = true;
             turn.held_audio.clear();
         }
         self.interrupt_playback(None);
         if let Some(active) = active {
-            self.stop_response(&active);
+            self.cancel_response(&active);
         }
     }
 
-    /// The user speaks while the model does.
-    pub(super) fn user_interrupts(&mut self) {
-        let Some(server) = self.configuration.live.turns.server() else { return self.interrupt() };
+    /// Handles the start of the user's speech, which may interrupt the model.
+    pub(super) fn on_user_speech(&mut self) {
+        let Some(server) = self.current_agent.configuration.realtime_settings.turn_detection.server_actions()
+        else {
+            return self.interrupt();
+        };
         let cuts = self.interrupt_playback(None);
-        let Some(active) = self.gate.active().cloned() else { return };
-        if server.interrupts {
-            // The server stops it by itself, and may have sent more of it before it did.
+        let Some(active) = self.scheduler.active_response().cloned() else { return };
+        if server.interrupt_response {
+            // The server cancels the response by itself and may have sent more of it before.
             if cuts > 0 {
-                self.note_interruption(&active);
+                self.record_interruption(&active);
             }
         } else if cuts > 0 {
-            self.stop_response(&active);
+            self.cancel_response(&active);
         }
     }
 
-    /// Stops playing what has not been heard, of one answer or of all, and tells the model what was heard.
+    /// Stops the playback of unheard speech, of one response or of all, and truncates the items. Returns the
+    /// number of truncated content parts.
     pub(super) fn interrupt_playback(&mut self, only: Option<&ResponseId>) -> usize {
-        let cuts = self.playback.cut(self.now, only);
+        let cuts = self.playback.truncate_unheard(self.now, only);
         for cut in &cuts {
             if let Some(turn) = self.turns.get_mut(&cut.response) {
-                turn.is_cut = true;
+                turn.is_suppressed = true;
                 turn.held_audio.clear();
             }
-            let (item, content, heard_ms) = (cut.item.clone(), cut.content, cut.heard_ms);
-            self.emit(LiveEvent::AudioInterrupted { item: item.clone(), content, heard_ms });
-            self.send(CommandKind::Truncate { item: item.clone(), content, heard_ms });
-            let change = self.history.edit(&item, |known| known.status = ItemStatus::Interrupted);
+            let (item, content_index, heard_ms) = (cut.item.clone(), cut.content_index, cut.heard_ms);
+            self.emit_event(RealtimeEvent::AudioInterrupted { item: item.clone(), content_index, heard_ms });
+            self.send_command(RealtimeCommandKind::TruncateItem {
+                item: item.clone(),
+                content_index,
+                heard_ms,
+            });
+            let change =
+                self.history.edit_item(&item, |known| known.status = RealtimeItemStatus::Interrupted);
             if change.is_some() {
-                self.recut(&cut.response, &item, content);
+                self.truncate_transcript(&cut.response, &item, content_index);
             }
         }
         cuts.len()
     }
 
-    /// Cuts the words of an interrupted item at what was heard of it.
-    fn recut(&mut self, response: &ResponseId, item: &ItemId, content: u32) {
-        let Some(known) = self.history.get(item).filter(|known| known.status == ItemStatus::Interrupted)
+    /// Truncates the transcript of an interrupted item to the part the user heard.
+    fn truncate_transcript(&mut self, response: &ResponseId, item: &ItemId, content_index: u32) {
+        let Some(known) =
+            self.history.get(item).filter(|known| known.status == RealtimeItemStatus::Interrupted)
         else {
             return;
         };
-        let Some(heard) = self.playback.heard(self.now, item, content) else { return };
-        let place = (item.clone(), content);
+        let Some(heard) = self.playback.position(self.now, item, content_index) else { return };
+        let place = (item.clone(), content_index);
         let said =
-            self.turns.get(response).and_then(|turn| turn.words.iter().find(|(known, _)| *known == place));
+            self.turns.get(response).and_then(|turn| turn.texts.iter().find(|(known, _)| *known == place));
         let whole = match said {
             Some((_, words)) => words.clone(),
             None => known.text(),
         };
         let transcript = Some(heard_text(&whole, heard));
-        let part = Part::Audio { transcript, heard_ms: Some(heard.heard_ms) };
-        let edited = self.history.edit(item, |known| set_part(known, content, part));
-        self.changed(edited);
+        let part = RealtimeContentPart::Audio { transcript, heard_ms: Some(heard.heard_ms) };
+        let edited = self.history.edit_item(item, |known| set_part(known, content_index, part));
+        self.record_change(edited);
     }
 
-    pub(super) fn response_ended(
+    /// Handles the end of a response, reported or assumed.
+    pub(super) fn on_response_ended(
         &mut self,
         response: &ResponseId,
         status: ResponseStatus,
         usage: Option<Usage>,
-        calls: Vec<LiveItem>,
+        calls: Vec<RealtimeItem>,
     ) {
-        self.begun(response);
-        self.gate.ended(self.now, response);
-        let audio = self.playback.length_of(response);
+        self.ensure_response_started(response);
+        self.scheduler.on_response_ended(self.now, response);
+        let audio = self.playback.speech_duration(response);
         let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else { return };
-        turn.metrics.length = self.now.saturating_sub(turn.began);
-        turn.metrics.audio = audio;
-        turn.metrics.interruption = turn.interrupted_at.map(|at| self.now.saturating_sub(at));
+        turn.metrics.duration = self.now.saturating_sub(turn.started_at);
+        turn.metrics.audio_duration = audio;
+        turn.metrics.interruption_latency = turn.interrupted_at.map(|at| self.now.saturating_sub(at));
         let is_whole = status == ResponseStatus::Completed && !turn.is_tripped;
-        turn.end = Some(End { status, usage, calls });
-        if self.over.len() == REMEMBERED {
-            self.over.pop_front();
+        turn.end = Some(ResponseEnd { status, usage, calls });
+        if self.ended_responses.len() == MAX_ENDED_RESPONSES {
+            self.ended_responses.pop_front();
         }
-        self.over.push_back(response.clone());
-        let places: Vec<(ItemId, u32)> = turn.words.iter().map(|(place, _)| place.clone()).collect();
-        // The last look, so that short answers, and the ends of long ones, are seen too.
-        if turn.is_checked && turn.letters > turn.checked && !turn.is_tripped {
-            turn.checked = turn.letters;
-            turn.open_checks += 1;
-            let check = Check { response: response.clone(), agent: turn.agent.clone(), text: turn.text() };
-            self.out.push(Effect::Check(check));
+        self.ended_responses.push_back(response.clone());
+        let places: Vec<(ItemId, u32)> = turn.texts.iter().map(|(place, _)| place.clone()).collect();
+        // A last check covers short responses and the ends of long ones.
+        if turn.has_guardrails && turn.character_count > turn.checked_characters && !turn.is_tripped {
+            self.pending_effects.push(turn.start_check(response));
         }
-        for (item, content) in places {
+        for (item, content_index) in places {
             if is_whole && self.turns.get(response).is_none_or(|turn| turn.held_audio.is_empty()) {
-                self.playback.completed(&item, content);
+                self.playback.mark_complete(&item, content_index);
             }
-            self.recut(response, &item, content);
-            let whole = if is_whole { ItemStatus::Completed } else { ItemStatus::Interrupted };
-            let change = self.history.edit(&item, |known| {
-                if known.status == ItemStatus::InProgress {
+            self.truncate_transcript(response, &item, content_index);
+            let whole =
+                if is_whole { RealtimeItemStatus::Completed } else { RealtimeItemStatus::Interrupted };
+            let change = self.history.edit_item(&item, |known| {
+                if known.status == RealtimeItemStatus::InProgress {
                     known.status = whole;
                 }
             });
-            self.changed(change);
+            self.record_change(change);
         }
         self.settle_turn(response);
     }
 
-    /// An answer is done with when it has ended and everything that was said in it has been looked at.
+    /// Settles a response that has ended and whose checks are complete: releases its speech, reports its end,
+    /// and accepts its calls.
     fn settle_turn(&mut self, response: &ResponseId) {
         let is_settled =
-            self.turns.get(response).is_some_and(|turn| turn.end.is_some() && turn.open_checks == 0);
+            self.turns.get(response).is_some_and(|turn| turn.end.is_some() && turn.pending_checks == 0);
         if !is_settled {
             return;
         }
-        self.release(response, usize::MAX);
-        let Some(Turn { agent, metrics, end: Some(End { status, usage, calls }), is_tripped, words, .. }) =
-            self.turns.remove(response)
+        self.release_audio(response, usize::MAX);
+        let Some(ResponseTurn {
+            agent,
+            metrics,
+            end: Some(ResponseEnd { status, usage, calls }),
+            is_tripped,
+            texts: words,
+            ..
+        }) = self.turns.remove(response)
         else {
             return;
         };
         if status == ResponseStatus::Completed {
-            for ((item, content), _) in &words {
-                self.playback.completed(item, *content);
+            for ((item, content_index), _) in &words {
+                self.playback.mark_complete(item, *content_index);
             }
         }
-        self.metrics.turn(&metrics, usage.as_ref());
+        self.metrics.record_turn(&metrics, usage.as_ref());
         let is_whole = status == ResponseStatus::Completed && !is_tripped;
-        let may_run = if is_whole { MayRun::Yes } else { MayRun::No };
+        let permission = if is_whole { CallPermission::Allowed } else { CallPermission::Denied };
         let agent_name = agent.name.clone();
-        self.emit(LiveEvent::TurnEnded {
+        self.emit_event(RealtimeEvent::TurnEnded {
             response: response.clone(),
             agent: agent_name,
             status,
             usage,
             metrics,
         });
-        self.take_calls(response, agent, calls, may_run, usage);
+        self.accept_calls(response, agent, calls, permission, usage);
     }
 }
 
-/// Puts a part in its place, with empty ones before it where they are missing.
-pub(super) fn set_part(item: &mut LiveItem, content: u32, part: Part) {
-    let LiveItemKind::Message { parts, .. } = &mut item.kind else { return };
-    let content = content.min(63) as usize;
-    while parts.len() <= content {
+/// Sets a content part, adding empty parts before it if they are missing.
+pub(super) fn set_part(item: &mut RealtimeItem, content_index: u32, part: RealtimeContentPart) {
+    let RealtimeItemKind::Message { parts, .. } = &mut item.kind else { return };
+    let content_index = content_index.min(63) as usize;
+    while parts.len() <= content_index {
         parts.push(match &part {
-            Part::Audio { .. } => Part::Audio { transcript: None, heard_ms: None },
-            Part::Text { .. } | Part::Image { .. } => Part::text(""),
+            RealtimeContentPart::Audio { .. } => {
+                RealtimeContentPart::Audio { transcript: None, heard_ms: None }
+            }
+            RealtimeContentPart::Text { .. } | RealtimeContentPart::Image { .. } => {
+                RealtimeContentPart::text("")
+            }
         });
     }
-    parts[content] = part;
+    parts[content_index] = part;
 }

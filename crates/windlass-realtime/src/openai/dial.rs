@@ -1,4 +1,4 @@
-//! How bytes reach the server.
+//! Transports to the server: TCP, with or without TLS, and those of the application.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -6,64 +6,85 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::http::Uri;
 
-use crate::model::ConnectError;
+use crate::model::RealtimeConnectionError;
 
-/// A stream of bytes in both directions.
-pub trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+/// A bidirectional byte stream.
+pub trait ReadWriteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ReadWrite for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ReadWriteStream for S {}
 
-/// A way to reach a server: TCP, a proxy, or a pipe in a test.
-pub trait Dial: Send + Sync + 'static {
-    /// Reaches it.
-    fn dial<'a>(&'a self, address: &'a Uri) -> BoxFuture<'a, Result<Box<dyn ReadWrite>, ConnectError>>;
+/// A transport to a server: TCP, a proxy, or a pipe in a test.
+pub trait StreamDialer: Send + Sync + 'static {
+    /// Opens a stream to the server.
+    fn open_stream<'a>(
+        &'a self,
+        address: &'a Uri,
+    ) -> BoxFuture<'a, Result<Box<dyn ReadWriteStream>, RealtimeConnectionError>>;
 }
 
-/// TCP, with TLS over it for `wss` addresses (feature `tls`, on by default).
+/// The TCP transport, with TLS for `wss` URLs (feature `tls`, on by default).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tcp;
+pub struct TcpDialer;
 
-impl Dial for Tcp {
-    fn dial<'a>(&'a self, address: &'a Uri) -> BoxFuture<'a, Result<Box<dyn ReadWrite>, ConnectError>> {
+impl StreamDialer for TcpDialer {
+    fn open_stream<'a>(
+        &'a self,
+        address: &'a Uri,
+    ) -> BoxFuture<'a, Result<Box<dyn ReadWriteStream>, RealtimeConnectionError>> {
         async move {
-            let is_secret = match address.scheme_str() {
+            let is_tls = match address.scheme_str() {
                 Some("ws") => false,
                 Some("wss") => true,
                 _ => {
-                    return Err(ConnectError::fatal(format!(
+                    return Err(RealtimeConnectionError::permanent(format!(
                         "`{address}` does not begin with ws:// or wss://"
                     )));
                 }
             };
-            let host = address.host().ok_or_else(|| ConnectError::fatal("the address has no host"))?;
-            let port = address.port_u16().unwrap_or(if is_secret { 443 } else { 80 });
+            let host = address
+                .host()
+                .ok_or_else(|| RealtimeConnectionError::permanent("the address has no host"))?;
+            let port = address.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
             let host = host.trim_start_matches('[').trim_end_matches(']');
-            let stream = TcpStream::connect((host, port))
-                .await
-                .map_err(|error| ConnectError::new(format!("`{host}:{port}` is not reached: {error}")))?;
-            // Speech comes in small pieces, and each of them is waited for.
+            let stream = TcpStream::connect((host, port)).await.map_err(|error| {
+                RealtimeConnectionError::new(format!("cannot connect to `{host}:{port}`: {error}"))
+            })?;
+            // Speech arrives in small chunks that must not be delayed.
             if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "small pieces may be held back");
+                tracing::debug!(%error, "cannot set TCP_NODELAY; small messages may be delayed");
             }
-            if is_secret { secret(host, stream).await } else { Ok(Box::new(stream) as Box<dyn ReadWrite>) }
+            if is_tls {
+                wrap_tls(host, stream).await
+            } else {
+                Ok(Box::new(stream) as Box<dyn ReadWriteStream>)
+            }
         }
         .boxed()
     }
 }
 
 #[cfg(feature = "tls")]
-async fn secret(host: &str, stream: TcpStream) -> Result<Box<dyn ReadWrite>, ConnectError> {
-    match windlass_tls::over(stream, host).await {
+async fn wrap_tls(
+    host: &str,
+    stream: TcpStream,
+) -> Result<Box<dyn ReadWriteStream>, RealtimeConnectionError> {
+    match windlass_tls::connect(stream, host).await {
         Ok(stream) => Ok(Box::new(stream)),
-        // A certificate does not come to be trusted by asking again.
+        // A retry does not make a certificate trusted.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-            Err(ConnectError::fatal(format!("`{host}` is not trusted: {error}")))
+            Err(RealtimeConnectionError::permanent(format!(
+                "the certificate of `{host}` is not trusted: {error}"
+            )))
         }
-        Err(error) => Err(ConnectError::new(format!("there is no safe connection to `{host}`: {error}"))),
+        Err(error) => {
+            Err(RealtimeConnectionError::new(format!("the TLS handshake with `{host}` failed: {error}")))
+        }
     }
 }
 
 #[cfg(not(feature = "tls"))]
-async fn secret(_: &str, _: TcpStream) -> Result<Box<dyn ReadWrite>, ConnectError> {
-    Err(ConnectError::fatal("wss:// needs the feature `tls` of windlass-realtime, which is switched off"))
+async fn wrap_tls(_: &str, _: TcpStream) -> Result<Box<dyn ReadWriteStream>, RealtimeConnectionError> {
+    Err(RealtimeConnectionError::permanent(
+        "wss:// needs the feature `tls` of windlass-realtime, which is disabled",
+    ))
 }

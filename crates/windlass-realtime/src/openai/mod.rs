@@ -1,13 +1,14 @@
-//! OpenAI's realtime protocol over a WebSocket, in its general form (no beta header). Other servers speak it too.
+//! OpenAI's Realtime API over a WebSocket, in its GA form (no beta header). Other servers implement the
+//! protocol too.
 
+mod decode;
 mod dial;
-mod read;
+mod encode;
 mod socket;
-mod write;
 
-pub use dial::{Dial, ReadWrite, Tcp};
-pub use read::{Reader, read_item};
-pub use write::{session_update, write_command, write_item};
+pub use decode::{RealtimeEventDecoder, decode_item};
+pub use dial::{ReadWriteStream, StreamDialer, TcpDialer};
+pub use encode::{encode_command, encode_item, encode_session};
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,113 +20,122 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue, Request, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-use crate::model::{ConnectError, Connection, RealtimeModel};
-use crate::settings::Configuration;
+use crate::model::{RealtimeConnection, RealtimeConnectionError, RealtimeModel};
+use crate::settings::SessionConfiguration;
 
-/// Where OpenAI's realtime models are.
-const ADDRESS: &str = "wss://api.openai.com/v1/realtime";
-/// The model that is asked for, unless another one is named.
-const MODEL: &str = "gpt-realtime";
-/// The longest message that is taken.
-const LONGEST_MESSAGE: usize = 16 * 1024 * 1024;
+/// URL of OpenAI's Realtime API.
+const DEFAULT_URL: &str = "wss://api.openai.com/v1/realtime";
+/// The model used if none is named.
+const DEFAULT_MODEL: &str = "gpt-realtime";
+/// Maximum size of a received message.
+const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
 
-/// How much is read at once. It is held for as long as a session lives, and a piece of speech is a few kilobytes.
-const READ_AT_ONCE: usize = 16 * 1024;
+/// Size of the read buffer. It is held for the whole session, and a chunk of speech is a few kilobytes.
+const READ_BUFFER_SIZE: usize = 16 * 1024;
 
-/// A model that speaks OpenAI's realtime protocol.
+/// A realtime model behind OpenAI's Realtime API.
 #[derive(Clone)]
-pub struct OpenAi {
-    address: String,
+pub struct OpenAiRealtime {
+    url: String,
     model: Option<String>,
-    key: Option<Key>,
+    api_key: Option<ApiKeySource>,
     headers: Vec<(String, String)>,
-    dial: Arc<dyn Dial>,
-    keep_alive: Duration,
+    dialer: Arc<dyn StreamDialer>,
+    keep_alive_interval: Duration,
 }
 
-type Key = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+/// A function that provides the API key.
+type ApiKeySource = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
-impl OpenAi {
-    /// OpenAI itself, with a key.
+impl OpenAiRealtime {
+    /// Creates a model at OpenAI, with an API key.
     pub fn new(key: impl Into<String>) -> Self {
         let key = key.into();
-        Self::at(ADDRESS).model(MODEL).key_from(move || {
+        Self::with_url(DEFAULT_URL).model(DEFAULT_MODEL).api_key_from(move || {
             let key = key.clone();
             async move { Ok(key) }
         })
     }
 
-    /// Another server, at a `ws://` or `wss://` address.
-    pub fn at(address: impl Into<String>) -> Self {
+    /// Creates a model at another server with this `ws://` or `wss://` URL.
+    pub fn with_url(url: impl Into<String>) -> Self {
         Self {
-            address: address.into(),
+            url: url.into(),
             model: None,
-            key: None,
+            api_key: None,
             headers: Vec::new(),
-            dial: Arc::new(Tcp),
-            keep_alive: Duration::from_secs(20),
+            dialer: Arc::new(TcpDialer),
+            keep_alive_interval: Duration::from_secs(20),
         }
     }
 
-    /// The model's name.
+    /// Sets the model's name.
     #[must_use]
     pub fn model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self
     }
 
-    /// The key, asked for anew for every connection.
+    /// Sets a function that provides the API key; it is called for each connection.
     #[must_use]
-    pub fn key_from<Fut>(mut self, key: impl Fn() -> Fut + Send + Sync + 'static) -> Self
+    pub fn api_key_from<Fut>(mut self, key: impl Fn() -> Fut + Send + Sync + 'static) -> Self
     where
         Fut: Future<Output = Result<String, String>> + Send + 'static,
     {
-        self.key = Some(Arc::new(move || key().boxed()));
+        self.api_key = Some(Arc::new(move || key().boxed()));
         self
     }
 
-    /// A header of the first request.
+    /// Adds a header to the handshake request.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// How the bytes travel.
+    /// Sets the transport of the connection.
     #[must_use]
-    pub fn dial(mut self, dial: impl Dial) -> Self {
-        self.dial = Arc::new(dial);
+    pub fn dialer(mut self, dialer: impl StreamDialer) -> Self {
+        self.dialer = Arc::new(dialer);
         self
     }
 
-    /// How often a silent connection is asked whether it is still there. Twice that without a word, and it is lost.
+    /// Sets the interval after which a silent connection is pinged. After twice the interval without a message,
+    /// the connection counts as lost.
     #[must_use]
-    pub fn keep_alive(mut self, every: Duration) -> Self {
-        self.keep_alive = every.max(Duration::from_millis(10));
+    pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
+        self.keep_alive_interval = interval.max(Duration::from_millis(10));
         self
     }
 
-    async fn request(&self) -> Result<Request<()>, ConnectError> {
-        let address = match (&self.model, self.address.contains('?')) {
-            (None, _) => self.address.clone(),
-            (Some(model), false) => format!("{}?model={model}", self.address),
-            (Some(model), true) => format!("{}&model={model}", self.address),
+    async fn build_request(&self) -> Result<Request<()>, RealtimeConnectionError> {
+        let address = match (&self.model, self.url.contains('?')) {
+            (None, _) => self.url.clone(),
+            (Some(model), false) => format!("{}?model={model}", self.url),
+            (Some(model), true) => format!("{}&model={model}", self.url),
         };
-        let uri: Uri = address
-            .parse()
-            .map_err(|error| ConnectError::fatal(format!("`{address}` is no address: {error}")))?;
-        let mut request =
-            uri.into_client_request().map_err(|error| ConnectError::fatal(error.to_string()))?;
-        if let Some(key) = &self.key {
-            let key = key().await.map_err(|error| ConnectError::new(format!("there is no key: {error}")))?;
+        let uri: Uri = address.parse().map_err(|error| {
+            RealtimeConnectionError::permanent(format!("`{address}` is not a valid URL: {error}"))
+        })?;
+        let mut request = uri
+            .into_client_request()
+            .map_err(|error| RealtimeConnectionError::permanent(error.to_string()))?;
+        if let Some(key) = &self.api_key {
+            let key = key()
+                .await
+                .map_err(|error| RealtimeConnectionError::new(format!("no API key is available: {error}")))?;
             let mut value = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
-                ConnectError::fatal("the key cannot be sent: it has letters that no header may have")
+                RealtimeConnectionError::permanent(
+                    "the API key has characters that are not allowed in a header",
+                )
             })?;
             value.set_sensitive(true);
             request.headers_mut().insert("authorization", value);
         }
         for (name, value) in &self.headers {
-            let bad = || ConnectError::fatal(format!("header `{name}` cannot be sent"));
+            let bad = || {
+                RealtimeConnectionError::permanent(format!("header `{name}` has an invalid name or value"))
+            };
             let header = HeaderName::try_from(name.as_str()).map_err(|_| bad())?;
             request.headers_mut().insert(header, HeaderValue::try_from(value.as_str()).map_err(|_| bad())?);
         }
@@ -133,25 +143,28 @@ impl OpenAi {
     }
 }
 
-impl RealtimeModel for OpenAi {
-    fn connect<'a>(&'a self, _: &'a Configuration) -> BoxFuture<'a, Result<Connection, ConnectError>> {
+impl RealtimeModel for OpenAiRealtime {
+    fn connect<'a>(
+        &'a self,
+        _: &'a SessionConfiguration,
+    ) -> BoxFuture<'a, Result<RealtimeConnection, RealtimeConnectionError>> {
         async move {
-            let request = self.request().await?;
-            let stream = self.dial.dial(request.uri()).await?;
+            let request = self.build_request().await?;
+            let stream = self.dialer.open_stream(request.uri()).await?;
             let config = WebSocketConfig::default()
-                .read_buffer_size(READ_AT_ONCE)
-                .max_message_size(Some(LONGEST_MESSAGE))
-                .max_frame_size(Some(LONGEST_MESSAGE));
+                .read_buffer_size(READ_BUFFER_SIZE)
+                .max_message_size(Some(MAX_MESSAGE_SIZE))
+                .max_frame_size(Some(MAX_MESSAGE_SIZE));
             let joined = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
-            let (socket, _) = joined.map_err(|error| socket::connect_error(&error))?;
-            Ok(socket::connection(socket, self.model.clone(), self.keep_alive))
+            let (socket, _) = joined.map_err(|error| socket::to_connect_error(&error))?;
+            Ok(socket::into_connection(socket, self.model.clone(), self.keep_alive_interval))
         }
         .boxed()
     }
 }
 
-impl fmt::Debug for OpenAi {
+impl fmt::Debug for OpenAiRealtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OpenAi({})", self.address)
+        write!(f, "OpenAiRealtime({})", self.url)
     }
 }

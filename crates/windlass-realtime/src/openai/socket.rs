@@ -1,4 +1,4 @@
-//! The WebSocket: frames in, frames out, and whether the other side is still there.
+//! The WebSocket connection: sending and receiving of messages, and liveness checks by ping.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,99 +14,114 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::dial::ReadWrite;
-use super::read::Reader;
-use super::write::write_command;
-use crate::model::{Command, Commands, ConnectError, Connection, Lost, ModelEvent, ModelEvents};
+use super::decode::RealtimeEventDecoder;
+use super::dial::ReadWriteStream;
+use super::encode::encode_command;
+use crate::model::{
+    CommandSink, ModelEventSource, RealtimeCommand, RealtimeConnection, RealtimeConnectionError,
+    RealtimeModelEvent,
+};
 
-type Socket = WebSocketStream<Box<dyn ReadWrite>>;
-type Sink = Arc<Mutex<SplitSink<Socket, Message>>>;
+type RealtimeSocket = WebSocketStream<Box<dyn ReadWriteStream>>;
+type SharedSocketSink = Arc<Mutex<SplitSink<RealtimeSocket, Message>>>;
 
-pub(super) fn connection(socket: Socket, model: Option<String>, keep_alive: Duration) -> Connection {
+pub(super) fn into_connection(
+    socket: RealtimeSocket,
+    model: Option<String>,
+    keep_alive: Duration,
+) -> RealtimeConnection {
     let (sink, stream) = socket.split();
     let sink = Arc::new(Mutex::new(sink));
-    let events = Events {
+    let events = SocketEventSource {
         stream,
         sink: sink.clone(),
-        reader: Reader::default(),
-        read: VecDeque::new(),
+        decoder: RealtimeEventDecoder::default(),
+        decoded_events: VecDeque::new(),
         keep_alive,
-        heard: Instant::now(),
-        asked: false,
+        last_received: Instant::now(),
+        is_ping_sent: false,
     };
-    Connection { commands: Box::new(Writer { sink, model }), events: Box::new(events) }
+    RealtimeConnection { commands: Box::new(SocketCommandSink { sink, model }), events: Box::new(events) }
 }
 
-struct Writer {
-    sink: Sink,
+/// The sending half of a WebSocket connection.
+struct SocketCommandSink {
+    sink: SharedSocketSink,
     model: Option<String>,
 }
 
-impl Commands for Writer {
-    fn send(&mut self, command: Command) -> BoxFuture<'_, Result<(), Lost>> {
+impl CommandSink for SocketCommandSink {
+    fn send(&mut self, command: RealtimeCommand) -> BoxFuture<'_, Result<(), RealtimeConnectionError>> {
         async move {
-            let text = write_command(&command, self.model.as_deref()).to_string();
-            self.sink.lock().await.send(Message::text(text)).await.map_err(|error| lost(&error))
+            let text = encode_command(&command, self.model.as_deref()).to_string();
+            self.sink.lock().await.send(Message::text(text)).await.map_err(|error| to_connection_lost(&error))
         }
         .boxed()
     }
 
-    fn close(&mut self) -> BoxFuture<'_, Result<(), Lost>> {
+    fn close(&mut self) -> BoxFuture<'_, Result<(), RealtimeConnectionError>> {
         async move {
             let goodbye = CloseFrame { code: CloseCode::Normal, reason: "".into() };
             let mut sink = self.sink.lock().await;
-            sink.send(Message::Close(Some(goodbye))).await.map_err(|error| lost(&error))
+            sink.send(Message::Close(Some(goodbye))).await.map_err(|error| to_connection_lost(&error))
         }
         .boxed()
     }
 }
 
-struct Events {
-    stream: SplitStream<Socket>,
-    sink: Sink,
-    reader: Reader,
-    read: VecDeque<ModelEvent>,
+/// The receiving half of a WebSocket connection.
+struct SocketEventSource {
+    stream: SplitStream<RealtimeSocket>,
+    sink: SharedSocketSink,
+    decoder: RealtimeEventDecoder,
+    decoded_events: VecDeque<RealtimeModelEvent>,
     keep_alive: Duration,
-    heard: Instant,
-    asked: bool,
+    last_received: Instant,
+    is_ping_sent: bool,
 }
 
-impl ModelEvents for Events {
-    fn next(&mut self) -> BoxFuture<'_, Option<Result<ModelEvent, Lost>>> {
+impl ModelEventSource for SocketEventSource {
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<RealtimeModelEvent, RealtimeConnectionError>>> {
         async move {
             loop {
-                if let Some(event) = self.read.pop_front() {
+                if let Some(event) = self.decoded_events.pop_front() {
                     return Some(Ok(event));
                 }
-                let patience = if self.asked { self.keep_alive * 2 } else { self.keep_alive };
+                let timeout = if self.is_ping_sent { self.keep_alive * 2 } else { self.keep_alive };
                 let message = tokio::select! {
                     biased;
                     message = self.stream.next() => message,
-                    () = tokio::time::sleep_until(self.heard + patience) => {
-                        if self.asked {
-                            return Some(Err(Lost::new("the other side has gone silent")));
+                    () = tokio::time::sleep_until(self.last_received + timeout) => {
+                        if self.is_ping_sent {
+                            return Some(Err(RealtimeConnectionError::new("the server stopped responding")));
                         }
-                        self.asked = true;
-                        // A writer that holds the sink finds out by itself whether anybody is there. One that takes
-                        // nothing must not keep us from hearing what it said.
+                        self.is_ping_sent = true;
+                        // If the writer holds the sink, it detects a dead connection itself. A server that does
+                        // not read must not keep us from receiving its messages.
                         if let Ok(mut sink) = self.sink.try_lock() {
                             let ping = sink.send(Message::Ping(Default::default()));
                             if let Ok(Err(error)) = tokio::time::timeout(self.keep_alive, ping).await {
-                                return Some(Err(lost(&error)));
+                                return Some(Err(to_connection_lost(&error)));
                             }
                         }
                         continue;
                     }
                 };
-                (self.heard, self.asked) = (Instant::now(), false);
+                (self.last_received, self.is_ping_sent) = (Instant::now(), false);
                 match message {
-                    Some(Ok(Message::Text(text))) => self.read.extend(self.reader.read(text.as_str())),
-                    Some(Ok(Message::Close(frame))) => return closed(frame),
+                    Some(Ok(Message::Text(text))) => {
+                        self.decoded_events.extend(self.decoder.decode(text.as_str()))
+                    }
+                    Some(Ok(Message::Close(frame))) => return interpret_close(frame),
                     Some(Ok(
                         Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_),
                     )) => {}
-                    Some(Err(error)) => return Some(Err(lost(&error))),
-                    None => return Some(Err(Lost::new("the connection ended without a goodbye"))),
+                    Some(Err(error)) => return Some(Err(to_connection_lost(&error))),
+                    None => {
+                        return Some(Err(RealtimeConnectionError::new(
+                            "the connection ended without a close frame",
+                        )));
+                    }
                 }
             }
         }
@@ -114,44 +129,46 @@ impl ModelEvents for Events {
     }
 }
 
-/// What a goodbye means.
-fn closed(frame: Option<CloseFrame>) -> Option<Result<ModelEvent, Lost>> {
+/// Interprets a close frame: `None` for an orderly close, otherwise the loss of the connection.
+fn interpret_close(frame: Option<CloseFrame>) -> Option<Result<RealtimeModelEvent, RealtimeConnectionError>> {
     let Some(CloseFrame { code, reason }) = frame else {
-        return Some(Err(Lost::new("the other side closed without a reason")));
+        return Some(Err(RealtimeConnectionError::new("the server closed the connection without a reason")));
     };
-    let message = format!("the other side closed with {}: {reason}", u16::from(code));
+    let message = format!("the server closed the connection with code {}: {reason}", u16::from(code));
     match u16::from(code) {
         1000 => None,
-        1001 | 1005 | 1006 | 1011..=1013 | 1015 => Some(Err(Lost::new(message))),
-        _ => Some(Err(Lost::fatal(message))),
+        1001 | 1005 | 1006 | 1011..=1013 | 1015 => Some(Err(RealtimeConnectionError::new(message))),
+        _ => Some(Err(RealtimeConnectionError::permanent(message))),
     }
 }
 
-fn lost(error: &Error) -> Lost {
+fn to_connection_lost(error: &Error) -> RealtimeConnectionError {
     match error {
-        Error::Capacity(_) | Error::Protocol(_) if !is_cut_off(error) => Lost::fatal(error.to_string()),
-        _ => Lost::new(error.to_string()),
+        Error::Capacity(_) | Error::Protocol(_) if !is_connection_reset(error) => {
+            RealtimeConnectionError::permanent(error.to_string())
+        }
+        _ => RealtimeConnectionError::new(error.to_string()),
     }
 }
 
-fn is_cut_off(error: &Error) -> bool {
+fn is_connection_reset(error: &Error) -> bool {
     use tokio_tungstenite::tungstenite::error::ProtocolError;
     matches!(error, Error::Protocol(ProtocolError::ResetWithoutClosingHandshake))
 }
 
-pub(super) fn connect_error(error: &Error) -> ConnectError {
+pub(super) fn to_connect_error(error: &Error) -> RealtimeConnectionError {
     match error {
         Error::Http(response) => {
             let status = response.status();
             let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
             let body: String = body.chars().take(500).collect();
-            let message = format!("the server answered {status}: {body}");
+            let message = format!("the server responded with {status}: {body}");
             match status.as_u16() {
-                408 | 409 | 425 | 429 | 500.. => ConnectError::new(message),
-                _ => ConnectError::fatal(message),
+                408 | 409 | 425 | 429 | 500.. => RealtimeConnectionError::new(message),
+                _ => RealtimeConnectionError::permanent(message),
             }
         }
-        Error::Url(_) | Error::HttpFormat(_) => ConnectError::fatal(error.to_string()),
-        _ => ConnectError::new(error.to_string()),
+        Error::Url(_) | Error::HttpFormat(_) => RealtimeConnectionError::permanent(error.to_string()),
+        _ => RealtimeConnectionError::new(error.to_string()),
     }
 }

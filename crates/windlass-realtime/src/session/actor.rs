@@ -1,4 +1,4 @@
-//! The task that owns a session: its machine, its connection, and every task that it started.
+//! The task that owns a session: its state machine, its connection, and every task it spawned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,264 +8,274 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
-use windlass::Store;
-use windlass::agent::{Agent, Checked, Resolved, SharedReceipts};
-use windlass::core::RunId;
+use windlass::agent::{Agent, GuardrailResult, ResolvedAgent, SharedReceipts};
+use windlass::core::id::RunId;
 use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
+use windlass::store::Store;
 
-use super::builder::{CONNECTED, EnterError, OnGuardrailFailure, Reconnect, opened};
-use super::change::Resolution;
-use super::close::{CloseReport, EndGuard};
-use super::decisions::StandingDecision;
-use super::handle::Shared;
-use super::keep::Secret;
-use super::link::{Reconnecting, heard, tried, written};
-use super::outbox::Outbox;
-use super::requests::Request;
-use super::runs::{LiveRun, Notice};
-use crate::event::{CloseReason, LiveError, LiveEvent};
+use super::agent_change::AgentResolution;
+use super::builder::{GuardrailFailurePolicy, ReconnectPolicy, SessionStartError};
+use super::call_runs::{CallBatchRun, RunNotice};
+use super::close::{CloseReport, SessionEndGuard};
+use super::connection::{
+    ConnectionInput, ReconnectFuture, next_model_event, wait_reconnect, wait_write_failure,
+};
+use super::decisions::SessionDecision;
+use super::handle::SharedSession;
+use super::outbox::CommandOutbox;
+use super::redaction::SecretOutputs;
+use super::requests::SessionRequest;
+use crate::event::{CloseReason, RealtimeError, RealtimeEvent};
 use crate::id::ResponseId;
-use crate::journal::{CallsRecord, LiveJournal};
-use crate::machine::{Effect, Machine};
+use crate::journal::{CallBatchRecord, REALTIME_JOURNAL_FORMAT, RealtimeEntry, RealtimeJournal};
+use crate::machine::{RealtimeMachine, SessionEffect};
 use crate::metrics::SessionMetrics;
-use crate::model::{ConnectError, Connection, Lost, ModelEvent, ModelEvents, RealtimeModel};
-use crate::settings::LiveSettings;
+use crate::model::{ModelEventSource, RealtimeConnection, RealtimeConnectionError, RealtimeModel};
+use crate::settings::RealtimeSettings;
+use crate::sync::sleep_until_deadline;
 
-/// How a session goes, in what the machine does not decide.
-pub(super) struct Plan<C> {
+/// Settings of the actor, apart from those of the machine.
+pub(super) struct ActorConfig<C> {
     pub(super) store: Option<Arc<dyn Store>>,
-    pub(super) journal: Option<Arc<dyn LiveJournal>>,
-    pub(super) known: Vec<Agent<C>>,
+    pub(super) journal: Option<Arc<dyn RealtimeJournal>>,
+    pub(super) known_agents: Vec<Agent<C>>,
     pub(super) guardrails: Vec<OutputGuardrail<C>>,
-    pub(super) on_guardrail_failure: OnGuardrailFailure,
+    pub(super) guardrail_failure_policy: GuardrailFailurePolicy,
     pub(super) guardrail_timeout: Duration,
-    pub(super) concurrency: Option<usize>,
-    pub(super) early_guardrails: bool,
+    pub(super) max_concurrent_calls: Option<usize>,
+    pub(super) pre_approval_guardrails: bool,
     pub(super) approval_expiry: Option<Duration>,
-    pub(super) lease: Option<Duration>,
+    pub(super) lease_duration: Option<Duration>,
     pub(super) hooks: Vec<Hook<C>>,
-    pub(super) drain: Duration,
-    pub(super) patience: Duration,
-    pub(super) reconnect: Reconnect,
+    pub(super) drain_timeout: Duration,
+    pub(super) ready_timeout: Duration,
+    pub(super) reconnect_policy: ReconnectPolicy,
     pub(super) audio_buffer: usize,
 }
 
-impl<C> Default for Plan<C> {
+impl<C> Default for ActorConfig<C> {
     fn default() -> Self {
         Self {
             store: None,
             journal: None,
-            known: Vec::new(),
+            known_agents: Vec::new(),
             guardrails: Vec::new(),
-            on_guardrail_failure: OnGuardrailFailure::Skip,
+            guardrail_failure_policy: GuardrailFailurePolicy::Skip,
             guardrail_timeout: Duration::from_secs(10),
-            concurrency: None,
-            early_guardrails: false,
+            max_concurrent_calls: None,
+            pre_approval_guardrails: false,
             approval_expiry: None,
-            lease: None,
+            lease_duration: None,
             hooks: Vec::new(),
-            drain: Duration::from_millis(250),
-            patience: Duration::from_secs(10),
-            reconnect: Reconnect::default(),
+            drain_timeout: Duration::from_millis(250),
+            ready_timeout: Duration::from_secs(10),
+            reconnect_policy: ReconnectPolicy::default(),
             audio_buffer: 256,
         }
     }
 }
 
-/// What a session is a session of.
-pub(super) struct Setting<C> {
-    pub(super) app: Arc<C>,
+/// The fixed parts of a session, and its position in the journal.
+pub(super) struct SessionContext<C> {
+    pub(super) app_context: Arc<C>,
     pub(super) model: Arc<dyn RealtimeModel>,
-    pub(super) settings: LiveSettings,
-    pub(super) session: RunId,
-    pub(super) root: Agent<C>,
+    pub(super) settings: RealtimeSettings,
+    pub(super) session_id: RunId,
+    pub(super) root_agent: Agent<C>,
     pub(super) receipts: SharedReceipts,
-    pub(super) journal_at: u64,
+    pub(super) next_entry_index: u64,
 }
 
-/// Where a session meets the application.
-pub(super) struct Ends<C> {
-    pub(super) shared: Arc<Shared>,
-    pub(super) inbox: mpsc::Receiver<Request<C>>,
-    pub(super) closed: watch::Sender<Option<Arc<CloseReport>>>,
-    pub(super) ready: Option<oneshot::Sender<Result<(), EnterError>>>,
+/// The actor's ends of the channels to the application.
+pub(super) struct ActorChannels<C> {
+    pub(super) shared: Arc<SharedSession>,
+    pub(super) requests: mpsc::Receiver<SessionRequest<C>>,
+    pub(super) close_report: watch::Sender<Option<Arc<CloseReport>>>,
+    pub(super) ready_reply: Option<oneshot::Sender<Result<(), SessionStartError>>>,
 }
 
-pub(super) struct Actor<C> {
-    pub(super) machine: Machine,
-    pub(super) ends: Ends<C>,
-    pub(super) plan: Plan<C>,
-    pub(super) setting: Setting<C>,
-    /// The agents that were current, as they were then; of very many, the last.
-    pub(super) agents: BTreeMap<u32, Resolved<C>>,
-    pub(super) next_agent: u32,
-    pub(super) runs: BTreeMap<RunId, LiveRun>,
-    pub(super) standing: Vec<StandingDecision>,
-    pub(super) secret: Secret,
-    pub(super) notices: mpsc::Receiver<Notice>,
-    pub(super) notify: mpsc::Sender<Notice>,
-    pub(super) forwarders: JoinSet<()>,
-    pub(super) checks: JoinSet<Vec<Checked>>,
-    pub(super) checking: BTreeMap<Id, (ResponseId, Arc<str>)>,
-    pub(super) resolving: JoinSet<Resolution<C>>,
-    pub(super) changing: BTreeMap<u32, oneshot::Sender<Result<(), String>>>,
-    pub(super) outbox: Option<Outbox>,
-    pub(super) events: Option<Box<dyn ModelEvents>>,
-    pub(super) reconnecting: Option<Reconnecting>,
-    began: Instant,
-    pub(super) end: Option<CloseReason>,
+/// The owner of a session's state and tasks.
+pub(super) struct SessionActor<C> {
+    pub(super) machine: RealtimeMachine,
+    pub(super) channels: ActorChannels<C>,
+    pub(super) config: ActorConfig<C>,
+    pub(super) context: SessionContext<C>,
+    /// The agents that were current, as resolved then, by activation number. Old ones are evicted.
+    pub(super) resolved_agents: BTreeMap<u32, ResolvedAgent<C>>,
+    pub(super) next_activation: u32,
+    pub(super) runs: BTreeMap<RunId, CallBatchRun>,
+    pub(super) standing_decisions: Vec<SessionDecision>,
+    pub(super) secret_outputs: SecretOutputs,
+    pub(super) notices: mpsc::Receiver<RunNotice>,
+    pub(super) notice_sender: mpsc::Sender<RunNotice>,
+    pub(super) background_tasks: JoinSet<()>,
+    pub(super) check_tasks: JoinSet<Vec<GuardrailResult>>,
+    pub(super) pending_checks: BTreeMap<Id, (ResponseId, Arc<str>)>,
+    pub(super) resolve_tasks: JoinSet<AgentResolution<C>>,
+    pub(super) pending_change_replies: BTreeMap<u32, oneshot::Sender<Result<(), String>>>,
+    pub(super) outbox: Option<CommandOutbox>,
+    pub(super) model_events: Option<Box<dyn ModelEventSource>>,
+    pub(super) reconnect_future: Option<ReconnectFuture>,
+    started_at: Instant,
+    pub(super) close_reason: Option<CloseReason>,
 }
 
-/// What happened.
-enum Happened<C> {
-    Closing,
-    Event(Option<Result<ModelEvent, Lost>>),
-    Unwritten(Lost),
-    Notice(Notice),
-    Checked(Result<(Id, Vec<Checked>), tokio::task::JoinError>),
-    Resolved(Result<Resolution<C>, tokio::task::JoinError>),
-    Request(Option<Request<C>>),
-    Reconnected(Result<(Connection, u32), ConnectError>),
+/// An event that wakes the actor.
+enum ActorEvent<C> {
+    CloseRequested,
+    ConnectionInput(ConnectionInput),
+    RunNotice(RunNotice),
+    CheckFinished(Result<(Id, Vec<GuardrailResult>), tokio::task::JoinError>),
+    AgentResolved(Result<AgentResolution<C>, tokio::task::JoinError>),
+    SessionRequest(Option<SessionRequest<C>>),
+    ReconnectFinished(Result<(RealtimeConnection, u32), RealtimeConnectionError>),
     Tick,
 }
 
-impl<C: Send + Sync + 'static> Actor<C> {
+impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) fn new(
-        machine: Machine,
-        resolved: Resolved<C>,
-        ends: Ends<C>,
-        plan: Plan<C>,
-        setting: Setting<C>,
+        machine: RealtimeMachine,
+        resolved: ResolvedAgent<C>,
+        channels: ActorChannels<C>,
+        config: ActorConfig<C>,
+        context: SessionContext<C>,
     ) -> Self {
-        let (notify, notices) = mpsc::channel(256);
+        let (notice_sender, notices) = mpsc::channel(256);
         Self {
             machine,
-            ends,
-            plan,
-            setting,
-            agents: BTreeMap::from([(0, resolved)]),
-            next_agent: 1,
+            channels,
+            config,
+            context,
+            resolved_agents: BTreeMap::from([(0, resolved)]),
+            next_activation: 1,
             runs: BTreeMap::new(),
-            standing: Vec::new(),
-            secret: Secret::default(),
+            standing_decisions: Vec::new(),
+            secret_outputs: SecretOutputs::default(),
             notices,
-            notify,
-            forwarders: JoinSet::new(),
-            checks: JoinSet::new(),
-            checking: BTreeMap::new(),
-            resolving: JoinSet::new(),
-            changing: BTreeMap::new(),
+            notice_sender,
+            background_tasks: JoinSet::new(),
+            check_tasks: JoinSet::new(),
+            pending_checks: BTreeMap::new(),
+            resolve_tasks: JoinSet::new(),
+            pending_change_replies: BTreeMap::new(),
             outbox: None,
-            events: None,
-            reconnecting: None,
-            began: Instant::now(),
-            end: None,
+            model_events: None,
+            reconnect_future: None,
+            started_at: Instant::now(),
+            close_reason: None,
         }
     }
 
-    /// Lives.
-    pub(super) async fn run(mut self, connection: Connection, open: Vec<CallsRecord>) {
-        let guard = EndGuard::new(&self.ends);
-        self.plug_in(connection);
-        self.machine.connected();
-        let opened = opened(self.machine.agent());
-        self.write_down(vec![opened]).await;
-        self.recover(open).await;
-        let deadline = Instant::now() + self.plan.patience;
+    /// Runs the session until it ends. `open` are the unfinished calls of an earlier process.
+    pub(super) async fn run(mut self, connection: RealtimeConnection, open: Vec<CallBatchRecord>) {
+        let guard = SessionEndGuard::new(&self.channels);
+        self.attach_connection(connection);
+        self.machine.on_connected();
+        let agent = self.machine.agent().name.clone();
+        self.append_journal(vec![RealtimeEntry::Opened { format: REALTIME_JOURNAL_FORMAT, agent }]).await;
+        self.recover_runs(open).await;
+        let deadline = Instant::now() + self.config.ready_timeout;
         loop {
-            self.carry_out_effects().await;
-            self.say_ready(deadline);
-            if self.end.is_some() {
+            self.execute_effects().await;
+            self.report_ready(deadline);
+            if self.close_reason.is_some() {
                 break;
             }
-            match self.next(deadline).await {
-                Happened::Closing => break,
-                Happened::Event(Some(Ok(event))) => {
-                    let now = self.now();
-                    self.machine.at(now).heard(event);
-                }
-                Happened::Event(Some(Err(lost))) | Happened::Unwritten(lost) => self.lost(lost),
-                Happened::Event(None) => self.end = Some(CloseReason::Finished),
-                Happened::Notice(Notice::Again { run }) => self.try_again(&run).await,
-                Happened::Notice(notice) => self.notice(notice),
-                Happened::Checked(done) => self.checked(done),
-                Happened::Resolved(done) => self.resolved(done),
-                Happened::Request(Some(request)) => self.take(request),
-                Happened::Request(None) => break,
-                Happened::Reconnected(result) => self.reconnected(result),
-                Happened::Tick => {
-                    let now = self.now();
-                    self.machine.at(now).tick();
+            match self.next_event(deadline).await {
+                ActorEvent::CloseRequested => break,
+                ActorEvent::ConnectionInput(input) => self.on_connection_input(input),
+                ActorEvent::RunNotice(RunNotice::RecoveryDue { run }) => self.retry_recovery(&run).await,
+                ActorEvent::RunNotice(notice) => self.on_run_notice(notice),
+                ActorEvent::CheckFinished(done) => self.on_check_finished(done),
+                ActorEvent::AgentResolved(done) => self.on_agent_resolved(done),
+                ActorEvent::SessionRequest(Some(request)) => self.handle_request(request),
+                ActorEvent::SessionRequest(None) => break,
+                ActorEvent::ReconnectFinished(result) => self.on_reconnect_finished(result),
+                ActorEvent::Tick => {
+                    let now = self.elapsed();
+                    self.machine.advance_to(now).tick();
                 }
             }
         }
-        self.shut().await;
+        self.shut_down().await;
         drop(guard);
     }
 
-    async fn next(&mut self, ready_by: Instant) -> Happened<C> {
-        let deadline = self.machine.deadline().map(|deadline| self.began + deadline);
-        let deadline = match &self.ends.ready {
+    /// Waits for the next event.
+    async fn next_event(&mut self, ready_by: Instant) -> ActorEvent<C> {
+        let deadline = self.machine.deadline().map(|deadline| self.started_at + deadline);
+        let deadline = match &self.channels.ready_reply {
             Some(_) => Some(deadline.map_or(ready_by, |deadline| deadline.min(ready_by))),
             None => deadline,
         };
-        let Self { ends, events, outbox, notices, checks, resolving, reconnecting, .. } = self;
+        let Self {
+            channels,
+            model_events,
+            outbox,
+            notices,
+            check_tasks,
+            resolve_tasks,
+            reconnect_future,
+            ..
+        } = self;
         tokio::select! {
             biased;
-            () = ends.shared.closing.cancelled() => Happened::Closing,
-            Some(notice) = notices.recv() => Happened::Notice(notice),
-            Some(done) = checks.join_next_with_id() => Happened::Checked(done),
-            Some(done) = resolving.join_next() => Happened::Resolved(done),
-            Some(lost) = written(outbox) => Happened::Unwritten(lost),
-            Some(event) = heard(events) => Happened::Event(event),
-            Some(result) = tried(reconnecting) => Happened::Reconnected(result),
-            request = ends.inbox.recv() => Happened::Request(request),
-            () = until(deadline) => Happened::Tick,
+            () = channels.shared.close_token.cancelled() => ActorEvent::CloseRequested,
+            Some(notice) = notices.recv() => ActorEvent::RunNotice(notice),
+            Some(done) = check_tasks.join_next_with_id() => ActorEvent::CheckFinished(done),
+            Some(done) = resolve_tasks.join_next() => ActorEvent::AgentResolved(done),
+            Some(input) = wait_write_failure(outbox) => ActorEvent::ConnectionInput(input),
+            Some(input) = next_model_event(model_events) => ActorEvent::ConnectionInput(input),
+            Some(result) = wait_reconnect(reconnect_future) => ActorEvent::ReconnectFinished(result),
+            request = channels.requests.recv() => ActorEvent::SessionRequest(request),
+            () = sleep_until_deadline(deadline) => ActorEvent::Tick,
         }
     }
 
-    pub(super) fn now(&self) -> Duration {
-        self.began.elapsed()
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started_at.elapsed()
     }
 
-    /// Carries out what the machine asks for, in order.
-    pub(super) async fn carry_out_effects(&mut self) {
+    /// Executes the machine's effects, in order, until there are none.
+    pub(super) async fn execute_effects(&mut self) {
         loop {
-            let now = self.now();
-            let effects = self.machine.at(now).effects();
+            let now = self.elapsed();
+            let effects = self.machine.advance_to(now).take_effects();
             if effects.is_empty() {
                 return;
             }
-            // What must be written down is, before anything that follows from it happens.
+            // Journal entries are written ahead: they are durable before any other effect of the batch happens.
             let entries: Vec<_> = effects
                 .iter()
                 .filter_map(|effect| match effect {
-                    Effect::Journal(entry) => Some(entry.clone()),
+                    SessionEffect::AppendJournal(entry) => Some(entry.clone()),
                     _ => None,
                 })
                 .collect();
-            self.write_down(entries).await;
+            self.append_journal(entries).await;
             for effect in effects {
                 match effect {
-                    Effect::Journal(_) => {}
-                    Effect::Send(command) => {
-                        let sent = self.outbox.as_ref().map(|outbox| outbox.put(command));
+                    SessionEffect::AppendJournal(_) => {}
+                    SessionEffect::SendCommand(command) => {
+                        let sent = self.outbox.as_ref().map(|outbox| outbox.push_command(command));
                         match sent {
-                            Some(Ok(dropped)) => self.machine.metrics_mut().dropped_input += dropped,
-                            Some(Err(lost)) => self.lost(lost),
+                            Some(Ok(dropped)) => self.machine.metrics_mut().dropped_input_chunks += dropped,
+                            Some(Err(lost)) => self.on_connection_lost(lost),
                             None => {}
                         }
                     }
-                    Effect::Emit(event) => self.ends.shared.fanout.emit(&event),
-                    Effect::CarryOut(batch) if self.end.is_none() => self.carry_out(batch),
-                    Effect::CarryOut(_) => {}
-                    Effect::Check(check) => self.check(check),
-                    Effect::Changed { agent, result } => {
+                    SessionEffect::EmitEvent(event) => self.channels.shared.fanout.publish(&event),
+                    SessionEffect::ExecuteCalls(batch) if self.close_reason.is_none() => {
+                        self.execute_batch(batch)
+                    }
+                    SessionEffect::ExecuteCalls(_) => {}
+                    SessionEffect::CheckTranscript(check) => self.start_check(check),
+                    SessionEffect::AgentChanged { agent, result } => {
                         if result.is_err() {
-                            self.agents.remove(&agent.number);
+                            self.resolved_agents.remove(&agent.number);
                         }
-                        if let Some(reply) = self.changing.remove(&agent.number) {
+                        if let Some(reply) = self.pending_change_replies.remove(&agent.number) {
                             let _ = reply.send(result);
                         }
                     }
@@ -274,63 +284,57 @@ impl<C: Send + Sync + 'static> Actor<C> {
         }
     }
 
-    /// Writes entries down. A session that cannot be written down any more ends, before it does what nobody would know
-    /// of.
-    pub(super) async fn write_down(&mut self, entries: Vec<crate::journal::LiveEntry>) {
-        let Some(journal) = self.plan.journal.clone().filter(|_| !entries.is_empty()) else { return };
+    /// Appends entries to the journal. If that fails, the session ends before it does anything unrecorded.
+    pub(super) async fn append_journal(&mut self, entries: Vec<RealtimeEntry>) {
+        let Some(journal) = self.config.journal.clone().filter(|_| !entries.is_empty()) else { return };
         let count = entries.len() as u64;
-        let entries = entries.into_iter().map(|entry| self.for_keeping(entry)).collect();
-        let appending = journal.append(&self.setting.session, self.setting.journal_at, entries);
-        let patience = self.plan.patience;
-        let appended = match tokio::time::timeout(patience, appending).await {
+        let entries = entries.into_iter().map(|entry| self.redact_entry(entry)).collect();
+        let appending = journal.append(&self.context.session_id, self.context.next_entry_index, entries);
+        let timeout = self.config.ready_timeout;
+        let appended = match tokio::time::timeout(timeout, appending).await {
             Ok(appended) => appended.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("nothing was written within {patience:?}")),
+            Err(_) => Err(format!("the append timed out after {timeout:?}")),
         };
         match appended {
-            Ok(()) => self.setting.journal_at += count,
+            Ok(()) => self.context.next_entry_index += count,
             Err(message) => {
-                self.emit(LiveEvent::Error(LiveError::Journal { message: message.clone() }));
-                self.end.get_or_insert(CloseReason::Journal(message));
+                self.emit_event(RealtimeEvent::Error(RealtimeError::JournalFailed {
+                    message: message.clone(),
+                }));
+                self.close_reason.get_or_insert(CloseReason::JournalFailed(message));
             }
         }
     }
 
-    pub(super) fn emit(&self, event: LiveEvent) {
-        self.ends.shared.fanout.emit(&event);
+    pub(super) fn emit_event(&self, event: RealtimeEvent) {
+        self.channels.shared.fanout.publish(&event);
     }
 
     pub(super) fn metrics(&self) -> SessionMetrics {
         let mut metrics = self.machine.metrics().clone();
-        metrics.dropped_input += self.ends.shared.dropped_input.load(Ordering::Relaxed);
-        metrics.dropped_output = self.ends.shared.fanout.dropped_audio();
+        metrics.dropped_input_chunks += self.channels.shared.dropped_input.load(Ordering::Relaxed);
+        metrics.dropped_output_chunks = self.channels.shared.fanout.dropped_audio();
         metrics
     }
 
-    /// Tells whoever entered the session that it has begun, or could not.
-    fn say_ready(&mut self, deadline: Instant) {
-        let result = match (self.machine.ready(), &self.end) {
-            (_, Some(reason)) => Err(format!("the session ended at once: {reason:?}")),
+    /// Reports to the caller of `connect` or `resume` that the session is ready or could not start.
+    fn report_ready(&mut self, deadline: Instant) {
+        let result = match (self.machine.ready_result(), &self.close_reason) {
+            (_, Some(reason)) => Err(format!("the session ended before it was ready: {reason:?}")),
             (Some(result), None) => result.clone(),
-            (None, None) if Instant::now() >= deadline => Err("it did not answer in time".to_owned()),
+            (None, None) if Instant::now() >= deadline => Err("no acknowledgement in time".to_owned()),
             (None, None) => return,
         };
-        let Some(ready) = self.ends.ready.take() else { return };
+        let Some(ready) = self.channels.ready_reply.take() else { return };
         match result {
             Ok(()) => {
-                self.emit(CONNECTED);
+                self.emit_event(RealtimeEvent::Connected);
                 let _ = ready.send(Ok(()));
             }
             Err(message) => {
-                self.end.get_or_insert(CloseReason::Lost(message.clone()));
-                let _ = ready.send(Err(EnterError::Refused(message)));
+                self.close_reason.get_or_insert(CloseReason::ConnectionLost(message.clone()));
+                let _ = ready.send(Err(SessionStartError::ConfigurationRejected(message)));
             }
         }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,330 +1,364 @@
-//! How a session is set up. Setting it up does nothing; entering it does, and cleans up where it fails.
+//! The builder of a session. Building has no side effects; starting the session has, and releases everything if
+//! it fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use windlass::agent::{Agent, Resolved, SharedReceipts};
-use windlass::core::RunId;
+use windlass::agent::{Agent, ResolvedAgent, SharedReceipts};
+use windlass::core::id::{AgentName, RunId};
 use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
-use windlass::{ConfigError, Store, StoreError};
+use windlass::{
+    error::{ConfigError, StoreError},
+    store::Store,
+};
 
-use super::actor::{Actor, Plan};
-use super::events::Fanout;
-use super::handle::{LiveSession, Shared};
-use crate::event::LiveEvent;
-use crate::history::{History, LiveItemKind};
-use crate::journal::{LiveEntry, LiveJournal, LiveRecord};
-use crate::machine::{AgentKey, AudioRelease, FollowUp, Machine, PlaybackSource, Rules, ToolMode};
-use crate::model::{ConnectError, RealtimeModel};
-use crate::settings::{Configuration, LiveSettings};
+use super::actor::{ActorChannels, ActorConfig, SessionActor, SessionContext};
+use super::connection::connect_with_timeout;
+use super::events::EventFanout;
+use super::handle::{RealtimeSession, SharedSession};
+use crate::history::RealtimeItemKind;
+use crate::journal::{RealtimeJournal, ReplayedSession};
+use crate::machine::{
+    AgentActivation, AgentSetup, AudioRelease, GuardrailFollowUp, PlaybackSource, RealtimeMachine,
+    SessionPolicy, ToolCallMode,
+};
+use crate::model::{RealtimeConnectionError, RealtimeModel};
+use crate::settings::{RealtimeSettings, SessionConfiguration};
 
-/// A session that has not begun. Nothing happens before [`Realtime::connect`] or [`Realtime::resume`].
+/// A builder for a session. Nothing happens before [`connect`](Self::connect) or [`resume`](Self::resume).
 #[must_use = "a session does nothing until it is connected"]
-pub struct Realtime<C = ()> {
+pub struct RealtimeSessionBuilder<C = ()> {
     agent: Agent<C>,
     context: Arc<C>,
     model: Arc<dyn RealtimeModel>,
-    settings: LiveSettings,
-    session: RunId,
-    rules: Rules,
-    plan: Plan<C>,
+    settings: RealtimeSettings,
+    session_id: RunId,
+    policy: SessionPolicy,
+    config: ActorConfig<C>,
     event_buffer: usize,
 }
 
-/// What a guardrail that fails counts as.
+/// The treatment of an output guardrail that fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnGuardrailFailure {
-    /// It is told of, and the others count.
+pub enum GuardrailFailurePolicy {
+    /// The failure is reported, and the other guardrails decide (fail open).
     #[default]
     Skip,
-    /// It counts as one that objects.
+    /// The failure counts as a trip (fail closed).
     Trip,
 }
 
-/// How a lost connection is made again.
+/// The retry policy for a lost connection, with exponential backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reconnect {
-    /// How many times it is tried; none means that the session ends.
-    pub attempts: u32,
-    /// How long to wait before the first; each further wait is twice as long.
-    pub base: Duration,
-    /// The longest wait.
-    pub longest: Duration,
+pub struct ReconnectPolicy {
+    /// Maximum number of attempts for each lost connection; with zero, the session ends at the first loss.
+    pub max_attempts: u32,
+    /// Delay before the first attempt; it doubles with each further attempt.
+    pub initial_delay: Duration,
+    /// Maximum delay.
+    pub max_delay: Duration,
 }
 
-impl Default for Reconnect {
+impl Default for ReconnectPolicy {
     fn default() -> Self {
-        Self { attempts: 6, base: Duration::from_millis(200), longest: Duration::from_secs(10) }
+        Self {
+            max_attempts: 6,
+            initial_delay: Duration::from_millis(200),
+            max_delay: Duration::from_secs(10),
+        }
     }
 }
 
-/// Why a session could not be entered. Nothing of it is left.
+/// An error from starting a session. All resources of the session have been released.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum EnterError {
-    /// The agent is not set up in a way that can be used. Nothing was connected.
+pub enum SessionStartError {
+    /// The agent's configuration is invalid. No connection was made.
     #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The instructions and tools of the agent were not there in time. Nothing was connected.
-    #[error("the instructions and tools of the agent were not there within {0:?}")]
-    Slow(Duration),
-    /// There was no connection.
-    #[error("no connection: {0}")]
-    Connect(#[from] ConnectError),
-    /// The model did not take the configuration.
-    #[error("the model did not take the agent's configuration: {0}")]
-    Refused(String),
-    /// The journal cannot be used.
+    InvalidConfig(#[from] ConfigError),
+    /// The agent's instructions and tools were not resolved in time. No connection was made.
+    #[error("the agent's instructions and tools were not resolved within {0:?}")]
+    ResolveTimeout(Duration),
+    /// The connection failed.
+    #[error("cannot connect to the model: {0}")]
+    ConnectFailed(#[from] RealtimeConnectionError),
+    /// The model rejected the configuration, did not acknowledge it in time, or the session ended before it was
+    /// ready.
+    #[error("the model did not accept the agent's configuration: {0}")]
+    ConfigurationRejected(String),
+    /// The session's journal cannot be read.
     #[error("the session's journal cannot be used: {0}")]
-    Journal(#[source] StoreError),
-    /// There is nothing to resume.
-    #[error("there is no session `{0}` in the journal; hint: `connect` begins one")]
-    NothingToResume(RunId),
+    JournalUnreadable(#[source] StoreError),
+    /// There is no session to resume: the builder has no journal, or the journal has no entries of this session.
+    #[error(
+        "there is no session `{0}` to resume; hint: give the builder the journal that has it, or start a new session with `connect`"
+    )]
+    SessionNotFound(RunId),
 }
 
-impl<C: Send + Sync + 'static> Realtime<C> {
-    /// A session of this agent with this model, and the application's context.
-    pub fn with(agent: Agent<C>, model: impl RealtimeModel, context: impl Into<Arc<C>>) -> Self {
+impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
+    /// Creates a builder for a session of this agent with this model and the application's context.
+    pub fn with_context(agent: Agent<C>, model: impl RealtimeModel, context: impl Into<Arc<C>>) -> Self {
         Self {
             agent,
             context: context.into(),
             model: Arc::new(model),
-            settings: LiveSettings::default(),
-            session: RunId::from(uuid::Uuid::now_v7().to_string()),
-            rules: Rules::default(),
-            plan: Plan::default(),
+            settings: RealtimeSettings::default(),
+            session_id: RunId::from(uuid::Uuid::now_v7().to_string()),
+            policy: SessionPolicy::default(),
+            config: ActorConfig::default(),
             event_buffer: 4096,
         }
     }
 
-    /// How the model listens, speaks and takes turns.
-    pub fn settings(mut self, settings: LiveSettings) -> Self {
+    /// Sets the settings of the realtime model.
+    pub fn settings(mut self, settings: RealtimeSettings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// The session's name, in place of a new one. Runs that carry out its calls are named after it.
+    /// Sets the session id; a new one by default. The ids of the runs that execute its calls are derived from
+    /// it.
     pub fn session_id(mut self, id: impl Into<RunId>) -> Self {
-        self.session = id.into();
+        self.session_id = id.into();
         self
     }
 
-    /// Where runs that carry out calls are kept.
+    /// Sets the store of the runs that execute tool calls.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
-        self.plan.store = Some(store);
+        self.config.store = Some(store);
         self
     }
 
-    /// Where the session's own journal is kept.
-    pub fn journal(mut self, journal: impl LiveJournal) -> Self {
-        self.plan.journal = Some(Arc::new(journal));
+    /// Sets the store of the session's own journal.
+    pub fn journal(mut self, journal: impl RealtimeJournal) -> Self {
+        self.config.journal = Some(Arc::new(journal));
         self
     }
 
-    /// Agents that handoffs name, besides those that can be reached.
-    pub fn agents(mut self, agents: impl IntoIterator<Item = Agent<C>>) -> Self {
-        self.plan.known.extend(agents);
+    /// Adds agents that handoffs may name, besides those reachable from the agent.
+    pub fn known_agents(mut self, agents: impl IntoIterator<Item = Agent<C>>) -> Self {
+        self.config.known_agents.extend(agents);
         self
     }
 
-    /// Checks what the model says, whichever agent is current.
+    /// Adds an output guardrail that applies to every agent of the session.
     pub fn output_guardrail(mut self, guardrail: OutputGuardrail<C>) -> Self {
-        self.plan.guardrails.push(guardrail);
+        self.config.guardrails.push(guardrail);
         self
     }
 
-    /// After how many letters guardrails look again; at the end of an answer they look in any case.
-    pub fn debounce(mut self, letters: usize) -> Self {
-        self.rules.debounce = letters.max(1);
+    /// Sets the number of characters after which the guardrails check again. The end of a response is always
+    /// checked.
+    pub fn guardrail_debounce(mut self, characters: usize) -> Self {
+        self.policy.guardrail_debounce = characters.max(1);
         self
     }
 
-    /// What a guardrail that fails counts as.
-    pub fn on_guardrail_failure(mut self, policy: OnGuardrailFailure) -> Self {
-        self.plan.on_guardrail_failure = policy;
+    /// Sets the treatment of an output guardrail that fails.
+    pub fn guardrail_failure_policy(mut self, policy: GuardrailFailurePolicy) -> Self {
+        self.config.guardrail_failure_policy = policy;
         self
     }
 
-    /// How long a guardrail may take.
+    /// Sets the timeout of a guardrail check.
     pub fn guardrail_timeout(mut self, timeout: Duration) -> Self {
-        self.plan.guardrail_timeout = timeout;
+        self.config.guardrail_timeout = timeout;
         self
     }
 
-    /// What the model is told after a guardrail tripped.
-    pub fn follow_up(mut self, follow_up: FollowUp) -> Self {
-        self.rules.follow_up = follow_up;
+    /// Sets the message sent to the model after a guardrail tripped.
+    pub fn guardrail_follow_up(mut self, follow_up: GuardrailFollowUp) -> Self {
+        self.policy.follow_up = follow_up;
         self
     }
 
-    /// When speech reaches the application.
+    /// Sets the time at which speech is released to the application.
     pub fn audio_release(mut self, release: AudioRelease) -> Self {
-        self.rules.release = release;
+        self.policy.audio_release = release;
         self
     }
 
-    /// How it is known what the user has heard.
-    pub fn playback(mut self, source: PlaybackSource) -> Self {
-        self.rules.playback = source;
+    /// Sets the source of the playback position.
+    pub fn playback_source(mut self, source: PlaybackSource) -> Self {
+        self.policy.playback_source = source;
         self
     }
 
-    /// Whether calls run beside the conversation or in line with it.
-    pub fn tools(mut self, mode: ToolMode) -> Self {
-        self.rules.tools = mode;
+    /// Sets the relation of tool calls to the conversation.
+    pub fn tool_call_mode(mut self, mode: ToolCallMode) -> Self {
+        self.policy.tool_call_mode = mode;
         self
     }
 
-    /// How many calls of one answer run at once.
-    pub fn concurrency(mut self, limit: usize) -> Self {
-        self.plan.concurrency = Some(limit.max(1));
+    /// Sets the maximum number of calls of one response that run concurrently.
+    pub fn max_concurrent_calls(mut self, limit: usize) -> Self {
+        self.config.max_concurrent_calls = Some(limit.max(1));
         self
     }
 
-    /// Runs a tool's input guardrails also before a person is asked.
-    pub fn early_guardrails(mut self) -> Self {
-        self.plan.early_guardrails = true;
+    /// Runs a tool's input guardrails before the approval as well as after it.
+    pub fn pre_approval_guardrails(mut self) -> Self {
+        self.config.pre_approval_guardrails = true;
         self
     }
 
-    /// How long an approval may be waited for, before it counts as a no.
+    /// Sets the time after which an approval that nobody gave counts as rejected.
     pub fn approvals_expire_after(mut self, expiry: Duration) -> Self {
-        self.plan.approval_expiry = Some(expiry);
+        self.config.approval_expiry = Some(expiry);
         self
     }
 
-    /// How long this process owns the runs of calls without a sign of life. One that resumes the session after a crash
-    /// waits so long for those that were under way. Thirty seconds, unless this says otherwise.
-    pub fn lease(mut self, lasting: Duration) -> Self {
-        self.plan.lease = Some(lasting);
+    /// Sets the duration of this process's leases on the runs of tool calls; 30 seconds by default. A process
+    /// that resumes the session after a crash waits up to this long for the runs that were in progress.
+    pub fn lease_duration(mut self, duration: Duration) -> Self {
+        self.config.lease_duration = Some(duration);
         self
     }
 
-    /// Told of the moments of the runs that carry out calls.
+    /// Adds a hook for the lifecycle events of the runs that execute tool calls.
     pub fn hook(mut self, hook: Hook<C>) -> Self {
-        self.plan.hooks.push(hook);
+        self.config.hooks.push(hook);
         self
     }
 
-    /// How long bodies that are stopped are waited for when the session ends.
-    pub fn drain(mut self, drain: Duration) -> Self {
-        self.plan.drain = drain;
+    /// Sets the time to wait for cancelled tool bodies when the session ends.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.config.drain_timeout = timeout;
         self
     }
 
-    /// How long connecting, resolving an agent, or saying goodbye may take.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.plan.patience = patience;
-        self.rules.acknowledge = patience;
+    /// Sets the timeout of each step towards readiness: resolving an agent, connecting, the model's
+    /// acknowledgement of a configuration, and appending to the journal. It also bounds the closing handshake.
+    pub fn ready_timeout(mut self, timeout: Duration) -> Self {
+        self.config.ready_timeout = timeout;
+        self.policy.acknowledge_timeout = timeout;
         self
     }
 
-    /// How long the model may be silent in the middle of an answer, and how long it may take to begin one.
-    pub fn silence(mut self, silence: Duration, begin: Duration) -> Self {
-        self.rules.patience.silence = silence;
-        self.rules.patience.begin = begin;
+    /// Sets the timeouts of a response: the longest pause between its events, and the longest time to its
+    /// start.
+    pub fn response_timeouts(mut self, silence: Duration, start: Duration) -> Self {
+        self.policy.response_timeouts.silence = silence;
+        self.policy.response_timeouts.start = start;
         self
     }
 
-    /// How a lost connection is made again.
-    pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
-        self.plan.reconnect = reconnect;
+    /// Sets the retry policy for a lost connection.
+    pub fn reconnect_policy(mut self, policy: ReconnectPolicy) -> Self {
+        self.config.reconnect_policy = policy;
         self
     }
 
-    /// How many events wait for a slow watcher before the oldest speech is left out.
-    pub fn event_buffer(mut self, events: usize) -> Self {
-        self.event_buffer = events.max(1);
+    /// Sets the size of each subscriber's event queue. If the queue is full, the oldest audio is dropped first.
+    pub fn event_buffer(mut self, size: usize) -> Self {
+        self.event_buffer = size.max(1);
         self
     }
 
-    /// How many pieces of the user's audio wait for a slow connection before the oldest are left out.
-    pub fn audio_buffer(mut self, pieces: usize) -> Self {
-        self.plan.audio_buffer = pieces.max(1);
+    /// Sets the number of the user's audio chunks queued for sending. If the queue is full, the oldest chunk is
+    /// dropped.
+    pub fn audio_buffer(mut self, chunks: usize) -> Self {
+        self.config.audio_buffer = chunks.max(1);
         self
     }
 
-    /// Begins a session.
-    pub async fn connect(self) -> Result<LiveSession<C>, EnterError> {
-        self.enter(LiveRecord::default()).await
+    /// Starts a new session.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionStartError`] if the agent could not be resolved, the connection failed, or the model
+    /// rejected the configuration.
+    pub async fn connect(self) -> Result<RealtimeSession<C>, SessionStartError> {
+        self.start_session(ReplayedSession::default()).await
     }
 
-    /// Goes on with a session that its journal has: the model is told what was said, calls that were open are gone on
-    /// with, and what had not been delivered is.
-    pub async fn resume(self) -> Result<LiveSession<C>, EnterError> {
-        let Some(journal) = &self.plan.journal else {
-            return Err(EnterError::NothingToResume(self.session));
+    /// Resumes a session from its journal: sends the conversation to the model, continues unfinished calls, and
+    /// sends undelivered outputs.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionStartError`] as [`connect`](Self::connect) does, and if the journal is missing,
+    /// unreadable or has no such session.
+    pub async fn resume(self) -> Result<RealtimeSession<C>, SessionStartError> {
+        let Some(journal) = &self.config.journal else {
+            return Err(SessionStartError::SessionNotFound(self.session_id));
         };
-        let entries = journal.load(&self.session).await.map_err(EnterError::Journal)?;
-        let record = LiveRecord::replay(&entries).map_err(EnterError::Journal)?;
-        if record.entries == 0 {
-            return Err(EnterError::NothingToResume(self.session));
+        let entries = journal.load(&self.session_id).await.map_err(SessionStartError::JournalUnreadable)?;
+        let record = ReplayedSession::replay(&entries).map_err(SessionStartError::JournalUnreadable)?;
+        if record.entry_count == 0 {
+            return Err(SessionStartError::SessionNotFound(self.session_id));
         }
-        self.enter(record).await
+        self.start_session(record).await
     }
 
-    async fn enter(mut self, record: LiveRecord) -> Result<LiveSession<C>, EnterError> {
-        let patience = self.plan.patience;
-        self.rules.session = self.session.clone();
+    async fn start_session(
+        mut self,
+        record: ReplayedSession,
+    ) -> Result<RealtimeSession<C>, SessionStartError> {
+        let timeout = self.config.ready_timeout;
+        self.policy.session_id = self.session_id.clone();
         let first = match &record.agent {
-            Some(name) if name != self.agent.name() => self.named(name).await?,
+            Some(name) if name != self.agent.name() => self.find_reachable_agent(name).await?,
             _ => self.agent.clone(),
         };
-        let resolving = first.resolve_with(&self.session, self.context.clone(), &self.plan.known);
-        let resolved =
-            tokio::time::timeout(patience, resolving).await.map_err(|_| EnterError::Slow(patience))??;
-        supported(&*self.model, &resolved)?;
-        let configuration = Arc::new(configuration(&resolved, &self.settings));
-        let is_checked = resolved.is_checked() || !self.plan.guardrails.is_empty();
-        let connecting = tokio::time::timeout(patience, self.model.connect(&configuration)).await;
-        let connection =
-            connecting.unwrap_or_else(|_| Err(ConnectError::new("it took too long to connect")))?;
+        let resolving =
+            first.resolve_with_context(&self.session_id, self.context.clone(), &self.config.known_agents);
+        let resolved = tokio::time::timeout(timeout, resolving)
+            .await
+            .map_err(|_| SessionStartError::ResolveTimeout(timeout))??;
+        check_agent_tools(&*self.model, &resolved)?;
+        let agent = agent_setup(0, &resolved, &self.settings, &self.config.guardrails);
+        let connection = connect_with_timeout(&*self.model, &agent.configuration, timeout).await?;
 
-        let agent = AgentKey { number: 0, name: resolved.agent().name().clone() };
-        let history = History::new(record.history.items().to_vec());
-        let mut machine = Machine::new(self.rules, agent.clone(), configuration, is_checked, history);
-        let unanswered = record.unanswered().cloned();
+        let mut machine = RealtimeMachine::new(self.policy, agent, record.history.clone());
+        let unanswered = record.unanswered_item().cloned();
         let mut open = Vec::new();
         for calls in record.calls {
             for call in &calls.calls {
-                machine.adopt(&calls.run, call);
+                machine.adopt_call(&calls.run, call);
             }
             let is_open = calls.calls.iter().any(|item| match &item.kind {
-                LiveItemKind::Call { call, .. } => machine.history().output_of(call).is_none(),
+                RealtimeItemKind::Call { call, .. } => machine.history().call_output(call).is_none(),
                 _ => false,
             });
             if is_open {
                 open.push(calls);
             }
         }
-        machine.resumed(record.entries, unanswered);
+        machine.on_resumed(record.entry_count, unanswered);
 
         let (requests, inbox) = mpsc::channel(1024);
         let (closed_sender, closed) = watch::channel(None);
-        let shared = Arc::new(Shared {
-            fanout: Fanout::new(self.event_buffer),
-            closing: CancellationToken::new(),
-            leaving: Default::default(),
+        let shared = Arc::new(SharedSession {
+            fanout: EventFanout::new(self.event_buffer),
+            close_token: CancellationToken::new(),
+            is_detaching: Default::default(),
             dropped_input: Default::default(),
         });
-        let handle = LiveSession::new(requests, shared.clone(), closed, self.session.clone());
+        let handle = RealtimeSession::new(requests, shared.clone(), closed, self.session_id.clone());
         let (ready_sender, ready) = oneshot::channel();
-        let actor = Actor::new(
+        let actor = SessionActor::new(
             machine,
             resolved,
-            super::actor::Ends { shared, inbox, closed: closed_sender, ready: Some(ready_sender) },
-            self.plan,
-            super::actor::Setting {
-                app: self.context,
+            ActorChannels {
+                shared,
+                requests: inbox,
+                close_report: closed_sender,
+                ready_reply: Some(ready_sender),
+            },
+            self.config,
+            SessionContext {
+                app_context: self.context,
                 model: self.model,
                 settings: self.settings,
-                session: self.session,
-                root: self.agent,
+                session_id: self.session_id,
+                root_agent: self.agent,
                 receipts: SharedReceipts::default(),
-                journal_at: record.entries,
+                next_entry_index: record.entry_count,
             },
         );
         tokio::spawn(actor.run(connection, open));
@@ -334,59 +368,65 @@ impl<C: Send + Sync + 'static> Realtime<C> {
                 handle.close().await;
                 Err(error)
             }
-            Err(_) => Err(EnterError::Refused("the session ended before it had begun".to_owned())),
+            Err(_) => Err(SessionStartError::ConfigurationRejected(
+                "the session ended before it was ready".to_owned(),
+            )),
         }
     }
 
-    /// An agent that can be reached from the first.
-    async fn named(&self, name: &windlass::core::AgentName) -> Result<Agent<C>, EnterError> {
-        let root = self.agent.resolve_with(&self.session, self.context.clone(), &self.plan.known).await?;
+    /// Returns the agent of this name that is reachable from the session's agent.
+    async fn find_reachable_agent(&self, name: &AgentName) -> Result<Agent<C>, SessionStartError> {
+        let root = self
+            .agent
+            .resolve_with_context(&self.session_id, self.context.clone(), &self.config.known_agents)
+            .await?;
         let unknown = || ConfigError::UnknownAgent { agent: name.clone() };
-        Ok(root.reachable(name).cloned().ok_or_else(unknown)?)
+        Ok(root.reachable_agent(name).cloned().ok_or_else(unknown)?)
     }
 }
 
-impl Realtime {
-    /// A session of this agent with this model.
+impl RealtimeSessionBuilder {
+    /// Creates a builder for a session of this agent with this model.
     pub fn new(agent: Agent, model: impl RealtimeModel) -> Self {
-        Self::with(agent, model, ())
+        Self::with_context(agent, model, ())
     }
 }
 
-/// Whether the model can be offered the agent's tools.
-pub(super) fn supported<C: Send + Sync + 'static>(
+/// Checks that the model supports the agent's tools.
+pub(super) fn check_agent_tools<C: Send + Sync + 'static>(
     model: &dyn RealtimeModel,
-    resolved: &Resolved<C>,
+    resolved: &ResolvedAgent<C>,
 ) -> Result<(), ConfigError> {
     for tool in resolved.tools() {
-        model.supports(tool).map_err(|why| ConfigError::NotSupported {
+        model.check_tool_support(tool).map_err(|reason| ConfigError::UnsupportedTool {
             agent: resolved.agent().name().clone(),
             tool: tool.name.to_string(),
-            why,
+            reason,
         })?;
     }
     Ok(())
 }
 
-/// What the model is told of an agent.
-pub(super) fn configuration<C: Send + Sync + 'static>(
-    resolved: &Resolved<C>,
-    live: &LiveSettings,
-) -> Configuration {
-    Configuration {
-        agent: resolved.agent().name().clone(),
+/// Prepares a resolved agent for the machine. `guardrails` are those of the session, which apply to every
+/// agent.
+pub(super) fn agent_setup<C: Send + Sync + 'static>(
+    number: u32,
+    resolved: &ResolvedAgent<C>,
+    settings: &RealtimeSettings,
+    guardrails: &[OutputGuardrail<C>],
+) -> AgentSetup {
+    let name = resolved.agent().name().clone();
+    let configuration = SessionConfiguration {
+        agent: name.clone(),
         instructions: resolved.instructions().map(str::to_owned),
         tools: resolved.tools().to_vec(),
         handoffs: resolved.handoffs().to_vec(),
-        model: resolved.settings().clone(),
-        live: live.clone(),
+        model_settings: resolved.model_settings().clone(),
+        realtime_settings: settings.clone(),
+    };
+    AgentSetup {
+        activation: AgentActivation { number, name },
+        configuration: Arc::new(configuration),
+        has_guardrails: resolved.has_output_guardrails() || !guardrails.is_empty(),
     }
 }
-
-/// The first entry of a life of a session.
-pub(super) fn opened(agent: &AgentKey) -> LiveEntry {
-    LiveEntry::Opened { format: crate::journal::LIVE_FORMAT, agent: agent.name.clone() }
-}
-
-/// The first event of a session.
-pub(super) const CONNECTED: LiveEvent = LiveEvent::Connected;

@@ -1,4 +1,4 @@
-//! How a session ends: everything that it holds is given back, within a bound.
+//! The end of a session. Invariant: all resources of the session are released within a bounded time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,141 +6,168 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use windlass::Outcome;
-use windlass::core::CallId;
+use windlass::core::id::CallId;
+use windlass::run::RunResult;
 
-use super::actor::{Actor, Ends};
-use super::handle::Shared;
-use super::runs::Notice;
-use crate::event::{CloseReason, LiveEvent};
-use crate::history::History;
-use crate::journal::LiveEntry;
+use super::actor::{ActorChannels, SessionActor};
+use super::call_runs::RunNotice;
+use super::handle::SharedSession;
+use crate::event::{CloseReason, RealtimeEvent};
+use crate::history::RealtimeHistory;
+use crate::journal::RealtimeEntry;
 use crate::metrics::SessionMetrics;
 
-/// What a session came to.
+/// A report on a closed session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CloseReport {
-    /// Why it ended.
+    /// The reason for the end.
     pub reason: CloseReason,
-    /// What was said, as far as it was heard.
-    pub history: History,
-    /// How it went.
+    /// The conversation, up to the part the user heard.
+    pub history: RealtimeHistory,
+    /// The totals of the session.
     pub metrics: SessionMetrics,
-    /// Calls that were stopped, or never started.
+    /// Calls that were cancelled or never started.
     pub stopped: Vec<CallId>,
-    /// Calls that were stopped inside a body that must not happen twice: it may have taken effect.
+    /// Calls that were cancelled inside a body that must not run twice; the effect may have happened.
     pub in_doubt: Vec<CallId>,
-    /// Calls whose bodies were still running when the wait for them ended.
+    /// Calls whose bodies were still running when the drain timeout elapsed.
     pub draining: Vec<CallId>,
-    /// Calls that wait for a person.
-    pub held: Vec<CallId>,
-    /// What went wrong while saying goodbye. The connection is gone in any case.
-    pub goodbye: Option<String>,
+    /// Calls that wait for a person's decision.
+    pub awaiting_decision: Vec<CallId>,
+    /// The error of the closing handshake, if any. The connection is closed in any case.
+    pub close_error: Option<String>,
 }
 
 impl Default for CloseReason {
     fn default() -> Self {
-        Self::Lost("the session's runtime was stopped".to_owned())
+        Self::ConnectionLost("the session's runtime was stopped".to_owned())
     }
 }
 
-/// How much longer than their own bound runs are waited for.
-const GRACE: Duration = Duration::from_millis(500);
-/// How long a goodbye may take. Some servers never answer it.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// Time to wait for runs beyond their drain timeout.
+const SETTLE_GRACE: Duration = Duration::from_millis(500);
+/// Timeout of the closing handshake. Some servers never answer it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl<C: Send + Sync + 'static> Actor<C> {
-    /// Ends everything, in this order: no more requests, calls, the connection, the journal, the watchers.
-    pub(super) async fn shut(&mut self) {
-        self.ends.inbox.close();
-        // A body that blocks its thread cannot be stopped, and is not waited for longer than others.
-        let _ = timeout(self.plan.drain + GRACE, self.checks.shutdown()).await;
-        let _ = timeout(self.plan.drain + GRACE, self.resolving.shutdown()).await;
-        let asked = match self.ends.shared.leaving.load(Ordering::Relaxed) {
-            true => CloseReason::Left,
+/// The treatment of the runs that are open when the session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpenRunPolicy {
+    /// The runs are cancelled.
+    Cancel,
+    /// The runs are left to the process that resumes the session.
+    Detach,
+}
+
+impl<C: Send + Sync + 'static> SessionActor<C> {
+    /// Ends the session, in this order: stops requests, settles calls, closes the connection, the journal, and
+    /// the subscribers' streams.
+    pub(super) async fn shut_down(&mut self) {
+        self.channels.requests.close();
+        // A body that blocks its thread cannot be aborted; the wait for it is bounded.
+        let _ = timeout(self.config.drain_timeout + SETTLE_GRACE, self.check_tasks.shutdown()).await;
+        let _ = timeout(self.config.drain_timeout + SETTLE_GRACE, self.resolve_tasks.shutdown()).await;
+        let requested = match self.channels.shared.is_detaching.load(Ordering::Relaxed) {
+            true => CloseReason::Detached,
             false => CloseReason::Closed,
         };
-        let mut report = CloseReport { reason: self.end.take().unwrap_or(asked), ..CloseReport::default() };
-        // What cannot be written down here any more is left to whoever goes on with the session.
-        let is_left = matches!(report.reason, CloseReason::Left | CloseReason::Journal(_));
-        self.settle_runs(is_left, &mut report).await;
+        let mut report =
+            CloseReport { reason: self.close_reason.take().unwrap_or(requested), ..CloseReport::default() };
+        let policy = match report.reason {
+            // Calls that can no longer be journalled are left to the process that resumes the session.
+            CloseReason::Detached | CloseReason::JournalFailed(_) => OpenRunPolicy::Detach,
+            CloseReason::Closed
+            | CloseReason::ClosedByProvider
+            | CloseReason::ConnectionLost(_)
+            | CloseReason::CallFailed(_) => OpenRunPolicy::Cancel,
+        };
+        self.settle_runs(policy, &mut report).await;
         if let Some(outbox) = self.outbox.take() {
-            report.goodbye =
-                outbox.close(GOODBYE.min(self.plan.patience)).await.err().map(|lost| lost.message);
+            report.close_error = outbox
+                .close(CLOSE_TIMEOUT.min(self.config.ready_timeout))
+                .await
+                .err()
+                .map(|lost| lost.message);
         }
-        if !is_left {
-            self.write_down(vec![LiveEntry::Closed]).await;
+        if policy == OpenRunPolicy::Cancel {
+            self.append_journal(vec![RealtimeEntry::Closed]).await;
         }
         report.history = self.machine.history().clone();
         report.metrics = self.metrics();
-        let last = LiveEvent::Closed(report.reason.clone());
-        self.ends.closed.send_replace(Some(Arc::new(report)));
-        self.ends.shared.fanout.end(&last);
+        let last = RealtimeEvent::Closed(report.reason.clone());
+        self.channels.close_report.send_replace(Some(Arc::new(report)));
+        self.channels.shared.fanout.close(&last);
     }
 
-    /// Stops what runs, and says what became of it.
-    async fn settle_runs(&mut self, is_left: bool, report: &mut CloseReport) {
+    /// Cancels or detaches the runs and adds their results to the report.
+    async fn settle_runs(&mut self, policy: OpenRunPolicy, report: &mut CloseReport) {
         for live in self.runs.values() {
-            match is_left {
-                true => live.cancel.hand_over(),
-                false => live.cancel.now(),
+            match policy {
+                OpenRunPolicy::Detach => live.cancel.detach(),
+                OpenRunPolicy::Cancel => live.cancel.cancel(),
             }
         }
-        let until = Instant::now() + self.plan.drain + GRACE;
+        let until = Instant::now() + self.config.drain_timeout + SETTLE_GRACE;
         while self.runs.values().any(|live| live.is_running) {
             let Ok(Some(notice)) = tokio::time::timeout_at(until, self.notices.recv()).await else { break };
             match notice {
-                Notice::Ended { run, outcome } => {
+                RunNotice::RunEnded { run, outcome } => {
                     match *outcome {
-                        Ok(Outcome::Cancelled(cancelled)) => {
+                        Ok(RunResult::Cancelled(cancelled)) => {
                             report.stopped.extend(cancelled.settlement.stopped);
                             report.in_doubt.extend(cancelled.settlement.in_doubt);
                             report.draining.extend(cancelled.settlement.draining);
                         }
-                        Ok(Outcome::Paused(paused) | Outcome::HandedOver(paused)) => {
-                            report.held.extend(paused.pending().iter().map(|one| one.call().clone()));
+                        Ok(RunResult::Paused(paused) | RunResult::Detached(paused)) => {
+                            report
+                                .awaiting_decision
+                                .extend(paused.pending_calls().iter().map(|one| one.call().clone()));
                         }
-                        Ok(Outcome::Finished(_)) | Err(_) => {}
+                        Ok(RunResult::Finished(_)) | Err(_) => {}
                     }
                     self.runs.remove(&run);
                 }
-                // Started and settled calls are told of to the end.
-                notice @ Notice::Event { .. } => self.notice(notice),
-                Notice::Expired { .. } | Notice::Posted { .. } | Notice::Again { .. } => {}
+                // Call events are still delivered while the runs settle.
+                notice @ RunNotice::RunEvent { .. } => self.on_run_notice(notice),
+                RunNotice::ApprovalExpired { .. }
+                | RunNotice::DecisionsPosted { .. }
+                | RunNotice::RecoveryDue { .. } => {}
             }
         }
         for live in self.runs.values().filter_map(|live| live.paused.as_ref()) {
-            report.held.extend(live.pending().iter().map(|pending| pending.call().clone()));
+            report
+                .awaiting_decision
+                .extend(live.pending_calls().iter().map(|pending| pending.call().clone()));
         }
-        self.forwarders.shutdown().await;
+        self.background_tasks.shutdown().await;
     }
 }
 
-/// Whatever becomes of the session's task, nobody waits for it in vain.
-pub(super) struct EndGuard {
-    shared: Arc<Shared>,
-    closed: watch::Sender<Option<Arc<CloseReport>>>,
+/// A guard that publishes a report even if the session's task panics or is aborted, so that nobody waits for
+/// ever.
+pub(super) struct SessionEndGuard {
+    shared: Arc<SharedSession>,
+    close_report: watch::Sender<Option<Arc<CloseReport>>>,
 }
 
-impl EndGuard {
-    pub(super) fn new<C>(ends: &Ends<C>) -> Self {
-        Self { shared: ends.shared.clone(), closed: ends.closed.clone() }
+impl SessionEndGuard {
+    pub(super) fn new<C>(channels: &ActorChannels<C>) -> Self {
+        Self { shared: channels.shared.clone(), close_report: channels.close_report.clone() }
     }
 }
 
-impl Drop for EndGuard {
+impl Drop for SessionEndGuard {
     fn drop(&mut self) {
-        let is_new = self.closed.send_if_modified(|report| {
+        let reason = CloseReason::ConnectionLost("the session's task was stopped".to_owned());
+        let is_new = self.close_report.send_if_modified(|report| {
             let is_new = report.is_none();
             if is_new {
-                let reason = CloseReason::Lost("the session's task was stopped".to_owned());
+                let reason = reason.clone();
                 *report = Some(Arc::new(CloseReport { reason, ..CloseReport::default() }));
             }
             is_new
         });
         if is_new {
-            let reason = CloseReason::Lost("the session's task was stopped".to_owned());
-            self.shared.fanout.end(&LiveEvent::Closed(reason));
+            self.shared.fanout.close(&RealtimeEvent::Closed(reason));
         }
     }
 }

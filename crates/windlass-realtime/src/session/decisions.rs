@@ -1,118 +1,126 @@
-//! What a person is asked, and what is decided about it: here, for good, or in the store by somebody else.
+//! Questions to a person (human in the loop) and their decisions: made through this session, standing for a
+//! tool, or posted to the store by another process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
-use windlass::core::{AgentName, CallId, CallPath, Decision, HoldReason, Reach, RunId, ToolKey};
-use windlass::store::Posted;
-use windlass::{DecideError, Paused, Pending};
+use windlass::core::{
+    decision::{Decision, DecisionScope, HoldReason},
+    id::{AgentName, CallId, CallPath, RunId},
+    tool::ToolKey,
+};
+use windlass::store::PostedDecision;
+use windlass::{core::decision::PendingCall, error::DecisionError, run::PausedRun};
 
-use super::actor::Actor;
-use super::runs::Notice;
-use crate::event::LiveEvent;
+use super::actor::SessionActor;
+use super::call_runs::RunNotice;
+use crate::event::RealtimeEvent;
 
-/// How often the store is asked whether somebody else has decided.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval at which the store is polled for decisions of other processes.
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a run asked people: each question once.
+/// The questions of one run. Each question is reported once.
 #[derive(Default)]
-pub(super) struct Questions {
-    asked: BTreeMap<(CallPath, u32), Question>,
-    /// There while a question is open and there is a store that others can answer it in.
-    listening: Option<Listening>,
+pub(super) struct RunQuestions {
+    questions: BTreeMap<(CallPath, u32), HumanQuestion>,
+    /// Present while a question is open and there is a store in which others can answer it.
+    store_watcher: Option<StoreWatcher>,
 }
 
 /// A question to a person.
-struct Question {
-    pending: Pending,
-    state: QuestionState,
+struct HumanQuestion {
+    pending: PendingCall,
+    state: HumanQuestionState,
 }
 
-enum QuestionState {
+/// The state of a question.
+enum HumanQuestionState {
     Open,
-    /// Answered while the run was busy with something else; it is told when it pauses again.
-    Early {
+    /// Decided while the run was executing other calls; applied when the run pauses again.
+    DecidedEarly {
         decision: Decision,
-        reach: Reach,
-        by: Option<String>,
+        scope: DecisionScope,
+        decided_by: Option<String>,
     },
-    /// Answered in the store while the run was busy; it takes that when it goes on.
-    Elsewhere,
+    /// Decided in the store while the run was executing other calls; the run reads it when it continues.
+    DecidedInStore,
     Answered,
 }
 
-/// A task that asks the store whether somebody else has decided. Dropping this ends it.
-struct Listening(AbortHandle);
+/// A task that polls the store for decisions of other processes. Dropping it aborts the task.
+struct StoreWatcher(AbortHandle);
 
-impl Drop for Listening {
+impl Drop for StoreWatcher {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Questions {
-    fn open(&self) -> impl Iterator<Item = &Pending> {
-        let open = self.asked.values().filter(|question| matches!(question.state, QuestionState::Open));
+impl RunQuestions {
+    fn open_questions(&self) -> impl Iterator<Item = &PendingCall> {
+        let open =
+            self.questions.values().filter(|question| matches!(question.state, HumanQuestionState::Open));
         open.map(|question| &question.pending)
     }
 
-    /// The call runs, or has its output: what was asked about it has been answered, by whomever.
-    pub(super) fn settle(&mut self, call: &CallId) {
-        for question in self.asked.values_mut() {
-            if question.pending.path.within().is_empty() && question.pending.call() == call {
-                question.state = QuestionState::Answered;
+    /// Marks the questions about a call as answered: it has started or has its output.
+    pub(super) fn mark_answered(&mut self, call: &CallId) {
+        for question in self.questions.values_mut() {
+            if question.pending.path.parent_calls().is_empty() && question.pending.call() == call {
+                question.state = HumanQuestionState::Answered;
             }
         }
-        self.rest();
+        self.stop_watching_if_idle();
     }
 
-    fn rest(&mut self) {
-        if self.open().next().is_none() {
-            self.listening = None;
+    /// Stops polling the store when no question is open.
+    fn stop_watching_if_idle(&mut self) {
+        if self.open_questions().next().is_none() {
+            self.store_watcher = None;
         }
     }
 }
 
-/// A decision for good, of this session.
-pub(super) struct StandingDecision {
+/// A standing decision of this session: it applies to later calls of the same tool by the same agent.
+pub(super) struct SessionDecision {
     agent: AgentName,
     tool: ToolKey,
     decision: Decision,
-    by: Option<String>,
+    decided_by: Option<String>,
 }
 
-/// What is known of a question when its run pauses.
-enum Before {
-    Open,
-    /// It was answered here.
-    Here {
+/// The decision on a question at the time its run pauses.
+enum PriorDecision {
+    Undecided,
+    /// Decided through this session.
+    DecidedLocally {
         decision: Decision,
-        reach: Reach,
-        by: Option<String>,
+        scope: DecisionScope,
+        decided_by: Option<String>,
     },
-    /// It was answered in the store.
-    Elsewhere,
+    /// Decided in the store.
+    DecidedInStore,
 }
 
-impl<C: Send + Sync + 'static> Actor<C> {
-    /// A run waits for a person, unless what it waits for has been decided for good, or in the meantime.
-    pub(super) fn hold(&mut self, run: &RunId, mut paused: Paused) {
+impl<C: Send + Sync + 'static> SessionActor<C> {
+    /// Handles a paused run: applies decisions that exist already and resumes the run, or waits for a person.
+    pub(super) fn on_run_paused(&mut self, run: &RunId, mut paused: PausedRun) {
         let mut is_decided = false;
-        for pending in paused.pending() {
-            self.tell_held(run, pending.clone());
-            match self.decided_before(run, &pending) {
-                Before::Open => {}
-                Before::Elsewhere => is_decided = true,
-                Before::Here { decision, reach, by } => {
-                    if let Some(by) = by {
-                        paused.decide_as(by);
+        for pending in paused.pending_calls() {
+            self.report_held_call(run, pending.clone());
+            match self.prior_decision(run, &pending) {
+                PriorDecision::Undecided => {}
+                PriorDecision::DecidedInStore => is_decided = true,
+                PriorDecision::DecidedLocally { decision, scope, decided_by } => {
+                    if let Some(decided_by) = decided_by {
+                        paused.decide_as(decided_by);
                     }
-                    match paused.decide(pending.path.clone(), decision, reach) {
+                    match paused.decide(pending.path.clone(), decision, scope) {
                         Ok(()) => is_decided = true,
                         Err(error) => {
-                            tracing::warn!(%error, call = %pending.path, "a decision does not count");
-                            self.ask_again(run, pending);
+                            tracing::warn!(%error, call = %pending.path, "a decision was not accepted");
+                            self.reopen_question(run, pending);
                         }
                     }
                 }
@@ -122,164 +130,183 @@ impl<C: Send + Sync + 'static> Actor<C> {
         live.is_running = false;
         live.paused = Some(paused);
         if is_decided {
-            self.go_on(run);
-        } else if let Some(expiry) = self.plan.approval_expiry {
-            let (notify, run) = (self.notify.clone(), run.clone());
-            self.forwarders.spawn(async move {
+            self.resume_run(run);
+        } else if let Some(expiry) = self.config.approval_expiry {
+            let (notify, run) = (self.notice_sender.clone(), run.clone());
+            self.background_tasks.spawn(async move {
                 tokio::time::sleep(expiry + Duration::from_millis(1)).await;
-                let _ = notify.send(Notice::Expired { run }).await;
+                let _ = notify.send(RunNotice::ApprovalExpired { run }).await;
             });
         }
     }
 
-    fn decided_before(&mut self, run: &RunId, pending: &Pending) -> Before {
-        if let Some((decision, by)) = self.standing_for(pending) {
-            return Before::Here { decision, reach: Reach::Call, by };
+    fn prior_decision(&mut self, run: &RunId, pending: &PendingCall) -> PriorDecision {
+        if let Some((decision, decided_by)) = self.standing_decision_for(pending) {
+            return PriorDecision::DecidedLocally { decision, scope: DecisionScope::ThisCall, decided_by };
         }
         let key = (pending.path.clone(), pending.attempt);
-        let question = self.runs.get_mut(run).and_then(|live| live.questions.asked.get_mut(&key));
-        let Some(question) = question else { return Before::Open };
-        match std::mem::replace(&mut question.state, QuestionState::Answered) {
-            QuestionState::Early { decision, reach, by } => Before::Here { decision, reach, by },
-            QuestionState::Elsewhere => Before::Elsewhere,
-            // A decision that did not count leaves the question as it was.
-            QuestionState::Open | QuestionState::Answered => {
-                question.state = QuestionState::Open;
-                Before::Open
+        let question = self.runs.get_mut(run).and_then(|live| live.questions.questions.get_mut(&key));
+        let Some(question) = question else { return PriorDecision::Undecided };
+        match std::mem::replace(&mut question.state, HumanQuestionState::Answered) {
+            HumanQuestionState::DecidedEarly { decision, scope, decided_by } => {
+                PriorDecision::DecidedLocally { decision, scope, decided_by }
+            }
+            HumanQuestionState::DecidedInStore => PriorDecision::DecidedInStore,
+            // A decision that was not accepted leaves the question open.
+            HumanQuestionState::Open | HumanQuestionState::Answered => {
+                question.state = HumanQuestionState::Open;
+                PriorDecision::Undecided
             }
         }
     }
 
-    /// Tells of a call that waits, once for each question, unless it has been decided for good.
-    pub(super) fn tell_held(&mut self, run: &RunId, pending: Pending) {
-        if self.standing_for(&pending).is_some() {
+    /// Reports a held call, once per question, unless a standing decision applies.
+    pub(super) fn report_held_call(&mut self, run: &RunId, pending: PendingCall) {
+        if self.standing_decision_for(&pending).is_some() {
             return;
         }
         let Some(live) = self.runs.get_mut(run) else { return };
         let key = (pending.path.clone(), pending.attempt);
-        if live.questions.asked.contains_key(&key) {
+        if live.questions.questions.contains_key(&key) {
             return;
         }
-        live.questions.asked.insert(key, Question { pending: pending.clone(), state: QuestionState::Open });
-        self.listen(run);
-        self.emit(LiveEvent::CallHeld { pending: Box::new(pending) });
+        live.questions
+            .questions
+            .insert(key, HumanQuestion { pending: pending.clone(), state: HumanQuestionState::Open });
+        self.watch_store(run);
+        self.emit_event(RealtimeEvent::CallHeld { pending: Box::new(pending) });
     }
 
-    /// A decision that was taken did not count after all: the question is open as before.
-    fn ask_again(&mut self, run: &RunId, pending: Pending) {
+    /// Opens a question again whose decision was not accepted.
+    fn reopen_question(&mut self, run: &RunId, pending: PendingCall) {
         let Some(live) = self.runs.get_mut(run) else { return };
-        live.questions.asked.remove(&(pending.path.clone(), pending.attempt));
-        self.tell_held(run, pending);
+        live.questions.questions.remove(&(pending.path.clone(), pending.attempt));
+        self.report_held_call(run, pending);
     }
 
-    /// Asks the store from now on whether somebody else has decided.
-    fn listen(&mut self, run: &RunId) {
-        let Some(store) = self.plan.store.clone() else { return };
-        let Some(live) = self.runs.get_mut(run).filter(|live| live.questions.listening.is_none()) else {
+    /// Starts to poll the store for decisions of other processes.
+    fn watch_store(&mut self, run: &RunId) {
+        let Some(store) = self.config.store.clone() else { return };
+        let Some(live) = self.runs.get_mut(run).filter(|live| live.questions.store_watcher.is_none()) else {
             return;
         };
-        let (notify, run) = (self.notify.clone(), run.clone());
-        let task = self.forwarders.spawn(async move {
+        let (notify, run) = (self.notice_sender.clone(), run.clone());
+        let task = self.background_tasks.spawn(async move {
             let mut known = 0;
             loop {
-                tokio::time::sleep(LOOK).await;
-                match store.posted(&run).await {
+                tokio::time::sleep(STORE_POLL_INTERVAL).await;
+                match store.posted_decisions(&run).await {
                     Ok(posted) if posted.len() > known => {
                         known = posted.len();
-                        if notify.send(Notice::Posted { run: run.clone(), posted }).await.is_err() {
+                        if notify
+                            .send(RunNotice::DecisionsPosted { run: run.clone(), decisions: posted })
+                            .await
+                            .is_err()
+                        {
                             return;
                         }
                     }
                     Ok(_) => {}
-                    Err(error) => tracing::debug!(%error, %run, "the store does not say who decided"),
+                    Err(error) => {
+                        tracing::debug!(%error, %run, "cannot read posted decisions from the store")
+                    }
                 }
             }
         });
-        live.questions.listening = Some(Listening(task));
+        live.questions.store_watcher = Some(StoreWatcher(task));
     }
 
-    /// Somebody decided in the store. The run takes that when it goes on, which it does now where it only waits.
-    pub(super) fn posted(&mut self, run: &RunId, posted: Vec<Posted>) {
+    /// Handles decisions posted to the store. A paused run resumes now; a busy one reads them when it
+    /// continues.
+    pub(super) fn on_decisions_posted(&mut self, run: &RunId, posted: Vec<PostedDecision>) {
         let Some(live) = self.runs.get_mut(run) else { return };
         let is_paused = live.paused.is_some();
         let mut is_new = false;
-        for Posted { path, attempt, decided } in posted {
-            let Some(question) = live.questions.asked.get_mut(&(path, attempt)) else { continue };
-            if matches!(question.state, QuestionState::Answered | QuestionState::Elsewhere) {
+        for PostedDecision { path, attempt, decision: decided } in posted {
+            let Some(question) = live.questions.questions.get_mut(&(path, attempt)) else { continue };
+            if matches!(question.state, HumanQuestionState::Answered | HumanQuestionState::DecidedInStore) {
                 continue;
             }
             is_new = true;
-            question.state = if is_paused { QuestionState::Answered } else { QuestionState::Elsewhere };
-            if decided.reach == Reach::Always {
-                let Pending { agent, tool, .. } = question.pending.clone();
-                let (decision, by) = (decided.decision, decided.by);
-                self.standing.push(StandingDecision { agent, tool, decision, by });
+            question.state =
+                if is_paused { HumanQuestionState::Answered } else { HumanQuestionState::DecidedInStore };
+            if decided.scope == DecisionScope::ToolForRun {
+                let PendingCall { agent, tool, .. } = question.pending.clone();
+                let (decision, decided_by) = (decided.decision, decided.decided_by);
+                self.standing_decisions.push(SessionDecision { agent, tool, decision, decided_by });
             }
         }
-        live.questions.rest();
+        live.questions.stop_watching_if_idle();
         if is_new && is_paused {
-            self.go_on(run);
+            self.resume_run(run);
         }
     }
 
-    fn standing_for(&self, pending: &Pending) -> Option<(Decision, Option<String>)> {
-        let is_it = |standing: &&StandingDecision| {
+    fn standing_decision_for(&self, pending: &PendingCall) -> Option<(Decision, Option<String>)> {
+        let is_it = |standing: &&SessionDecision| {
             standing.agent == pending.agent
                 && standing.tool == pending.tool
                 && pending.reason == HoldReason::Approval
-                && (pending.reach == Reach::Always || matches!(standing.decision, Decision::Reject { .. }))
+                && (pending.max_approval_scope == DecisionScope::ToolForRun
+                    || matches!(standing.decision, Decision::Reject { .. }))
         };
-        self.standing
+        self.standing_decisions
             .iter()
             .rev()
             .find(is_it)
-            .map(|standing| (standing.decision.clone(), standing.by.clone()))
+            .map(|standing| (standing.decision.clone(), standing.decided_by.clone()))
     }
 
-    pub(super) fn pending(&self) -> Vec<Pending> {
-        self.runs.values().flat_map(|live| live.questions.open()).cloned().collect()
+    pub(super) fn pending_calls(&self) -> Vec<PendingCall> {
+        self.runs.values().flat_map(|live| live.questions.open_questions()).cloned().collect()
     }
 
+    /// Applies a decision now if the run is paused, and otherwise when it pauses.
     pub(super) fn decide(
         &mut self,
         call: &CallPath,
         decision: Decision,
-        reach: Reach,
-        by: Option<String>,
-    ) -> Result<(), DecideError> {
-        let is_it = |pending: &Pending| {
-            pending.path == *call || (call.within().is_empty() && pending.call() == call.call())
+        scope: DecisionScope,
+        decided_by: Option<String>,
+    ) -> Result<(), DecisionError> {
+        let is_it = |pending: &PendingCall| {
+            pending.path == *call || (call.parent_calls().is_empty() && pending.call() == call.call())
         };
-        let is_open =
-            |question: &Question| matches!(question.state, QuestionState::Open) && is_it(&question.pending);
+        let is_open = |question: &HumanQuestion| {
+            matches!(question.state, HumanQuestionState::Open) && is_it(&question.pending)
+        };
         let found = self.runs.iter().find_map(|(run, live)| {
-            let (key, question) = live.questions.asked.iter().find(|(_, question)| is_open(question))?;
+            let (key, question) = live.questions.questions.iter().find(|(_, question)| is_open(question))?;
             Some((run.clone(), key.clone(), question.pending.clone()))
         });
-        let none = || DecideError::NotPending(call.clone());
+        let none = || DecisionError::NotPending(call.clone());
         let Some((run, key, pending)) = found else { return Err(none()) };
         let live = self.runs.get_mut(&run).ok_or_else(none)?;
         let state = match live.paused.as_mut() {
             Some(paused) => {
-                if let Some(by) = &by {
-                    paused.decide_as(by.clone());
+                if let Some(decided_by) = &decided_by {
+                    paused.decide_as(decided_by.clone());
                 }
-                paused.decide(key.0.clone(), decision.clone(), reach)?;
-                QuestionState::Answered
+                paused.decide(key.0.clone(), decision.clone(), scope)?;
+                HumanQuestionState::Answered
             }
-            None => QuestionState::Early { decision: decision.clone(), reach, by: by.clone() },
+            None => HumanQuestionState::DecidedEarly {
+                decision: decision.clone(),
+                scope,
+                decided_by: decided_by.clone(),
+            },
         };
-        if let Some(question) = live.questions.asked.get_mut(&key) {
+        if let Some(question) = live.questions.questions.get_mut(&key) {
             question.state = state;
         }
-        live.questions.rest();
+        live.questions.stop_watching_if_idle();
         let is_paused = live.paused.is_some();
-        if reach == Reach::Always {
-            let Pending { agent, tool, .. } = pending;
-            self.standing.push(StandingDecision { agent, tool, decision, by });
+        if scope == DecisionScope::ToolForRun {
+            let PendingCall { agent, tool, .. } = pending;
+            self.standing_decisions.push(SessionDecision { agent, tool, decision, decided_by });
         }
         if is_paused {
-            self.go_on(&run);
+            self.resume_run(&run);
         }
         Ok(())
     }

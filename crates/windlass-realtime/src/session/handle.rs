@@ -1,4 +1,4 @@
-//! A session that is under way, as the application holds it.
+//! The application's handle to a running session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,252 +6,330 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass::agent::Agent;
-use windlass::core::{CallPath, Decision, Reach, Role, RunId};
-use windlass::{DecideError, Pending};
+use windlass::core::{
+    decision::{Decision, DecisionScope},
+    id::{AgentName, CallPath, RunId},
+    item::Role,
+};
+use windlass::{core::decision::PendingCall, error::DecisionError};
 
 use super::close::CloseReport;
-use super::events::{Fanout, LiveEvents};
-use super::requests::{Edit, Request};
-use crate::history::{History, Part};
+use super::events::{EventFanout, RealtimeEvents};
+use super::requests::{HistoryEdit, SessionRequest};
+use crate::history::{RealtimeContentPart, RealtimeHistory};
 use crate::id::ItemId;
-use crate::machine::Answer;
+use crate::machine::RespondWhen;
 use crate::metrics::SessionMetrics;
 
-/// A session that is under way. Copies stand for the same one; when the last is dropped, the session is closed.
-pub struct LiveSession<C = ()> {
-    requests: mpsc::Sender<Request<C>>,
-    shared: Arc<Shared>,
-    closed: watch::Receiver<Option<Arc<CloseReport>>>,
-    session: RunId,
+/// A handle to a running session. Clones refer to the same session; dropping the last one closes it.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a request does not withdraw a request that was already sent.
+pub struct RealtimeSession<C = ()> {
+    requests: mpsc::Sender<SessionRequest<C>>,
+    shared: Arc<SharedSession>,
+    close_report: watch::Receiver<Option<Arc<CloseReport>>>,
+    session_id: RunId,
 }
 
-/// What a session and its handles share.
-pub(super) struct Shared {
-    pub(super) fanout: Fanout,
-    pub(super) closing: CancellationToken,
-    /// It is left for later, and not ended.
-    pub(super) leaving: AtomicBool,
+/// State shared by the actor and its handles.
+pub(super) struct SharedSession {
+    pub(super) fanout: EventFanout,
+    pub(super) close_token: CancellationToken,
+    /// True if the session ends here only to be resumed.
+    pub(super) is_detaching: AtomicBool,
     pub(super) dropped_input: AtomicU64,
 }
 
-/// The session has ended, so this was not done.
+/// The session has ended; the request was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the session has ended")]
-pub struct Ended;
+pub struct SessionClosed;
 
-impl<C: Send + Sync + 'static> LiveSession<C> {
+/// An error from a request that the session can refuse: a decision or an agent change.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionRequestError {
+    /// The session has ended; the request was not executed.
+    #[error(transparent)]
+    Closed(#[from] SessionClosed),
+    /// The decision was not accepted; the call is unchanged.
+    #[error(transparent)]
+    Decision(#[from] DecisionError),
+    /// The agent change failed; the previous agent stays current.
+    #[error("agent `{agent}` cannot become current: {message}; the previous agent stays current")]
+    AgentChange {
+        /// The agent that did not become current.
+        agent: AgentName,
+        /// The cause.
+        message: String,
+    },
+}
+
+impl<C: Send + Sync + 'static> RealtimeSession<C> {
     pub(super) fn new(
-        requests: mpsc::Sender<Request<C>>,
-        shared: Arc<Shared>,
-        closed: watch::Receiver<Option<Arc<CloseReport>>>,
-        session: RunId,
+        requests: mpsc::Sender<SessionRequest<C>>,
+        shared: Arc<SharedSession>,
+        close_report: watch::Receiver<Option<Arc<CloseReport>>>,
+        session_id: RunId,
     ) -> Self {
-        Self { requests, shared, closed, session }
+        Self { requests, shared, close_report, session_id }
     }
 
-    /// The session's name.
+    /// Returns the session id.
     pub fn id(&self) -> &RunId {
-        &self.session
+        &self.session_id
     }
 
-    /// Watches the session. The first watcher sees everything from the beginning, as far as it was kept.
-    pub fn events(&self) -> LiveEvents {
-        self.shared.fanout.watch()
+    /// Subscribes to the session's events. The first subscriber receives the events from the start, as far as
+    /// its queue holds them.
+    pub fn events(&self) -> RealtimeEvents {
+        self.shared.fanout.subscribe()
     }
 
-    /// The user writes something, and is answered.
-    pub async fn say(&self, text: impl Into<String>) -> Result<ItemId, Ended> {
-        self.message(Role::User, vec![Part::text(text)], Answer::Wanted).await
+    /// Sends a text message of the user and requests a response.
+    ///
+    /// # Errors
+    ///
+    /// This and all other requests return [`SessionClosed`] if the session has ended; decisions and agent
+    /// changes return it as [`SessionRequestError::Closed`].
+    pub async fn send_text(&self, text: impl Into<String>) -> Result<ItemId, SessionClosed> {
+        self.send_message(Role::User, vec![RealtimeContentPart::text(text)], RespondWhen::Now).await
     }
 
-    /// Somebody says something in writing, with pictures where there are any.
-    pub async fn message(&self, role: Role, parts: Vec<Part>, answer: Answer) -> Result<ItemId, Ended> {
-        self.ask(|reply| Request::Say { role, parts, answer, reply }).await
+    /// Sends a message of text and images.
+    pub async fn send_message(
+        &self,
+        role: Role,
+        parts: Vec<RealtimeContentPart>,
+        respond: RespondWhen,
+    ) -> Result<ItemId, SessionClosed> {
+        self.request_reply(|reply| SessionRequest::SendMessage { role, parts, respond, reply }).await
     }
 
-    /// The user speaks: audio in the configured form, in pieces of any length. It never waits: a session that cannot
-    /// keep up leaves pieces out, and counts them.
-    pub fn hear(&self, audio: impl Into<Vec<u8>>) -> Result<(), Ended> {
-        match self.requests.try_send(Request::Hear(audio.into())) {
+    /// Sends audio of the user, in the configured format and in chunks of any length. Never waits: chunks that
+    /// the session cannot accept are dropped and counted.
+    pub fn send_audio(&self, audio: impl Into<Vec<u8>>) -> Result<(), SessionClosed> {
+        match self.requests.try_send(SessionRequest::AppendAudio(audio.into())) {
             Ok(()) => Ok(()),
             Err(mpsc::error::TrySendError::Full(_)) => {
                 self.shared.dropped_input.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Err(mpsc::error::TrySendError::Closed(_)) => Err(Ended),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(SessionClosed),
         }
     }
 
-    /// The audio so far is a message of the user. It is answered, unless the server finds that out by itself.
-    pub async fn commit_audio(&self) -> Result<(), Ended> {
-        self.tell(Request::CommitAudio).await
+    /// Commits the audio sent so far as a message of the user. Requests a response unless the server does that
+    /// by itself.
+    pub async fn commit_audio(&self) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::CommitAudio).await
     }
 
-    /// The audio so far is forgotten.
-    pub async fn clear_audio(&self) -> Result<(), Ended> {
-        self.tell(Request::ClearAudio).await
+    /// Discards the audio sent and not committed.
+    pub async fn clear_audio(&self) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::ClearAudio).await
     }
 
-    /// The model is to answer. Where it answers already, it answers again afterwards.
-    pub async fn respond(&self) -> Result<(), Ended> {
-        self.tell(Request::Respond).await
+    /// Requests a response. If one is active, the next one follows it.
+    pub async fn request_response(&self) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::RequestResponse).await
     }
 
-    /// The model is to stop, and is told what was heard of it.
-    pub async fn interrupt(&self) -> Result<(), Ended> {
-        self.tell(Request::Interrupt).await
+    /// Interrupts the model, and truncates its speech to the part the user heard.
+    pub async fn interrupt(&self) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::Interrupt).await
     }
 
-    /// So much of an item has been played: see [`crate::PlaybackSource::Reported`].
-    pub async fn played(&self, item: &ItemId, content: u32, played_ms: u64) -> Result<(), Ended> {
-        self.tell(Request::Played { item: item.clone(), content, played_ms }).await
+    /// Reports the playback position of an item; see [`crate::PlaybackSource::Reported`].
+    pub async fn report_played(
+        &self,
+        item: &ItemId,
+        content_index: u32,
+        played_ms: u64,
+    ) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::ReportPlayed { item: item.clone(), content_index, played_ms }).await
     }
 
-    /// Another agent is current from now on. An error says why not, and that the one before still is.
-    pub async fn update_agent(&self, agent: Agent<C>) -> Result<Result<(), String>, Ended> {
-        self.ask(|reply| Request::UpdateAgent { agent: Box::new(agent), reply }).await
+    /// Makes another agent current, and returns when the model has accepted its configuration.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::AgentChange`] if the agent cannot be resolved, or if the model rejects or
+    /// does not acknowledge its configuration.
+    pub async fn update_agent(&self, agent: Agent<C>) -> Result<(), SessionRequestError> {
+        let name = agent.name().clone();
+        self.request_reply(|reply| SessionRequest::UpdateAgent { agent: Box::new(agent), reply })
+            .await?
+            .map_err(|message| SessionRequestError::AgentChange { agent: name, message })
     }
 
-    /// The calls that wait for a person.
-    pub async fn pending(&self) -> Result<Vec<Pending>, Ended> {
-        self.ask(Request::Pending).await
+    /// Returns the calls that wait for a person's decision.
+    pub async fn pending_calls(&self) -> Result<Vec<PendingCall>, SessionClosed> {
+        self.request_reply(SessionRequest::PendingCalls).await
     }
 
-    /// The call may run.
-    pub async fn approve(&self, call: impl Into<CallPath>) -> Result<Result<(), DecideError>, Ended> {
-        self.decide(call, Decision::Approve, Reach::Call, None).await
+    /// Approves a call.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::Decision`] if the call does not wait for this decision.
+    pub async fn approve(&self, call: impl Into<CallPath>) -> Result<(), SessionRequestError> {
+        self.decide(call, Decision::Approve, DecisionScope::ThisCall, None).await
     }
 
-    /// The call may run, and so may every later call of the same tool by the same agent in this session.
-    pub async fn approve_always(&self, call: impl Into<CallPath>) -> Result<Result<(), DecideError>, Ended> {
-        self.decide(call, Decision::Approve, Reach::Always, None).await
+    /// Approves a call and every later call of the same tool by the same agent in this session, except calls
+    /// that require approval every time.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::Decision`] as [`approve`](Self::approve) does, and if the call requires
+    /// approval every time.
+    pub async fn approve_always(&self, call: impl Into<CallPath>) -> Result<(), SessionRequestError> {
+        self.decide(call, Decision::Approve, DecisionScope::ToolForRun, None).await
     }
 
-    /// The call may not run, and the model is told why.
+    /// Rejects a call; the model receives the message.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::Decision`] if the call does not wait for this decision.
     pub async fn reject(
         &self,
         call: impl Into<CallPath>,
-        why: Option<String>,
-    ) -> Result<Result<(), DecideError>, Ended> {
-        self.decide(call, Decision::Reject { message: why }, Reach::Call, None).await
+        message: Option<String>,
+    ) -> Result<(), SessionRequestError> {
+        self.decide(call, Decision::Reject { message }, DecisionScope::ThisCall, None).await
     }
 
-    /// Makes any decision, in somebody's name.
+    /// Makes any decision on a call, in the name of `decided_by`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::Decision`] if the call does not wait for this decision.
     pub async fn decide(
         &self,
         call: impl Into<CallPath>,
         decision: Decision,
-        reach: Reach,
-        by: Option<String>,
-    ) -> Result<Result<(), DecideError>, Ended> {
+        scope: DecisionScope,
+        decided_by: Option<String>,
+    ) -> Result<(), SessionRequestError> {
         let call = call.into();
-        self.ask(|reply| Request::Decide { call, decision, reach, by, reply }).await
+        self.request_reply(|reply| SessionRequest::Decide { call, decision, scope, decided_by, reply })
+            .await?
+            .map_err(SessionRequestError::Decision)
     }
 
-    /// What was said so far, as far as it was heard.
-    pub async fn history(&self) -> Result<History, Ended> {
-        self.ask(Request::History).await
+    /// Returns the conversation so far, up to the part the user heard.
+    pub async fn history(&self) -> Result<RealtimeHistory, SessionClosed> {
+        self.request_reply(SessionRequest::History).await
     }
 
-    /// Takes an item out of the conversation. Says whether it was there.
-    pub async fn delete_item(&self, item: &ItemId) -> Result<bool, Ended> {
-        let edit = Edit::Delete(item.clone());
-        self.ask(|reply| Request::Edit { edit, reply }).await.map(|done| done.is_some())
+    /// Deletes an item from the conversation. Returns true if it existed.
+    pub async fn delete_item(&self, item: &ItemId) -> Result<bool, SessionClosed> {
+        let edit = HistoryEdit::Delete(item.clone());
+        self.request_reply(|reply| SessionRequest::EditHistory { edit, reply })
+            .await
+            .map(|done| done.is_some())
     }
 
-    /// Puts a message into the conversation, behind an item or at the end.
+    /// Inserts a message into the conversation, after an item or at the end.
     pub async fn insert_item(
         &self,
         role: Role,
-        parts: Vec<Part>,
+        parts: Vec<RealtimeContentPart>,
         after: Option<ItemId>,
-    ) -> Result<Option<ItemId>, Ended> {
-        let edit = Edit::Insert { role, parts, after };
-        self.ask(|reply| Request::Edit { edit, reply }).await
+    ) -> Result<Option<ItemId>, SessionClosed> {
+        let edit = HistoryEdit::Insert { role, parts, after };
+        self.request_reply(|reply| SessionRequest::EditHistory { edit, reply }).await
     }
 
-    /// Puts another message in place of an item. None where it was not there.
+    /// Replaces an item by a new message. Returns `None` if the item did not exist.
     pub async fn replace_item(
         &self,
         item: &ItemId,
         role: Role,
-        parts: Vec<Part>,
-    ) -> Result<Option<ItemId>, Ended> {
-        let edit = Edit::Replace { item: item.clone(), role, parts };
-        self.ask(|reply| Request::Edit { edit, reply }).await
+        parts: Vec<RealtimeContentPart>,
+    ) -> Result<Option<ItemId>, SessionClosed> {
+        let edit = HistoryEdit::Replace { item: item.clone(), role, parts };
+        self.request_reply(|reply| SessionRequest::EditHistory { edit, reply }).await
     }
 
-    /// Sends outputs again that the model did not take. No call runs again.
-    pub async fn resend_outputs(&self) -> Result<(), Ended> {
-        self.tell(Request::Resend).await
+    /// Sends again the outputs that the model rejected. No call runs again.
+    pub async fn resend_outputs(&self) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::ResendOutputs).await
     }
 
-    /// Sends something in the provider's own words. What comes of it is the caller's affair.
-    pub async fn raw(&self, raw: serde_json::Value) -> Result<(), Ended> {
-        self.tell(Request::Raw(raw)).await
+    /// Sends a message in the provider's own format. The session does not track its effects.
+    pub async fn send_raw(&self, raw: serde_json::Value) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::SendRaw(raw)).await
     }
 
-    /// How the session goes.
-    pub async fn metrics(&self) -> Result<SessionMetrics, Ended> {
-        self.ask(Request::Metrics).await
+    /// Returns the totals of the session so far.
+    pub async fn metrics(&self) -> Result<SessionMetrics, SessionClosed> {
+        self.request_reply(SessionRequest::Metrics).await
     }
 
-    /// Ends the session: calls are cancelled, watchers get what is queued and are woken, and everything that the
-    /// session holds is given back, within a bound. It may be called from anywhere and any number of times; everybody
-    /// gets the same report.
+    /// Closes the session: cancels calls, ends the subscribers' streams after their queued events, and releases
+    /// all resources within a bounded time. Idempotent and callable from anywhere, tools of the session
+    /// included; every caller gets the same report.
     pub async fn close(&self) -> Arc<CloseReport> {
-        self.shared.closing.cancel();
-        self.closed().await
+        self.shared.close_token.cancel();
+        self.wait_closed().await
     }
 
-    /// Ends the session here, to be resumed later or elsewhere: calls that wait for a person stay answerable, and those
-    /// that run get a moment to finish.
-    pub async fn leave(&self) -> Arc<CloseReport> {
-        if !self.shared.closing.is_cancelled() {
-            self.shared.leaving.store(true, Ordering::Relaxed);
+    /// Ends the session in this process, to be resumed later or elsewhere. Calls that wait for a person can
+    /// still be decided, and running calls get the drain timeout to finish.
+    pub async fn detach(&self) -> Arc<CloseReport> {
+        if !self.shared.close_token.is_cancelled() {
+            self.shared.is_detaching.store(true, Ordering::Relaxed);
         }
         self.close().await
     }
 
-    /// Waits for the end of the session, whoever ends it.
-    pub async fn closed(&self) -> Arc<CloseReport> {
-        let mut closed = self.closed.clone();
+    /// Waits for the end of the session, for whatever reason, and returns the report.
+    pub async fn wait_closed(&self) -> Arc<CloseReport> {
+        let mut closed = self.close_report.clone();
         match closed.wait_for(Option::is_some).await {
             Ok(report) => report.clone().unwrap_or_default(),
-            // The session's task is gone without a word: its runtime was stopped.
+            // The actor was dropped without a report: its runtime was shut down.
             Err(_) => Arc::default(),
         }
     }
 
-    /// Whether the session has ended.
+    /// Returns true if the session has ended.
     pub fn is_closed(&self) -> bool {
-        self.closed.borrow().is_some()
+        self.close_report.borrow().is_some()
     }
 
-    async fn tell(&self, request: Request<C>) -> Result<(), Ended> {
-        self.requests.send(request).await.map_err(|_| Ended)
+    async fn send_request(&self, request: SessionRequest<C>) -> Result<(), SessionClosed> {
+        self.requests.send(request).await.map_err(|_| SessionClosed)
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request<C>) -> Result<T, Ended> {
+    async fn request_reply<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<T>) -> SessionRequest<C>,
+    ) -> Result<T, SessionClosed> {
         let (reply, answer) = oneshot::channel();
-        self.tell(request(reply)).await?;
-        answer.await.map_err(|_| Ended)
+        self.send_request(request(reply)).await?;
+        answer.await.map_err(|_| SessionClosed)
     }
 }
 
-impl<C> Clone for LiveSession<C> {
+impl<C> Clone for RealtimeSession<C> {
     fn clone(&self) -> Self {
         Self {
             requests: self.requests.clone(),
             shared: self.shared.clone(),
-            closed: self.closed.clone(),
-            session: self.session.clone(),
+            close_report: self.close_report.clone(),
+            session_id: self.session_id.clone(),
         }
     }
 }
 
-impl<C> std::fmt::Debug for LiveSession<C> {
+impl<C> std::fmt::Debug for RealtimeSession<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LiveSession({})", self.session)
+        write!(f, "RealtimeSession({})", self.session_id)
     }
 }

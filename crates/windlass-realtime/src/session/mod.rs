@@ -1,21 +1,21 @@
-//! A live session from the outside: set up, entered, spoken to, watched and closed.
+//! Realtime sessions from the application's side: configured, started, driven, observed and closed.
 
 mod actor;
+mod agent_change;
 mod builder;
-mod change;
+mod call_runs;
 mod close;
+mod connection;
 mod decisions;
 mod events;
+mod guardrail_checks;
 mod handle;
-mod keep;
-mod link;
-mod look;
 mod outbox;
-mod recover;
+mod recovery;
+mod redaction;
 mod requests;
-mod runs;
 
-pub use builder::{EnterError, OnGuardrailFailure, Realtime, Reconnect};
+pub use builder::{GuardrailFailurePolicy, RealtimeSessionBuilder, ReconnectPolicy, SessionStartError};
 pub use close::CloseReport;
-pub use events::LiveEvents;
-pub use handle::{Ended, LiveSession};
+pub use events::RealtimeEvents;
+pub use handle::{RealtimeSession, SessionClosed, SessionRequestError};

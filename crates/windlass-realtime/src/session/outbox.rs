@@ -1,108 +1,121 @@
-//! What is on its way to the model: in order, bounded, and written by a task of its own, so that a slow connection
-//! holds nobody up.
+//! The queue of commands to the model: ordered, bounded, and written by its own task, so that a slow connection
+//! does not block the session.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::model::{Command, CommandKind, Commands, Lost};
+use crate::model::{CommandSink, RealtimeCommand, RealtimeCommandKind, RealtimeConnectionError};
+use crate::sync::lock;
 
-/// More than this on its way means that nothing is taken any more.
-const MOST_COMMANDS: usize = 8192;
+/// Maximum number of queued commands; above it, the connection counts as lost.
+const MAX_QUEUED_COMMANDS: usize = 8192;
 
+/// The queued commands.
 #[derive(Debug, Default)]
-struct Queue {
-    commands: VecDeque<Command>,
-    audio: usize,
+struct OutboxQueue {
+    commands: VecDeque<RealtimeCommand>,
+    audio_count: usize,
     is_closing: bool,
 }
 
+/// State shared with the writer task.
 #[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    moved: Notify,
+struct SharedOutbox {
+    queue: Mutex<OutboxQueue>,
+    queue_changed: Notify,
 }
 
-/// The session's side of a connection's writer. Dropping it ends the writer.
+/// The sending half of the command queue. Dropping it aborts the writer task.
 #[derive(Debug)]
-pub(crate) struct Outbox {
-    shared: Arc<Shared>,
-    most_audio: usize,
+pub(crate) struct CommandOutbox {
+    shared: Arc<SharedOutbox>,
+    max_queued_audio: usize,
     writer: JoinHandle<()>,
     /// Resolves when the writer has lost the connection.
-    pub(crate) lost: oneshot::Receiver<Lost>,
+    pub(crate) connection_lost: oneshot::Receiver<RealtimeConnectionError>,
 }
 
-impl Outbox {
-    pub(crate) fn new(commands: Box<dyn Commands>, most_audio: usize) -> Self {
-        let shared = Arc::new(Shared::default());
-        let (sender, lost) = oneshot::channel();
-        let writer = tokio::spawn(write(shared.clone(), commands, sender));
-        Self { shared, most_audio: most_audio.max(1), writer, lost }
+impl CommandOutbox {
+    pub(crate) fn new(commands: Box<dyn CommandSink>, max_queued_audio: usize) -> Self {
+        let shared = Arc::new(SharedOutbox::default());
+        let (sender, connection_lost) = oneshot::channel();
+        let writer = tokio::spawn(write_commands(shared.clone(), commands, sender));
+        Self { shared, max_queued_audio: max_queued_audio.max(1), writer, connection_lost }
     }
 
-    /// Puts a command in line. Gives how many pieces of audio had to go for it.
-    pub(crate) fn put(&self, command: Command) -> Result<u64, Lost> {
-        let mut queue = self.shared.lock();
+    /// Queues a command. If too much audio is queued, the oldest chunk is dropped. Returns the number of
+    /// dropped chunks.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`RealtimeConnectionError`] if the queue is full.
+    pub(crate) fn push_command(&self, command: RealtimeCommand) -> Result<u64, RealtimeConnectionError> {
+        let mut queue = lock(&self.shared.queue);
         let mut dropped = 0;
-        if matches!(command.kind, CommandKind::Audio(_)) {
-            if queue.audio >= self.most_audio {
-                let oldest = queue.commands.iter().position(|old| matches!(old.kind, CommandKind::Audio(_)));
+        if matches!(command.kind, RealtimeCommandKind::AppendAudio(_)) {
+            if queue.audio_count >= self.max_queued_audio {
+                let oldest = queue
+                    .commands
+                    .iter()
+                    .position(|old| matches!(old.kind, RealtimeCommandKind::AppendAudio(_)));
                 if let Some(place) = oldest {
                     queue.commands.remove(place);
-                    queue.audio -= 1;
+                    queue.audio_count -= 1;
                     dropped = 1;
                 }
             }
-            queue.audio += 1;
-        } else if queue.commands.len() >= MOST_COMMANDS {
-            return Err(Lost::new("the connection takes nothing any more"));
+            queue.audio_count += 1;
+        } else if queue.commands.len() >= MAX_QUEUED_COMMANDS {
+            return Err(RealtimeConnectionError::new("the queue of outgoing commands is full"));
         }
         queue.commands.push_back(command);
         drop(queue);
-        self.shared.moved.notify_one();
+        self.shared.queue_changed.notify_one();
         Ok(dropped)
     }
 
-    /// Sends what is in line, says goodbye, and ends: within `bound`, or without all that.
-    pub(crate) async fn close(mut self, bound: Duration) -> Result<(), Lost> {
-        self.shared.lock().is_closing = true;
-        self.shared.moved.notify_one();
-        let ended = tokio::time::timeout(bound, &mut self.writer).await;
+    /// Sends the queued commands, closes the connection, and ends the writer; aborts it after `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`RealtimeConnectionError`] if a command or the closing handshake failed or timed out.
+    pub(crate) async fn close(mut self, timeout: Duration) -> Result<(), RealtimeConnectionError> {
+        lock(&self.shared.queue).is_closing = true;
+        self.shared.queue_changed.notify_one();
+        let ended = tokio::time::timeout(timeout, &mut self.writer).await;
         self.writer.abort();
         match ended {
-            Ok(_) => match self.lost.try_recv() {
+            Ok(_) => match self.connection_lost.try_recv() {
                 Ok(lost) => Err(lost),
                 Err(_) => Ok(()),
             },
-            Err(_) => Err(Lost::new("the other side did not answer the goodbye in time")),
+            Err(_) => {
+                Err(RealtimeConnectionError::new("the server did not complete the closing handshake in time"))
+            }
         }
     }
 }
 
-impl Drop for Outbox {
+impl Drop for CommandOutbox {
     fn drop(&mut self) {
         self.writer.abort();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The next command; none when there is none and none will come.
-    async fn next(&self) -> Option<Command> {
+impl SharedOutbox {
+    /// Waits for the next command; `None` when the queue is empty and closing.
+    async fn next_command(&self) -> Option<RealtimeCommand> {
         loop {
-            let moved = self.moved.notified();
+            let changed = self.queue_changed.notified();
             {
-                let mut queue = self.lock();
+                let mut queue = lock(&self.queue);
                 if let Some(command) = queue.commands.pop_front() {
-                    if matches!(command.kind, CommandKind::Audio(_)) {
-                        queue.audio -= 1;
+                    if matches!(command.kind, RealtimeCommandKind::AppendAudio(_)) {
+                        queue.audio_count -= 1;
                     }
                     return Some(command);
                 }
@@ -110,13 +123,17 @@ impl Shared {
                     return None;
                 }
             }
-            moved.await;
+            changed.await;
         }
     }
 }
 
-async fn write(shared: Arc<Shared>, mut commands: Box<dyn Commands>, lost: oneshot::Sender<Lost>) {
-    while let Some(command) = shared.next().await {
+async fn write_commands(
+    shared: Arc<SharedOutbox>,
+    mut commands: Box<dyn CommandSink>,
+    lost: oneshot::Sender<RealtimeConnectionError>,
+) {
+    while let Some(command) = shared.next_command().await {
         if let Err(error) = commands.send(command).await {
             let _ = lost.send(error);
             return;

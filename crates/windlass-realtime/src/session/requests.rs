@@ -1,100 +1,110 @@
-//! What the application asks of a session, taken in by the session's task.
+//! The application's requests, handled by the actor.
 
 use tokio::sync::oneshot;
 use windlass::agent::Agent;
-use windlass::core::{CallPath, Decision, Reach, Role};
-use windlass::{DecideError, Pending};
+use windlass::core::{
+    decision::{Decision, DecisionScope},
+    id::CallPath,
+    item::Role,
+};
+use windlass::{core::decision::PendingCall, error::DecisionError};
 
-use super::actor::Actor;
-use crate::event::ChangeCause;
-use crate::history::{History, Part};
+use super::actor::SessionActor;
+use crate::event::AgentChangeCause;
+use crate::history::{RealtimeContentPart, RealtimeHistory};
 use crate::id::ItemId;
-use crate::machine::Answer;
+use crate::machine::RespondWhen;
 use crate::metrics::SessionMetrics;
 
-pub(super) enum Request<C> {
-    Say {
+/// A request of the application.
+pub(super) enum SessionRequest<C> {
+    SendMessage {
         role: Role,
-        parts: Vec<Part>,
-        answer: Answer,
+        parts: Vec<RealtimeContentPart>,
+        respond: RespondWhen,
         reply: oneshot::Sender<ItemId>,
     },
-    Hear(Vec<u8>),
+    AppendAudio(Vec<u8>),
     CommitAudio,
     ClearAudio,
-    Respond,
+    RequestResponse,
     Interrupt,
-    Played {
+    ReportPlayed {
         item: ItemId,
-        content: u32,
+        content_index: u32,
         played_ms: u64,
     },
     UpdateAgent {
         agent: Box<Agent<C>>,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    Pending(oneshot::Sender<Vec<Pending>>),
+    PendingCalls(oneshot::Sender<Vec<PendingCall>>),
     Decide {
         call: CallPath,
         decision: Decision,
-        reach: Reach,
-        by: Option<String>,
-        reply: oneshot::Sender<Result<(), DecideError>>,
+        scope: DecisionScope,
+        decided_by: Option<String>,
+        reply: oneshot::Sender<Result<(), DecisionError>>,
     },
-    History(oneshot::Sender<History>),
-    Edit {
-        edit: Edit,
+    History(oneshot::Sender<RealtimeHistory>),
+    EditHistory {
+        edit: HistoryEdit,
         reply: oneshot::Sender<Option<ItemId>>,
     },
-    Resend,
-    Raw(serde_json::Value),
+    ResendOutputs,
+    SendRaw(serde_json::Value),
     Metrics(oneshot::Sender<SessionMetrics>),
 }
 
-pub(super) enum Edit {
+/// An edit of the conversation.
+pub(super) enum HistoryEdit {
     Delete(ItemId),
-    Insert { role: Role, parts: Vec<Part>, after: Option<ItemId> },
-    Replace { item: ItemId, role: Role, parts: Vec<Part> },
+    Insert { role: Role, parts: Vec<RealtimeContentPart>, after: Option<ItemId> },
+    Replace { item: ItemId, role: Role, parts: Vec<RealtimeContentPart> },
 }
 
-impl<C: Send + Sync + 'static> Actor<C> {
-    pub(super) fn take(&mut self, request: Request<C>) {
-        let now = self.now();
-        let machine = self.machine.at(now);
-        // Whoever asked and does not wait for the answer any more does not need it.
+impl<C: Send + Sync + 'static> SessionActor<C> {
+    pub(super) fn handle_request(&mut self, request: SessionRequest<C>) {
+        let now = self.elapsed();
+        let machine = self.machine.advance_to(now);
+        // A caller that has stopped waiting does not need the reply, so send errors are ignored.
         match request {
-            Request::Say { role, parts, answer, reply } => {
-                let _ = reply.send(machine.say(role, parts, answer));
+            SessionRequest::SendMessage { role, parts, respond, reply } => {
+                let _ = reply.send(machine.add_message(role, parts, respond));
             }
-            Request::Hear(bytes) => machine.hear(bytes),
-            Request::CommitAudio => machine.commit_audio(),
-            Request::ClearAudio => machine.clear_audio(),
-            Request::Respond => machine.respond(),
-            Request::Interrupt => machine.interrupt(),
-            Request::Played { item, content, played_ms } => machine.played(&item, content, played_ms),
-            Request::UpdateAgent { agent, reply } => {
-                self.resolve(*agent, ChangeCause::Application, Some(reply));
+            SessionRequest::AppendAudio(bytes) => machine.append_audio(bytes),
+            SessionRequest::CommitAudio => machine.commit_audio(),
+            SessionRequest::ClearAudio => machine.clear_audio(),
+            SessionRequest::RequestResponse => machine.request_response(),
+            SessionRequest::Interrupt => machine.interrupt(),
+            SessionRequest::ReportPlayed { item, content_index, played_ms } => {
+                machine.report_played(&item, content_index, played_ms)
             }
-            Request::Pending(reply) => {
-                let _ = reply.send(self.pending());
+            SessionRequest::UpdateAgent { agent, reply } => {
+                self.start_agent_change(*agent, AgentChangeCause::Application, Some(reply));
             }
-            Request::Decide { call, decision, reach, by, reply } => {
-                let _ = reply.send(self.decide(&call, decision, reach, by));
+            SessionRequest::PendingCalls(reply) => {
+                let _ = reply.send(self.pending_calls());
             }
-            Request::History(reply) => {
+            SessionRequest::Decide { call, decision, scope, decided_by, reply } => {
+                let _ = reply.send(self.decide(&call, decision, scope, decided_by));
+            }
+            SessionRequest::History(reply) => {
                 let _ = reply.send(machine.history().clone());
             }
-            Request::Edit { edit, reply } => {
+            SessionRequest::EditHistory { edit, reply } => {
                 let done = match edit {
-                    Edit::Delete(item) => machine.delete(&item).then_some(item),
-                    Edit::Insert { role, parts, after } => Some(machine.insert(role, parts, after)),
-                    Edit::Replace { item, role, parts } => machine.replace(&item, role, parts),
+                    HistoryEdit::Delete(item) => machine.delete_item(&item).then_some(item),
+                    HistoryEdit::Insert { role, parts, after } => {
+                        Some(machine.insert_message(role, parts, after))
+                    }
+                    HistoryEdit::Replace { item, role, parts } => machine.replace_message(&item, role, parts),
                 };
                 let _ = reply.send(done);
             }
-            Request::Resend => machine.resend_outputs(),
-            Request::Raw(raw) => machine.raw(raw),
-            Request::Metrics(reply) => {
+            SessionRequest::ResendOutputs => machine.resend_outputs(),
+            SessionRequest::SendRaw(raw) => machine.send_raw(raw),
+            SessionRequest::Metrics(reply) => {
                 let _ = reply.send(self.metrics());
             }
         }

@@ -1,121 +1,121 @@
-//! How the server misbehaves, as it is told.
+//! Faults that the server injects on request.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// A misbehaviour, once.
+/// A fault, injected once.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fault {
-    /// When.
-    pub when: Moment,
-    /// How many times the moment passes before it happens.
-    pub skip: u32,
-    /// What.
-    pub(super) what: Misbehaviour,
+pub struct WireFault {
+    /// The event that triggers the fault.
+    pub trigger: FaultTrigger,
+    /// Number of matching events to skip before the fault.
+    pub skip_count: u32,
+    /// The effect of the fault.
+    pub(super) action: FaultAction,
 }
 
-/// When a fault happens.
+/// The event that triggers a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// When the server is about to send an event of this type.
+pub enum FaultTrigger {
+    /// The server is about to send an event of this type.
     Sending(String),
-    /// When the server got an event of this type.
+    /// The server received an event of this type.
     Receiving(String),
 }
 
-/// What a fault does.
+/// The effect of a fault.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Misbehaviour {
-    /// The event is not sent, or not looked at.
+pub(super) enum FaultAction {
+    /// The event is not sent or not handled.
     Drop,
-    /// The event is sent, or looked at, twice.
-    Repeat,
-    /// The event comes so much later, after others.
+    /// The event is sent or handled twice.
+    Duplicate,
+    /// The event is sent later, after others.
     Delay(Duration),
-    /// Something else is said before it.
+    /// Another event is sent before it.
     Insert(Value),
     /// The event is answered with an error.
-    Refuse { code: String },
-    /// The connection is gone, without a word.
-    Vanish,
-    /// The connection is closed with a code.
+    Reject { code: String },
+    /// The connection is dropped without a close frame.
+    Disconnect,
+    /// The connection is closed with this code.
     Close(u16),
-    /// Nothing is sent any more, and the connection stays.
-    FallSilent,
+    /// Nothing is sent from then on, and the connection stays open.
+    StopSending,
 }
 
-impl Fault {
-    fn new(when: Moment, what: Misbehaviour) -> Self {
-        Self { when, skip: 0, what }
+impl WireFault {
+    fn new(trigger: FaultTrigger, action: FaultAction) -> Self {
+        Self { trigger, skip_count: 0, action }
     }
 
-    /// The event is dropped.
-    pub fn drop_event(when: Moment) -> Self {
-        Self::new(when, Misbehaviour::Drop)
+    /// Creates a fault that drops the event.
+    pub fn drop_event(trigger: FaultTrigger) -> Self {
+        Self::new(trigger, FaultAction::Drop)
     }
 
-    /// The event happens twice.
-    pub fn repeat(when: Moment) -> Self {
-        Self::new(when, Misbehaviour::Repeat)
+    /// Creates a fault that duplicates the event.
+    pub fn duplicate_event(trigger: FaultTrigger) -> Self {
+        Self::new(trigger, FaultAction::Duplicate)
     }
 
-    /// The event comes later, after others.
-    pub fn delay(when: Moment, by: Duration) -> Self {
-        Self::new(when, Misbehaviour::Delay(by))
+    /// Creates a fault that delays the event, so that others overtake it.
+    pub fn delay_event(trigger: FaultTrigger, delay: Duration) -> Self {
+        Self::new(trigger, FaultAction::Delay(delay))
     }
 
-    /// Something else is said first.
-    pub fn insert(when: Moment, event: Value) -> Self {
-        Self::new(when, Misbehaviour::Insert(event))
+    /// Creates a fault that sends another event first.
+    pub fn insert_event(trigger: FaultTrigger, event: Value) -> Self {
+        Self::new(trigger, FaultAction::Insert(event))
     }
 
-    /// The event is answered with an error.
-    pub fn refuse(event: &str, code: &str) -> Self {
-        Self::new(Moment::receiving(event), Misbehaviour::Refuse { code: code.to_owned() })
+    /// Creates a fault that answers the event with an error.
+    pub fn reject_event(event: &str, code: &str) -> Self {
+        Self::new(FaultTrigger::on_receive(event), FaultAction::Reject { code: code.to_owned() })
     }
 
-    /// The connection is gone, without a word.
-    pub fn vanish(when: Moment) -> Self {
-        Self::new(when, Misbehaviour::Vanish)
+    /// Creates a fault that drops the connection without a close frame.
+    pub fn drop_connection(trigger: FaultTrigger) -> Self {
+        Self::new(trigger, FaultAction::Disconnect)
     }
 
-    /// The connection is closed with a code.
-    pub fn close(when: Moment, code: u16) -> Self {
-        Self::new(when, Misbehaviour::Close(code))
+    /// Creates a fault that closes the connection with a code.
+    pub fn close_connection(trigger: FaultTrigger, code: u16) -> Self {
+        Self::new(trigger, FaultAction::Close(code))
     }
 
-    /// Nothing is sent any more.
-    pub fn fall_silent(when: Moment) -> Self {
-        Self::new(when, Misbehaviour::FallSilent)
+    /// Creates a fault after which nothing is sent any more.
+    pub fn stop_sending(trigger: FaultTrigger) -> Self {
+        Self::new(trigger, FaultAction::StopSending)
     }
 
-    /// It happens only after the moment has passed so many times.
+    /// Sets the number of matching events to skip before the fault.
     #[must_use]
-    pub fn after(mut self, times: u32) -> Self {
-        self.skip = times;
+    pub fn after_occurrences(mut self, count: u32) -> Self {
+        self.skip_count = count;
         self
     }
 }
 
-impl Moment {
-    /// When the server is about to send an event of this type.
-    pub fn sending(event: &str) -> Self {
+impl FaultTrigger {
+    /// Creates a trigger for an event that the server is about to send.
+    pub fn on_send(event: &str) -> Self {
         Self::Sending(event.to_owned())
     }
 
-    /// When the server got an event of this type.
-    pub fn receiving(event: &str) -> Self {
+    /// Creates a trigger for an event that the server received.
+    pub fn on_receive(event: &str) -> Self {
         Self::Receiving(event.to_owned())
     }
 }
 
-/// The fault whose moment has come, taken out of the list.
-pub(super) fn due(faults: &mut Vec<Fault>, moment: &Moment) -> Option<Misbehaviour> {
-    let place = faults.iter().position(|fault| fault.when == *moment)?;
-    if faults[place].skip > 0 {
-        faults[place].skip -= 1;
+/// Removes and returns the fault that this event triggers, if any.
+pub(super) fn take_due_fault(faults: &mut Vec<WireFault>, trigger: &FaultTrigger) -> Option<FaultAction> {
+    let place = faults.iter().position(|fault| fault.trigger == *trigger)?;
+    if faults[place].skip_count > 0 {
+        faults[place].skip_count -= 1;
         return None;
     }
-    Some(faults.remove(place).what)
+    Some(faults.remove(place).action)
 }

@@ -1,17 +1,18 @@
-//! A server that speaks the protocol, for tests without a network, a key or a microphone. It holds a real
-//! conversation, objects to what the provider objects to, hears when somebody speaks, and misbehaves as it is told.
+//! An in-process server for tests without a network, an API key or a microphone. It implements OpenAI's
+//! Realtime API: it holds a conversation, rejects the commands that the provider rejects, detects speech, and
+//! injects faults on request.
 //!
-//! Over [`Loopback::model`] it is reached through a pipe, so that a paused clock is followed on both sides; over
-//! [`Loopback::listen`] through TCP, so that any client can talk to it.
+//! [`LoopbackServer::client_model`] connects through a pipe, so that both sides follow a paused clock;
+//! [`LoopbackServer::listen`] accepts any client over TCP.
 
 mod conversation;
-mod ear;
 mod fault;
 mod reply;
-mod saying;
-mod serve;
+mod reply_steps;
+mod server;
+mod speech;
 
-pub use ear::{Ear, tone};
-pub use fault::{Fault, Moment};
-pub use reply::{Answering, Reply, ReplyPart, Said};
-pub use serve::{From, Loopback, Seen};
+pub use fault::{FaultTrigger, WireFault};
+pub use reply::{ConversationView, LoopbackReply, LoopbackReplyPart, ReplyFunction};
+pub use server::{LoopbackServer, WireRecord, WireSender};
+pub use speech::{SpeechTranscriber, tone};

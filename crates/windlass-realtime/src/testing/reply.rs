@@ -1,110 +1,110 @@
-//! What the server's model answers.
+//! Scripted responses of the server's model.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// One answer.
+/// A scripted response.
 #[derive(Clone, Debug, Default)]
-pub struct Reply {
-    /// What it is made of, in order.
-    pub parts: Vec<ReplyPart>,
-    /// How long until it begins to speak.
-    pub think: Duration,
-    /// How much faster than it is heard speech is sent; none sends it all at once.
-    pub pace: Option<u32>,
-    /// It says that it begins, and then nothing any more.
-    pub stalls: bool,
+pub struct LoopbackReply {
+    /// The parts, in order.
+    pub parts: Vec<LoopbackReplyPart>,
+    /// Delay before the first event.
+    pub start_delay: Duration,
+    /// Speed of sending relative to real time; everything at once if absent.
+    pub speed_factor: Option<u32>,
+    /// True if the response starts and then sends nothing.
+    pub is_stalled: bool,
 }
 
-/// A part of an answer.
+/// A part of a scripted response.
 #[derive(Clone, Debug)]
-pub enum ReplyPart {
-    /// It says this. Where there is no audio, it hums as long as it would take to say it.
-    Say {
-        /// The words.
+pub enum LoopbackReplyPart {
+    /// A message. Without audio, the server sends a tone of the length that the text would take.
+    Message {
+        /// The text.
         text: String,
-        /// The speech, at 24,000 samples a second.
+        /// The speech, at 24,000 samples per second.
         audio: Option<Arc<[i16]>>,
     },
-    /// It asks for a tool.
+    /// A tool call.
     Call {
         /// The id of the call.
         id: String,
-        /// The tool.
+        /// The tool's name.
         name: String,
-        /// The arguments, as text.
+        /// The arguments, as JSON text.
         arguments: String,
     },
 }
 
-/// What the conversation says, for whoever thinks up an answer.
+/// The state of the conversation, as input of a [`ReplyFunction`].
 #[derive(Clone, Debug, Default)]
-pub struct Said {
-    /// The items, as they are on the wire.
+pub struct ConversationView {
+    /// The items, in wire format.
     pub items: Vec<Value>,
     /// The session's configuration.
     pub session: Value,
 }
 
-/// Thinks up answers.
-pub type Answering = Arc<dyn Fn(&Said) -> Reply + Send + Sync>;
+/// A function that computes the response to a conversation.
+pub type ReplyFunction = Arc<dyn Fn(&ConversationView) -> LoopbackReply + Send + Sync>;
 
-impl Reply {
-    /// Says something.
-    pub fn say(text: impl Into<String>) -> Self {
-        Self { parts: vec![ReplyPart::Say { text: text.into(), audio: None }], ..Self::default() }
+impl LoopbackReply {
+    /// Creates a response with a message.
+    pub fn message(text: impl Into<String>) -> Self {
+        Self { parts: vec![LoopbackReplyPart::Message { text: text.into(), audio: None }], ..Self::default() }
     }
 
-    /// Says something with this speech, at 24,000 samples a second.
-    pub fn speak(text: impl Into<String>, audio: impl Into<Arc<[i16]>>) -> Self {
-        let part = ReplyPart::Say { text: text.into(), audio: Some(audio.into()) };
+    /// Creates a response with a message and its speech, at 24,000 samples per second.
+    pub fn speech(text: impl Into<String>, audio: impl Into<Arc<[i16]>>) -> Self {
+        let part = LoopbackReplyPart::Message { text: text.into(), audio: Some(audio.into()) };
         Self { parts: vec![part], ..Self::default() }
     }
 
-    /// Asks for a tool.
+    /// Creates a response with a tool call.
     pub fn call(id: &str, name: &str, arguments: impl Into<String>) -> Self {
         Self::default().and_call(id, name, arguments)
     }
 
-    /// And asks for a tool.
+    /// Adds a tool call.
     #[must_use]
     pub fn and_call(mut self, id: &str, name: &str, arguments: impl Into<String>) -> Self {
         let (id, name, arguments) = (id.to_owned(), name.to_owned(), arguments.into());
-        self.parts.push(ReplyPart::Call { id, name, arguments });
+        self.parts.push(LoopbackReplyPart::Call { id, name, arguments });
         self
     }
 
-    /// Takes so long to begin.
+    /// Sets the delay before the first event.
     #[must_use]
-    pub fn after(mut self, think: Duration) -> Self {
-        self.think = think;
+    pub fn with_delay(mut self, delay: Duration) -> Self {
+        self.start_delay = delay;
         self
     }
 
-    /// Speech is sent so much faster than it is heard.
+    /// Sets the speed of sending relative to real time.
     #[must_use]
-    pub fn paced(mut self, times: u32) -> Self {
-        self.pace = Some(times.max(1));
+    pub fn with_speed(mut self, factor: u32) -> Self {
+        self.speed_factor = Some(factor.max(1));
         self
     }
 
-    /// Begins, and says nothing any more.
-    pub fn stall() -> Self {
-        Self { stalls: true, ..Self::default() }
+    /// Creates a response that starts and then sends nothing.
+    pub fn stalled() -> Self {
+        Self { is_stalled: true, ..Self::default() }
     }
 }
 
-impl Said {
-    /// The text of the last message of the user.
-    pub fn last_user(&self) -> String {
+impl ConversationView {
+    /// Returns the text of the user's last message.
+    pub fn last_user_text(&self) -> String {
         let is_user = |item: &&Value| item["role"] == "user";
-        self.items.iter().rev().find(is_user).map(words_of).unwrap_or_default()
+        self.items.iter().rev().find(is_user).map(item_text).unwrap_or_default()
     }
 
-    /// The outputs of calls that came after the last answer.
-    pub fn new_outputs(&self) -> Vec<String> {
+    /// Returns the call outputs since the last message of the assistant.
+    pub fn new_call_outputs(&self) -> Vec<String> {
         let newest = self.items.iter().rev().take_while(|item| item["role"] != "assistant");
         let outputs = newest.filter(|item| item["type"] == "function_call_output");
         let mut outputs: Vec<String> =
@@ -114,8 +114,8 @@ impl Said {
     }
 }
 
-/// The words of an item on the wire.
-pub(super) fn words_of(item: &Value) -> String {
+/// Returns the text of an item in wire format.
+pub(super) fn item_text(item: &Value) -> String {
     let parts = item["content"].as_array().into_iter().flatten();
     parts
         .filter_map(|part| part["text"].as_str().or(part["transcript"].as_str()))

@@ -1,6 +1,6 @@
-//! Live sessions on the public path: against a server that speaks the protocol through a pipe, on a clock that jumps.
+//! Realtime sessions through the public API, against the loopback server through a pipe, on a paused clock.
 
-#![expect(clippy::expect_used, reason = "a test fails where what it stands on does not hold")]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod agents;
 mod defects;

@@ -1,18 +1,23 @@
-//! What the tests stand on.
+//! Helpers of the tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use windlass::prelude::*;
-use windlass_realtime::testing::{Loopback, Reply};
-use windlass_realtime::{LiveEvent, LiveEvents, LiveSession, Realtime};
+use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
+use windlass_realtime::{
+    RealtimeEvent, RealtimeEvents, RealtimeSession, RealtimeSessionBuilder, SessionRequestError,
+};
 
-/// Longer than anything here takes, on a clock that jumps.
-const LONG: Duration = Duration::from_secs(600);
+/// A timeout that is long enough on a paused clock.
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Events until one is found that the test waits for, that one last.
-pub(crate) async fn until(events: &mut LiveEvents, is_it: impl Fn(&LiveEvent) -> bool) -> Vec<LiveEvent> {
+/// Collects events up to the first that matches, inclusive.
+pub(crate) async fn events_until(
+    events: &mut RealtimeEvents,
+    is_it: impl Fn(&RealtimeEvent) -> bool,
+) -> Vec<RealtimeEvent> {
     let mut seen = Vec::new();
     let waiting = async {
         while let Some(event) = events.next().await {
@@ -24,55 +29,59 @@ pub(crate) async fn until(events: &mut LiveEvents, is_it: impl Fn(&LiveEvent) ->
         }
         false
     };
-    let found = tokio::time::timeout(LONG, waiting).await;
-    assert!(matches!(found, Ok(true)), "what was waited for did not come: {:#?}", named(&seen));
+    let found = tokio::time::timeout(TEST_TIMEOUT, waiting).await;
+    assert!(matches!(found, Ok(true)), "what was waited for did not come: {:#?}", event_names(&seen));
     seen
 }
 
-/// The events of a whole answer, and of those that follow it, until nothing is under way.
-pub(crate) async fn turn(events: &mut LiveEvents) -> Vec<LiveEvent> {
-    until(events, |event| matches!(event, LiveEvent::TurnEnded { .. })).await
+/// Collects the events up to the end of the next response.
+pub(crate) async fn turn_events(events: &mut RealtimeEvents) -> Vec<RealtimeEvent> {
+    events_until(events, |event| matches!(event, RealtimeEvent::TurnEnded { .. })).await
 }
 
-/// Every event that is left.
-pub(crate) async fn rest(mut events: LiveEvents) -> Vec<LiveEvent> {
+/// Collects all remaining events.
+pub(crate) async fn remaining_events(mut events: RealtimeEvents) -> Vec<RealtimeEvent> {
     let mut seen = Vec::new();
-    while let Some(event) = tokio::time::timeout(LONG, events.next()).await.expect("the session ends") {
+    while let Some(event) = tokio::time::timeout(TEST_TIMEOUT, events.next()).await.expect("the session ends")
+    {
         seen.push(event);
     }
     seen
 }
 
-/// The names of events, for messages and comparisons.
-pub(crate) fn named(events: &[LiveEvent]) -> Vec<String> {
-    let name = |event: &LiveEvent| {
+/// Returns the names of events, for messages and comparisons.
+pub(crate) fn event_names(events: &[RealtimeEvent]) -> Vec<String> {
+    let name = |event: &RealtimeEvent| {
         let text = format!("{event:?}");
         text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
     };
     events.iter().map(name).collect()
 }
 
-/// How many events have this name.
-pub(crate) fn count(events: &[LiveEvent], name: &str) -> usize {
-    named(events).iter().filter(|known| *known == name).count()
+/// Returns the number of events with this name.
+pub(crate) fn count_events(events: &[RealtimeEvent], name: &str) -> usize {
+    event_names(events).iter().filter(|known| *known == name).count()
 }
 
-pub(crate) fn server(replies: impl IntoIterator<Item = Reply>) -> Loopback {
-    Loopback::new(replies)
+pub(crate) fn loopback_server(replies: impl IntoIterator<Item = LoopbackReply>) -> LoopbackServer {
+    LoopbackServer::new(replies)
 }
 
-pub(crate) async fn connected(agent: Agent, server: &Loopback) -> (LiveSession, LiveEvents) {
-    enter(Realtime::new(agent, server.model())).await
+pub(crate) async fn connect_agent(
+    agent: Agent,
+    server: &LoopbackServer,
+) -> (RealtimeSession, RealtimeEvents) {
+    start_session(RealtimeSessionBuilder::new(agent, server.client_model())).await
 }
 
-pub(crate) async fn enter(realtime: Realtime) -> (LiveSession, LiveEvents) {
+pub(crate) async fn start_session(realtime: RealtimeSessionBuilder) -> (RealtimeSession, RealtimeEvents) {
     let session = realtime.connect().await.expect("connects");
     let events = session.events();
     (session, events)
 }
 
-/// A tool that counts how often it ran.
-pub(crate) fn counted(name: &str, runs: &Arc<AtomicU32>) -> Tool {
+/// Creates a tool that counts its runs.
+pub(crate) fn counting_tool(name: &str, runs: &Arc<AtomicU32>) -> Tool {
     let runs = runs.clone();
     let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
     Tool::dynamic(name, "Counts.", schema, move |_, _| {
@@ -81,8 +90,8 @@ pub(crate) fn counted(name: &str, runs: &Arc<AtomicU32>) -> Tool {
     })
 }
 
-/// A tool that takes its time, and counts how often it came to its end.
-pub(crate) fn slow(name: &str, takes: Duration, ended: &Arc<AtomicU32>) -> Tool {
+/// Creates a slow tool that counts its completed runs.
+pub(crate) fn slow_tool(name: &str, takes: Duration, ended: &Arc<AtomicU32>) -> Tool {
     let ended = ended.clone();
     let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
     Tool::dynamic(name, "Takes its time.", schema, move |_, _| {
@@ -95,13 +104,13 @@ pub(crate) fn slow(name: &str, takes: Duration, ended: &Arc<AtomicU32>) -> Tool 
     })
 }
 
-pub(crate) fn ran(runs: &Arc<AtomicU32>) -> u32 {
+pub(crate) fn run_count(runs: &Arc<AtomicU32>) -> u32 {
     runs.load(Ordering::Relaxed)
 }
 
-/// What the model was told of a call.
-pub(crate) fn output_of(server: &Loopback, call: &str) -> Vec<String> {
-    let created = server.said(Some("conversation.item.create"));
+/// Returns the outputs of a call that were sent to the model.
+pub(crate) fn sent_outputs(server: &LoopbackServer, call: &str) -> Vec<String> {
+    let created = server.client_events(Some("conversation.item.create"));
     let is_it = |item: &&serde_json::Value| {
         item["item"]["call_id"] == call && item["item"]["type"] == "function_call_output"
     };
@@ -112,54 +121,61 @@ pub(crate) fn output_of(server: &Loopback, call: &str) -> Vec<String> {
         .collect()
 }
 
-/// Nothing was asked for while an answer was under way: one at a time.
-pub(crate) fn one_at_a_time(server: &Loopback) {
-    for seen in server.seen() {
+/// Asserts that no response was requested while one was active.
+pub(crate) fn assert_one_response_at_a_time(server: &LoopbackServer) {
+    for seen in server.wire_log() {
         let is_create = seen.event["type"] == "response.create";
-        assert!(!(is_create && seen.is_answering), "an answer was asked for while one was under way");
+        assert!(!(is_create && seen.is_responding), "an answer was asked for while one was under way");
     }
 }
 
-/// What happened, in order.
-#[derive(Clone, Default)]
-pub(crate) struct Log(Arc<std::sync::Mutex<Vec<String>>>);
+/// Asserts that the session is open and rejected a decision.
+#[track_caller]
+pub(crate) fn assert_decision_rejected(result: Result<(), SessionRequestError>) {
+    assert!(matches!(result, Err(SessionRequestError::Decision(_))), "{result:?}");
+}
 
-impl Log {
+/// A log of events, in order.
+#[derive(Clone, Default)]
+pub(crate) struct EventLog(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl EventLog {
     pub(crate) fn push(&self, what: impl Into<String>) {
         self.0.lock().expect("is not poisoned").push(what.into());
     }
 
-    pub(crate) fn take(&self) -> Vec<String> {
+    pub(crate) fn take_events(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().expect("is not poisoned"))
     }
 }
 
-/// An answer with calls that was played, until the answer to their outputs had ended.
-pub(crate) struct Played {
-    pub(crate) server: Loopback,
-    pub(crate) session: LiveSession,
-    pub(crate) seen: Vec<LiveEvent>,
+/// A session with the calls of one response, run until the response to their outputs ended.
+pub(crate) struct PlayedCalls {
+    pub(crate) server: LoopbackServer,
+    pub(crate) session: RealtimeSession,
+    pub(crate) events: Vec<RealtimeEvent>,
 }
 
-impl Played {
+impl PlayedCalls {
     pub(crate) async fn new(
-        tools: impl windlass::IntoTools<()>,
-        reply: Reply,
-        set_up: impl FnOnce(Realtime) -> Realtime,
+        tools: impl windlass::tool::IntoTools<()>,
+        reply: LoopbackReply,
+        set_up: impl FnOnce(RealtimeSessionBuilder) -> RealtimeSessionBuilder,
     ) -> Self {
-        let server = server([reply]);
+        let server = loopback_server([reply]);
         let agent = Agent::new("desk").tools(tools);
-        let (session, mut events) = enter(set_up(Realtime::new(agent, server.model()))).await;
-        session.say("Go").await.expect("is there");
-        let mut seen = turn(&mut events).await;
-        seen.extend(turn(&mut events).await);
-        one_at_a_time(&server);
-        Self { server, session, seen }
+        let (session, mut events) =
+            start_session(set_up(RealtimeSessionBuilder::new(agent, server.client_model()))).await;
+        session.send_text("Go").await.expect("is there");
+        let mut seen = turn_events(&mut events).await;
+        seen.extend(turn_events(&mut events).await);
+        assert_one_response_at_a_time(&server);
+        Self { server, session, events: seen }
     }
 
-    /// What the model was told of its calls, in the order in which it was.
-    pub(crate) fn told(&self) -> Vec<String> {
-        let created = self.server.said(Some("conversation.item.create"));
+    /// Returns the call outputs sent to the model, in order.
+    pub(crate) fn outputs_sent(&self) -> Vec<String> {
+        let created = self.server.client_events(Some("conversation.item.create"));
         let outputs = created.iter().filter(|item| item["item"]["type"] == "function_call_output");
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         outputs

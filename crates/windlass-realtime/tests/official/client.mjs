@@ -1,4 +1,4 @@
-// Talks to a server at the address given, with the official agents' client: a tool, its result, an interruption.
+// Holds a conversation with a server through the official Agents client: a tool call, its result, an interruption.
 import { createRequire } from 'node:module';
 
 const require = createRequire(process.env.WINDLASS_NODE_MODULES + '/');

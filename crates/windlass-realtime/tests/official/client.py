@@ -1,4 +1,4 @@
-"""Talks to a server at the address given, with the official client: text, a tool, speech."""
+"""Holds a conversation with a server through the official client: text, a tool call, speech."""
 
 import asyncio
 import base64
@@ -36,7 +36,7 @@ async def main(address):
                 if calls:
                     await connection.response.create()
                 elif answers == 2:
-                    # 0.6 s of a loud tone, and silence after it.
+                    # 0.6 s of a loud tone, then silence.
                     loud = b"".join((8000 if at // 55 % 2 else -8000).to_bytes(2, "little", signed=True) for at in range(14400))
                     await connection.input_audio_buffer.append(audio=base64.b64encode(loud).decode())
                     await connection.input_audio_buffer.append(audio=base64.b64encode(bytes(48 * 600)).decode())

@@ -1,4 +1,4 @@
-"""Reads events, one a line, and says which the official client's types do not know or do not take."""
+"""Reads events, one per line, and prints those that the official client's types do not accept."""
 
 import json
 import sys
@@ -29,10 +29,10 @@ def main():
         event, count = entry["event"], count + 1
         try:
             read = ADAPTERS[entry["from"]].validate_python(event)
-        except Exception as error:  # noqa: BLE001 - whatever it says is the finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             problems.append(f"{entry['from']} {event.get('type')}: {error}")
             continue
-        # The provider names its sessions, and its types do not say so.
+        # The provider sends session ids, which its types do not declare.
         extra = [field for field in unknown_fields(read) if field not in (".session.id", ".session.object")]
         if extra:
             problems.append(f"{entry['from']} {event.get('type')}: unknown fields {extra}")

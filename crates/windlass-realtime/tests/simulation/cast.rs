@@ -1,20 +1,23 @@
-//! Who takes part: a server that says and asks for whatever a seed decides, and agents whose tools and guardrails do.
+//! The participants of the simulation: a server whose responses the seed determines, and agents whose tools and
+//! guardrails it determines too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use windlass::guardrail::{OutputGuardrail, Verdict};
+use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
 use windlass::prelude::*;
-use windlass_realtime::testing::{Loopback, Reply};
-use windlass_sim::{Sim, World};
+use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
+use windlass_sim::{Sim, SimWorld};
 
-pub(crate) fn server(sim: &Sim, calls: &Arc<AtomicU64>) -> Loopback {
+pub(crate) fn random_server(sim: &Sim, calls: &Arc<AtomicU64>) -> LoopbackServer {
     let (sim, calls) = (sim.clone(), calls.clone());
-    Loopback::thinking(move |_| {
+    LoopbackServer::with_reply_function(move |_| {
         let mut reply = match sim.draw(|rng| rng.below(4)) {
-            0 => Reply::default(),
-            length => Reply::say("word ".repeat(usize::try_from(length * length).unwrap_or(1) * 2)),
+            0 => LoopbackReply::default(),
+            length => {
+                LoopbackReply::message("word ".repeat(usize::try_from(length * length).unwrap_or(1) * 2))
+            }
         };
         for _ in 0..sim.draw(|rng| rng.below(3)) {
             let name = sim.draw(|rng| {
@@ -32,13 +35,13 @@ pub(crate) fn server(sim: &Sim, calls: &Arc<AtomicU64>) -> Loopback {
             reply = reply.and_call(&id, name, "{}");
         }
         if sim.chance(60) {
-            reply = reply.paced(u32::try_from(1 + sim.draw(|rng| rng.below(8))).unwrap_or(1));
+            reply = reply.with_speed(u32::try_from(1 + sim.draw(|rng| rng.below(8))).unwrap_or(1));
         }
-        reply.after(Duration::from_millis(sim.draw(|rng| rng.below(400))))
+        reply.with_delay(Duration::from_millis(sim.draw(|rng| rng.below(400))))
     })
 }
 
-pub(crate) fn agents(sim: &Sim, world: &World) -> Agent {
+pub(crate) fn random_agents(sim: &Sim, world: &SimWorld) -> Agent {
     let tool = |name: &'static str, longest: u64, fails: u64| {
         let (sim, world) = (sim.clone(), world.clone());
         let schema =
@@ -46,11 +49,11 @@ pub(crate) fn agents(sim: &Sim, world: &World) -> Agent {
         Tool::dynamic(name, "Does something.", schema, move |ctx, _| {
             let (sim, world) = (sim.clone(), world.clone());
             async move {
-                sim.dawdle(Duration::from_millis(longest)).await;
-                world.effect(&ctx);
-                sim.dawdle(Duration::from_millis(longest)).await;
+                sim.random_delay(Duration::from_millis(longest)).await;
+                world.record_effect(&ctx);
+                sim.random_delay(Duration::from_millis(longest)).await;
                 match sim.chance(fails) {
-                    true => Err(ToolError::tell("no luck")),
+                    true => Err(ToolError::visible("no luck")),
                     false => Ok(format!("{name} is done")),
                 }
             }
@@ -61,11 +64,11 @@ pub(crate) fn agents(sim: &Sim, world: &World) -> Agent {
         OutputGuardrail::new("guard", move |_, _| {
             let sim = sim.clone();
             async move {
-                sim.dawdle(Duration::from_millis(600)).await;
+                sim.random_delay(Duration::from_millis(600)).await;
                 match sim.draw(|rng| rng.below(12)) {
-                    0 => Ok(Verdict::Trip),
+                    0 => Ok(GuardrailVerdict::Tripwire),
                     1 => Err("the guardrail fails".into()),
-                    _ => Ok(Verdict::Pass),
+                    _ => Ok(GuardrailVerdict::Pass),
                 }
             }
         })
@@ -75,22 +78,22 @@ pub(crate) fn agents(sim: &Sim, world: &World) -> Agent {
             .tools((
                 tool("quick", 0, 0),
                 tool("slow", 3000, 0),
-                tool("gated", 500, 0).approve_always(),
+                tool("gated", 500, 0).needs_approval(),
                 tool("fails", 200, 50),
             ))
             .output_guardrail(guard.clone())
     };
     let back = set(Agent::new("back")).handoff(windlass::agent::Handoff::to_named("front"));
-    set(Agent::new("front")).handoff(&back).handoff(shaky(sim))
+    set(Agent::new("front")).handoff(&back).handoff(flaky_agent(sim))
 }
 
-/// An agent that is sometimes not there when it is asked for.
-pub(crate) fn shaky(sim: &Sim) -> Agent {
+/// Creates an agent that sometimes cannot be resolved.
+pub(crate) fn flaky_agent(sim: &Sim) -> Agent {
     let sim = sim.clone();
-    Agent::new("shaky").instructions_from(move |_| {
+    Agent::new("shaky").dynamic_instructions(move |_| {
         let sim = sim.clone();
         async move {
-            sim.dawdle(Duration::from_millis(500)).await;
+            sim.random_delay(Duration::from_millis(500)).await;
             assert!(!sim.chance(50), "not today");
             "Be brief.".to_owned()
         }

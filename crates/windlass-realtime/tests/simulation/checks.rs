@@ -1,35 +1,35 @@
-//! What must be so, whatever happened.
+//! Invariants that hold after every simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass::Item;
-use windlass::core::CallId;
-use windlass_realtime::testing::{From, Loopback};
-use windlass_realtime::{CloseReport, LiveEvent, LiveItemKind};
+use windlass::core::id::CallId;
+use windlass::core::item::Item;
+use windlass_realtime::testing::{LoopbackServer, WireSender};
+use windlass_realtime::{CloseReport, RealtimeEvent, RealtimeItemKind};
 
-/// Since when a watcher watched.
+/// The time of a subscription.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Watched {
-    FromTheBeginning,
-    Later,
+pub(crate) enum WatchStart {
+    FromStart,
+    AfterStart,
 }
 
-/// One message for a trip, one end for a beginning, and an end after which nothing comes.
-pub(crate) fn check_events(events: &[LiveEvent], from: Watched) {
-    assert!(matches!(events.last(), Some(LiveEvent::Closed(_))), "a watcher was not told of the end");
+/// Checks that each trip is reported once, that each end has a start, and that nothing follows the last event.
+pub(crate) fn check_events(events: &[RealtimeEvent], from: WatchStart) {
+    assert!(matches!(events.last(), Some(RealtimeEvent::Closed(_))), "a watcher was not told of the end");
     let (mut begun, mut tripped, mut settled, mut started) =
         (BTreeSet::new(), BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
     let mut current = None;
     for event in events {
         match event {
-            LiveEvent::AgentChanged { from, to, .. } => {
+            RealtimeEvent::AgentChanged { from, to, .. } => {
                 assert!(
                     current.is_none_or(|current| current == from),
                     "a change from an agent that was not current"
                 );
                 current = Some(to);
             }
-            LiveEvent::TurnStarted { response, agent } => {
+            RealtimeEvent::TurnStarted { response, agent } => {
                 assert!(begun.insert(response.clone()), "an answer began twice");
                 assert!(
                     current.is_none_or(|current| current == agent),
@@ -37,16 +37,16 @@ pub(crate) fn check_events(events: &[LiveEvent], from: Watched) {
                 );
                 current = Some(agent);
             }
-            LiveEvent::TurnEnded { response, .. } => {
-                let is_known = from == Watched::Later || begun.contains(response);
+            RealtimeEvent::TurnEnded { response, .. } => {
+                let is_known = from == WatchStart::AfterStart || begun.contains(response);
                 assert!(is_known, "an answer ended that had not begun");
             }
-            LiveEvent::GuardrailTripped { response, .. } => {
+            RealtimeEvent::GuardrailTripped { response, .. } => {
                 assert!(tripped.insert(response.clone()), "two messages for one trip");
             }
-            LiveEvent::CallStarted { call, .. } => *started.entry(call.clone()).or_insert(0) += 1,
-            LiveEvent::CallSettled { call, .. } => *settled.entry(call.clone()).or_insert(0) += 1,
-            LiveEvent::Closed(_) => {}
+            RealtimeEvent::CallStarted { call, .. } => *started.entry(call.clone()).or_insert(0) += 1,
+            RealtimeEvent::CallSettled { call, .. } => *settled.entry(call.clone()).or_insert(0) += 1,
+            RealtimeEvent::Closed(_) => {}
             _ => {}
         }
     }
@@ -55,13 +55,13 @@ pub(crate) fn check_events(events: &[LiveEvent], from: Watched) {
     }
 }
 
-/// Every call that has an output has one, and ids are of one item each.
+/// Checks that each call has at most one output and that item ids are unique.
 pub(crate) fn check_report(report: &CloseReport) {
     let ids: BTreeSet<_> = report.history.items().iter().map(|item| &item.id).collect();
     assert_eq!(ids.len(), report.history.items().len(), "two items of one id");
     let mut outputs: BTreeMap<CallId, u32> = BTreeMap::new();
     for item in report.history.items() {
-        if let LiveItemKind::Output { call, .. } = &item.kind {
+        if let RealtimeItemKind::Output { call, .. } = &item.kind {
             *outputs.entry(call.clone()).or_default() += 1;
         }
     }
@@ -77,16 +77,17 @@ pub(crate) fn check_report(report: &CloseReport) {
     assert!(open.is_empty(), "{open:?}");
 }
 
-/// One answer at a time: one is asked for while another is under way only where the server began that by itself.
-pub(crate) fn check_wire(server: &Loopback) {
+/// Checks that one response is requested at a time: a request while another response is active is allowed only
+/// if the server started that one by itself.
+pub(crate) fn check_wire(server: &LoopbackServer) {
     let mut active: BTreeMap<u64, bool> = BTreeMap::new();
-    for seen in server.seen() {
-        match (seen.from, seen.event["type"].as_str()) {
-            (From::Server, Some("response.created")) => {
+    for seen in server.wire_log() {
+        match (seen.sender, seen.event["type"].as_str()) {
+            (WireSender::Server, Some("response.created")) => {
                 let is_ours = !seen.event["response"]["metadata"].is_null();
                 active.insert(seen.connection, is_ours);
             }
-            (From::Client, Some("response.create")) if seen.is_answering => {
+            (WireSender::Client, Some("response.create")) if seen.is_responding => {
                 let is_ours = active.get(&seen.connection).copied().unwrap_or_default();
                 assert!(!is_ours, "an answer was asked for while one that was asked for is under way");
             }

@@ -1,75 +1,75 @@
-//! The journal of a session, in the middle of whose writing the process may crash.
+//! A session journal during whose appends the process may crash.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass::StoreError;
-use windlass::core::RunId;
-use windlass_realtime::{LiveEntry, LiveJournal, MemoryJournal};
+use windlass::core::id::RunId;
+use windlass::error::StoreError;
+use windlass_realtime::{MemoryJournal, RealtimeEntry, RealtimeJournal};
 use windlass_sim::Sim;
 
-/// Copies stand for the same one, and no crash touches what is in it.
+/// A journal that survives simulated crashes. Clones share it.
 #[derive(Clone)]
 pub(crate) struct SimJournal {
     sim: Sim,
-    kept: MemoryJournal,
-    state: Arc<Mutex<State>>,
+    inner: MemoryJournal,
+    state: Arc<Mutex<SimJournalState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct SimJournalState {
     entries: usize,
-    /// How many appends there are to come before the one that the process crashes in.
-    crash_in: Option<u64>,
+    /// Number of appends before the one in which the process crashes.
+    appends_until_crash: Option<u64>,
 }
 
 impl SimJournal {
     pub(crate) fn new(sim: &Sim) -> Self {
-        Self { sim: sim.clone(), kept: MemoryJournal::default(), state: Arc::default() }
+        Self { sim: sim.clone(), inner: MemoryJournal::default(), state: Arc::default() }
     }
 
-    /// The process crashes in the append of this number, or in none.
-    pub(crate) fn crash_at(&self, append: Option<u64>) {
-        self.state().crash_in = append;
+    /// Sets the append in which the process crashes; none if absent.
+    pub(crate) fn crash_at_append(&self, append: Option<u64>) {
+        self.lock_state().appends_until_crash = append;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.state().entries == 0
+        self.lock_state().entries == 0
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, SimJournalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the append that the process crashes in.
-    fn is_the_last(&self) -> bool {
-        let mut state = self.state();
-        let is_it = state.crash_in == Some(0);
-        state.crash_in = state.crash_in.and_then(|left| left.checked_sub(1));
+    /// Returns true if the process crashes in this append.
+    fn is_crashing_append(&self) -> bool {
+        let mut state = self.lock_state();
+        let is_it = state.appends_until_crash == Some(0);
+        state.appends_until_crash = state.appends_until_crash.and_then(|left| left.checked_sub(1));
         is_it
     }
 }
 
-impl LiveJournal for SimJournal {
+impl RealtimeJournal for SimJournal {
     fn append<'a>(
         &'a self,
         session: &'a RunId,
         at: u64,
-        mut entries: Vec<LiveEntry>,
+        mut entries: Vec<RealtimeEntry>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         async move {
-            let is_last = self.is_the_last();
+            let is_last = self.is_crashing_append();
             if is_last {
-                // So much of it is on the disk.
+                // A random part of the entries is on disk.
                 entries.truncate(self.sim.draw(|rng| rng.index(entries.len() + 1)));
             } else {
-                self.sim.dawdle(Duration::from_millis(10)).await;
+                self.sim.random_delay(Duration::from_millis(10)).await;
             }
             let count = entries.len();
-            self.kept.append(session, at, entries).await?;
-            self.state().entries += count;
+            self.inner.append(session, at, entries).await?;
+            self.lock_state().entries += count;
             if is_last {
                 self.sim.crash().await;
             }
@@ -78,7 +78,7 @@ impl LiveJournal for SimJournal {
         .boxed()
     }
 
-    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<LiveEntry>, StoreError>> {
-        self.kept.load(session)
+    fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<RealtimeEntry>, StoreError>> {
+        self.inner.load(session)
     }
 }

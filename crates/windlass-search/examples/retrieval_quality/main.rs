@@ -1,12 +1,12 @@
-//! How well an index finds what people judged to be relevant, for collections in BEIR's layout (`corpus.jsonl`,
-//! `queries.jsonl`, `qrels/test.tsv`). Give one or more folders:
+//! Measures retrieval quality against relevance judgements, for collections in the BEIR layout (`corpus.jsonl`,
+//! `queries.jsonl`, `qrels/test.tsv`). Pass one or more folders:
 //!
 //! ```sh
 //! cargo run --release -p windlass-search --example retrieval_quality -- path/to/cranfield
 //! cargo run --release -p windlass-search --features model --example retrieval_quality -- --model minilm path/to/cranfield
 //! ```
 //!
-//! `--model` takes `minilm`, which is fetched, or the folder of a sentence model.
+//! `--model` takes `minilm`, which is downloaded, or the folder of a sentence model.
 
 mod measure;
 
@@ -29,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{:<18} {:>15} {:>15} {:>15}", "nDCG@10 / R@100", "BM25", "vectors", "fused");
     for folder in words {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let columns = measure::measure(&folder, options.clone())?;
-        let columns = columns.map(|one| format!("{:.3} / {:.3}", one.gain, one.recall));
+        let columns = measure::measure_quality(&folder, options.clone())?;
+        let columns = columns.map(|one| format!("{:.3} / {:.3}", one.ndcg_at_10, one.recall_at_100));
         println!("{:<18} {:>15} {:>15} {:>15}", name, columns[0], columns[1], columns[2]);
     }
     Ok(())
@@ -41,7 +41,7 @@ fn with_model(options: IndexOptions, which: &std::path::Path) -> Result<IndexOpt
     use windlass_search::SentenceModel;
 
     let model = match which.to_str() {
-        Some("minilm") => SentenceModel::minilm(&mut |_, _| {})?,
+        Some("minilm") => SentenceModel::fetch_minilm(&mut |_, _| {})?,
         _ => SentenceModel::open(which)?,
     };
     Ok(options.embedder(model))

@@ -1,64 +1,70 @@
-//! Measures an index on a collection that people have judged.
+//! Measures the retrieval quality of an index on a collection with relevance judgements.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 
 use serde_json::Value;
-use windlass_search::{Document, IndexOptions, Kind, Signals};
+use windlass_search::{DocumentFormat, IndexDocument, IndexOptions, SearchSignals};
 
-/// How well something finds, from 0 to 1.
+/// The retrieval quality of one ranking, each measure from 0 to 1.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Measured {
-    /// nDCG@10: how good the first ten are, in their order.
-    pub(crate) gain: f64,
-    /// Recall@100: how much of what is relevant is among the first hundred.
-    pub(crate) recall: f64,
+pub(crate) struct RetrievalQuality {
+    /// nDCG@10: graded relevance of the top ten, discounted by rank.
+    pub(crate) ndcg_at_10: f64,
+    /// Recall@100: share of the relevant documents among the top hundred.
+    pub(crate) recall_at_100: f64,
 }
 
-/// Words alone, vectors alone, and both, on a collection in BEIR's layout.
-pub(crate) fn measure(folder: &Path, options: IndexOptions) -> Result<[Measured; 3], Box<dyn Error>> {
-    let collection = Collection::read(folder)?;
+/// Measures BM25, vectors and hybrid search, in this order, on a collection in the BEIR layout.
+pub(crate) fn measure_quality(
+    folder: &Path,
+    options: IndexOptions,
+) -> Result<[RetrievalQuality; 3], Box<dyn Error>> {
+    let collection = BeirCollection::load(folder)?;
     let kept = tempfile::tempdir()?;
     let index = options.open(kept.path().join("quality.index"))?;
-    index.put(collection.documents)?;
-    let mut columns = [Measured { gain: 0.0, recall: 0.0 }; 3];
-    let count = collection.questions.len().max(1) as f64;
-    for (column, signals) in columns.iter_mut().zip([Signals::Words, Signals::Vectors, Signals::All]) {
-        for (question, judged) in &collection.questions {
-            // Judgements are about documents; a long one is several chunks.
+    index.put_documents(collection.documents)?;
+    let mut columns = [RetrievalQuality { ndcg_at_10: 0.0, recall_at_100: 0.0 }; 3];
+    let count = collection.queries.len().max(1) as f64;
+    for (column, signals) in
+        columns.iter_mut().zip([SearchSignals::Bm25Only, SearchSignals::VectorsOnly, SearchSignals::Hybrid])
+    {
+        for (question, judged) in &collection.queries {
+            // Judgements apply to documents, and a long document has several chunks.
             let mut seen = Vec::new();
-            for hit in index.search(question.as_str()).signals(signals).best(200)? {
+            for hit in index.search(question.as_str()).signals(signals).top_hits(200)? {
                 if !seen.contains(&hit.path) {
                     seen.push(hit.path);
                 }
             }
-            column.gain += gain_at_10(&seen, judged) / count;
-            column.recall += recall_at_100(&seen, judged) / count;
+            column.ndcg_at_10 += ndcg_at_10(&seen, judged) / count;
+            column.recall_at_100 += recall_at_100(&seen, judged) / count;
         }
     }
     Ok(columns)
 }
 
-/// What people said of each document.
-type Judged = BTreeMap<String, f64>;
+/// Relevance grades by document id.
+type RelevanceJudgements = BTreeMap<String, f64>;
 
-struct Collection {
-    documents: Vec<Document>,
-    questions: Vec<(String, Judged)>,
+/// The documents of a collection, and its queries with their relevance judgements.
+struct BeirCollection {
+    documents: Vec<IndexDocument>,
+    queries: Vec<(String, RelevanceJudgements)>,
 }
 
-impl Collection {
-    fn read(folder: &Path) -> Result<Self, Box<dyn Error>> {
+impl BeirCollection {
+    fn load(folder: &Path) -> Result<Self, Box<dyn Error>> {
         let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
         let mut documents = Vec::new();
         for line in std::fs::read_to_string(folder.join("corpus.jsonl"))?.lines() {
             let value: Value = serde_json::from_str(line)?;
             let (title, body) = (text(&value, "title"), text(&value, "text"));
             let whole = if body.starts_with(&title) { body } else { format!("{title}\n{body}") };
-            documents.push(Document::new(text(&value, "_id"), whole).kind(Kind::Text));
+            documents.push(IndexDocument::new(text(&value, "_id"), whole).format(DocumentFormat::Text));
         }
-        let mut judged: BTreeMap<String, Judged> = BTreeMap::new();
+        let mut judged: BTreeMap<String, RelevanceJudgements> = BTreeMap::new();
         for line in std::fs::read_to_string(folder.join("qrels/test.tsv"))?.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             if let [question, document, grade] = fields[..]
@@ -76,11 +82,11 @@ impl Collection {
                 questions.push((text(&value, "text"), judged));
             }
         }
-        Ok(Self { documents, questions })
+        Ok(Self { documents, queries: questions })
     }
 }
 
-fn gain_at_10(found: &[String], judged: &Judged) -> f64 {
+fn ndcg_at_10(found: &[String], judged: &RelevanceJudgements) -> f64 {
     let sum = |grades: &mut dyn Iterator<Item = f64>| -> f64 {
         grades.take(10).enumerate().map(|(at, grade)| grade / (at as f64 + 2.0).log2()).sum()
     };
@@ -90,7 +96,7 @@ fn gain_at_10(found: &[String], judged: &Judged) -> f64 {
     got / sum(&mut best.into_iter()).max(f64::MIN_POSITIVE)
 }
 
-fn recall_at_100(found: &[String], judged: &Judged) -> f64 {
+fn recall_at_100(found: &[String], judged: &RelevanceJudgements) -> f64 {
     let relevant: Vec<&String> =
         judged.iter().filter(|(_, grade)| **grade > 0.0).map(|(name, _)| name).collect();
     let hits = found.iter().take(100).filter(|document| relevant.contains(document)).count();

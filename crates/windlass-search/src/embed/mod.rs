@@ -1,88 +1,93 @@
-//! Vectors of texts: a table that comes with the crate, a model of your own, or a provider's.
+//! Text embeddings: by the built-in word vectors, by a local sentence model, or by a provider.
 
 #[cfg(feature = "model")]
 mod bert;
 #[cfg(feature = "provider")]
 mod provider;
-mod words;
+mod word_vectors;
 
 #[cfg(feature = "model")]
 pub use bert::SentenceModel;
 #[cfg(feature = "provider")]
 pub use provider::ProviderEmbedder;
-pub use words::WordTable;
+pub use word_vectors::WordVectorTable;
 
 use std::fmt;
 
-/// Makes vectors of texts, so that what means the same is near.
+/// A text embedding model: texts of similar meaning get vectors of similar direction.
 ///
-/// It is asked from a thread that may block. Its vectors need not be of length one; only their directions count. A
-/// text that it cannot say anything about gets a vector of zeros, and then only words decide.
+/// The index calls it from a thread that may block. Vectors need not be normalised. A zero vector means that the
+/// embedder cannot represent the text; only BM25 then ranks it.
 pub trait Embedder: Send + Sync {
-    /// A name that changes when the vectors do, such as `all-MiniLM-L6-v2`. Vectors of another name are never
-    /// compared: an index that was made with one embedder says so when it is opened with another.
+    /// Returns a name that changes whenever the vectors change, such as `all-MiniLM-L6-v2`. An index stores the
+    /// name, and refuses to open with an embedder of another name.
     fn name(&self) -> &str;
 
-    /// How many numbers a vector has.
+    /// Returns the number of dimensions of a vector.
     fn dimensions(&self) -> usize;
 
-    /// How much its vectors count beside words unless a search says otherwise, 0 to 1. A half suits a model.
-    fn weight(&self) -> f32 {
+    /// Returns the default weight of the vectors in score fusion, 0 to 1; BM25 gets the rest. 0.5 suits a
+    /// sentence model.
+    fn fusion_weight(&self) -> f32 {
         0.5
     }
 
-    /// One vector for each text, in order.
-    fn embed(&self, texts: &[&str], of: Purpose) -> Result<Vec<Vec<f32>>, EmbedError>;
+    /// Returns one vector per text, in order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the model or its provider fails.
+    fn embed(&self, texts: &[&str], of: EmbeddingPurpose) -> Result<Vec<Vec<f32>>, EmbedError>;
 }
 
-/// What a text is. Some models are told.
+/// The role of a text in retrieval; some models embed queries and documents differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// A piece of a file.
+pub enum EmbeddingPurpose {
+    /// A chunk of a file.
     Document,
-    /// A question.
+    /// A query.
     Query,
 }
 
-/// Why vectors could not be made.
+/// The error of an embedder.
 #[derive(Debug, thiserror::Error)]
-#[error("vectors cannot be made by `{embedder}`: {why}")]
+#[error("the embedder `{embedder}` failed: {reason}")]
 pub struct EmbedError {
-    /// Whose failure it is.
+    /// Name of the embedder.
     pub embedder: String,
-    /// What went wrong.
-    pub why: String,
+    /// Description of the failure.
+    pub reason: String,
 }
 
 impl EmbedError {
-    /// A failure of an embedder.
+    /// Creates an error of the named embedder.
     pub fn new(embedder: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self { embedder: embedder.into(), why: why.to_string() }
+        Self { embedder: embedder.into(), reason: why.to_string() }
     }
 }
 
-/// A vector in a byte for each number, of length one when it is scaled.
+/// A vector quantised to one byte per dimension; multiplied by `scale` it has length 1.
 #[derive(Clone, Debug)]
-pub(crate) struct Quantised {
+pub(crate) struct QuantisedVector {
     pub(crate) scale: f32,
     pub(crate) values: Vec<i8>,
 }
 
-/// Makes a vector small. One of zeros stays one.
-pub(crate) fn quantise(vector: &[f32]) -> Quantised {
+/// Normalises and quantises a vector. A zero vector stays zero.
+pub(crate) fn quantise(vector: &[f32]) -> QuantisedVector {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     let most = vector.iter().fold(0f32, |most, value| most.max(value.abs()));
     if length == 0.0 || !length.is_finite() || most == 0.0 {
-        return Quantised { scale: 0.0, values: vec![0; vector.len()] };
+        return QuantisedVector { scale: 0.0, values: vec![0; vector.len()] };
     }
     let values = vector.iter().map(|value| (value / most * 127.0).round() as i8).collect();
-    Quantised { scale: most / 127.0 / length, values }
+    QuantisedVector { scale: most / 127.0 / length, values }
 }
 
-/// The product of two vectors of bytes.
-pub(crate) fn dot(left: &[i8], right: &[i8]) -> i32 {
+/// Returns the dot product of two quantised vectors.
+pub(crate) fn dot_product(left: &[i8], right: &[i8]) -> i32 {
     let mut sum = 0;
-    // Blocks of a fixed size are what compilers turn into wide instructions.
+    // The compiler vectorises blocks of a fixed size.
     let (lefts, left_rest) = left.as_chunks::<32>();
     let (rights, right_rest) = right.as_chunks::<32>();
     for (left, right) in lefts.iter().zip(rights) {

@@ -1,4 +1,4 @@
-//! Vectors that a provider makes, or any server that speaks OpenAI's protocol: vLLM, Ollama, llama.cpp.
+//! Embeddings from a provider, or from any server with an OpenAI-compatible API: vLLM, Ollama, llama.cpp.
 
 use std::sync::mpsc;
 use std::thread;
@@ -7,15 +7,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use windlass_models::EmbeddingsModel;
 
-use super::{EmbedError, Embedder, Purpose};
+use super::{EmbedError, Embedder, EmbeddingPurpose};
 
-/// How many texts one request has at most,
-const MOST_TEXTS: usize = 128;
-/// and how many bytes they have together. Providers take some hundred thousand tokens at once.
-const MOST_BYTES: usize = 400_000;
+/// Maximum number of texts in a request.
+const MAX_BATCH_TEXTS: usize = 128;
+/// Maximum number of bytes of text in a request; providers accept some hundred thousand tokens.
+const MAX_BATCH_BYTES: usize = 400_000;
 
-/// Vectors of a provider. Requests are sent in batches, repeated where that may help and held back by its rate limits,
-/// as those of [`EmbeddingsModel`] are. The texts of your files and questions go to the provider.
+/// An embedder that calls a provider. Requests are batched; [`EmbeddingsModel`] retries them and respects the
+/// provider's rate limits. The texts of the files and queries are sent to the provider.
 ///
 /// ```no_run
 /// use windlass_models::OpenAi;
@@ -30,27 +30,33 @@ const MOST_BYTES: usize = 400_000;
 pub struct ProviderEmbedder {
     name: String,
     dimensions: usize,
-    jobs: UnboundedSender<Job>,
+    jobs: UnboundedSender<EmbeddingJob>,
 }
 
-/// Texts, and who waits for their vectors. Whoever asks waits, so there are no more of these than threads that ask.
+/// Texts to embed, with the channel of the reply. A caller blocks until the reply, so there is at most one job
+/// per calling thread and the unbounded queue stays short.
 #[derive(Debug)]
-struct Job {
+struct EmbeddingJob {
     texts: Vec<String>,
-    answer: mpsc::Sender<Result<Vec<Vec<f32>>, String>>,
+    reply: mpsc::Sender<Result<Vec<Vec<f32>>, String>>,
 }
 
 impl ProviderEmbedder {
-    /// Vectors of this model, which have so many numbers. Nothing is asked yet.
+    /// Creates an embedder of a provider's model with the given number of dimensions. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the runtime or its thread cannot be started.
     pub fn new(model: EmbeddingsModel, dimensions: usize) -> Result<Self, EmbedError> {
         let name = model.name().to_owned();
         let fail = |error: std::io::Error| EmbedError::new(name.as_str(), error);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
         let (jobs, waiting) = unbounded_channel();
-        // A thread of its own, because whoever asks may be on a thread that must not wait for a runtime.
+        // A dedicated thread runs the requests, because the caller may be on a thread that must not block on a
+        // runtime.
         thread::Builder::new()
             .name("windlass-embed".to_owned())
-            .spawn(move || runtime.block_on(work(model, waiting)))
+            .spawn(move || runtime.block_on(serve_jobs(model, waiting)))
             .map_err(fail)?;
         Ok(Self { name, dimensions, jobs })
     }
@@ -65,11 +71,12 @@ impl Embedder for ProviderEmbedder {
         self.dimensions
     }
 
-    fn embed(&self, texts: &[&str], _: Purpose) -> Result<Vec<Vec<f32>>, EmbedError> {
+    fn embed(&self, texts: &[&str], _: EmbeddingPurpose) -> Result<Vec<Vec<f32>>, EmbedError> {
         let fail = |why: String| EmbedError::new(self.name.as_str(), why);
         let (answer, came) = mpsc::channel();
-        let job = Job { texts: texts.iter().map(|text| (*text).to_owned()).collect(), answer };
-        let gone = || fail("the thread that asks the provider has ended".to_owned());
+        let job =
+            EmbeddingJob { texts: texts.iter().map(|text| (*text).to_owned()).collect(), reply: answer };
+        let gone = || fail("the thread that sends the requests has ended".to_owned());
         self.jobs.send(job).map_err(|_| gone())?;
         let mut vectors = came.recv().map_err(|_| gone())?.map_err(fail)?;
         vectors
@@ -79,7 +86,7 @@ impl Embedder for ProviderEmbedder {
         match vectors.iter().find(|vector| vector.len() != self.dimensions) {
             None => Ok(vectors),
             Some(other) => Err(fail(format!(
-                "it gives {} numbers, and the index was opened for {}; hint: say how many with `ProviderEmbedder::new`",
+                "its vectors have {} dimensions, not {}; hint: pass the model's number to `ProviderEmbedder::new`",
                 other.len(),
                 self.dimensions
             ))),
@@ -87,13 +94,13 @@ impl Embedder for ProviderEmbedder {
     }
 }
 
-/// Carries out jobs side by side until nobody can ask any more.
-async fn work(model: EmbeddingsModel, mut waiting: UnboundedReceiver<Job>) {
+/// Runs jobs concurrently until the embedder is dropped.
+async fn serve_jobs(model: EmbeddingsModel, mut waiting: UnboundedReceiver<EmbeddingJob>) {
     let mut under_way = JoinSet::new();
     loop {
         tokio::select! {
             job = waiting.recv() => match job {
-                Some(job) => _ = under_way.spawn(carry_out(model.clone(), job)),
+                Some(job) => _ = under_way.spawn(run_job(model.clone(), job)),
                 None => return,
             },
             Some(_) = under_way.join_next() => {}
@@ -101,22 +108,22 @@ async fn work(model: EmbeddingsModel, mut waiting: UnboundedReceiver<Job>) {
     }
 }
 
-async fn carry_out(model: EmbeddingsModel, job: Job) {
-    // Who asked may have gone; then nobody wants it.
-    let _ = job.answer.send(vectors(&model, &job.texts).await);
+async fn run_job(model: EmbeddingsModel, job: EmbeddingJob) {
+    // If the caller is gone, the reply is discarded.
+    let _ = job.reply.send(embed_in_batches(&model, &job.texts).await);
 }
 
-/// A vector for each text, empty for those that say nothing.
-async fn vectors(model: &EmbeddingsModel, texts: &[String]) -> Result<Vec<Vec<f32>>, String> {
+/// Returns one vector per text; an empty vector for a blank text.
+async fn embed_in_batches(model: &EmbeddingsModel, texts: &[String]) -> Result<Vec<Vec<f32>>, String> {
     let mut found = vec![Vec::new(); texts.len()];
-    // Providers refuse texts without anything in them, which have no vector.
+    // Providers reject blank texts.
     let wanted: Vec<(usize, &str)> = texts
         .iter()
         .enumerate()
         .map(|(at, text)| (at, text.trim()))
         .filter(|(_, text)| !text.is_empty())
         .collect();
-    for some in batches(&wanted) {
+    for some in split_batches(&wanted) {
         let texts: Vec<&str> = some.iter().map(|(_, text)| *text).collect();
         let vectors = model.embed(&texts).await.map_err(|error| error.to_string())?;
         for ((at, _), vector) in some.iter().zip(vectors) {
@@ -126,19 +133,19 @@ async fn vectors(model: &EmbeddingsModel, texts: &[String]) -> Result<Vec<Vec<f3
     Ok(found)
 }
 
-/// As many texts as one request may have, again and again.
-fn batches<'a, 'b>(mut rest: &'b [(usize, &'a str)]) -> impl Iterator<Item = &'b [(usize, &'a str)]> {
+/// Splits texts into batches within the limits of one request.
+fn split_batches<'a, 'b>(mut rest: &'b [(usize, &'a str)]) -> impl Iterator<Item = &'b [(usize, &'a str)]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let count = rest
             .iter()
-            .take(MOST_TEXTS)
+            .take(MAX_BATCH_TEXTS)
             .take_while(|(_, text)| {
                 bytes += text.len();
-                bytes <= MOST_BYTES
+                bytes <= MAX_BATCH_BYTES
             })
             .count();
-        // One that is too large alone is the provider's to refuse.
+        // A text that exceeds the limit alone is sent anyway; the provider may reject it.
         let (some, after) = rest.split_at(count.max(1).min(rest.len()));
         rest = after;
         (!some.is_empty()).then_some(some)

@@ -1,77 +1,80 @@
-//! From the bytes of a file to text with its structure: where parts begin, on which line or page, under which heading.
+//! Text extraction: from the bytes of a file to text with its structure (split points, lines, pages and headings).
 
 mod html;
-mod lines;
+mod line_based;
+mod outline;
 mod pdf;
 
 use std::path::Path;
 
-/// What a file is read as.
+pub(crate) use outline::HeadingOutline;
+
+/// The format that a file is read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
-    /// Paragraphs.
+pub enum DocumentFormat {
+    /// Plain text: split at paragraphs.
     Text,
-    /// Headings, paragraphs and fenced blocks.
+    /// Markdown: split at headings and paragraphs, but not inside fenced blocks.
     Markdown,
-    /// Tags are left out; headings and blocks are kept.
+    /// HTML: tags are removed; split at headings and block elements.
     Html,
-    /// Pages.
+    /// PDF: split at pages and paragraphs.
     Pdf,
-    /// Source code: cut where something begins at the margin.
+    /// Source code: split after blank lines before an unindented line.
     Code,
 }
 
-/// Text with its structure.
+/// The text of a file with its structure.
 #[derive(Debug, Default)]
-pub(crate) struct Extracted {
+pub(crate) struct ExtractedText {
     pub(crate) text: String,
-    /// Where the text may be cut, in order. The first is at 0 unless there is no text.
-    pub(crate) cuts: Vec<Cut>,
-    /// Heading paths, such as `Install > On Linux`.
-    pub(crate) headings: Vec<String>,
-    /// What was left out and why, though the rest was read.
-    pub(crate) notes: Vec<String>,
+    /// Split points in ascending order.
+    pub(crate) split_points: Vec<SplitPoint>,
+    /// The headings of the file.
+    pub(crate) outline: HeadingOutline,
+    /// Parts of the file that were skipped, with the reason.
+    pub(crate) warnings: Vec<String>,
 }
 
-/// A place where text may be cut.
+/// A position at which the text may be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub(crate) at: usize,
-    /// Counted from 1; 0 where lines mean nothing.
+pub(crate) struct SplitPoint {
+    pub(crate) offset: usize,
+    /// Line, counted from 1; 0 in formats without lines.
     pub(crate) line: u32,
-    /// Counted from 1; 0 where there are no pages.
+    /// Page, counted from 1; 0 in formats without pages.
     pub(crate) page: u32,
-    /// Into the headings, counted from 1; 0 before the first.
+    /// Number of the heading in the outline; 0 before the first heading.
     pub(crate) heading: u32,
-    pub(crate) strength: Strength,
+    pub(crate) strength: SplitStrength,
 }
 
-/// How good a place is for a cut.
+/// The suitability of a split point; greater is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Strength {
+pub(crate) enum SplitStrength {
     /// Between words.
     Word,
     /// Between sentences or lines.
     Line,
-    /// Between paragraphs, or where something begins at the margin.
+    /// Between paragraphs, block elements or unindented blocks of code.
     Block,
     /// Before a heading.
     Section,
 }
 
-/// How much work one file may be.
+/// The resource limits of extracting one file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
-    /// How many bytes of text may come out of a file.
-    pub(crate) text: usize,
-    /// How many bytes compressed parts may become, all together.
-    pub(crate) inflated: usize,
+pub(crate) struct ExtractionBudget {
+    /// Maximum number of bytes of extracted text.
+    pub(crate) text_bytes: usize,
+    /// Maximum total number of decompressed bytes.
+    pub(crate) inflated_bytes: usize,
 }
 
-impl Kind {
-    /// What a path's ending says, if it is known.
-    pub fn of_path(path: &Path) -> Option<Self> {
+impl DocumentFormat {
+    /// Returns the format of a path's extension; `None` if the extension is unknown.
+    pub fn from_path(path: &Path) -> Option<Self> {
         let ending = path.extension()?.to_str()?.to_ascii_lowercase();
         Some(match ending.as_str() {
             "md" | "markdown" | "mdx" | "mdown" => Self::Markdown,
@@ -91,8 +94,8 @@ impl Kind {
         })
     }
 
-    /// What bytes look like, for files whose name says nothing.
-    pub fn of_bytes(bytes: &[u8]) -> Option<Self> {
+    /// Detects the format from the content; `None` if it is neither text nor a known format.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(b"%PDF-") {
             return Some(Self::Pdf);
         }
@@ -104,7 +107,7 @@ impl Kind {
         is_text(bytes).then_some(Self::Text)
     }
 
-    /// The name by which it is known in the index.
+    /// Returns the name that the index stores.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -116,15 +119,21 @@ impl Kind {
     }
 }
 
-/// Reads a file's bytes. An error is a reason for the report.
-pub(crate) fn extract(kind: Kind, bytes: &[u8], budget: Budget) -> Result<Extracted, String> {
+/// Extracts the text of a file. The error is the reason for the report.
+pub(crate) fn extract_text(
+    kind: DocumentFormat,
+    bytes: &[u8],
+    budget: ExtractionBudget,
+) -> Result<ExtractedText, String> {
     let found = match kind {
-        Kind::Pdf => pdf::extract(bytes, budget)?,
-        Kind::Html => html::extract(&decode(bytes)?, budget),
-        Kind::Text | Kind::Markdown | Kind::Code => lines::extract(kind, decode(bytes)?, budget),
+        DocumentFormat::Pdf => pdf::extract_pdf(bytes, budget)?,
+        DocumentFormat::Html => html::extract_html(&decode_text(bytes)?, budget),
+        DocumentFormat::Text | DocumentFormat::Markdown | DocumentFormat::Code => {
+            line_based::extract_lines(kind, decode_text(bytes)?, budget)
+        }
     };
     if found.text.trim().is_empty() {
-        return Err(match found.notes.first() {
+        return Err(match found.warnings.first() {
             Some(note) => format!("there is no text in it: {note}"),
             None => "there is no text in it".to_owned(),
         });
@@ -132,8 +141,8 @@ pub(crate) fn extract(kind: Kind, bytes: &[u8], budget: Budget) -> Result<Extrac
     Ok(found)
 }
 
-/// Text in UTF-8, in UTF-16 with its mark, or in UTF-8 with a few bytes that are not.
-fn decode(bytes: &[u8]) -> Result<String, String> {
+/// Decodes UTF-8, UTF-16 with a byte order mark, or UTF-8 with some invalid bytes, which are read as Latin-1.
+fn decode_text(bytes: &[u8]) -> Result<String, String> {
     let wide = |pair: fn([u8; 2]) -> u16| {
         let units = bytes[2..].chunks_exact(2).map(|two| pair([two[0], two[1]]));
         char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect::<String>()
@@ -150,7 +159,7 @@ fn decode(bytes: &[u8]) -> Result<String, String> {
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
-        // Most of what is not UTF-8 is the Latin alphabet in one byte each.
+        // Invalid bytes are most often Latin-1.
         Err(_) => Ok(bytes.utf8_chunks().fold(String::with_capacity(bytes.len()), |mut text, chunk| {
             text.push_str(chunk.valid());
             text.extend(chunk.invalid().iter().map(|byte| char::from(*byte)));
@@ -159,7 +168,7 @@ fn decode(bytes: &[u8]) -> Result<String, String> {
     }
 }
 
-/// Whether bytes are text, mostly: no zeros, and few control characters.
+/// Returns true if the bytes look like text: no NUL bytes, and few control characters and invalid bytes.
 fn is_text(bytes: &[u8]) -> bool {
     let step = (bytes.len() / 65_536).max(1);
     let mut seen = 0usize;
@@ -175,7 +184,7 @@ fn is_text(bytes: &[u8]) -> bool {
     if odd * 20 > seen {
         return false;
     }
-    // Compressed data has no zeros for long stretches, and it is nowhere near UTF-8.
+    // Compressed data can lack NUL bytes, but much of it is invalid UTF-8.
     let start = &bytes[..bytes.len().min(65_536)];
     let bad: usize = start.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
     bad * 5 <= start.len()

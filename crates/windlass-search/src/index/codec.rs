@@ -1,7 +1,7 @@
-//! How lists of numbers are written into the index.
+//! Encoding of posting lists (varint gaps and frequencies) and of number columns.
 
-/// Appends a number in as few bytes as it needs.
-pub(super) fn put(mut value: u32, into: &mut Vec<u8>) {
+/// Appends a number as a variable-length integer (LEB128).
+pub(super) fn write_varint(mut value: u32, into: &mut Vec<u8>) {
     while value >= 0x80 {
         into.push(value.to_le_bytes()[0] | 0x80);
         value >>= 7;
@@ -9,9 +9,9 @@ pub(super) fn put(mut value: u32, into: &mut Vec<u8>) {
     into.push(value.to_le_bytes()[0]);
 }
 
-/// Reads a number; `None` at the end, or where bytes make no number.
+/// Reads a variable-length integer; returns `None` at the end or if the bytes are malformed.
 #[inline]
-pub(super) fn take(from: &mut &[u8]) -> Option<u32> {
+pub(super) fn read_varint(from: &mut &[u8]) -> Option<u32> {
     let (first, rest) = from.split_first()?;
     *from = rest;
     if *first < 0x80 {
@@ -30,38 +30,40 @@ pub(super) fn take(from: &mut &[u8]) -> Option<u32> {
     }
 }
 
-/// Where a term occurs: which chunk of the segment, and how often.
-pub(super) fn occurrences(mut data: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+/// Decodes a posting list into pairs of chunk position in the segment and term frequency.
+pub(super) fn decode_postings(mut data: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     let mut last = 0u32;
     std::iter::from_fn(move || {
-        let gap = take(&mut data)?;
-        let count = take(&mut data)?;
+        let gap = read_varint(&mut data)?;
+        let count = read_varint(&mut data)?;
         last = last.wrapping_add(gap);
         Some((last, count))
     })
 }
 
-/// A list of occurrences that grows.
+/// A posting list under construction: delta-encoded chunk positions with term frequencies.
 #[derive(Default)]
-pub(super) struct Postings {
-    pub(super) data: Vec<u8>,
-    pub(super) count: u32,
-    last: u32,
+pub(super) struct PostingList {
+    pub(super) encoded: Vec<u8>,
+    pub(super) chunk_count: u32,
+    last_chunk: u32,
 }
 
-impl Postings {
-    pub(super) fn add(&mut self, at: u32, times: u32) {
-        put(at - self.last, &mut self.data);
-        put(times, &mut self.data);
-        self.last = at;
-        self.count += 1;
+impl PostingList {
+    pub(super) fn push(&mut self, at: u32, times: u32) {
+        write_varint(at - self.last_chunk, &mut self.encoded);
+        write_varint(times, &mut self.encoded);
+        self.last_chunk = at;
+        self.chunk_count += 1;
     }
 }
 
-pub(super) fn write_all(values: impl IntoIterator<Item = u32>) -> Vec<u8> {
+/// Encodes numbers as little-endian 32-bit values.
+pub(super) fn encode_u32s(values: impl IntoIterator<Item = u32>) -> Vec<u8> {
     values.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
-pub(super) fn read_all(bytes: &[u8]) -> Vec<u32> {
+/// Decodes little-endian 32-bit values.
+pub(super) fn decode_u32s(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four)).collect()
 }

@@ -1,80 +1,79 @@
-//! From a question to the words that are looked for: its own, those that it may have misspelt, and those that the best
-//! answers have in common.
+//! Query expansion: from a query to weighted terms, with spelling correction and pseudo-relevance feedback.
 
 use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::Connection;
 
-use super::rank::{Ranked, Wanted};
-use super::snapshot::Snapshot;
-use crate::text::{Analyser, Term};
+use super::rank::{QueryTerm, RankedChunk};
+use super::snapshot::IndexSnapshot;
+use crate::text::{TermKind, TextAnalyser};
 
-/// How many of the best chunks are looked at for more words, and how many words are taken from them.
+/// Number of top chunks that pseudo-relevance feedback reads, and number of terms that it takes from them.
 const FEEDBACK_CHUNKS: usize = 20;
-const FEEDBACK_WORDS: usize = 20;
-/// A question has at most this many words; the rest is left out.
-const MOST_WORDS: usize = 256;
-/// A misspelt word is compared with at most this many others.
-const MOST_COMPARED: usize = 200_000;
+const FEEDBACK_TERMS: usize = 20;
+/// Maximum number of terms in a query; further terms are ignored.
+const MAX_QUERY_TERMS: usize = 256;
+/// Maximum number of index terms that a misspelt term is compared with.
+const MAX_SPELLING_CANDIDATES: usize = 200_000;
 
-/// The words of a question. Those that every text has count only where there are no others.
-pub(super) fn words_of(question: &str, analyser: &mut Analyser) -> Vec<Wanted> {
+/// Returns the weighted terms of a query. Stop words count only if the query has no other terms.
+pub(super) fn analyse_query(question: &str, analyser: &mut TextAnalyser) -> Vec<QueryTerm> {
     let (mut words, mut stops): (BTreeMap<String, f32>, BTreeMap<String, f32>) = Default::default();
     let mut count = 0;
     analyser.analyse(question, &mut |term, kind| {
         count += 1;
-        if count <= MOST_WORDS {
-            let into = if kind == Term::Stop { &mut stops } else { &mut words };
+        if count <= MAX_QUERY_TERMS {
+            let into = if kind == TermKind::StopWord { &mut stops } else { &mut words };
             *into.entry(term.to_owned()).or_default() += 1.0;
         }
     });
     let chosen = if words.is_empty() { stops } else { words };
-    chosen.into_iter().map(|(term, weight)| Wanted { term, weight }).collect()
+    chosen.into_iter().map(|(term, weight)| QueryTerm { term, weight }).collect()
 }
 
-/// Puts known words in the place of those that nobody has written, if they are nearly the same.
-pub(super) fn correct(
+/// Replaces terms that the index does not contain by similar terms that it contains.
+pub(super) fn correct_spelling(
     db: &Connection,
-    snapshot: &Snapshot,
-    wanted: Vec<Wanted>,
-) -> rusqlite::Result<Vec<Wanted>> {
+    snapshot: &IndexSnapshot,
+    wanted: Vec<QueryTerm>,
+) -> rusqlite::Result<Vec<QueryTerm>> {
     let mut corrected = Vec::with_capacity(wanted.len());
     for want in wanted {
         let length = want.term.chars().count();
         let is_word = want.term.chars().all(char::is_alphabetic);
-        if length < 4 || !is_word || snapshot.frequency(db, &want.term)? > 0 {
+        if length < 4 || !is_word || snapshot.document_frequency(db, &want.term)? > 0 {
             corrected.push(want);
             continue;
         }
-        let near = near_words(db, &want.term, if length >= 8 { 2 } else { 1 })?;
+        let near = find_similar_terms(db, &want.term, if length >= 8 { 2 } else { 1 })?;
         if near.is_empty() {
             corrected.push(want);
         } else {
-            corrected.extend(near.into_iter().map(|term| Wanted { term, weight: want.weight * 0.7 }));
+            corrected.extend(near.into_iter().map(|term| QueryTerm { term, weight: want.weight * 0.7 }));
         }
     }
     Ok(corrected)
 }
 
-/// Up to three words that are nearest, of those that begin alike.
-fn near_words(db: &Connection, word: &str, most: usize) -> rusqlite::Result<Vec<String>> {
+/// Returns up to three index terms of the smallest edit distance, among those with the same first letter.
+fn find_similar_terms(db: &Connection, word: &str, most: usize) -> rusqlite::Result<Vec<String>> {
     let first: String = word.chars().take(1).collect();
     let chars: Vec<char> = word.chars().collect();
     let (mut found, mut least): (Vec<String>, usize) = (Vec::new(), most);
-    let mut rows_of_letters = Letters::default();
+    let mut rows_of_letters = EditDistanceBuffer::default();
     let mut statement =
         db.prepare_cached("SELECT term FROM terms WHERE term >= ?1 ORDER BY term LIMIT ?2")?;
-    let mut rows = statement.query((&first, i64::try_from(MOST_COMPARED).unwrap_or(i64::MAX)))?;
+    let mut rows = statement.query((&first, i64::try_from(MAX_SPELLING_CANDIDATES).unwrap_or(i64::MAX)))?;
     while let Some(row) = rows.next()? {
         let other = row.get_ref(0)?.as_str()?;
         if !other.starts_with(&first) {
             break;
         }
-        // Letters are four bytes at most, so this says of most words at once that they are too long or too short.
+        // A character is at most four bytes, so the byte length rules out most terms cheaply.
         if other.len() + least < chars.len() || other.len() > 4 * (chars.len() + least) {
             continue;
         }
-        let Some(distance) = rows_of_letters.distance(&chars, other, least) else { continue };
+        let Some(distance) = rows_of_letters.bounded_distance(&chars, other, least) else { continue };
         if distance < least {
             (least, found) = (distance, Vec::new());
         }
@@ -85,20 +84,20 @@ fn near_words(db: &Connection, word: &str, most: usize) -> rusqlite::Result<Vec<
     Ok(found)
 }
 
-/// Room for comparing letters, kept from word to word.
+/// Buffers of the edit distance computation, reused between terms.
 #[derive(Default)]
-struct Letters {
-    right: Vec<char>,
+struct EditDistanceBuffer {
+    right_chars: Vec<char>,
     rows: [Vec<usize>; 3],
 }
 
-impl Letters {
-    /// How many letters were left out, added, changed, or swapped with their neighbour; `None` where it is more than
-    /// so many.
-    fn distance(&mut self, left: &[char], right: &str, most: usize) -> Option<usize> {
-        self.right.clear();
-        self.right.extend(right.chars());
-        let right = &self.right;
+impl EditDistanceBuffer {
+    /// Returns the Damerau–Levenshtein distance (insertions, deletions, substitutions, adjacent transpositions);
+    /// `None` if it exceeds `most`.
+    fn bounded_distance(&mut self, left: &[char], right: &str, most: usize) -> Option<usize> {
+        self.right_chars.clear();
+        self.right_chars.extend(right.chars());
+        let right = &self.right_chars;
         if left.len().abs_diff(right.len()) > most {
             return None;
         }
@@ -129,25 +128,26 @@ impl Letters {
     }
 }
 
-/// The question and the words that its best answers have in common, each side with half of the weight.
-pub(super) fn with_feedback(
+/// Adds the most frequent terms of the top chunks to the query (pseudo-relevance feedback, RM3): the query and the
+/// feedback terms each get half of the weight.
+pub(super) fn expand_with_feedback(
     db: &Connection,
-    snapshot: &Snapshot,
-    wanted: &[Wanted],
-    best: &[Ranked],
-    analyser: &mut Analyser,
-) -> rusqlite::Result<Vec<Wanted>> {
+    snapshot: &IndexSnapshot,
+    wanted: &[QueryTerm],
+    best: &[RankedChunk],
+    analyser: &mut TextAnalyser,
+) -> rusqlite::Result<Vec<QueryTerm>> {
     let best = &best[..best.len().min(FEEDBACK_CHUNKS)];
     let whole: f32 = best.iter().map(|ranked| ranked.score).sum();
     let mut shares: HashMap<String, f32> = HashMap::new();
     for ranked in best {
-        let (segment, at) = snapshot.locate(ranked.slot);
+        let (segment, at) = snapshot.locate_chunk(ranked.chunk_ordinal);
         let text: String = db
             .prepare_cached("SELECT text FROM chunks WHERE id = ?1")?
-            .query_row([segment.ids[at]], |row| row.get(0))?;
-        let share = ranked.score / whole.max(f32::MIN_POSITIVE) / segment.lengths[at].max(1) as f32;
+            .query_row([segment.chunk_ids[at]], |row| row.get(0))?;
+        let share = ranked.score / whole.max(f32::MIN_POSITIVE) / segment.chunk_lengths[at].max(1) as f32;
         analyser.analyse(&text, &mut |term, kind| {
-            if kind == Term::Word {
+            if kind == TermKind::Word {
                 match shares.get_mut(term) {
                     Some(sum) => *sum += share,
                     None => _ = shares.insert(term.to_owned(), share),
@@ -157,20 +157,20 @@ pub(super) fn with_feedback(
     }
     let mut shares: Vec<(String, f32)> = shares.into_iter().collect();
     shares.sort_by(|left, right| right.1.total_cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
-    let mut chosen = Vec::with_capacity(FEEDBACK_WORDS);
+    let mut chosen = Vec::with_capacity(FEEDBACK_TERMS);
     for (term, share) in shares {
-        if chosen.len() >= FEEDBACK_WORDS {
+        if chosen.len() >= FEEDBACK_TERMS {
             break;
         }
-        // A word that one chunk in ten has says little about these.
-        if (snapshot.frequency(db, &term)? as usize) * 10 <= snapshot.total {
+        // A term that occurs in more than a tenth of all chunks does not discriminate.
+        if (snapshot.document_frequency(db, &term)? as usize) * 10 <= snapshot.chunk_count {
             chosen.push((term, share));
         }
     }
-    Ok(blend(wanted, &chosen))
+    Ok(blend_weights(wanted, &chosen))
 }
 
-fn blend(wanted: &[Wanted], chosen: &[(String, f32)]) -> Vec<Wanted> {
+fn blend_weights(wanted: &[QueryTerm], chosen: &[(String, f32)]) -> Vec<QueryTerm> {
     let asked: f32 = wanted.iter().map(|want| want.weight).sum();
     let offered: f32 = chosen.iter().map(|(_, share)| share).sum();
     let mut weights: BTreeMap<&str, f32> = BTreeMap::new();
@@ -180,5 +180,5 @@ fn blend(wanted: &[Wanted], chosen: &[(String, f32)]) -> Vec<Wanted> {
     for (term, share) in chosen {
         *weights.entry(term).or_default() += 0.5 * share / offered.max(f32::MIN_POSITIVE);
     }
-    weights.into_iter().map(|(term, weight)| Wanted { term: term.to_owned(), weight }).collect()
+    weights.into_iter().map(|(term, weight)| QueryTerm { term: term.to_owned(), weight }).collect()
 }

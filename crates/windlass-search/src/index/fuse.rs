@@ -1,38 +1,44 @@
-//! Several lists become one.
+//! Score fusion: several rankings become one.
 
 use std::collections::BTreeMap;
 
-use super::rank::Ranked;
+use super::rank::RankedChunk;
 
-/// One list, and how much it counts.
-pub(super) struct Share<'a> {
-    pub(super) list: &'a [Ranked],
+/// A ranking with its weight in the fusion.
+pub(super) struct WeightedRanking<'a> {
+    pub(super) ranking: &'a [RankedChunk],
     pub(super) weight: f32,
 }
 
-/// The best so many of each list are spread over 0 to 1. What comes after them keeps its order, and next to no weight.
-const SPREAD: usize = 100;
-const TAIL: f32 = 1e-4;
+/// Number of top entries of a ranking whose scores are min-max normalised to 0..1. Later entries keep their
+/// order, with a score of almost 0.
+const NORMALISED_HEAD: usize = 100;
+const TAIL_SCORE: f32 = 1e-4;
 
-/// Puts lists together. Each is first spread over 0 to 1, because the scores of words and of vectors are not of one
-/// kind; what is not in a list has 0 from it. The best possible result has 1.
-pub(super) fn fuse(shares: &[Share<'_>]) -> Vec<Ranked> {
-    let whole: f32 = shares.iter().filter(|share| !share.list.is_empty()).map(|share| share.weight).sum();
+/// Fuses rankings by the weighted sum of their min-max normalised scores, because BM25 scores and vector
+/// similarities have different scales. A chunk scores 0 in a ranking that does not contain it. The maximum score
+/// is 1.
+pub(super) fn fuse_rankings(shares: &[WeightedRanking<'_>]) -> Vec<RankedChunk> {
+    let whole: f32 = shares.iter().filter(|share| !share.ranking.is_empty()).map(|share| share.weight).sum();
     let mut sums: BTreeMap<usize, f32> = BTreeMap::new();
     for share in shares {
-        let head = &share.list[..share.list.len().min(SPREAD)];
+        let head = &share.ranking[..share.ranking.len().min(NORMALISED_HEAD)];
         let (Some(first), Some(last)) = (head.first(), head.last()) else { continue };
-        // A list that ends early is whole: what it has last is still better than what it does not have.
-        let floor = if share.list.len() < SPREAD { 0.0 } else { last.score };
+        // A short ranking is complete: its last entry still ranks above every chunk that is absent from it.
+        let floor = if share.ranking.len() < NORMALISED_HEAD { 0.0 } else { last.score };
         let spread = first.score - floor;
-        for (at, ranked) in share.list.iter().enumerate() {
-            let tail = TAIL / (1.0 + at as f32);
-            // One result alone, or several that are equal, are the best that this list has.
+        for (at, ranked) in share.ranking.iter().enumerate() {
+            let tail = TAIL_SCORE / (1.0 + at as f32);
+            // A single entry, or entries of equal score, get the maximum.
             let part = if spread > 0.0 { ((ranked.score - floor) / spread).max(tail) } else { 1.0 };
-            *sums.entry(ranked.slot).or_default() += part * share.weight / whole.max(f32::MIN_POSITIVE);
+            *sums.entry(ranked.chunk_ordinal).or_default() +=
+                part * share.weight / whole.max(f32::MIN_POSITIVE);
         }
     }
-    let mut fused: Vec<Ranked> = sums.into_iter().map(|(slot, score)| Ranked { slot, score }).collect();
-    fused.sort_by(|left, right| right.score.total_cmp(&left.score).then(left.slot.cmp(&right.slot)));
+    let mut fused: Vec<RankedChunk> =
+        sums.into_iter().map(|(slot, score)| RankedChunk { chunk_ordinal: slot, score }).collect();
+    fused.sort_by(|left, right| {
+        right.score.total_cmp(&left.score).then(left.chunk_ordinal.cmp(&right.chunk_ordinal))
+    });
     fused
 }

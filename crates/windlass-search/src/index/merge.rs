@@ -1,49 +1,51 @@
-//! Segments grow together, so that a search looks into a few large ones rather than many small ones. Chunks that are
-//! gone are left out on the way.
+//! Merging of segments (compaction), so that a search reads a few large segments instead of many small ones. A
+//! merge drops deleted chunks.
 
 use std::collections::{BTreeMap, HashSet};
 
 use rusqlite::{Connection, Row};
 
-use super::codec::{self, Postings};
+use super::codec::{self, PostingList};
 use super::schema;
 
-/// So many segments of about the same size become one.
-const TOGETHER: usize = 8;
-/// Segments do not grow beyond this many chunks, so that merging stays short.
-const LARGEST: i64 = 65_536;
+/// Number of segments of similar size that trigger a merge.
+const MERGE_FACTOR: usize = 8;
+/// Maximum number of chunks in a merged segment, which bounds the duration of a merge.
+const MAX_SEGMENT_CHUNKS: i64 = 65_536;
 
-struct Old {
+/// A segment that may be merged.
+struct MergeCandidate {
     id: i64,
-    count: i64,
+    chunk_count: i64,
 }
 
-/// Merges once, if there is something to merge. Says whether there was.
-pub(super) fn step(db: &Connection) -> rusqlite::Result<bool> {
-    let Some(olds) = choose(db)? else { return Ok(false) };
-    merge(db, &olds)?;
-    schema::next_generation(db)?;
+/// Performs one merge if one is due. Returns true if it merged.
+pub(super) fn merge_step(db: &Connection) -> rusqlite::Result<bool> {
+    let Some(olds) = choose_segments(db)? else { return Ok(false) };
+    merge_segments(db, &olds)?;
+    schema::bump_generation(db)?;
     Ok(true)
 }
 
-fn choose(db: &Connection) -> rusqlite::Result<Option<Vec<Old>>> {
-    let all: Vec<Old> = db
+/// Returns the segments of the smallest size tier that is full; `None` if no tier is full.
+fn choose_segments(db: &Connection) -> rusqlite::Result<Option<Vec<MergeCandidate>>> {
+    let all: Vec<MergeCandidate> = db
         .prepare_cached("SELECT id, count FROM segments ORDER BY id")?
-        .query_map([], |row| Ok(Old { id: row.get(0)?, count: row.get(1)? }))?
+        .query_map([], |row| Ok(MergeCandidate { id: row.get(0)?, chunk_count: row.get(1)? }))?
         .collect::<rusqlite::Result<_>>()?;
-    let mut levels: BTreeMap<u32, Vec<Old>> = BTreeMap::new();
+    let mut levels: BTreeMap<u32, Vec<MergeCandidate>> = BTreeMap::new();
     for old in all {
-        if old.count <= LARGEST / 2 {
-            levels.entry((old.count.max(1).ilog2()) / 3).or_default().push(old);
+        if old.chunk_count <= MAX_SEGMENT_CHUNKS / 2 {
+            levels.entry((old.chunk_count.max(1).ilog2()) / 3).or_default().push(old);
         }
     }
     for (_, mut level) in levels {
-        if level.len() >= TOGETHER {
+        if level.len() >= MERGE_FACTOR {
             let mut sum = 0;
-            level.truncate(2 * TOGETHER);
+            level.truncate(2 * MERGE_FACTOR);
             level.retain(|old| {
-                sum += old.count;
-                sum <= LARGEST
+                sum += old.chunk_count;
+                sum <= MAX_SEGMENT_CHUNKS
             });
             if level.len() > 1 {
                 return Ok(Some(level));
@@ -53,31 +55,31 @@ fn choose(db: &Connection) -> rusqlite::Result<Option<Vec<Old>>> {
     Ok(None)
 }
 
-fn merge(db: &Connection, olds: &[Old]) -> rusqlite::Result<()> {
+fn merge_segments(db: &Connection, olds: &[MergeCandidate]) -> rusqlite::Result<()> {
     let dead: HashSet<u32> = db
-        .prepare_cached("SELECT chunk FROM dead")?
+        .prepare_cached("SELECT chunk FROM deleted_chunks")?
         .query_map([], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let (mut ids, mut lengths, mut files) = (Vec::new(), Vec::new(), Vec::new());
     let (mut scales, mut values) = (Vec::new(), Vec::new());
     let mut gone = Vec::new();
-    // For each old segment, where its chunks are now.
+    // New position of each chunk, by source segment; `None` for deleted chunks.
     let mut moved: Vec<Vec<Option<u32>>> = Vec::new();
     let mut read = db.prepare_cached(
         "SELECT ids, lengths, files, data FROM segments LEFT JOIN vectors ON segment = id WHERE id = ?1",
     )?;
-    // Ids stand in order in a segment; the ranges of two segments never mix.
-    let mut order: Vec<(u32, &Old)> = Vec::new();
+    // Chunk ids are sorted within a segment, and the id ranges of segments do not overlap.
+    let mut order: Vec<(u32, &MergeCandidate)> = Vec::new();
     for old in olds {
-        let first: Vec<u32> = read.query_row([old.id], |row| list(row, 0))?;
+        let first: Vec<u32> = read.query_row([old.id], |row| read_u32_column(row, 0))?;
         order.push((first.first().copied().unwrap_or(0), old));
     }
     order.sort_by_key(|(first, _)| *first);
     for (_, old) in &order {
         let mut rows = read.query([old.id])?;
         let Some(row) = rows.next()? else { continue };
-        let old_ids = list(row, 0)?;
-        let (old_lengths, old_files) = (list(row, 1)?, list(row, 2)?);
+        let old_ids = read_u32_column(row, 0)?;
+        let (old_lengths, old_files) = (read_u32_column(row, 1)?, read_u32_column(row, 2)?);
         let vectors = row.get_ref(3)?.as_blob_or_null()?.unwrap_or_default();
         let dimensions = (vectors.len() / old_ids.len().max(1)).saturating_sub(4);
         let mut places = Vec::with_capacity(old_ids.len());
@@ -105,9 +107,9 @@ fn merge(db: &Connection, olds: &[Old]) -> rusqlite::Result<()> {
     .execute((
         i64::try_from(ids.len()).unwrap_or(i64::MAX),
         i64::try_from(words).unwrap_or(i64::MAX),
-        codec::write_all(ids.iter().copied()),
-        codec::write_all(lengths),
-        codec::write_all(files),
+        codec::encode_u32s(ids.iter().copied()),
+        codec::encode_u32s(lengths),
+        codec::encode_u32s(files),
     ))?;
     let segment = db.last_insert_rowid();
     if !scales.is_empty() {
@@ -121,7 +123,7 @@ fn merge(db: &Connection, olds: &[Old]) -> rusqlite::Result<()> {
         db.prepare_cached("DELETE FROM vectors WHERE segment = ?1")?.execute([old.id])?;
         db.prepare_cached("DELETE FROM segments WHERE id = ?1")?.execute([old.id])?;
     }
-    let mut bury = db.prepare_cached("DELETE FROM dead WHERE chunk = ?1")?;
+    let mut bury = db.prepare_cached("DELETE FROM deleted_chunks WHERE chunk = ?1")?;
     for id in gone {
         bury.execute([id])?;
     }
@@ -131,6 +133,7 @@ fn merge(db: &Connection, olds: &[Old]) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Merges the posting lists of the source segments term by term (k-way merge).
 fn merge_postings(
     db: &Connection,
     sources: &[i64],
@@ -151,24 +154,24 @@ fn merge_postings(
     let mut insert = db.prepare_cached("INSERT INTO postings VALUES (?1, ?2, ?3, ?4)")?;
     loop {
         let Some(term) = heads.iter().flatten().map(|(term, _)| term).min().cloned() else { return Ok(()) };
-        let mut list = Postings::default();
+        let mut list = PostingList::default();
         for (at, head) in heads.iter_mut().enumerate() {
             if head.as_ref().is_some_and(|(this, _)| *this == term) {
                 let data = head.take().map(|(_, data)| data).unwrap_or_default();
-                for (chunk, times) in codec::occurrences(&data) {
+                for (chunk, times) in codec::decode_postings(&data) {
                     if let Some(Some(place)) = moved[at].get(chunk as usize) {
-                        list.add(*place, times);
+                        list.push(*place, times);
                     }
                 }
                 *head = next(&mut cursors[at])?;
             }
         }
-        if list.count > 0 {
-            insert.execute((segment, &term, list.count, &list.data))?;
+        if list.chunk_count > 0 {
+            insert.execute((segment, &term, list.chunk_count, &list.encoded))?;
         }
     }
 }
 
-fn list(row: &Row<'_>, at: usize) -> rusqlite::Result<Vec<u32>> {
-    Ok(codec::read_all(row.get_ref(at)?.as_blob()?))
+fn read_u32_column(row: &Row<'_>, at: usize) -> rusqlite::Result<Vec<u32>> {
+    Ok(codec::decode_u32s(row.get_ref(at)?.as_blob()?))
 }

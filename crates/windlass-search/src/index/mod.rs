@@ -1,4 +1,7 @@
-//! An index: files cut into chunks, their words and their vectors, in one SQLite file.
+//! The search index: files split into chunks, with an inverted index and embeddings, in one SQLite file.
+//!
+//! Invariant: a chunk and its postings, vector and file row are written in one transaction, and segments are
+//! immutable.
 
 mod add;
 mod codec;
@@ -16,13 +19,13 @@ mod vectors;
 mod walk;
 mod write;
 
-pub use add::{Add, Document};
-pub use options::{IndexOptions, Limits};
-pub use report::{Problem, Progress, Report};
-pub use search::{Found, Hit, Ranking, Search, Signals, Weights};
+pub use add::{IndexDocument, IndexUpdate};
+pub use options::{IndexOptions, IndexingLimits};
+pub use report::{IndexingProblem, IndexingProgress, IndexingReport};
+pub use search::{HybridWeights, RankingOptions, SearchHit, SearchRequest, SearchResults, SearchSignals};
 #[cfg(feature = "rest")]
-pub(crate) use stores::check;
-pub use stores::{FileInfo, FileStatus, NewStore, StoreInfo, Upload};
+pub(crate) use stores::validate_attributes;
+pub use stores::{IndexedFileStatus, NewVectorStore, UploadedFile, VectorStoreFile, VectorStoreInfo};
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,19 +35,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rusqlite::Connection;
 use sha2::{Digest, Sha256};
 
-use crate::text::Analyser;
-use crate::{Chunking, Embedder, SearchError};
-use snapshot::Snapshot;
+use crate::text::TextAnalyser;
+use crate::{ChunkingOptions, Embedder, SearchError};
+use snapshot::IndexSnapshot;
 
-/// The store that files are in unless another was made.
+/// Id of the store that holds files unless the caller selects another store.
 const DEFAULT_STORE: &str = "vs_default";
-/// So many connections are kept for searches to come.
-const IDLE_READERS: usize = 8;
+/// Maximum number of idle read connections (and idle analysers) kept for later searches.
+const MAX_IDLE_CONNECTIONS: usize = 8;
 
-/// Files that can be searched, kept in one file. It is cheap to clone, and clones share what they remember.
+/// A searchable index of files, stored in one SQLite file. Cloning is cheap; clones share caches and connections.
 ///
-/// Several processes may use one index at once: each search sees what was written when it began, and writers take
-/// turns. A process that is killed loses the batch that it was about to write, and nothing else.
+/// Several processes may use one index concurrently: a search reads a snapshot taken when it starts, and writers
+/// are serialised. A process that is killed loses at most the batch that it has not committed.
 ///
 /// ```
 /// use windlass_search::Index;
@@ -53,102 +56,109 @@ const IDLE_READERS: usize = 8;
 /// # let folder = tempfile::tempdir()?;
 /// # std::fs::write(folder.path().join("pumps.md"), "# Pumps\n\nBleed the pump before the winter.")?;
 /// let index = Index::open(folder.path().join("notes.index"))?;
-/// let report = index.add(folder.path().join("pumps.md")).run()?;
+/// let report = index.add_path(folder.path().join("pumps.md")).run()?;
 /// assert_eq!(report.added, 1);
 ///
 /// let found = index.search("bleeding a pump").run()?;
-/// assert_eq!(found.hits[0].name, "pumps.md");
-/// assert_eq!(found.hits[0].place.heading, "Pumps");
+/// assert_eq!(found.hits[0].file_name, "pumps.md");
+/// assert_eq!(found.hits[0].location.heading, "Pumps");
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct Index {
-    inner: Arc<Inner>,
+    inner: Arc<IndexInner>,
     store: Arc<str>,
 }
 
-struct Inner {
+struct IndexInner {
     path: PathBuf,
     writer: Mutex<Connection>,
-    readers: Mutex<Vec<Connection>>,
+    idle_readers: Mutex<Vec<Connection>>,
     embedder: Option<Arc<dyn Embedder>>,
-    chunking: Chunking,
-    limits: Limits,
-    snapshot: Mutex<Option<Arc<Snapshot>>>,
-    analysers: Analysers,
+    chunking: ChunkingOptions,
+    limits: IndexingLimits,
+    snapshot: Mutex<Option<Arc<IndexSnapshot>>>,
+    analyser_pool: AnalyserPool,
 }
 
-/// Analysers that remember the stems of words, for searches to come.
+/// A pool of text analysers; each caches the stems that it has computed.
 #[derive(Default)]
-struct Analysers(Mutex<Vec<Analyser>>);
+struct AnalyserPool(Mutex<Vec<TextAnalyser>>);
 
-impl Analysers {
-    fn take(&self) -> Analyser {
+impl AnalyserPool {
+    fn acquire(&self) -> TextAnalyser {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
-    fn put(&self, analyser: Analyser) {
+    fn release(&self, analyser: TextAnalyser) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < IDLE_READERS {
+        if kept.len() < MAX_IDLE_CONNECTIONS {
             kept.push(analyser);
         }
     }
 }
 
 impl Index {
-    /// Opens an index, with the table of words that comes with the crate. Makes it where it is not there.
+    /// Opens an index with the built-in word vectors; creates the file if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file is not an index, cannot be opened, or was built with another embedder.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SearchError> {
         IndexOptions::default().open(path)
     }
 
-    /// Another embedder, other chunks, other limits.
+    /// Returns options for opening an index with another embedder, chunk size or limits.
     pub fn options() -> IndexOptions {
         IndexOptions::default()
     }
 
-    /// The file that it is kept in.
+    /// Returns the path of the index file.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// How many chunks can be found, in all stores.
-    pub fn chunks(&self) -> Result<u64, SearchError> {
-        self.inner.read(|db| {
+    /// Returns the number of chunks in all stores.
+    pub fn chunk_count(&self) -> Result<u64, SearchError> {
+        self.inner.read_transaction(|db| {
             let count: i64 = db.query_row("SELECT count(*) FROM chunks", [], |row| row.get(0))?;
             Ok(u64::try_from(count).unwrap_or(0))
         })
     }
 
-    /// How large a file may be.
+    /// Returns the maximum size of a file in bytes.
     #[cfg(feature = "rest")]
-    pub(crate) fn file_limit(&self) -> u64 {
-        self.inner.limits.file_bytes
+    pub(crate) fn max_file_bytes(&self) -> u64 {
+        self.inner.limits.max_file_bytes
     }
 
-    /// How many bytes it holds in memory for searches, about. 0 before the first.
-    pub fn memory(&self) -> usize {
+    /// Returns the approximate number of bytes that the index holds in memory; 0 before the first search.
+    pub fn memory_bytes(&self) -> usize {
         let snapshot = self.inner.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
-        snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
+        snapshot.as_ref().map_or(0, |snapshot| snapshot.memory_bytes())
     }
 }
 
-impl Inner {
+impl IndexInner {
     fn open(path: &Path, options: IndexOptions) -> Result<Self, SearchError> {
-        let writer = schema::open(path)?;
+        let writer = schema::open_database(path)?;
         Ok(Self {
             path: path.to_owned(),
             writer: Mutex::new(writer),
-            readers: Mutex::default(),
-            embedder: options.chosen()?,
+            idle_readers: Mutex::default(),
+            embedder: options.resolve_embedder()?,
             chunking: options.chunking,
             limits: options.limits,
             snapshot: Mutex::default(),
-            analysers: Analysers::default(),
+            analyser_pool: AnalyserPool::default(),
         })
     }
 
-    /// Carries out one transaction that writes.
-    fn write<T>(&self, body: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, SearchError> {
+    /// Runs `body` in one write transaction and commits it.
+    fn write_transaction<T>(
+        &self,
+        body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, SearchError> {
         let mut db = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let write = || {
             let transaction = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -156,17 +166,20 @@ impl Inner {
             transaction.commit()?;
             Ok(result)
         };
-        write().map_err(|source| self.sqlite(source))
+        write().map_err(|source| self.sqlite_error(source))
     }
 
-    /// Carries out one transaction that reads: all of it sees one moment.
-    fn read<T>(&self, body: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, SearchError> {
-        let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    /// Runs `body` in one read transaction, so that all its queries see the same snapshot.
+    fn read_transaction<T>(
+        &self,
+        body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, SearchError> {
+        let idle = self.idle_readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let read = || {
             let mut db = match idle {
                 Some(db) => db,
                 None => {
-                    let db = schema::connect(&self.path)?;
+                    let db = schema::open_connection(&self.path)?;
                     db.pragma_update(None, "query_only", true)?;
                     db
                 }
@@ -174,27 +187,27 @@ impl Inner {
             let transaction = db.transaction()?;
             let result = body(&transaction);
             drop(transaction);
-            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-            if readers.len() < IDLE_READERS {
+            let mut readers = self.idle_readers.lock().unwrap_or_else(PoisonError::into_inner);
+            if readers.len() < MAX_IDLE_CONNECTIONS {
                 readers.push(db);
             }
             result
         };
-        read().map_err(|source| self.sqlite(source))
+        read().map_err(|source| self.sqlite_error(source))
     }
 
-    fn sqlite(&self, source: rusqlite::Error) -> SearchError {
+    fn sqlite_error(&self, source: rusqlite::Error) -> SearchError {
         SearchError::Sqlite { path: self.path.clone(), source }
     }
 
-    /// What is remembered of the file, brought up to date.
-    fn snapshot(&self, db: &Connection) -> rusqlite::Result<Arc<Snapshot>> {
-        let generation = schema::number(db, "generation")?;
+    /// Returns the in-memory snapshot of the generation that the transaction sees; loads it if it is stale.
+    fn current_snapshot(&self, db: &Connection) -> rusqlite::Result<Arc<IndexSnapshot>> {
+        let generation = schema::read_meta(db, "generation")?;
         let known = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known.as_ref().filter(|known| known.generation == generation) {
             return Ok(known.clone());
         }
-        let read = Arc::new(Snapshot::read(db, generation, known.as_deref())?);
+        let read = Arc::new(IndexSnapshot::load(db, generation, known.as_deref())?);
         let mut place = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         if place.as_ref().is_none_or(|known| known.generation < generation) {
             *place = Some(read.clone());
@@ -212,15 +225,15 @@ impl fmt::Debug for Index {
     }
 }
 
-/// Seconds since 1970.
-pub(crate) fn now() -> i64 {
+/// Returns the current Unix time in seconds.
+pub(crate) fn unix_now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// An id for clients, the same for the same file.
-fn public_id(what: &str, store: &str, path: &str) -> String {
+/// Derives a client-visible id from a store and a path; the same file always gets the same id.
+fn derive_file_id(what: &str, store: &str, path: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(store.as_bytes());
     hash.update([0]);

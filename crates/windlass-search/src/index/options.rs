@@ -1,110 +1,121 @@
-//! How an index is opened.
+//! Options for opening an index.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DEFAULT_STORE, Index, Inner};
-use crate::embed::WordTable;
-use crate::{Chunking, EmbedError, Embedder, SearchError};
+use super::{DEFAULT_STORE, Index, IndexInner};
+use crate::embed::WordVectorTable;
+use crate::{ChunkingOptions, EmbedError, Embedder, SearchError};
 
-/// How an index is opened. See [`Index::options`].
+/// The options for opening an index. See [`Index::options`].
 #[derive(Clone, Default)]
 #[must_use]
 pub struct IndexOptions {
-    vectors: Vectors,
-    pub(super) chunking: Chunking,
-    pub(super) limits: Limits,
+    vector_source: VectorSource,
+    pub(super) chunking: ChunkingOptions,
+    pub(super) limits: IndexingLimits,
 }
 
+/// The source of a chunk's vectors.
 #[derive(Clone, Default)]
-enum Vectors {
+enum VectorSource {
     #[default]
-    Words,
-    Of(Arc<dyn Embedder>),
-    Without,
+    WordVectors,
+    Custom(Arc<dyn Embedder>),
+    Disabled,
 }
 
-/// What one file may cost. What is beyond is reported, and the rest is indexed.
+/// The limits of indexing. Content beyond a limit is reported as a problem, and the rest is indexed.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Files larger than this are left out. 32 MB unless said otherwise.
-    pub file_bytes: u64,
-    /// How much text is taken from one file. 16 MB.
-    pub text_bytes: usize,
-    /// How much the compressed parts of one file may become, all together. 256 MB, of which 32 at once.
-    pub inflated_bytes: usize,
-    /// How many files one folder may hold, with the folders in it. 1,000,000.
-    pub files: usize,
-    /// How many folders deep. 64.
-    pub depth: usize,
+pub struct IndexingLimits {
+    /// Maximum size of a file in bytes; larger files are skipped. 32 MB by default.
+    pub max_file_bytes: u64,
+    /// Maximum number of bytes of text extracted from one file. 16 MB by default.
+    pub max_text_bytes: usize,
+    /// Maximum total size of the decompressed streams of one file, in bytes. 256 MB by default; a single stream
+    /// is limited to 32 MB.
+    pub max_inflated_bytes: usize,
+    /// Maximum number of files in an added folder, subfolders included. 1,000,000 by default.
+    pub max_files: usize,
+    /// Maximum nesting depth of folders. 64 by default.
+    pub max_depth: usize,
 }
 
-impl Default for Limits {
+impl Default for IndexingLimits {
     fn default() -> Self {
         Self {
-            file_bytes: 32 << 20,
-            text_bytes: 16 << 20,
-            inflated_bytes: 256 << 20,
-            files: 1_000_000,
-            depth: 64,
+            max_file_bytes: 32 << 20,
+            max_text_bytes: 16 << 20,
+            max_inflated_bytes: 256 << 20,
+            max_files: 1_000_000,
+            max_depth: 64,
         }
     }
 }
 
 impl IndexOptions {
-    /// Vectors of this embedder, instead of the table of words that comes with the crate.
+    /// Sets the embedder, which replaces the built-in word vectors.
     pub fn embedder(mut self, embedder: impl Embedder + 'static) -> Self {
-        self.vectors = Vectors::Of(Arc::new(embedder));
+        self.vector_source = VectorSource::Custom(Arc::new(embedder));
         self
     }
 
-    /// No vectors: words alone.
+    /// Disables vectors: searches use BM25 only.
     pub fn without_vectors(mut self) -> Self {
-        self.vectors = Vectors::Without;
+        self.vector_source = VectorSource::Disabled;
         self
     }
 
-    /// How files are cut.
-    pub fn chunking(mut self, chunking: Chunking) -> Self {
+    /// Sets the size and overlap of chunks.
+    pub fn chunking(mut self, chunking: ChunkingOptions) -> Self {
         self.chunking = chunking;
         self
     }
 
-    /// What one file may cost.
-    pub fn limits(mut self, limits: Limits) -> Self {
+    /// Sets the limits of indexing.
+    pub fn limits(mut self, limits: IndexingLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Opens the index; makes it where it is not there.
+    /// Opens the index; creates the file if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the options are invalid, the file is not an index, or it was built with another
+    /// embedder.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Index, SearchError> {
-        self.chunking.checked().map_err(SearchError::Invalid)?;
-        let inner = Inner::open(path.as_ref(), self)?;
+        self.chunking.validated().map_err(SearchError::InvalidArgument)?;
+        let inner = IndexInner::open(path.as_ref(), self)?;
         inner.check_embedder()?;
         Ok(Index { inner: Arc::new(inner), store: DEFAULT_STORE.into() })
     }
 
-    pub(super) fn chosen(&self) -> Result<Option<Arc<dyn Embedder>>, EmbedError> {
-        Ok(match &self.vectors {
-            Vectors::Words => Some(Arc::new(WordTable::shared()?)),
-            Vectors::Of(embedder) => Some(embedder.clone()),
-            Vectors::Without => None,
+    pub(super) fn resolve_embedder(&self) -> Result<Option<Arc<dyn Embedder>>, EmbedError> {
+        Ok(match &self.vector_source {
+            VectorSource::WordVectors => Some(Arc::new(WordVectorTable::shared()?)),
+            VectorSource::Custom(embedder) => Some(embedder.clone()),
+            VectorSource::Disabled => None,
         })
     }
 }
 
-impl Inner {
-    /// Vectors of different embedders cannot be compared, so an index has those of one.
+impl IndexInner {
+    /// Checks that the index was built with this embedder; vectors of different embedders are not comparable.
     fn check_embedder(&self) -> Result<(), SearchError> {
         let Some(embedder) = &self.embedder else { return Ok(()) };
         let name = format!("{} ({})", embedder.name(), embedder.dimensions());
-        let kept = self.write(|db| {
+        let kept = self.write_transaction(|db| {
             db.execute("INSERT OR IGNORE INTO meta VALUES ('embedder', ?1)", [&name])?;
             db.query_row("SELECT value FROM meta WHERE key = 'embedder'", [], |row| row.get::<_, String>(0))
         })?;
         if kept == name {
             return Ok(());
         }
-        Err(SearchError::OtherEmbedder { path: self.path.clone(), kept, given: name })
+        Err(SearchError::EmbedderMismatch {
+            path: self.path.clone(),
+            index_embedder: kept,
+            requested_embedder: name,
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Chunks in the order of how well they fit: by their words (BM25), and by their vectors.
+//! Ranking of chunks: by BM25 over the posting lists, and by the similarity of their vectors to the query's.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -6,243 +6,250 @@ use std::collections::{BTreeSet, BinaryHeap};
 use rusqlite::Connection;
 
 use super::codec;
-use super::snapshot::Snapshot;
-use super::vectors::{LARGE, SignTable, left_for};
-use crate::embed::Quantised;
+use super::snapshot::IndexSnapshot;
+use super::vectors::{SIGN_SCAN_MIN_CHUNKS, SignLookupTable, candidate_count};
+use crate::embed::QuantisedVector;
 
-/// How soon more of the same word stops to count, and how much long chunks are held against. The usual values.
-const K1: f32 = 1.2;
-const B: f32 = 0.75;
+/// Parameters of BM25 at their usual values: saturation of the term frequency, and length normalisation.
+const BM25_K1: f32 = 1.2;
+const BM25_B: f32 = 0.75;
 
-/// A chunk, counted through all segments, and how well it fits.
+/// A chunk, identified by its ordinal over all segments, with its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Ranked {
-    pub(super) slot: usize,
+pub(super) struct RankedChunk {
+    pub(super) chunk_ordinal: usize,
     pub(super) score: f32,
 }
 
-/// A word that is looked for, and how much it counts.
+/// A term of the query with its weight.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct QueryTerm {
     pub(super) term: String,
     pub(super) weight: f32,
 }
 
-/// Which chunks may answer. `None` means all.
-pub(super) type Allowed = Option<BTreeSet<u32>>;
+/// The ids of the files that a search may return; `None` allows all files.
+pub(super) type AllowedFiles = Option<BTreeSet<u32>>;
 
-pub(super) fn rarity(snapshot: &Snapshot, frequency: u32) -> f32 {
-    let (total, frequency) = (snapshot.total as f32, frequency as f32);
+/// Returns the inverse document frequency of a term that occurs in `frequency` chunks.
+pub(super) fn inverse_document_frequency(snapshot: &IndexSnapshot, frequency: u32) -> f32 {
+    let (total, frequency) = (snapshot.chunk_count as f32, frequency as f32);
     (1.0 + ((total - frequency).max(0.0) + 0.5) / (frequency + 0.5)).ln()
 }
 
-/// The best chunks by their words. Only the lists of the words are read: what has none of them costs nothing.
-pub(super) fn by_words(
+/// Returns the top chunks by BM25. Only the posting lists of the query terms are read, so other chunks cost
+/// nothing.
+pub(super) fn rank_by_words(
     db: &Connection,
-    snapshot: &Snapshot,
-    wanted: &[Wanted],
-    allowed: &Allowed,
+    snapshot: &IndexSnapshot,
+    wanted: &[QueryTerm],
+    allowed: &AllowedFiles,
     most: usize,
-) -> rusqlite::Result<Vec<Ranked>> {
+) -> rusqlite::Result<Vec<RankedChunk>> {
     let mut lists = Vec::with_capacity(wanted.len());
     for wanted in wanted {
-        let frequency = snapshot.frequency(db, &wanted.term)?;
+        let frequency = snapshot.document_frequency(db, &wanted.term)?;
         if frequency > 0 {
-            lists.push((wanted, rarity(snapshot, frequency)));
+            lists.push((wanted, inverse_document_frequency(snapshot, frequency)));
         }
     }
-    let mut best = Best::new(most);
+    let mut best = TopKHeap::new(most);
     let mut scores: Vec<f32> = Vec::new();
     let mut statement = db.prepare_cached("SELECT data FROM postings WHERE segment = ?1 AND term = ?2")?;
     for (at, segment) in snapshot.segments.iter().enumerate() {
         scores.clear();
-        scores.resize(segment.ids.len(), 0.0);
+        scores.resize(segment.chunk_ids.len(), 0.0);
         for (wanted, rarity) in &lists {
             let mut rows = statement.query((segment.id, &wanted.term))?;
             let Some(row) = rows.next()? else { continue };
-            let factor = wanted.weight * rarity * (K1 + 1.0);
-            for (chunk, times) in codec::occurrences(row.get_ref(0)?.as_blob()?) {
+            let factor = wanted.weight * rarity * (BM25_K1 + 1.0);
+            for (chunk, times) in codec::decode_postings(row.get_ref(0)?.as_blob()?) {
                 let chunk = chunk as usize;
-                let (Some(score), Some(length)) = (scores.get_mut(chunk), segment.lengths.get(chunk)) else {
+                let (Some(score), Some(length)) = (scores.get_mut(chunk), segment.chunk_lengths.get(chunk))
+                else {
                     break;
                 };
                 let times = times as f32;
-                let norm = K1 * (1.0 - B + B * *length as f32 / snapshot.average);
+                let norm = BM25_K1 * (1.0 - BM25_B + BM25_B * *length as f32 / snapshot.average_length);
                 *score += factor * times / (times + norm);
             }
         }
         for (chunk, score) in scores.iter().enumerate() {
-            if *score > best.floor() && is_allowed(snapshot, at, chunk, allowed) {
-                best.add(snapshot.starts[at] + chunk, *score);
+            if *score > best.threshold() && is_allowed(snapshot, at, chunk, allowed) {
+                best.push(snapshot.segment_starts[at] + chunk, *score);
             }
         }
     }
-    Ok(best.in_order())
+    Ok(best.into_sorted())
 }
 
-/// The best chunks by their vectors. In a small index all are looked at.
-pub(super) fn by_vector(
+/// Returns the nearest neighbours of a query vector: by an exact scan in a small index, by a sign scan in a
+/// large one.
+pub(super) fn rank_by_vector(
     db: &Connection,
-    snapshot: &Snapshot,
-    wanted: &Quantised,
-    allowed: &Allowed,
+    snapshot: &IndexSnapshot,
+    wanted: &QuantisedVector,
+    allowed: &AllowedFiles,
     most: usize,
-) -> rusqlite::Result<Vec<Ranked>> {
+) -> rusqlite::Result<Vec<RankedChunk>> {
     if wanted.scale == 0.0 {
         return Ok(Vec::new());
     }
-    if snapshot.total >= LARGE {
-        return by_signs(db, snapshot, wanted, allowed, most);
+    if snapshot.chunk_count >= SIGN_SCAN_MIN_CHUNKS {
+        return scan_by_signs(db, snapshot, wanted, allowed, most);
     }
-    by_bytes(db, snapshot, wanted, allowed, most)
+    scan_exact(db, snapshot, wanted, allowed, most)
 }
 
-fn by_bytes(
+/// Scans all quantised vectors.
+fn scan_exact(
     db: &Connection,
-    snapshot: &Snapshot,
-    wanted: &Quantised,
-    allowed: &Allowed,
+    snapshot: &IndexSnapshot,
+    wanted: &QuantisedVector,
+    allowed: &AllowedFiles,
     most: usize,
-) -> rusqlite::Result<Vec<Ranked>> {
-    let mut best = Best::new(most);
+) -> rusqlite::Result<Vec<RankedChunk>> {
+    let mut best = TopKHeap::new(most);
     for (at, segment) in snapshot.segments.iter().enumerate() {
-        let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
-        for chunk in 0..segment.ids.len() {
-            let score = vectors.nearness(chunk, wanted);
-            if score > best.floor() && is_allowed(snapshot, at, chunk, allowed) {
-                best.add(snapshot.starts[at] + chunk, score);
+        let Some(vectors) = segment.load_vectors(db, wanted.values.len())? else { continue };
+        for chunk in 0..segment.chunk_ids.len() {
+            let score = vectors.similarity(chunk, wanted);
+            if score > best.threshold() && is_allowed(snapshot, at, chunk, allowed) {
+                best.push(snapshot.segment_starts[at] + chunk, score);
             }
         }
     }
-    Ok(best.in_order())
+    Ok(best.into_sorted())
 }
 
-/// The same in a large index: the signs of all, and then the bytes of those that may be near.
-fn by_signs(
+/// Scans the sign bits of all vectors, and rescores the best candidates with their quantised vectors.
+fn scan_by_signs(
     db: &Connection,
-    snapshot: &Snapshot,
-    wanted: &Quantised,
-    allowed: &Allowed,
+    snapshot: &IndexSnapshot,
+    wanted: &QuantisedVector,
+    allowed: &AllowedFiles,
     most: usize,
-) -> rusqlite::Result<Vec<Ranked>> {
-    let table = SignTable::of(wanted);
-    let mut near = Near::new(left_for(most));
+) -> rusqlite::Result<Vec<RankedChunk>> {
+    let table = SignLookupTable::for_query(wanted);
+    let mut near = UnorderedTopK::new(candidate_count(most));
     for (at, segment) in snapshot.segments.iter().enumerate() {
-        let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
-        vectors.by_signs(&table, |chunk, score| {
-            if score > near.floor && is_allowed(snapshot, at, chunk, allowed) {
-                near.add(snapshot.starts[at] + chunk, score);
+        let Some(vectors) = segment.load_vectors(db, wanted.values.len())? else { continue };
+        vectors.scan_signs(&table, |chunk, score| {
+            if score > near.threshold && is_allowed(snapshot, at, chunk, allowed) {
+                near.push(snapshot.segment_starts[at] + chunk, score);
             }
         });
     }
-    let mut best = Best::new(most);
-    for Ranked { slot, .. } in near.best() {
-        let (segment, at) = snapshot.locate(slot);
-        let Some(vectors) = segment.vectors(db, wanted.values.len())? else { continue };
-        let score = vectors.nearness(at, wanted);
-        if best.takes(slot, score) {
-            best.add(slot, score);
+    let mut best = TopKHeap::new(most);
+    for RankedChunk { chunk_ordinal: slot, .. } in near.into_candidates() {
+        let (segment, at) = snapshot.locate_chunk(slot);
+        let Some(vectors) = segment.load_vectors(db, wanted.values.len())? else { continue };
+        let score = vectors.similarity(at, wanted);
+        if best.would_accept(slot, score) {
+            best.push(slot, score);
         }
     }
-    Ok(best.in_order())
+    Ok(best.into_sorted())
 }
 
-fn is_allowed(snapshot: &Snapshot, segment: usize, chunk: usize, allowed: &Allowed) -> bool {
-    let dead = &snapshot.dead[segment];
+fn is_allowed(snapshot: &IndexSnapshot, segment: usize, chunk: usize, allowed: &AllowedFiles) -> bool {
+    let dead = &snapshot.deleted[segment];
     (dead.is_empty() || !u32::try_from(chunk).is_ok_and(|chunk| dead.contains(&chunk)))
-        && allowed.as_ref().is_none_or(|allowed| allowed.contains(&snapshot.segments[segment].files[chunk]))
+        && allowed
+            .as_ref()
+            .is_none_or(|allowed| allowed.contains(&snapshot.segments[segment].file_ids[chunk]))
 }
 
-/// Some thousands of the best, in no order. Twice as many are gathered before the worse half goes, which takes a fraction
-/// of the time that keeping them in order does.
-struct Near {
-    most: usize,
-    floor: f32,
-    kept: Vec<Ranked>,
+/// The top candidates in no order. It collects twice its capacity before it discards the worse half, which is
+/// several times faster than maintaining a heap of some thousands of entries.
+struct UnorderedTopK {
+    capacity: usize,
+    threshold: f32,
+    candidates: Vec<RankedChunk>,
 }
 
-impl Near {
+impl UnorderedTopK {
     fn new(most: usize) -> Self {
-        Self { most, floor: f32::NEG_INFINITY, kept: Vec::with_capacity(most * 2) }
+        Self { capacity: most, threshold: f32::NEG_INFINITY, candidates: Vec::with_capacity(most * 2) }
     }
 
-    fn add(&mut self, slot: usize, score: f32) {
-        self.kept.push(Ranked { slot, score });
-        if self.kept.len() >= self.most * 2 {
-            self.cut();
+    fn push(&mut self, slot: usize, score: f32) {
+        self.candidates.push(RankedChunk { chunk_ordinal: slot, score });
+        if self.candidates.len() >= self.capacity * 2 {
+            self.prune();
         }
     }
 
-    fn cut(&mut self) {
-        if self.kept.len() > self.most {
-            let better = |left: &Ranked, right: &Ranked| {
-                right.score.total_cmp(&left.score).then(left.slot.cmp(&right.slot))
+    fn prune(&mut self) {
+        if self.candidates.len() > self.capacity {
+            let better = |left: &RankedChunk, right: &RankedChunk| {
+                right.score.total_cmp(&left.score).then(left.chunk_ordinal.cmp(&right.chunk_ordinal))
             };
-            let (_, worst, _) = self.kept.select_nth_unstable_by(self.most - 1, better);
-            self.floor = worst.score;
-            self.kept.truncate(self.most);
+            let (_, worst, _) = self.candidates.select_nth_unstable_by(self.capacity - 1, better);
+            self.threshold = worst.score;
+            self.candidates.truncate(self.capacity);
         }
     }
 
-    fn best(mut self) -> Vec<Ranked> {
-        self.cut();
-        self.kept
+    fn into_candidates(mut self) -> Vec<RankedChunk> {
+        self.prune();
+        self.candidates
     }
 }
 
-/// The best so far. Of equals, the first is better.
-struct Best {
-    most: usize,
-    heap: BinaryHeap<Reverse<Candidate>>,
+/// A bounded heap of the top chunks. Ties are resolved in favour of the lower ordinal.
+struct TopKHeap {
+    capacity: usize,
+    heap: BinaryHeap<Reverse<TopKCandidate>>,
 }
 
 #[derive(PartialEq)]
-struct Candidate(Ranked);
+struct TopKCandidate(RankedChunk);
 
-impl Eq for Candidate {}
+impl Eq for TopKCandidate {}
 
-impl Ord for Candidate {
+impl Ord for TopKCandidate {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.score.total_cmp(&other.0.score).then_with(|| other.0.slot.cmp(&self.0.slot))
+        self.0.score.total_cmp(&other.0.score).then_with(|| other.0.chunk_ordinal.cmp(&self.0.chunk_ordinal))
     }
 }
 
-impl PartialOrd for Candidate {
+impl PartialOrd for TopKCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Best {
+impl TopKHeap {
     fn new(most: usize) -> Self {
-        Self { most: most.max(1), heap: BinaryHeap::new() }
+        Self { capacity: most.max(1), heap: BinaryHeap::new() }
     }
 
-    /// What a chunk must have more of to be among the best.
-    fn floor(&self) -> f32 {
+    /// Returns the score that a chunk must exceed to enter the heap.
+    fn threshold(&self) -> f32 {
         match self.heap.peek() {
-            Some(Reverse(worst)) if self.heap.len() >= self.most => worst.0.score,
+            Some(Reverse(worst)) if self.heap.len() >= self.capacity => worst.0.score,
             _ => 0.0,
         }
     }
 
-    /// Whether a chunk is among the best so far, whatever the order in which they come.
-    fn takes(&self, slot: usize, score: f32) -> bool {
-        let candidate = Candidate(Ranked { slot, score });
+    /// Returns true if the chunk would enter the heap; independent of the order in which chunks arrive.
+    fn would_accept(&self, slot: usize, score: f32) -> bool {
+        let candidate = TopKCandidate(RankedChunk { chunk_ordinal: slot, score });
         match self.heap.peek() {
-            Some(Reverse(worst)) if self.heap.len() >= self.most => candidate > *worst,
+            Some(Reverse(worst)) if self.heap.len() >= self.capacity => candidate > *worst,
             _ => score > 0.0,
         }
     }
 
-    fn add(&mut self, slot: usize, score: f32) {
-        if self.heap.len() >= self.most {
+    fn push(&mut self, slot: usize, score: f32) {
+        if self.heap.len() >= self.capacity {
             self.heap.pop();
         }
-        self.heap.push(Reverse(Candidate(Ranked { slot, score })));
+        self.heap.push(Reverse(TopKCandidate(RankedChunk { chunk_ordinal: slot, score })));
     }
 
-    fn in_order(self) -> Vec<Ranked> {
+    fn into_sorted(self) -> Vec<RankedChunk> {
         self.heap.into_sorted_vec().into_iter().map(|Reverse(candidate)| candidate.0).collect()
     }
 }

@@ -7,67 +7,78 @@ use crate::embed::quantise;
 const DIMENSIONS: usize = 192;
 const TOPICS: usize = 300;
 const SEGMENTS: u32 = 3;
-const IN_SEGMENT: u32 = 7000;
+const CHUNKS_PER_SEGMENT: u32 = 7000;
 
-struct Random(u64);
+struct SeededRandom(u64);
 
-impl Random {
-    /// About normal, around 0.
-    fn next(&mut self) -> f32 {
-        (0..4).map(|_| self.part()).sum::<f32>() - 2.0
+impl SeededRandom {
+    /// Returns an approximately normal number with mean 0.
+    fn next_normal(&mut self) -> f32 {
+        (0..4).map(|_| self.next_uniform()).sum::<f32>() - 2.0
     }
 
-    fn part(&mut self) -> f32 {
+    fn next_uniform(&mut self) -> f32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f32 / (1u64 << 24) as f32
     }
 }
 
-/// A vector about a topic. Its first numbers are larger than its last, as those of real vectors are.
-fn about(topics: &[Vec<f32>], random: &mut Random) -> Vec<f32> {
-    let topic = &topics[(random.part() * TOPICS as f32) as usize % TOPICS];
-    topic.iter().enumerate().map(|(at, value)| (value + random.next()) / (1.0 + at as f32 / 48.0)).collect()
+/// Returns a random vector near a topic. Its first dimensions have the largest variance, as in real embeddings.
+fn topic_vector(topics: &[Vec<f32>], random: &mut SeededRandom) -> Vec<f32> {
+    let topic = &topics[(random.next_uniform() * TOPICS as f32) as usize % TOPICS];
+    topic
+        .iter()
+        .enumerate()
+        .map(|(at, value)| (value + random.next_normal()) / (1.0 + at as f32 / 48.0))
+        .collect()
 }
 
-/// Segments of vectors, as an index keeps them.
-fn large(path: &Path, topics: &[Vec<f32>], random: &mut Random) -> (Connection, Snapshot) {
-    let db = schema::open(path).expect("opens");
+/// Builds an index file that holds only segments of vectors.
+fn build_large_index(
+    path: &Path,
+    topics: &[Vec<f32>],
+    random: &mut SeededRandom,
+) -> (Connection, IndexSnapshot) {
+    let db = schema::open_database(path).expect("opens");
     for segment in 0..SEGMENTS {
-        let first = segment * IN_SEGMENT;
+        let first = segment * CHUNKS_PER_SEGMENT;
         let (mut scales, mut values) = (Vec::new(), Vec::new());
-        for _ in 0..IN_SEGMENT {
-            let small = quantise(&about(topics, random));
+        for _ in 0..CHUNKS_PER_SEGMENT {
+            let small = quantise(&topic_vector(topics, random));
             scales.extend(small.scale.to_le_bytes());
             values.extend(small.values.iter().map(|value| value.cast_unsigned()));
         }
         scales.append(&mut values);
-        let ids = || codec::write_all(first + 1..first + 1 + IN_SEGMENT);
+        let ids = || codec::encode_u32s(first + 1..first + 1 + CHUNKS_PER_SEGMENT);
         db.execute(
             "INSERT INTO segments (count, words, ids, lengths, files) VALUES (?1, ?1, ?2, ?2, ?2)",
-            (IN_SEGMENT, ids()),
+            (CHUNKS_PER_SEGMENT, ids()),
         )
         .expect("written");
         db.execute("INSERT INTO vectors VALUES (?1, ?2)", (db.last_insert_rowid(), scales)).expect("written");
     }
-    let snapshot = Snapshot::read(&db, 1, None).expect("reads");
+    let snapshot = IndexSnapshot::load(&db, 1, None).expect("reads");
     (db, snapshot)
 }
 
 #[test]
 fn signs_find_what_a_whole_scan_finds() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut random = Random(3);
+    let mut random = SeededRandom(3);
     let topics: Vec<Vec<f32>> =
-        (0..TOPICS).map(|_| (0..DIMENSIONS).map(|_| random.next()).collect()).collect();
-    let (db, snapshot) = large(&folder.path().join("large.index"), &topics, &mut random);
-    assert!(snapshot.total >= LARGE, "or it would not be the large index that this is about");
-    let few: Allowed = Some((1..SEGMENTS * IN_SEGMENT).filter(|id| id % 50 == 0).collect());
+        (0..TOPICS).map(|_| (0..DIMENSIONS).map(|_| random.next_normal()).collect()).collect();
+    let (db, snapshot) = build_large_index(&folder.path().join("large.index"), &topics, &mut random);
+    assert!(
+        snapshot.chunk_count >= SIGN_SCAN_MIN_CHUNKS,
+        "or it would not be the large index that this is about"
+    );
+    let few: AllowedFiles = Some((1..SEGMENTS * CHUNKS_PER_SEGMENT).filter(|id| id % 50 == 0).collect());
     for (allowed, least) in [(None, 0.95), (few, 1.0)] {
         let (mut found, mut all) = (0, 0);
         for _ in 0..8 {
-            let wanted = quantise(&about(&topics, &mut random));
-            let exact = by_bytes(&db, &snapshot, &wanted, &allowed, 100).expect("scans");
-            let quick = by_vector(&db, &snapshot, &wanted, &allowed, 100).expect("scans");
+            let wanted = quantise(&topic_vector(&topics, &mut random));
+            let exact = scan_exact(&db, &snapshot, &wanted, &allowed, 100).expect("scans");
+            let quick = rank_by_vector(&db, &snapshot, &wanted, &allowed, 100).expect("scans");
             assert_eq!(exact.len(), quick.len());
             assert_eq!(exact[..5], quick[..5], "the best are the same, with the same scores");
             assert!(quick.windows(2).all(|two| two[0].score >= two[1].score));
@@ -77,13 +88,13 @@ fn signs_find_what_a_whole_scan_finds() {
         let part = found as f64 / all as f64;
         assert!(part >= least, "{part} of what a whole scan finds");
     }
-    // A vector of nothing is near nothing, and what was deleted is not found.
+    // A zero vector has no neighbours, and a deleted chunk is not found.
     let nothing = quantise(&[0.0; DIMENSIONS]);
-    assert!(by_vector(&db, &snapshot, &nothing, &None, 10).expect("scans").is_empty());
-    let wanted = quantise(&about(&topics, &mut random));
-    let best = by_vector(&db, &snapshot, &wanted, &None, 10).expect("scans");
-    let (segment, at) = snapshot.locate(best[0].slot);
-    db.execute("INSERT INTO dead VALUES (?1)", [segment.ids[at]]).expect("written");
-    let later = Snapshot::read(&db, 2, Some(&snapshot)).expect("reads");
-    assert_eq!(by_vector(&db, &later, &wanted, &None, 9).expect("scans"), best[1..]);
+    assert!(rank_by_vector(&db, &snapshot, &nothing, &None, 10).expect("scans").is_empty());
+    let wanted = quantise(&topic_vector(&topics, &mut random));
+    let best = rank_by_vector(&db, &snapshot, &wanted, &None, 10).expect("scans");
+    let (segment, at) = snapshot.locate_chunk(best[0].chunk_ordinal);
+    db.execute("INSERT INTO deleted_chunks VALUES (?1)", [segment.chunk_ids[at]]).expect("written");
+    let later = IndexSnapshot::load(&db, 2, Some(&snapshot)).expect("reads");
+    assert_eq!(rank_by_vector(&db, &later, &wanted, &None, 9).expect("scans"), best[1..]);
 }

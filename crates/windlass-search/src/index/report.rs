@@ -1,65 +1,66 @@
-//! What came of indexing, and how far it is.
+//! The report and the progress of indexing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// How many problems a report lists. The rest is counted.
-const LISTED: usize = 1000;
+/// Maximum number of problems that a report lists; further problems are only counted.
+const MAX_LISTED_PROBLEMS: usize = 1000;
 
-/// What came of indexing.
+/// The result of an update of the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Files that were not there before.
+pub struct IndexingReport {
+    /// Number of files that are new in the index, and of all documents passed to `Index::put_documents`.
     pub added: usize,
-    /// Files that were there and are different now.
+    /// Number of files that were indexed again because they changed.
     pub changed: usize,
-    /// Files that are as they were.
+    /// Number of files that have not changed.
     pub unchanged: usize,
-    /// Files that are gone from the folder, and now from the index.
+    /// Number of files that no longer exist and were removed from the index.
     pub removed: usize,
-    /// Chunks that were written.
-    pub chunks: usize,
-    /// Bytes that were read.
-    pub bytes: u64,
-    /// What could not be indexed, or only in part, and why.
-    pub problems: Vec<Problem>,
-    /// How many problems there were beyond those that are listed.
-    pub more_problems: usize,
+    /// Number of chunks written.
+    pub chunks_written: usize,
+    /// Number of bytes of the files that were indexed.
+    pub bytes_read: u64,
+    /// Files and folders that could not be indexed, or only in part.
+    pub problems: Vec<IndexingProblem>,
+    /// Number of problems that are not listed.
+    pub unlisted_problems: usize,
 }
 
-/// Something that could not be indexed, or only in part.
+/// A file or folder that could not be indexed, or only in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Which file or folder.
+pub struct IndexingProblem {
+    /// Path of the file or folder.
     pub path: PathBuf,
-    /// What is wrong with it.
-    pub why: String,
+    /// Reason, as a sentence fragment.
+    pub reason: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for IndexingProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.why)
+        write!(f, "{}: {}", self.path.display(), self.reason)
     }
 }
 
-impl Report {
-    pub(super) fn problem(&mut self, path: &Path, why: impl Into<String>) {
-        if self.problems.len() < LISTED {
-            self.problems.push(Problem { path: path.to_owned(), why: why.into() });
+impl IndexingReport {
+    /// Adds a problem, or counts it if the list is full.
+    pub(super) fn add_problem(&mut self, path: &Path, why: impl Into<String>) {
+        if self.problems.len() < MAX_LISTED_PROBLEMS {
+            self.problems.push(IndexingProblem { path: path.to_owned(), reason: why.into() });
         } else {
-            self.more_problems += 1;
+            self.unlisted_problems += 1;
         }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for IndexingReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { added, changed, unchanged, removed, chunks, .. } = self;
+        let Self { added, changed, unchanged, removed, chunks_written: chunks, .. } = self;
         write!(
             f,
             "{added} files added, {changed} changed, {unchanged} unchanged, {removed} removed; {chunks} chunks written"
         )?;
-        let problems = self.problems.len() + self.more_problems;
+        let problems = self.problems.len() + self.unlisted_problems;
         if problems > 0 {
             write!(f, "; {problems} problems")?;
         }
@@ -70,27 +71,30 @@ impl fmt::Display for Report {
     }
 }
 
-/// How far the work is, for a progress bar. It is told after each file.
+/// The progress of an update, reported after each file.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
-    /// Files that are done.
-    pub files: usize,
-    /// All files.
-    pub of_files: usize,
-    /// Bytes that are done.
-    pub bytes: u64,
-    /// All bytes.
-    pub of_bytes: u64,
-    /// The file that was done last.
+pub struct IndexingProgress<'a> {
+    /// Number of files processed.
+    pub files_done: usize,
+    /// Number of files in total.
+    pub total_files: usize,
+    /// Number of bytes processed.
+    pub bytes_done: u64,
+    /// Number of bytes in total.
+    pub total_bytes: u64,
+    /// Path of the file that was processed last.
     pub path: &'a Path,
 }
 
-impl fmt::Display for Progress<'_> {
-    /// A bar of one line, as in `[######----]  60 %, 12 of 20 files, 3 of 5 MB`.
+impl fmt::Display for IndexingProgress<'_> {
+    /// Formats a progress bar of one line, such as `[######----]  60 %, 12 of 20 files, 3 of 5 MB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const WIDTH: u64 = 30;
-        // Files count as well as bytes: many that are empty take their time too.
-        let (done, all) = (self.bytes + self.files as u64 * 512, self.of_bytes + self.of_files as u64 * 512);
+        // Each file counts as 512 bytes more, because small files have a fixed cost.
+        let (done, all) = (
+            self.bytes_done + self.files_done as u64 * 512,
+            self.total_bytes + self.total_files as u64 * 512,
+        );
         let part = |of: u64| (u128::from(done) * u128::from(of) / u128::from(all.max(1))) as u64;
         let filled = part(WIDTH).min(WIDTH) as usize;
         write!(
@@ -99,10 +103,10 @@ impl fmt::Display for Progress<'_> {
             "#".repeat(filled),
             "-".repeat(WIDTH as usize - filled),
             part(100).min(100),
-            self.files,
-            self.of_files,
-            self.bytes >> 20,
-            self.of_bytes >> 20
+            self.files_done,
+            self.total_files,
+            self.bytes_done >> 20,
+            self.total_bytes >> 20
         )
     }
 }

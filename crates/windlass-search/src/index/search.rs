@@ -1,236 +1,254 @@
-//! One search, from the question to the hits.
+//! A search, from its queries to the hits.
+//!
+//! Each query is ranked by BM25, by BM25 with pseudo-relevance feedback, and by vector similarity; the rankings
+//! are fused, smoothed over similar chunks and scaled by a confidence.
 
 use std::collections::BTreeSet;
 
 use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 
-use super::fuse::{Share, fuse};
-use super::rank::{Allowed, Ranked, Wanted, by_vector, by_words, rarity};
-use super::snapshot::Snapshot;
-use super::{Index, Inner, expand};
-use crate::embed::{Purpose, Quantised, quantise};
-use crate::text::{Analyser, Term};
-use crate::{Attributes, Embedder, Filter, Place, SearchError};
+use super::fuse::{WeightedRanking, fuse_rankings};
+use super::rank::{
+    AllowedFiles, QueryTerm, RankedChunk, inverse_document_frequency, rank_by_vector, rank_by_words,
+};
+use super::snapshot::IndexSnapshot;
+use super::{Index, IndexInner, expand};
+use crate::embed::{EmbeddingPurpose, QuantisedVector, quantise};
+use crate::text::{TermKind, TextAnalyser};
+use crate::{AttributeFilter, ChunkLocation, Embedder, FileAttributes, SearchError};
 
-/// How many results there are at most, as in the hosted tool.
-const MOST_RESULTS: usize = 50;
-/// How many results each list gives at least before they are put together.
-const DEPTH: usize = 100;
-/// How many of the best chunks by words the question's vector is moved towards, and how far.
-const NEAR_CHUNKS: usize = 3;
-const NEAR_WEIGHT: f32 = 0.5;
-/// How much the plain words count beside the words of the best answers.
-const PLAIN: f32 = 2.0;
-const FEEDBACK: f32 = 1.0;
-/// How many chunks that are most like a chunk have a say in its score, and how much of one.
-const NEIGHBOURS: usize = 3;
-const NEIGHBOUR_WEIGHT: f32 = 0.1;
+/// Maximum number of results, as in the hosted tool.
+const MAX_RESULTS: usize = 50;
+/// Minimum number of candidates that each ranking contributes to the fusion.
+const CANDIDATES_PER_RANKING: usize = 100;
+/// Number of top BM25 chunks whose mean vector is added to the query's vector, and the weight of that mean.
+const VECTOR_FEEDBACK_CHUNKS: usize = 3;
+const VECTOR_FEEDBACK_WEIGHT: f32 = 0.5;
+/// Relative weights of the query terms and of the feedback terms in the BM25 part of the fusion.
+const QUERY_TERMS_WEIGHT: f32 = 2.0;
+const FEEDBACK_TERMS_WEIGHT: f32 = 1.0;
+/// Number of similar chunks that smooth a chunk's score, and the weight of their mean score.
+const SMOOTHING_NEIGHBOURS: usize = 3;
+const SMOOTHING_WEIGHT: f32 = 0.1;
 
-/// A search that is put together. See [`Index::search`].
+/// A search under construction. See [`Index::search`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is searched before `run`"]
-pub struct Search<'a> {
+pub struct SearchRequest<'a> {
     index: &'a Index,
-    questions: Vec<String>,
-    most: usize,
-    filter: Option<Filter>,
-    ranking: Ranking,
-    signals: Signals,
+    queries: Vec<String>,
+    max_results: usize,
+    filter: Option<AttributeFilter>,
+    ranking: RankingOptions,
+    signals: SearchSignals,
 }
 
-/// How results are ranked, in the same JSON as the hosted tool's `ranking_options`.
+/// The ranking options, in the same JSON format as the hosted tool's `ranking_options`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ranking {
-    /// Which ranker. `auto`, `default-2024-11-15` and whatever the service calls its own mean the one that there is;
-    /// `none` leaves out the second look, which is faster: no feedback from the best answers.
+pub struct RankingOptions {
+    /// Name of the ranker. `none` disables pseudo-relevance feedback and smoothing, which is faster; `auto`,
+    /// `default-2024-11-15` and every other name select the full ranking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranker: Option<String>,
-    /// Results below this are left out, 0 to 1.
+    /// Minimum score, 0 to 1; results below it are omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_threshold: Option<f32>,
-    /// How much words and vectors count beside each other.
+    /// Weights of BM25 and vectors; the embedder's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hybrid_search: Option<Weights>,
+    pub hybrid_search: Option<HybridWeights>,
 }
 
-/// How much words and vectors count beside each other. Only their proportion matters.
+/// The weights of vectors and BM25 in the fusion. Only their ratio matters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Weights {
-    /// Vectors.
+pub struct HybridWeights {
+    /// Weight of the vector similarity.
     pub embedding_weight: f32,
-    /// Words.
+    /// Weight of BM25.
     pub text_weight: f32,
 }
 
-/// Which signals a search uses. For measuring; a search that wants good results uses all.
+/// The signals that a search ranks by. Single signals serve to measure them; use [`SearchSignals::Hybrid`]
+/// otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Signals {
-    /// Words, what the best answers have in common, and vectors.
+pub enum SearchSignals {
+    /// BM25, pseudo-relevance feedback and vectors.
     #[default]
-    All,
-    /// Words alone (BM25).
-    Words,
-    /// Vectors alone.
-    Vectors,
+    Hybrid,
+    /// BM25 only.
+    Bm25Only,
+    /// Vectors only.
+    VectorsOnly,
 }
 
-/// What a search found.
+/// The results of a search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Found {
-    /// The questions, as they were asked.
-    pub questions: Vec<String>,
-    /// The best first.
-    pub hits: Vec<Hit>,
+pub struct SearchResults {
+    /// The queries of the search, unchanged.
+    pub queries: Vec<String>,
+    /// The hits, best first.
+    pub hits: Vec<SearchHit>,
 }
 
-/// A chunk that was found.
+/// A chunk that a search returned.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Hit {
-    /// The file's id for clients.
-    pub file: String,
-    /// The file's name.
-    pub name: String,
-    /// Its path, or the name that it was put under.
+pub struct SearchHit {
+    /// Client-visible id of the file.
+    pub file_id: String,
+    /// Name of the file.
+    pub file_name: String,
+    /// Path of the file, or the name of the document.
     pub path: String,
-    /// Where in the file.
-    pub place: Place,
-    /// The text.
+    /// Location of the chunk in the file.
+    pub location: ChunkLocation,
+    /// Text of the chunk.
     pub text: String,
-    /// How well it fits, 0 to 1. It is near 1 where a chunk leads every list and has every word that was asked for.
+    /// Score, 0 to 1. It is near 1 if the chunk leads every ranking and contains every query term.
     pub score: f32,
-    /// The file's attributes.
-    pub attributes: Attributes,
+    /// Attributes of the file.
+    pub attributes: FileAttributes,
 }
 
 impl Index {
-    /// Looks for chunks that answer a question.
-    pub fn search(&self, question: impl Into<String>) -> Search<'_> {
-        Search {
+    /// Creates a search for a query in the selected store.
+    pub fn search(&self, question: impl Into<String>) -> SearchRequest<'_> {
+        SearchRequest {
             index: self,
-            questions: vec![question.into()],
-            most: 10,
+            queries: vec![question.into()],
+            max_results: 10,
             filter: None,
-            ranking: Ranking::default(),
-            signals: Signals::All,
+            ranking: RankingOptions::default(),
+            signals: SearchSignals::Hybrid,
         }
     }
 }
 
-impl Search<'_> {
-    /// One more way to ask. Results of all are put together.
-    pub fn also(mut self, question: impl Into<String>) -> Self {
-        self.questions.push(question.into());
+impl SearchRequest<'_> {
+    /// Adds another query. A chunk gets its best score over all queries.
+    pub fn add_query(mut self, question: impl Into<String>) -> Self {
+        self.queries.push(question.into());
         self
     }
 
-    /// How many results, 1 to 50. 10 unless said otherwise.
+    /// Sets the maximum number of results, 1 to 50; 10 by default.
     pub fn max_results(mut self, most: usize) -> Self {
-        self.most = most;
+        self.max_results = most;
         self
     }
 
-    /// Which files may answer. It is looked at before anything is ranked, so there are as many results as files allow.
-    pub fn filter(mut self, filter: Filter) -> Self {
+    /// Sets the filter that selects the files to search. It applies before ranking, so it does not reduce the
+    /// number of results below what the matching files allow.
+    pub fn filter(mut self, filter: AttributeFilter) -> Self {
         self.filter = Some(filter);
         self
     }
 
-    /// How results are ranked.
-    pub fn ranking(mut self, ranking: Ranking) -> Self {
+    /// Sets the ranking options.
+    pub fn ranking(mut self, ranking: RankingOptions) -> Self {
         self.ranking = ranking;
         self
     }
 
-    /// Leaves out results below this, 0 to 1.
-    pub fn threshold(mut self, score: f32) -> Self {
+    /// Sets the minimum score, 0 to 1; results below it are omitted.
+    pub fn score_threshold(mut self, score: f32) -> Self {
         self.ranking.score_threshold = Some(score);
         self
     }
 
-    /// Which signals are used.
-    pub fn signals(mut self, signals: Signals) -> Self {
+    /// Sets the signals to rank by.
+    pub fn signals(mut self, signals: SearchSignals) -> Self {
         self.signals = signals;
         self
     }
 
-    /// Searches. It blocks for a few milliseconds; in async code, call it where blocking is allowed.
-    pub fn run(self) -> Result<Found, SearchError> {
-        if !(1..=MOST_RESULTS).contains(&self.most) {
-            return Err(SearchError::Invalid(format!(
-                "there are 1 to {MOST_RESULTS} results, not {}",
-                self.most
+    /// Runs the search and returns its results.
+    ///
+    /// Blocks the thread for a few milliseconds; async code must call it where blocking is allowed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an option is out of range, the embedder fails or the index cannot be read.
+    pub fn run(self) -> Result<SearchResults, SearchError> {
+        if !(1..=MAX_RESULTS).contains(&self.max_results) {
+            return Err(SearchError::InvalidArgument(format!(
+                "there are 1 to {MAX_RESULTS} results, not {}",
+                self.max_results
             )));
         }
-        let hits = self.best(self.most)?;
-        Ok(Found { questions: self.questions, hits })
+        let hits = self.top_hits(self.max_results)?;
+        Ok(SearchResults { queries: self.queries, hits })
     }
 
-    /// As many results as are wanted, beyond what the tool gives: for measuring.
+    /// Returns the top `most` hits, without the limit of [`SearchRequest::run`]; for measurements.
     #[doc(hidden)]
-    pub fn best(&self, most: usize) -> Result<Vec<Hit>, SearchError> {
+    pub fn top_hits(&self, most: usize) -> Result<Vec<SearchHit>, SearchError> {
         let threshold = self.ranking.score_threshold.unwrap_or(0.0);
         if !(0.0..=1.0).contains(&threshold) {
-            return Err(SearchError::Invalid(format!("`score_threshold` is 0 to 1, not {threshold}")));
+            return Err(SearchError::InvalidArgument(format!(
+                "`score_threshold` is 0 to 1, not {threshold}"
+            )));
         }
         let inner = &*self.index.inner;
-        let vectors = self.question_vectors(inner)?;
-        inner.read(|db| {
-            let snapshot = inner.snapshot(db)?;
-            let look = Look {
+        let vectors = self.embed_queries(inner)?;
+        inner.read_transaction(|db| {
+            let snapshot = inner.current_snapshot(db)?;
+            let look = SearchContext {
                 db,
                 snapshot: &snapshot,
-                allowed: self.allowed(db, &snapshot)?,
-                depth: DEPTH.max(most),
+                allowed_files: self.allowed_files(db, &snapshot)?,
+                candidates_per_ranking: CANDIDATES_PER_RANKING.max(most),
                 vector_weight: inner
                     .embedder
                     .as_ref()
-                    .map_or(0.0, |embedder| embedder.weight().clamp(0.0, 1.0)),
+                    .map_or(0.0, |embedder| embedder.fusion_weight().clamp(0.0, 1.0)),
             };
-            let mut analyser = inner.analysers.take();
+            let mut analyser = inner.analyser_pool.acquire();
             let mut lists = Vec::new();
-            for (question, vector) in self.questions.iter().zip(&vectors) {
-                lists.push(self.rank(&look, question, vector.as_deref(), &mut analyser)?);
+            for (question, vector) in self.queries.iter().zip(&vectors) {
+                lists.push(self.rank_query(&look, question, vector.as_deref(), &mut analyser)?);
             }
-            inner.analysers.put(analyser);
+            inner.analyser_pool.release(analyser);
             let ranked = match lists.as_slice() {
                 [one] => one.clone(),
-                several => together(several),
+                several => merge_by_best_score(several),
             };
             let mut hits = Vec::with_capacity(most);
             for ranked in ranked.into_iter().take(most).take_while(|ranked| ranked.score >= threshold) {
-                hits.extend(hit(db, &snapshot, ranked)?);
+                hits.extend(load_hit(db, &snapshot, ranked)?);
             }
             Ok(hits)
         })
     }
 
-    /// Vectors are made before the file is looked at, because that may take long.
-    fn question_vectors(&self, inner: &Inner) -> Result<Vec<Option<Vec<f32>>>, SearchError> {
-        let none = vec![None; self.questions.len()];
-        let wanted = self.signals != Signals::Words
+    /// Embeds the queries, before the read transaction starts because embedding may take long. A query without a
+    /// usable vector gets `None`.
+    fn embed_queries(&self, inner: &IndexInner) -> Result<Vec<Option<Vec<f32>>>, SearchError> {
+        let none = vec![None; self.queries.len()];
+        let wanted = self.signals != SearchSignals::Bm25Only
             && self.ranking.hybrid_search.is_none_or(|weights| weights.embedding_weight > 0.0);
         let Some(embedder) = inner.embedder.as_deref().filter(|_| wanted) else { return Ok(none) };
-        let texts: Vec<&str> = self.questions.iter().map(String::as_str).collect();
-        let vectors = embedder.embed(&texts, Purpose::Query)?;
+        let texts: Vec<&str> = self.queries.iter().map(String::as_str).collect();
+        let vectors = embedder.embed(&texts, EmbeddingPurpose::Query)?;
         let is_known = |vector: &Vec<f32>| {
             vector.len() == Embedder::dimensions(embedder) && vector.iter().any(|value| *value != 0.0)
         };
         let mut found: Vec<Option<Vec<f32>>> =
             vectors.into_iter().map(|vector| Some(vector).filter(is_known)).collect();
-        found.resize(self.questions.len(), None);
+        found.resize(self.queries.len(), None);
         Ok(found)
     }
 
-    fn allowed(&self, db: &Connection, snapshot: &Snapshot) -> rusqlite::Result<Allowed> {
+    /// Returns the files of the selected store that match the filter; `None` if every file qualifies.
+    fn allowed_files(&self, db: &Connection, snapshot: &IndexSnapshot) -> rusqlite::Result<AllowedFiles> {
         if self.filter.is_none() && snapshot.stores.iter().all(|store| **store == *self.index.store) {
             return Ok(None);
         }
-        let passes =
-            |attributes: &Attributes| self.filter.as_ref().is_none_or(|filter| filter.passes(attributes));
-        let files = snapshot.files(db)?;
+        let passes = |attributes: &FileAttributes| {
+            self.filter.as_ref().is_none_or(|filter| filter.matches(attributes))
+        };
+        let files = snapshot.load_files(db)?;
         let allowed = files
             .iter()
             .filter(|(_, facts)| facts.store == *self.index.store && passes(&facts.attributes))
@@ -239,88 +257,91 @@ impl Search<'_> {
         Ok(Some(allowed))
     }
 
-    fn rank(
+    /// Ranks the chunks for one query.
+    fn rank_query(
         &self,
-        look: &Look<'_>,
+        look: &SearchContext<'_>,
         question: &str,
         vector: Option<&[f32]>,
-        analyser: &mut Analyser,
-    ) -> rusqlite::Result<Vec<Ranked>> {
-        if self.signals == Signals::Vectors {
+        analyser: &mut TextAnalyser,
+    ) -> rusqlite::Result<Vec<RankedChunk>> {
+        if self.signals == SearchSignals::VectorsOnly {
             let near = match vector {
-                Some(vector) => look.by_vector(&quantise(vector))?,
+                Some(vector) => look.rank_by_vector(&quantise(vector))?,
                 None => Vec::new(),
             };
-            return Ok(fuse(&[Share { list: &near, weight: 1.0 }]));
+            return Ok(fuse_rankings(&[WeightedRanking { ranking: &near, weight: 1.0 }]));
         }
-        let asked = expand::words_of(question, analyser);
-        let wanted = expand::correct(look.db, look.snapshot, asked)?;
-        let words = look.by_words(&wanted)?;
-        if self.signals == Signals::Words {
-            return Ok(fuse(&[Share { list: &words, weight: 1.0 }]));
+        let asked = expand::analyse_query(question, analyser);
+        let wanted = expand::correct_spelling(look.db, look.snapshot, asked)?;
+        let words = look.rank_by_words(&wanted)?;
+        if self.signals == SearchSignals::Bm25Only {
+            return Ok(fuse_rankings(&[WeightedRanking { ranking: &words, weight: 1.0 }]));
         }
         let second_look = self.ranking.ranker.as_deref() != Some("none");
         let feedback = if second_look && !words.is_empty() {
-            let more = expand::with_feedback(look.db, look.snapshot, &wanted, &words, analyser)?;
-            look.by_words(&more)?
+            let more = expand::expand_with_feedback(look.db, look.snapshot, &wanted, &words, analyser)?;
+            look.rank_by_words(&more)?
         } else {
             Vec::new()
         };
         let near = match vector {
-            Some(vector) => look.by_vector(&look.towards(vector, if second_look { &words } else { &[] })?)?,
+            Some(vector) => look
+                .rank_by_vector(&look.shift_query_vector(vector, if second_look { &words } else { &[] })?)?,
             None => Vec::new(),
         };
         let (text, meaning) = match self.ranking.hybrid_search {
             Some(weights) => (weights.text_weight.max(0.0), weights.embedding_weight.max(0.0)),
             None => (1.0 - look.vector_weight, look.vector_weight),
         };
-        let part = |share: f32| text * share / (PLAIN + FEEDBACK);
+        let part = |share: f32| text * share / (QUERY_TERMS_WEIGHT + FEEDBACK_TERMS_WEIGHT);
         let shares = [
-            Share { list: &words, weight: part(PLAIN) },
-            Share { list: &feedback, weight: part(FEEDBACK) },
-            Share { list: &near, weight: meaning },
+            WeightedRanking { ranking: &words, weight: part(QUERY_TERMS_WEIGHT) },
+            WeightedRanking { ranking: &feedback, weight: part(FEEDBACK_TERMS_WEIGHT) },
+            WeightedRanking { ranking: &near, weight: meaning },
         ];
-        let mut fused = fuse(&shares);
+        let mut fused = fuse_rankings(&shares);
         if second_look
             && meaning > 0.0
             && let Some(vector) = vector
         {
-            look.heed_neighbours(&mut fused, vector.len())?;
+            look.smooth_scores(&mut fused, vector.len())?;
         }
-        let sure = look.sureness(&wanted, &words, &near, analyser)?;
+        let sure = look.estimate_confidence(&wanted, &words, &near, analyser)?;
         fused.iter_mut().for_each(|ranked| ranked.score *= sure);
         Ok(fused)
     }
 }
 
-/// What every part of a search looks at.
-struct Look<'a> {
+/// The data that all steps of a search share.
+struct SearchContext<'a> {
     db: &'a Connection,
-    snapshot: &'a Snapshot,
-    allowed: Allowed,
-    depth: usize,
-    /// How much vectors count beside words, unless the search says.
+    snapshot: &'a IndexSnapshot,
+    allowed_files: AllowedFiles,
+    candidates_per_ranking: usize,
+    /// Weight of vectors, unless the ranking options set one; the weight of BM25 is 1 minus it.
     vector_weight: f32,
 }
 
-impl Look<'_> {
-    fn by_words(&self, wanted: &[Wanted]) -> rusqlite::Result<Vec<Ranked>> {
-        by_words(self.db, self.snapshot, wanted, &self.allowed, self.depth)
+impl SearchContext<'_> {
+    fn rank_by_words(&self, wanted: &[QueryTerm]) -> rusqlite::Result<Vec<RankedChunk>> {
+        rank_by_words(self.db, self.snapshot, wanted, &self.allowed_files, self.candidates_per_ranking)
     }
 
-    fn by_vector(&self, wanted: &Quantised) -> rusqlite::Result<Vec<Ranked>> {
-        by_vector(self.db, self.snapshot, wanted, &self.allowed, self.depth)
+    fn rank_by_vector(&self, wanted: &QuantisedVector) -> rusqlite::Result<Vec<RankedChunk>> {
+        rank_by_vector(self.db, self.snapshot, wanted, &self.allowed_files, self.candidates_per_ranking)
     }
 
-    /// The question's vector, moved towards what the best chunks by words have in common.
-    fn towards(&self, vector: &[f32], best: &[Ranked]) -> rusqlite::Result<Quantised> {
+    /// Returns the query's vector plus the weighted mean vector of the top BM25 chunks (Rocchio feedback),
+    /// quantised.
+    fn shift_query_vector(&self, vector: &[f32], best: &[RankedChunk]) -> rusqlite::Result<QuantisedVector> {
         let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
         let mut sum: Vec<f32> = vector.iter().map(|value| value / length).collect();
-        let best = &best[..best.len().min(NEAR_CHUNKS)];
+        let best = &best[..best.len().min(VECTOR_FEEDBACK_CHUNKS)];
         for ranked in best {
-            let (segment, at) = self.snapshot.locate(ranked.slot);
-            let Some(vectors) = segment.vectors(self.db, vector.len())? else { continue };
-            let weight = NEAR_WEIGHT / best.len() as f32 * vectors.scale(at);
+            let (segment, at) = self.snapshot.locate_chunk(ranked.chunk_ordinal);
+            let Some(vectors) = segment.load_vectors(self.db, vector.len())? else { continue };
+            let weight = VECTOR_FEEDBACK_WEIGHT / best.len() as f32 * vectors.scale(at);
             for (sum, value) in sum.iter_mut().zip(vectors.values(at)) {
                 *sum += f32::from(*value) * weight;
             }
@@ -328,16 +349,16 @@ impl Look<'_> {
         Ok(quantise(&sum))
     }
 
-    /// Moves the score of each of the best chunks towards those of the chunks that are most like it: what is like good
-    /// answers is a better answer than what only looks good.
-    fn heed_neighbours(&self, ranked: &mut [Ranked], dimensions: usize) -> rusqlite::Result<()> {
-        let head = ranked.len().min(DEPTH);
+    /// Smooths the top 100: score ← 0.9·score + 0.1·m, where m is the similarity-weighted mean score of the 3
+    /// most similar chunks from other files. A chunk similar to other good results is more likely relevant.
+    fn smooth_scores(&self, ranked: &mut [RankedChunk], dimensions: usize) -> rusqlite::Result<()> {
+        let head = ranked.len().min(CANDIDATES_PER_RANKING);
         let mut places = Vec::with_capacity(head);
         for ranked in &ranked[..head] {
-            let (segment, at) = self.snapshot.locate(ranked.slot);
-            places.push((segment.vectors(self.db, dimensions)?, at, segment.files[at], ranked.score));
+            let (segment, at) = self.snapshot.locate_chunk(ranked.chunk_ordinal);
+            places.push((segment.load_vectors(self.db, dimensions)?, at, segment.file_ids[at], ranked.score));
         }
-        let mut nearest = vec![[(0.0f32, 0.0f32); NEIGHBOURS]; head];
+        let mut nearest = vec![[(0.0f32, 0.0f32); SMOOTHING_NEIGHBOURS]; head];
         let mut offer = |to: usize, nearness: f32, score: f32| {
             let nearest = &mut nearest[to];
             if let Some(place) = nearest.iter().position(|(known, _)| nearness > *known) {
@@ -348,9 +369,9 @@ impl Look<'_> {
         for (this, (vectors, at, file, score)) in places.iter().enumerate() {
             let Some(vectors) = vectors else { continue };
             for (more, (others, other_at, other_file, other_score)) in places[this + 1..].iter().enumerate() {
-                // Pieces of one file are alike whatever they say.
+                // Chunks of the same file are similar regardless of their relevance.
                 let Some(others) = others.filter(|_| other_file != file) else { continue };
-                let nearness = vectors.between(*at, others, *other_at);
+                let nearness = vectors.similarity_between(*at, others, *other_at);
                 offer(this, nearness, *other_score);
                 offer(this + 1 + more, nearness, *score);
             }
@@ -359,37 +380,48 @@ impl Look<'_> {
             let whole: f32 = nearest.iter().map(|(nearness, _)| nearness).sum();
             if whole > 0.0 {
                 let around = nearest.iter().map(|(nearness, score)| nearness * score).sum::<f32>() / whole;
-                ranked.score += NEIGHBOUR_WEIGHT * (around - ranked.score);
+                ranked.score += SMOOTHING_WEIGHT * (around - ranked.score);
             }
         }
-        ranked.sort_by(|left, right| right.score.total_cmp(&left.score).then(left.slot.cmp(&right.slot)));
+        ranked.sort_by(|left, right| {
+            right.score.total_cmp(&left.score).then(left.chunk_ordinal.cmp(&right.chunk_ordinal))
+        });
         Ok(())
     }
 
-    /// How sure one can be that the best result answers at all: how much of the question it has, or how near it is.
-    /// Lists are compared within themselves, so without this the best of nothing would have 1.
-    fn sureness(
+    /// Estimates the confidence, 0 to 1, that the best result is relevant: the IDF-weighted share of the query
+    /// terms that the top BM25 chunk contains, or the similarity of the nearest vector, whichever is greater.
+    ///
+    /// Fused scores are relative to each ranking, so without this factor the best of irrelevant results would
+    /// score 1.
+    fn estimate_confidence(
         &self,
-        wanted: &[Wanted],
-        words: &[Ranked],
-        near: &[Ranked],
-        analyser: &mut Analyser,
+        wanted: &[QueryTerm],
+        words: &[RankedChunk],
+        near: &[RankedChunk],
+        analyser: &mut TextAnalyser,
     ) -> rusqlite::Result<f32> {
         let nearness = near.first().map_or(0.0, |ranked| ranked.score);
         let Some(best) = words.first() else { return Ok(nearness.clamp(0.0, 1.0)) };
-        let (segment, at) = self.snapshot.locate(best.slot);
+        let (segment, at) = self.snapshot.locate_chunk(best.chunk_ordinal);
         let text: Option<String> = self
             .db
             .prepare_cached(
-                "SELECT name || ' ' || place || ' ' || text FROM chunks JOIN files ON files.id = file WHERE chunks.id = ?1",
+                "SELECT name || ' ' || coalesce(json_extract(location, '$.heading'), '') || ' ' || text
+                 FROM chunks JOIN files ON files.id = file WHERE chunks.id = ?1",
             )?
-            .query_row([segment.ids[at]], |row| row.get(0))
+            .query_row([segment.chunk_ids[at]], |row| row.get(0))
             .optional()?;
         let mut there = BTreeSet::new();
-        analyser.analyse(&text.unwrap_or_default(), &mut |term, _: Term| _ = there.insert(term.to_owned()));
+        analyser
+            .analyse(&text.unwrap_or_default(), &mut |term, _: TermKind| _ = there.insert(term.to_owned()));
         let (mut has, mut whole) = (0.0, 0.0);
         for want in wanted {
-            let weight = want.weight * rarity(self.snapshot, self.snapshot.frequency(self.db, &want.term)?);
+            let weight = want.weight
+                * inverse_document_frequency(
+                    self.snapshot,
+                    self.snapshot.document_frequency(self.db, &want.term)?,
+                );
             whole += weight;
             if there.contains(&want.term) {
                 has += weight;
@@ -399,31 +431,39 @@ impl Look<'_> {
     }
 }
 
-/// Results of several questions: each chunk has its best.
-fn together(lists: &[Vec<Ranked>]) -> Vec<Ranked> {
+/// Merges the rankings of several queries: each chunk keeps its best score.
+fn merge_by_best_score(lists: &[Vec<RankedChunk>]) -> Vec<RankedChunk> {
     let mut best: std::collections::BTreeMap<usize, f32> = std::collections::BTreeMap::new();
     for ranked in lists.iter().flatten() {
-        let score = best.entry(ranked.slot).or_default();
+        let score = best.entry(ranked.chunk_ordinal).or_default();
         *score = score.max(ranked.score);
     }
-    let mut all: Vec<Ranked> = best.into_iter().map(|(slot, score)| Ranked { slot, score }).collect();
-    all.sort_by(|left, right| right.score.total_cmp(&left.score).then(left.slot.cmp(&right.slot)));
+    let mut all: Vec<RankedChunk> =
+        best.into_iter().map(|(slot, score)| RankedChunk { chunk_ordinal: slot, score }).collect();
+    all.sort_by(|left, right| {
+        right.score.total_cmp(&left.score).then(left.chunk_ordinal.cmp(&right.chunk_ordinal))
+    });
     all
 }
 
-fn hit(db: &Connection, snapshot: &Snapshot, ranked: Ranked) -> rusqlite::Result<Option<Hit>> {
-    let (segment, at) = snapshot.locate(ranked.slot);
+/// Loads the text and file of a ranked chunk; `None` if it was deleted.
+fn load_hit(
+    db: &Connection,
+    snapshot: &IndexSnapshot,
+    ranked: RankedChunk,
+) -> rusqlite::Result<Option<SearchHit>> {
+    let (segment, at) = snapshot.locate_chunk(ranked.chunk_ordinal);
     db.prepare_cached(
-        "SELECT public, name, path, place, text, attributes FROM chunks JOIN files ON files.id = file WHERE chunks.id = ?1",
+        "SELECT file_id, name, path, location, text, attributes FROM chunks JOIN files ON files.id = file WHERE chunks.id = ?1",
     )?
-    .query_row([segment.ids[at]], |row| {
-        let place: String = row.get(3)?;
+    .query_row([segment.chunk_ids[at]], |row| {
+        let location: String = row.get(3)?;
         let attributes: String = row.get(5)?;
-        Ok(Hit {
-            file: row.get(0)?,
-            name: row.get(1)?,
+        Ok(SearchHit {
+            file_id: row.get(0)?,
+            file_name: row.get(1)?,
             path: row.get(2)?,
-            place: serde_json::from_str(&place).unwrap_or_default(),
+            location: serde_json::from_str(&location).unwrap_or_default(),
             text: row.get(4)?,
             score: ranked.score,
             attributes: serde_json::from_str(&attributes).unwrap_or_default(),

@@ -1,45 +1,45 @@
-//! The vectors of a segment, and how the nearest are found.
+//! The quantised vectors of a segment, and the search for nearest neighbours.
 //!
-//! A small index is scanned whole, a byte for each number. A large one is scanned by signs first, a bit for each
-//! number, which finds some thousands that may be near; those are then compared by their bytes. What is on disk is the
-//! same either way, and nothing has to be learnt from it, so files come and go as they like.
+//! A small index is scanned exhaustively with one byte per dimension (scalar quantisation). A large index is
+//! scanned with one sign bit per dimension (binary quantisation) for some thousands of candidates, which are
+//! then rescored with their bytes. The format on disk is the same in both cases and needs no training, so files
+//! can be added and removed freely.
 
 use std::sync::OnceLock;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::embed::{Quantised, dot};
+use crate::embed::{QuantisedVector, dot_product};
 
-/// An index with fewer chunks than this is scanned whole.
-pub(super) const LARGE: usize = 20_000;
-/// How many chunks the scan by signs leaves to be compared by their bytes: so many for each that is wanted, and not
-/// fewer than this.
-const LEFT_FOR_EACH: usize = 40;
-const LEFT: usize = 4000;
+/// Minimum number of chunks for the sign scan; a smaller index is scanned exhaustively.
+pub(super) const SIGN_SCAN_MIN_CHUNKS: usize = 20_000;
+/// Number of candidates that the sign scan keeps per requested result, and the minimum number of candidates.
+const CANDIDATES_PER_RESULT: usize = 40;
+const MIN_CANDIDATES: usize = 4000;
 
-/// A byte for each number, and what the bytes of a chunk are multiplied with.
-pub(super) struct Vectors {
+/// The vectors of a segment: one byte per dimension, and a scale per chunk.
+pub(super) struct SegmentVectors {
     scales: Vec<f32>,
     values: Vec<i8>,
     dimensions: usize,
-    signs: OnceLock<Signs>,
+    signs: OnceLock<SignBits>,
 }
 
-/// A bit for each number, and how long the vector is beside its signs.
-struct Signs {
+/// The sign bits of the vectors, and per chunk the factor that scales a dot product with its signs.
+struct SignBits {
     bits: Vec<u8>,
     factors: Vec<f32>,
 }
 
-/// What a question's vector gives with every eight signs.
-pub(super) struct SignTable {
+/// A lookup table of the query's partial dot products with every pattern of eight sign bits.
+pub(super) struct SignLookupTable {
     sums: Vec<[i16; 256]>,
     scale: f32,
 }
 
-impl Vectors {
-    /// Reads those of a segment. `None` where there are none of this size.
-    pub(super) fn read(
+impl SegmentVectors {
+    /// Loads the vectors of a segment; `None` if it has no vectors of this dimension.
+    pub(super) fn load(
         db: &Connection,
         segment: i64,
         count: usize,
@@ -70,22 +70,22 @@ impl Vectors {
         &self.values[at * self.dimensions..][..self.dimensions]
     }
 
-    /// How near a chunk is, from -1 to 1.
-    pub(super) fn nearness(&self, at: usize, wanted: &Quantised) -> f32 {
-        dot(self.values(at), &wanted.values) as f32 * wanted.scale * self.scales[at]
+    /// Returns the cosine similarity of a chunk and the query, -1 to 1.
+    pub(super) fn similarity(&self, at: usize, wanted: &QuantisedVector) -> f32 {
+        dot_product(self.values(at), &wanted.values) as f32 * wanted.scale * self.scales[at]
     }
 
-    /// How near two chunks are.
-    pub(super) fn between(&self, at: usize, other: &Self, other_at: usize) -> f32 {
-        dot(self.values(at), other.values(other_at)) as f32 * self.scales[at] * other.scales[other_at]
+    /// Returns the cosine similarity of two chunks.
+    pub(super) fn similarity_between(&self, at: usize, other: &Self, other_at: usize) -> f32 {
+        dot_product(self.values(at), other.values(other_at)) as f32 * self.scales[at] * other.scales[other_at]
     }
 
-    /// Calls `take` with about how near every chunk is, by its signs.
-    pub(super) fn by_signs(&self, table: &SignTable, mut take: impl FnMut(usize, f32)) {
-        let signs = self.signs.get_or_init(|| self.signs());
+    /// Calls `take` with every chunk and its approximate similarity, computed from its sign bits.
+    pub(super) fn scan_signs(&self, table: &SignLookupTable, mut take: impl FnMut(usize, f32)) {
+        let signs = self.signs.get_or_init(|| self.compute_signs());
         let groups = self.dimensions.div_ceil(8);
         for (at, (bits, factor)) in signs.bits.chunks_exact(groups).zip(&signs.factors).enumerate() {
-            // Blocks of a fixed size are unrolled, and nothing in them has to be checked.
+            // The compiler unrolls blocks of a fixed size and omits their bounds checks.
             let (blocks, rest) = bits.as_chunks::<8>();
             let (tables, rest_tables) = table.sums.as_chunks::<8>();
             let mut sum = 0;
@@ -101,7 +101,7 @@ impl Vectors {
         }
     }
 
-    fn signs(&self) -> Signs {
+    fn compute_signs(&self) -> SignBits {
         let groups = self.dimensions.div_ceil(8);
         let mut bits = Vec::with_capacity(self.scales.len() * groups);
         let mut factors = Vec::with_capacity(self.scales.len());
@@ -109,23 +109,23 @@ impl Vectors {
             for eight in values.chunks(8) {
                 bits.push(eight.iter().rev().fold(0, |bits, value| bits << 1 | u8::from(*value > 0)));
             }
-            // A vector of length one is its signs times this, as near as one number for all of them can say.
+            // Scaled by ‖v‖ / ‖v‖₁, the signs have a dot product of 1 with the unit vector (as in RaBitQ).
             let whole: u32 = values.iter().map(|value| u32::from(value.unsigned_abs())).sum();
             let squares: u32 = values.iter().map(|value| u32::from(value.unsigned_abs()).pow(2)).sum();
             factors.push((squares as f32).sqrt() / whole.max(1) as f32);
         }
-        Signs { bits, factors }
+        SignBits { bits, factors }
     }
 
-    /// How many bytes it holds in memory, about.
-    pub(super) fn bytes(&self) -> usize {
+    /// Returns the approximate number of bytes held in memory.
+    pub(super) fn memory_bytes(&self) -> usize {
         let signs = self.signs.get().map_or(0, |signs| signs.bits.len() + signs.factors.len() * 4);
         self.values.len() + self.scales.len() * 4 + signs
     }
 }
 
-impl SignTable {
-    pub(super) fn of(wanted: &Quantised) -> Self {
+impl SignLookupTable {
+    pub(super) fn for_query(wanted: &QuantisedVector) -> Self {
         let sums = wanted
             .values
             .chunks(8)
@@ -143,7 +143,7 @@ impl SignTable {
     }
 }
 
-/// How many chunks are compared by their bytes to find so many.
-pub(super) fn left_for(most: usize) -> usize {
-    LEFT.max(most * LEFT_FOR_EACH)
+/// Returns the number of candidates to rescore for `most` results.
+pub(super) fn candidate_count(most: usize) -> usize {
+    MIN_CANDIDATES.max(most * CANDIDATES_PER_RESULT)
 }

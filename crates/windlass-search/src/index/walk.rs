@@ -1,36 +1,42 @@
-//! What is in a folder: files that may be read, and what cannot be looked at.
+//! Listing of the files in a folder.
 //!
-//! Links are not followed, so that a folder cannot lead in circles or out of itself. Hidden entries and the folders of
-//! build tools are left out without a word.
+//! Symbolic links are not followed, so a folder cannot contain a cycle or lead outside itself. Hidden entries
+//! and the folders of build tools are skipped without a report.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::{Limits, Report};
+use super::{IndexingLimits, IndexingReport};
 
-/// Folders that hold what tools made.
-const MADE_BY_TOOLS: [&str; 4] = ["node_modules", "target", "__pycache__", "venv"];
+/// Names of folders that hold the output of build tools.
+const TOOL_FOLDERS: [&str; 4] = ["node_modules", "target", "__pycache__", "venv"];
 
-pub(super) struct Entry {
+/// A file found in a folder, with its size and modification time.
+pub(super) struct FoundFile {
     pub(super) path: PathBuf,
     pub(super) size: u64,
-    pub(super) changed: i64,
+    pub(super) modified_at: i64,
 }
 
+/// The files of a folder, and the paths that could not be scanned.
 #[derive(Default)]
-pub(super) struct Walked {
-    pub(super) files: Vec<Entry>,
-    /// What was left out for now: what the index has of these stays.
-    pub(super) unseen: Vec<PathBuf>,
+pub(super) struct FolderListing {
+    pub(super) files: Vec<FoundFile>,
+    /// Paths that could not be scanned; their files stay in the index.
+    pub(super) unscanned: Vec<PathBuf>,
 }
 
-/// Lists a folder, or the one file that a path is.
-pub(super) fn walk(root: &Path, limits: &Limits, report: &mut Report) -> std::io::Result<Walked> {
-    let mut walked = Walked::default();
+/// Lists the files of a folder recursively, or the single file that `root` names.
+pub(super) fn list_folder(
+    root: &Path,
+    limits: &IndexingLimits,
+    report: &mut IndexingReport,
+) -> std::io::Result<FolderListing> {
+    let mut walked = FolderListing::default();
     let facts = fs::metadata(root)?;
     if !facts.is_dir() {
-        take(root.to_owned(), &facts, &mut walked, report);
+        add_file(root.to_owned(), &facts, &mut walked, report);
         return Ok(walked);
     }
     fs::read_dir(root)?;
@@ -39,8 +45,8 @@ pub(super) fn walk(root: &Path, limits: &Limits, report: &mut Report) -> std::io
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) => {
-                report.problem(&folder, format!("the folder cannot be read: {error}"));
-                walked.unseen.push(folder);
+                report.add_problem(&folder, format!("the folder cannot be read: {error}"));
+                walked.unscanned.push(folder);
                 continue;
             }
         };
@@ -48,8 +54,8 @@ pub(super) fn walk(root: &Path, limits: &Limits, report: &mut Report) -> std::io
             let path = match entry {
                 Ok(entry) => entry.path(),
                 Err(error) => {
-                    report.problem(&folder, format!("the folder cannot be read to its end: {error}"));
-                    walked.unseen.push(folder.clone());
+                    report.add_problem(&folder, format!("the folder cannot be read to its end: {error}"));
+                    walked.unscanned.push(folder.clone());
                     break;
                 }
             };
@@ -60,33 +66,34 @@ pub(super) fn walk(root: &Path, limits: &Limits, report: &mut Report) -> std::io
             let facts = match fs::symlink_metadata(&path) {
                 Ok(facts) => facts,
                 Err(error) => {
-                    report.problem(&path, format!("it cannot be looked at: {error}"));
-                    walked.unseen.push(path);
+                    report.add_problem(&path, format!("its metadata cannot be read: {error}"));
+                    walked.unscanned.push(path);
                     continue;
                 }
             };
             if facts.is_symlink() {
-                report.problem(&path, "it is a link, and links are not followed; hint: add what it leads to");
+                report
+                    .add_problem(&path, "it is a symbolic link, which is not followed; hint: add its target");
             } else if facts.is_dir() {
-                if MADE_BY_TOOLS.contains(&name) {
+                if TOOL_FOLDERS.contains(&name) {
                     continue;
                 }
-                if depth + 1 >= limits.depth {
-                    report.problem(&path, format!("it is more than {} folders deep", limits.depth));
-                    walked.unseen.push(path);
+                if depth + 1 >= limits.max_depth {
+                    report.add_problem(&path, format!("it is more than {} folders deep", limits.max_depth));
+                    walked.unscanned.push(path);
                     continue;
                 }
                 waiting.push((path, depth + 1));
-            } else if walked.files.len() >= limits.files {
-                report.problem(
+            } else if walked.files.len() >= limits.max_files {
+                report.add_problem(
                     root,
-                    format!("there are more than {} files; the rest was left out", limits.files),
+                    format!("there are more than {} files; the rest was left out", limits.max_files),
                 );
-                walked.unseen.push(root.to_owned());
+                walked.unscanned.push(root.to_owned());
                 walked.files.sort_by(|left, right| left.path.cmp(&right.path));
                 return Ok(walked);
             } else {
-                take(path, &facts, &mut walked, report);
+                add_file(path, &facts, &mut walked, report);
             }
         }
     }
@@ -94,22 +101,22 @@ pub(super) fn walk(root: &Path, limits: &Limits, report: &mut Report) -> std::io
     Ok(walked)
 }
 
-fn take(path: PathBuf, facts: &Metadata, walked: &mut Walked, report: &mut Report) {
+fn add_file(path: PathBuf, facts: &Metadata, walked: &mut FolderListing, report: &mut IndexingReport) {
     if !facts.is_file() {
-        report.problem(&path, "it is neither a file nor a folder");
+        report.add_problem(&path, "it is neither a file nor a folder");
         return;
     }
-    walked.files.push(Entry { path, size: facts.len(), changed: changed(facts) });
+    walked.files.push(FoundFile { path, size: facts.len(), modified_at: modified_nanos(facts) });
 }
 
-/// When a file was last changed, in nanoseconds since 1970.
-fn changed(facts: &Metadata) -> i64 {
+/// Returns the modification time in nanoseconds since the Unix epoch.
+fn modified_nanos(facts: &Metadata) -> i64 {
     let since = facts.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// A path as text. Bytes that are not UTF-8 are spelt out, so that different names stay different.
-pub(super) fn text(path: &Path) -> String {
+/// Converts a path to text. Bytes that are not UTF-8 are escaped, so that distinct paths stay distinct.
+pub(super) fn path_to_text(path: &Path) -> String {
     let mut text = String::new();
     for part in path.as_os_str().as_encoded_bytes().utf8_chunks() {
         text.push_str(part.valid());

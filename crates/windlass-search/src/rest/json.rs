@@ -1,69 +1,75 @@
-//! What clients read: objects, lists and errors in the hosted service's words.
+//! JSON of the responses: objects, lists and errors in the format of the hosted service.
 
 use serde_json::{Value, json};
 
-use super::Response;
-use crate::{Chunking, FileInfo, FileStatus, Hit, SearchError, StoreInfo, Upload};
+use super::RestResponse;
+use crate::{
+    ChunkingOptions, IndexedFileStatus, SearchError, SearchHit, UploadedFile, VectorStoreFile,
+    VectorStoreInfo,
+};
 
-const DAY: i64 = 24 * 60 * 60;
+const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
 
-pub(super) fn success(value: &Value) -> Response {
-    Response { status: 200, content_type: "application/json", body: value.to_string().into_bytes() }
+pub(super) fn success_response(value: &Value) -> RestResponse {
+    RestResponse { status: 200, content_type: "application/json", body: value.to_string().into_bytes() }
 }
 
-pub(super) fn failure(status: u16, message: &str) -> Response {
+/// Creates an error response in the format of the hosted service.
+pub(super) fn error_response(status: u16, message: &str) -> RestResponse {
     let kind = if status >= 500 { "server_error" } else { "invalid_request_error" };
     let error = json!({ "error": { "message": message, "type": kind, "param": null, "code": null } });
-    Response { status, content_type: "application/json", body: error.to_string().into_bytes() }
+    RestResponse { status, content_type: "application/json", body: error.to_string().into_bytes() }
 }
 
-pub(super) fn of_error(error: &SearchError) -> Response {
+pub(super) fn response_for_error(error: &SearchError) -> RestResponse {
     match error {
-        SearchError::Missing { .. } => failure(404, &error.to_string()),
-        SearchError::Invalid(_) => failure(400, &error.to_string()),
-        // What is wrong with the file on this machine is for its operator.
-        _ => failure(500, "the index cannot be used at the moment"),
+        SearchError::NotFound { .. } => error_response(404, &error.to_string()),
+        SearchError::InvalidArgument(_) => error_response(400, &error.to_string()),
+        // Errors of the index file concern the operator and are not disclosed to clients.
+        _ => error_response(500, "the index cannot be used at the moment"),
     }
 }
 
-pub(super) fn expires_at(store: &StoreInfo) -> Option<i64> {
-    store.expires_days.map(|days| store.active.saturating_add(days.saturating_mul(DAY)))
+pub(super) fn expires_at(store: &VectorStoreInfo) -> Option<i64> {
+    store
+        .expires_after_days
+        .map(|days| store.last_active_at.saturating_add(days.saturating_mul(SECONDS_PER_DAY)))
 }
 
-pub(super) fn store(store: &StoreInfo, now: i64) -> Value {
+pub(super) fn store_json(store: &VectorStoreInfo, now: i64) -> Value {
     let expires_at = expires_at(store);
     let is_expired = expires_at.is_some_and(|at| at < now);
     json!({
         "id": store.id,
         "object": "vector_store",
-        "created_at": store.created,
+        "created_at": store.created_at,
         "name": store.name,
         "description": store.description,
-        "usage_bytes": store.bytes,
-        "file_counts": counts(store.completed, store.failed),
+        "usage_bytes": store.total_bytes,
+        "file_counts": file_counts_json(store.completed_files, store.failed_files),
         "status": if is_expired { "expired" } else { "completed" },
-        "expires_after": store.expires_days.map(|days| json!({ "anchor": "last_active_at", "days": days })),
+        "expires_after": store.expires_after_days.map(|days| json!({ "anchor": "last_active_at", "days": days })),
         "expires_at": expires_at,
-        "last_active_at": store.active,
+        "last_active_at": store.last_active_at,
         "metadata": store.metadata,
     })
 }
 
-pub(super) fn counts(completed: u64, failed: u64) -> Value {
+pub(super) fn file_counts_json(completed: u64, failed: u64) -> Value {
     json!({ "in_progress": 0, "completed": completed, "failed": failed, "cancelled": 0, "total": completed + failed })
 }
 
-pub(super) fn file(file: &FileInfo, store: &str) -> Value {
+pub(super) fn file_json(file: &VectorStoreFile, store: &str) -> Value {
     let (status, error) = match &file.status {
-        FileStatus::Completed => ("completed", Value::Null),
-        FileStatus::Failed(why) => ("failed", json!({ "code": "invalid_file", "message": why })),
+        IndexedFileStatus::Completed => ("completed", Value::Null),
+        IndexedFileStatus::Failed(why) => ("failed", json!({ "code": "invalid_file", "message": why })),
     };
-    let chunking = file.chunking.unwrap_or_else(Chunking::hosted);
+    let chunking = file.chunking.unwrap_or_else(ChunkingOptions::hosted_default);
     json!({
         "id": file.id,
         "object": "vector_store.file",
-        "created_at": file.created,
-        "usage_bytes": file.bytes,
+        "created_at": file.created_at,
+        "usage_bytes": file.size_bytes,
         "vector_store_id": store,
         "status": status,
         "last_error": error,
@@ -75,11 +81,11 @@ pub(super) fn file(file: &FileInfo, store: &str) -> Value {
     })
 }
 
-pub(super) fn batch(id: &str, store: &str, created: i64, files: &[FileInfo], of: usize) -> Value {
-    let failed = files.iter().filter(|file| file.status != FileStatus::Completed).count() as u64;
-    // What was taken out since counts as neither.
+pub(super) fn batch_json(id: &str, store: &str, created: i64, files: &[VectorStoreFile], of: usize) -> Value {
+    let failed = files.iter().filter(|file| file.status != IndexedFileStatus::Completed).count() as u64;
+    // A file that was removed since counts as neither completed nor failed.
     let completed = files.len() as u64 - failed;
-    let mut counts = counts(completed, failed);
+    let mut counts = file_counts_json(completed, failed);
     counts["total"] = json!(of);
     json!({
         "id": id,
@@ -91,12 +97,12 @@ pub(super) fn batch(id: &str, store: &str, created: i64, files: &[FileInfo], of:
     })
 }
 
-pub(super) fn upload(upload: &Upload) -> Value {
+pub(super) fn upload_json(upload: &UploadedFile) -> Value {
     json!({
         "id": upload.id,
         "object": "file",
-        "bytes": upload.bytes,
-        "created_at": upload.created,
+        "bytes": upload.size_bytes,
+        "created_at": upload.created_at,
         "filename": upload.name,
         "purpose": upload.purpose,
         "status": "processed",
@@ -105,16 +111,16 @@ pub(super) fn upload(upload: &Upload) -> Value {
     })
 }
 
-pub(super) fn hit(hit: &Hit) -> Value {
+pub(super) fn hit_json(hit: &SearchHit) -> Value {
     json!({
-        "file_id": hit.file,
-        "filename": hit.name,
+        "file_id": hit.file_id,
+        "filename": hit.file_name,
         "score": hit.score,
         "attributes": hit.attributes,
         "content": [{ "type": "text", "text": hit.text }],
     })
 }
 
-pub(super) fn deleted(id: &str, object: &str) -> Value {
+pub(super) fn deletion_json(id: &str, object: &str) -> Value {
     json!({ "id": id, "object": object, "deleted": true })
 }

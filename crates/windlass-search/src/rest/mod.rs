@@ -1,7 +1,8 @@
-//! The REST surface of vector stores, as the hosted service has it: a client of one works with the other.
+//! The REST API of vector stores, compatible with the hosted service: a client of one works with the other.
 //!
-//! [`respond`] answers one request and knows no web framework; [`serve`] is a small server around it. There is no key
-//! and no encryption here: listen on the loopback, or put something in front.
+//! [`respond`] answers one request, independent of any web framework; [`serve`] is a small HTTP server around
+//! it. The server has no authentication and no TLS: bind it to the loopback interface, or put a reverse proxy in
+//! front.
 
 mod json;
 mod multipart;
@@ -24,57 +25,66 @@ use tokio::sync::Semaphore;
 
 use crate::Index;
 
-/// How many connections are served at once; others wait.
-const CONNECTIONS: usize = 256;
-/// How many requests are worked on at once; others wait.
-const AT_ONCE: usize = 16;
-/// How much a request may be beyond a file.
-const AROUND_A_FILE: u64 = 1 << 20;
-/// How long a client may take for its headers.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum number of concurrent connections; further connections wait.
+const MAX_CONNECTIONS: usize = 256;
+/// Maximum number of requests processed concurrently; further requests wait.
+const MAX_CONCURRENT_REQUESTS: usize = 16;
+/// Number of bytes that a request may have beyond the maximum file size.
+const REQUEST_OVERHEAD_BYTES: u64 = 1 << 20;
+/// Maximum time for a client to send its headers.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A request, as far as it matters here.
+/// An HTTP request, reduced to the parts that the API uses.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// `GET`, `POST` or `DELETE`.
+pub struct RestRequest {
+    /// Method: `GET`, `POST` or `DELETE`.
     pub method: String,
-    /// The path, with or without `/v1`.
+    /// Path, with or without the prefix `/v1`.
     pub path: String,
-    /// What stands after the `?`.
+    /// Query string, without the `?`.
     pub query: String,
-    /// The header `content-type`.
+    /// Value of the `content-type` header.
     pub content_type: String,
-    /// The body.
+    /// Body of the request.
     pub body: Vec<u8>,
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
-    /// The status, such as 200.
+pub struct RestResponse {
+    /// Status code, such as 200.
     pub status: u16,
-    /// What the body is.
+    /// Value of the `content-type` header.
     pub content_type: &'static str,
-    /// The body.
+    /// Body of the response.
     pub body: Vec<u8>,
 }
 
-/// Answers one request. It blocks while it indexes or searches.
-pub fn respond(index: &Index, request: &Request) -> Response {
-    routes::respond(index, request)
+/// Returns the response to a request. Blocks while it indexes or searches.
+pub fn respond(index: &Index, request: &RestRequest) -> RestResponse {
+    routes::route_request(index, request)
 }
 
-/// Serves an index until the future is dropped. Requests that are worked on then are finished, and nobody is told.
+/// Serves an index until the future is dropped.
+///
+/// # Errors
+///
+/// Returns an error if the listener fails permanently.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the connections. Requests in progress complete on their blocking threads, but their
+/// responses are not sent.
 pub async fn serve(listener: TcpListener, index: Index) -> io::Result<()> {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
-    let work = Arc::new(Semaphore::new(AT_ONCE));
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let work = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
     let mut open = tokio::task::JoinSet::new();
     loop {
         let Ok(permit) = connections.clone().acquire_owned().await else { return Ok(()) };
         let (socket, _) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // The one who knocked is gone, or there are too many files open for the moment.
-            Err(error) if is_passing(&error) => {
+            // The client has disconnected, or the process has reached its limit of open files.
+            Err(error) if is_transient(&error) => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -82,12 +92,12 @@ pub async fn serve(listener: TcpListener, index: Index) -> io::Result<()> {
         };
         let (index, work) = (index.clone(), work.clone());
         open.spawn(async move {
-            let service = service_fn(|request| answer(index.clone(), work.clone(), request));
+            let service = service_fn(|request| handle_request(index.clone(), work.clone(), request));
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE)
+                .header_read_timeout(HEADER_TIMEOUT)
                 .serve_connection(TokioIo::new(socket), service);
-            // A connection that breaks is its client's affair.
+            // A broken connection affects only its client.
             let _ = served.await;
             drop(permit);
         });
@@ -95,23 +105,25 @@ pub async fn serve(listener: TcpListener, index: Index) -> io::Result<()> {
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+/// Returns true if `accept` may succeed again later.
+fn is_transient(error: &io::Error) -> bool {
     const TOO_MANY_FILES: [i32; 2] = [23, 24];
     error.kind() == io::ErrorKind::ConnectionAborted
         || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }
 
-async fn answer(
+/// Reads a request, answers it on a blocking thread and returns the response.
+async fn handle_request(
     index: Index,
     work: Arc<Semaphore>,
     request: hyper::Request<Incoming>,
-) -> Result<hyper::Response<Whole>, Infallible> {
+) -> Result<hyper::Response<FullBody>, Infallible> {
     let (head, body) = request.into_parts();
-    let limit = index.file_limit().saturating_add(AROUND_A_FILE);
-    let response = match collect(body, limit).await {
+    let limit = index.max_file_bytes().saturating_add(REQUEST_OVERHEAD_BYTES);
+    let response = match read_body(body, limit).await {
         Ok(body) => {
             let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
-            let request = Request {
+            let request = RestRequest {
                 method: head.method.as_str().to_owned(),
                 path: head.uri.path().to_owned(),
                 query: head.uri.query().unwrap_or_default().to_owned(),
@@ -123,11 +135,11 @@ async fn answer(
                 let _permit = permit;
                 respond(&index, &request)
             });
-            came.await.unwrap_or_else(|_| json::failure(500, "the request could not be carried out"))
+            came.await.unwrap_or_else(|_| json::error_response(500, "the request could not be carried out"))
         }
         Err(response) => response,
     };
-    let mut answer = hyper::Response::new(Whole(Some(Bytes::from(response.body))));
+    let mut answer = hyper::Response::new(FullBody(Some(Bytes::from(response.body))));
     *answer.status_mut() =
         hyper::StatusCode::from_u16(response.status).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
     answer
@@ -136,16 +148,16 @@ async fn answer(
     Ok(answer)
 }
 
-/// A request's body, within the limit.
-async fn collect(body: Incoming, limit: u64) -> Result<Vec<u8>, Response> {
+/// Reads a request's body; returns an error response if it exceeds the limit.
+async fn read_body(body: Incoming, limit: u64) -> Result<Vec<u8>, RestResponse> {
     let mut body = pin!(body);
     let mut whole = Vec::new();
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
         let frame =
-            frame.map_err(|error| json::failure(400, &format!("the body cannot be read: {error}")))?;
+            frame.map_err(|error| json::error_response(400, &format!("the body cannot be read: {error}")))?;
         if let Ok(data) = frame.into_data() {
             if (whole.len() + data.len()) as u64 > limit {
-                return Err(json::failure(413, &format!("a request has {limit} bytes at most")));
+                return Err(json::error_response(413, &format!("a request has {limit} bytes at most")));
             }
             whole.extend_from_slice(&data);
         }
@@ -153,10 +165,10 @@ async fn collect(body: Incoming, limit: u64) -> Result<Vec<u8>, Response> {
     Ok(whole)
 }
 
-/// A body that is there at once.
-struct Whole(Option<Bytes>);
+/// A response body of a single frame.
+struct FullBody(Option<Bytes>);
 
-impl Body for Whole {
+impl Body for FullBody {
     type Data = Bytes;
     type Error = Infallible;
 

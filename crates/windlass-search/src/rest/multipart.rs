@@ -1,15 +1,15 @@
-//! Forms with files in them.
+//! Parser of `multipart/form-data`.
 
-/// A field of a form.
+/// A field of a multipart form.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Part<'a> {
+pub(super) struct FormField<'a> {
     pub(super) name: String,
     pub(super) filename: Option<String>,
     pub(super) data: &'a [u8],
 }
 
-/// The fields of a form; `None` where it is not one.
-pub(super) fn parts<'a>(content_type: &str, body: &'a [u8]) -> Option<Vec<Part<'a>>> {
+/// Parses the fields of a multipart form; `None` if the body is malformed.
+pub(super) fn parse_form<'a>(content_type: &str, body: &'a [u8]) -> Option<Vec<FormField<'a>>> {
     let boundary = content_type.split(';').find_map(|word| word.trim().strip_prefix("boundary="))?;
     let boundary = boundary.trim_matches('"');
     if boundary.is_empty() || boundary.len() > 200 {
@@ -17,34 +17,34 @@ pub(super) fn parts<'a>(content_type: &str, body: &'a [u8]) -> Option<Vec<Part<'
     }
     let mark = format!("--{boundary}").into_bytes();
     let between = format!("\r\n--{boundary}").into_bytes();
-    let mut rest = &body[find(body, &mark)? + mark.len()..];
+    let mut rest = &body[find_bytes(body, &mark)? + mark.len()..];
     let mut found = Vec::new();
     loop {
         if rest.starts_with(b"--") || found.len() > 64 {
             return Some(found);
         }
         rest = rest.strip_prefix(b"\r\n")?;
-        let head_end = find(rest, b"\r\n\r\n")?;
+        let head_end = find_bytes(rest, b"\r\n\r\n")?;
         let head = String::from_utf8_lossy(&rest[..head_end]).into_owned();
         let data = &rest[head_end + 4..];
-        let end = find(data, &between)?;
+        let end = find_bytes(data, &between)?;
         let disposition =
             head.lines().find(|line| line.to_ascii_lowercase().starts_with("content-disposition"))?;
-        found.push(Part {
-            name: parameter(disposition, "name")?,
-            filename: parameter(disposition, "filename"),
+        found.push(FormField {
+            name: header_parameter(disposition, "name")?,
+            filename: header_parameter(disposition, "filename"),
             data: &data[..end],
         });
         rest = &data[end + between.len()..];
     }
 }
 
-fn parameter(line: &str, name: &str) -> Option<String> {
+fn header_parameter(line: &str, name: &str) -> Option<String> {
     let start = format!("{name}=");
     let word = line.split(';').map(str::trim).find_map(|word| word.strip_prefix(&start))?;
     Some(word.trim_matches('"').replace("%22", "\""))
 }
 
-fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+fn find_bytes(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }

@@ -1,9 +1,9 @@
-//! From text to the terms that are looked up: words, parts of identifiers, stems.
+//! Text analysis: tokenisation, splitting of identifiers, stop words and stemming.
 
+mod analyser;
 mod stem;
 #[cfg(test)]
 mod stem_tests;
-mod tokens;
 
+pub(crate) use analyser::{TermKind, TextAnalyser, fold_char, is_stop_word};
 pub(crate) use stem::stem;
-pub(crate) use tokens::{Analyser, Term, fold, is_stop_word};

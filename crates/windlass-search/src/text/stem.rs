@@ -1,34 +1,35 @@
-//! English words reduced to their stems, after Porter's second algorithm (Snowball's `english`).
+//! The Porter2 stemmer for English (Snowball's `english`).
 //!
-//! Words with anything but `a` to `z` in them are left as they are: what another language makes of its endings is not
-//! known here, and a stem that is wrong in the same way on both sides still finds itself.
+//! Words with characters other than `a` to `z` are returned unchanged. A wrong stem does little harm, because
+//! documents and queries are stemmed by the same rules.
 
-/// The stem of a word in lower case.
+/// Returns the stem of a lower-case word.
 pub(crate) fn stem(word: &str) -> String {
     if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return word.to_owned();
     }
-    if let Some(known) = exception(word) {
+    if let Some(known) = irregular_stem(word) {
         return known.to_owned();
     }
-    let mut stemmer = Stemmer::of(word);
-    stemmer.plural();
+    let mut stemmer = EnglishStemmer::new(word);
+    stemmer.step1a_plurals();
     if matches!(
-        &*stemmer.text(),
+        &*stemmer.to_text(),
         "inning" | "outing" | "canning" | "herring" | "earring" | "proceed" | "exceed" | "succeed"
     ) {
-        return stemmer.text();
+        return stemmer.to_text();
     }
-    stemmer.past();
-    stemmer.final_y();
-    stemmer.long_suffixes();
-    stemmer.shorter_suffixes();
-    stemmer.residue();
-    stemmer.last_letter();
-    stemmer.text().to_ascii_lowercase()
+    stemmer.step1b_past();
+    stemmer.step1c_final_y();
+    stemmer.step2_suffixes();
+    stemmer.step3_suffixes();
+    stemmer.step4_suffixes();
+    stemmer.step5_final_letter();
+    stemmer.to_text().to_ascii_lowercase()
 }
 
-fn exception(word: &str) -> Option<&'static str> {
+/// Returns the stem of a word that the rules would stem wrongly.
+fn irregular_stem(word: &str) -> Option<&'static str> {
     Some(match word {
         "skis" => "ski",
         "skies" => "sky",
@@ -52,12 +53,13 @@ fn exception(word: &str) -> Option<&'static str> {
     })
 }
 
-struct Stemmer {
-    /// The word; a `y` that is a consonant is written `Y`.
+/// The state of the Porter2 algorithm for one word.
+struct EnglishStemmer {
+    /// The word; a `y` that acts as a consonant is stored as `Y`.
     word: Vec<u8>,
-    /// Where the first region begins: after the first consonant that follows a vowel.
+    /// Start of region R1: after the first consonant that follows a vowel.
     r1: usize,
-    /// The same again, within the first.
+    /// Start of region R2: the same rule applied within R1.
     r2: usize,
 }
 
@@ -65,8 +67,8 @@ fn is_vowel(byte: u8) -> bool {
     matches!(byte, b'a' | b'e' | b'i' | b'o' | b'u' | b'y')
 }
 
-impl Stemmer {
-    fn of(word: &str) -> Self {
+impl EnglishStemmer {
+    fn new(word: &str) -> Self {
         let mut bytes = word.as_bytes().to_vec();
         for at in 0..bytes.len() {
             if bytes[at] == b'y' && (at == 0 || is_vowel(bytes[at - 1])) {
@@ -76,21 +78,21 @@ impl Stemmer {
         let r1 = ["gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter"]
             .iter()
             .find(|start| word.starts_with(**start))
-            .map_or_else(|| region(&bytes, 0), |start| start.len());
-        let r2 = region(&bytes, r1);
+            .map_or_else(|| region_start(&bytes, 0), |start| start.len());
+        let r2 = region_start(&bytes, r1);
         Self { word: bytes, r1, r2 }
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.word).into_owned()
     }
 
-    fn ends(&self, suffix: &str) -> bool {
+    fn ends_with(&self, suffix: &str) -> bool {
         self.word.ends_with(suffix.as_bytes())
     }
 
-    /// Whether a suffix lies in the region that begins at `from`.
-    fn within(&self, suffix: &str, from: usize) -> bool {
+    /// Returns true if the suffix lies within the region that starts at `from`.
+    fn is_in_region(&self, suffix: &str, from: usize) -> bool {
         self.word.len() >= from + suffix.len()
     }
 
@@ -98,7 +100,7 @@ impl Stemmer {
         self.word[..self.word.len() - cut].iter().any(|byte| is_vowel(*byte))
     }
 
-    fn replace(&mut self, suffix: &str, with: &str) {
+    fn replace_suffix(&mut self, suffix: &str, with: &str) {
         self.word.truncate(self.word.len() - suffix.len());
         self.word.extend_from_slice(with.as_bytes());
     }
@@ -115,49 +117,50 @@ impl Stemmer {
         self.r1 >= self.word.len() && self.ends_in_short_syllable()
     }
 
-    fn plural(&mut self) {
-        if self.ends("sses") {
-            self.replace("sses", "ss");
-        } else if self.ends("ied") || self.ends("ies") {
+    fn step1a_plurals(&mut self) {
+        if self.ends_with("sses") {
+            self.replace_suffix("sses", "ss");
+        } else if self.ends_with("ied") || self.ends_with("ies") {
             let with = if self.word.len() > 4 { "i" } else { "ie" };
-            self.replace("ies", with);
-        } else if self.ends("s") && !self.ends("us") && !self.ends("ss") && self.word.len() > 2 {
-            // A vowel somewhere, and not right before the `s`.
+            self.replace_suffix("ies", with);
+        } else if self.ends_with("s") && !self.ends_with("us") && !self.ends_with("ss") && self.word.len() > 2
+        {
+            // The word must have a vowel that is not directly before the `s`.
             if self.word[..self.word.len() - 2].iter().any(|byte| is_vowel(*byte)) {
-                self.replace("s", "");
+                self.replace_suffix("s", "");
             }
         }
     }
 
-    fn past(&mut self) {
+    fn step1b_past(&mut self) {
         for suffix in ["eedly", "eed"] {
-            if self.ends(suffix) {
-                if self.within(suffix, self.r1) {
-                    self.replace(suffix, "ee");
+            if self.ends_with(suffix) {
+                if self.is_in_region(suffix, self.r1) {
+                    self.replace_suffix(suffix, "ee");
                 }
                 return;
             }
         }
         for suffix in ["ingly", "edly", "ing", "ed"] {
-            if self.ends(suffix) {
+            if self.ends_with(suffix) {
                 if self.has_vowel_before(suffix.len()) {
-                    self.replace(suffix, "");
-                    self.mend();
+                    self.replace_suffix(suffix, "");
+                    self.restore_ending();
                 }
                 return;
             }
         }
     }
 
-    /// What a word needs after its `-ed` or `-ing` is gone.
-    fn mend(&mut self) {
-        if self.ends("at") || self.ends("bl") || self.ends("iz") {
+    /// Restores the ending of a word after `-ed` or `-ing` was removed: adds an `e` or undoubles a consonant.
+    fn restore_ending(&mut self) {
+        if self.ends_with("at") || self.ends_with("bl") || self.ends_with("iz") {
             self.word.push(b'e');
         } else if let [.., a, b] = *self.word.as_slice()
             && a == b
             && matches!(b, b'b' | b'd' | b'f' | b'g' | b'm' | b'n' | b'p' | b'r' | b't')
         {
-            // Not where nothing but a vowel stands before: `add`, `egg`, `off`.
+            // Except after a single initial vowel: `add`, `egg`, `off`.
             if !matches!(*self.word.as_slice(), [b'a' | b'e' | b'o', _, _]) {
                 self.word.pop();
             }
@@ -166,16 +169,16 @@ impl Stemmer {
         }
     }
 
-    fn final_y(&mut self) {
+    fn step1c_final_y(&mut self) {
         if let [.., before, b'y' | b'Y'] = *self.word.as_slice()
             && !is_vowel(before)
             && self.word.len() > 2
         {
-            self.replace("y", "i");
+            self.replace_suffix("y", "i");
         }
     }
 
-    fn long_suffixes(&mut self) {
+    fn step2_suffixes(&mut self) {
         const RULES: [(&str, &str); 23] = [
             ("ization", "ize"),
             ("ational", "ate"),
@@ -202,26 +205,26 @@ impl Stemmer {
             ("bli", "ble"),
         ];
         for (suffix, with) in RULES {
-            if self.ends(suffix) {
-                if self.within(suffix, self.r1) {
-                    self.replace(suffix, with);
+            if self.ends_with(suffix) {
+                if self.is_in_region(suffix, self.r1) {
+                    self.replace_suffix(suffix, with);
                 }
                 return;
             }
         }
-        if self.ends("ogi") {
-            if self.within("ogi", self.r1) && self.ends("logi") {
-                self.replace("ogi", "og");
+        if self.ends_with("ogi") {
+            if self.is_in_region("ogi", self.r1) && self.ends_with("logi") {
+                self.replace_suffix("ogi", "og");
             }
-        } else if self.ends("li") && self.within("li", self.r1) {
+        } else if self.ends_with("li") && self.is_in_region("li", self.r1) {
             let before = self.word.get(self.word.len().wrapping_sub(3)).copied();
             if before.is_some_and(|byte| b"cdeghkmnrt".contains(&byte)) {
-                self.replace("li", "");
+                self.replace_suffix("li", "");
             }
         }
     }
 
-    fn shorter_suffixes(&mut self) {
+    fn step3_suffixes(&mut self) {
         const RULES: [(&str, &str); 8] = [
             ("ational", "ate"),
             ("tional", "tion"),
@@ -233,52 +236,52 @@ impl Stemmer {
             ("ful", ""),
         ];
         for (suffix, with) in RULES {
-            if self.ends(suffix) {
-                if self.within(suffix, self.r1) {
-                    self.replace(suffix, with);
+            if self.ends_with(suffix) {
+                if self.is_in_region(suffix, self.r1) {
+                    self.replace_suffix(suffix, with);
                 }
                 return;
             }
         }
-        if self.ends("ative") && self.within("ative", self.r2) {
-            self.replace("ative", "");
+        if self.ends_with("ative") && self.is_in_region("ative", self.r2) {
+            self.replace_suffix("ative", "");
         }
     }
 
-    fn residue(&mut self) {
+    fn step4_suffixes(&mut self) {
         const SUFFIXES: [&str; 17] = [
             "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous", "ive",
             "ize", "al", "er", "ic",
         ];
         for suffix in SUFFIXES {
-            if self.ends(suffix) {
-                if self.within(suffix, self.r2) {
-                    self.replace(suffix, "");
+            if self.ends_with(suffix) {
+                if self.is_in_region(suffix, self.r2) {
+                    self.replace_suffix(suffix, "");
                 }
                 return;
             }
         }
-        if (self.ends("sion") || self.ends("tion")) && self.within("ion", self.r2) {
-            self.replace("ion", "");
+        if (self.ends_with("sion") || self.ends_with("tion")) && self.is_in_region("ion", self.r2) {
+            self.replace_suffix("ion", "");
         }
     }
 
-    fn last_letter(&mut self) {
-        if self.ends("e") {
-            let in_r2 = self.within("e", self.r2);
-            let in_r1 = self.within("e", self.r1);
+    fn step5_final_letter(&mut self) {
+        if self.ends_with("e") {
+            let in_r2 = self.is_in_region("e", self.r2);
+            let in_r1 = self.is_in_region("e", self.r1);
             self.word.pop();
             if !(in_r2 || in_r1 && !self.ends_in_short_syllable()) {
                 self.word.push(b'e');
             }
-        } else if self.ends("ll") && self.within("l", self.r2) {
+        } else if self.ends_with("ll") && self.is_in_region("l", self.r2) {
             self.word.pop();
         }
     }
 }
 
-/// Where the region begins that follows the first consonant after a vowel, looked for from `from` on.
-fn region(word: &[u8], from: usize) -> usize {
+/// Returns the start of the region after the first consonant that follows a vowel, searched from `from`.
+fn region_start(word: &[u8], from: usize) -> usize {
     let mut at = from;
     while at + 1 < word.len() {
         if is_vowel(word[at]) && !is_vowel(word[at + 1]) {

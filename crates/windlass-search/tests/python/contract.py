@@ -1,4 +1,4 @@
-"""The official client against a local server: every call of the vector store surface, read by its own types."""
+"""The official client against a local server: every call of the vector store API, validated by the client's types."""
 
 import io
 import sys

@@ -1,100 +1,105 @@
-//! From plain data to agents, with the laboratory's instruments in every guard, hook and body.
+//! Builds agents from their specifications, with the observer in every guardrail, hook and body.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::agent::{Agent, Handoff, ToolUse};
-use windlass::core::{Item, Question};
+use windlass::agent::{Agent, Handoff, ToolUsePolicy};
+use windlass::core::{decision::PersonQuestion, item::Item};
 use windlass::guardrail::{
-    InputGuardrail, OutputGuardrail, ToolInputGuardrail, ToolOutputGuardrail, ToolVerdict, Verdict,
+    GuardrailVerdict, InputGuardrail, OutputGuardrail, ToolGuardrailVerdict, ToolInputGuardrail,
+    ToolOutputGuardrail,
 };
-use windlass::hook::{Hook, Moment};
-use windlass::tool::{Receipts, Reconciled, Scope};
-use windlass::{Effect, OnFailure, OnTimeout, Tool, ToolContext, ToolError};
+use windlass::hook::{Hook, HookEvent};
+use windlass::tool::{ReceiptPolicy, ReceiptScope, ReconcileOutcome};
+use windlass::{
+    core::tool::ToolEffect,
+    tool::{OnFailure, OnTimeout, Tool, ToolContext, ToolError},
+};
 use windlass_sim::SimModel;
 
-use crate::lab::Lab;
+use crate::model_replies;
+use crate::observer::WorldObserver;
 use crate::spec::{
-    AgentSpec, ApprovalSpec, ConflictSpec, FailureSpec, NestedSpec, ReconcileSpec, RunGuardSpec,
-    ToolGuardSpec, ToolSpec, ToolUseSpec,
+    AgentSpec, ApprovalSpec, ConflictSpec, FailureSpec, NestedAgentSpec, ReconcileSpec, RunGuardrailSpec,
+    ToolGuardrailSpec, ToolSpec, ToolUseSpec,
 };
-use crate::talk;
 
-/// The agents of a world, the one that begins first.
-pub(crate) fn agents(lab: &Arc<Lab>) -> Vec<Agent> {
+/// Builds the agents of a world; the first one starts the run.
+pub(crate) fn build_agents(lab: &Arc<WorldObserver>) -> Vec<Agent> {
     let asked = lab.clone();
     let model = SimModel::new(&lab.sim, move |request, rng| {
-        asked.asked(request.input);
-        talk::reply(request, rng)
+        asked.check_model_input(request.input);
+        model_replies::draw_reply(request, rng)
     });
-    let model = model.failing(lab.spec.faults.model_failing);
+    let model = model.failure_percent(lab.spec.faults.model_failure_percent);
     let mut built: Vec<Option<Agent>> = lab.spec.agents.iter().map(|_| None).collect();
-    // An agent calls later ones only, so they are built first.
+    // An agent nests only later agents, so those are built first.
     for (at, spec) in lab.spec.agents.iter().enumerate().rev() {
-        let agent = agent(lab, spec, &built).model(model.clone());
+        let agent = build_agent(lab, spec, &built).model(model.clone());
         built[at] = Some(agent);
     }
     built.into_iter().flatten().collect()
 }
 
-fn agent(lab: &Arc<Lab>, spec: &AgentSpec, later: &[Option<Agent>]) -> Agent {
-    let mut agent = Agent::new(spec.name.as_str()).hook(watching(lab)).tool_use(tool_use(lab, spec));
-    agent = agent.instructions_from({
+fn build_agent(lab: &Arc<WorldObserver>, spec: &AgentSpec, later: &[Option<Agent>]) -> Agent {
+    let mut agent =
+        Agent::new(spec.name.as_str()).hook(observing_hook(lab)).tool_use_policy(build_tool_use(lab, spec));
+    agent = agent.dynamic_instructions({
         let lab = lab.clone();
         move |_| {
             let lab = lab.clone();
             async move {
-                lab.dawdle(5).await;
+                lab.random_delay(5).await;
                 "Help.".to_owned()
             }
         }
     });
-    agent = agent.tools(spec.tools.iter().map(|tool| function(lab, tool)).collect::<Vec<_>>());
-    for nested in &spec.nested {
+    agent = agent.tools(spec.tools.iter().map(|tool| build_function_tool(lab, tool)).collect::<Vec<_>>());
+    for nested in &spec.nested_agents {
         if let Some(inner) = &later[nested.agent] {
-            agent = agent.tools(agent_tool(lab, nested, inner));
+            agent = agent.tools(build_agent_tool(lab, nested, inner));
         }
     }
     for to in &spec.handoffs {
         let mut handoff = Handoff::to_named(lab.spec.agents[to.agent].name.as_str());
-        if to.filters {
+        if to.filters_history {
             handoff = handoff.filter_history(|items| {
                 items.into_iter().filter(|item| matches!(**item, Item::Message(_))).collect()
             });
         }
-        let (lab, fails) = (lab.clone(), to.fails);
+        let (lab, fails) = (lab.clone(), to.failure_percent);
         agent = agent.handoff(handoff.on_handoff(move |_| {
             let lab = lab.clone();
             async move {
-                lab.dawdle(10).await;
+                lab.random_delay(10).await;
                 if lab.sim.chance(fails) { Err("nobody is there".to_owned()) } else { Ok(()) }
             }
         }));
     }
-    for guard in &spec.input_guards {
-        agent = agent.input_guardrail(input_guard(lab, guard));
+    for guard in &spec.input_guardrails {
+        agent = agent.input_guardrail(input_guardrail(lab, guard));
     }
-    for guard in &spec.output_guards {
-        agent = agent.output_guardrail(output_guard(lab, guard));
+    for guard in &spec.output_guardrails {
+        agent = agent.output_guardrail(output_guardrail(lab, guard));
     }
-    if spec.failing_hook > 0 {
-        agent = agent.hook(failing(lab, spec.failing_hook));
+    if spec.hook_failure_percent > 0 {
+        agent = agent.hook(failing_hook(lab, spec.hook_failure_percent));
     }
     agent
 }
 
-fn tool_use(lab: &Arc<Lab>, spec: &AgentSpec) -> ToolUse {
+fn build_tool_use(lab: &Arc<WorldObserver>, spec: &AgentSpec) -> ToolUsePolicy {
     match spec.tool_use {
-        ToolUseSpec::RunAgain => ToolUse::RunAgain,
-        ToolUseSpec::StopOnFirst => ToolUse::StopOnFirst,
-        ToolUseSpec::StopAtFirstTool => ToolUse::StopAt(vec![spec.tools[0].name.clone()]),
-        ToolUseSpec::Judge => {
+        ToolUseSpec::RunModelAgain => ToolUsePolicy::RunModelAgain,
+        ToolUseSpec::StopOnFirstTool => ToolUsePolicy::StopOnFirstTool,
+        ToolUseSpec::StopAtFirstTool => ToolUsePolicy::StopAtTools(vec![spec.tools[0].name.clone()]),
+        ToolUseSpec::CustomFunction => {
             let lab = lab.clone();
-            ToolUse::judge(move |_, results| {
+            ToolUsePolicy::custom_function(move |_, results| {
                 let lab = lab.clone();
                 async move {
-                    lab.dawdle(10).await;
+                    lab.random_delay(10).await;
                     lab.sim.chance(40).then(|| format!("{} results will do", results.len()))
                 }
             })
@@ -102,124 +107,131 @@ fn tool_use(lab: &Arc<Lab>, spec: &AgentSpec) -> ToolUse {
     }
 }
 
-/// Tells the laboratory of every start and every end.
-fn watching(lab: &Arc<Lab>) -> Hook {
+/// Creates a hook that reports every call start and end to the observer.
+fn observing_hook(lab: &Arc<WorldObserver>) -> Hook {
     let lab = lab.clone();
     Hook::new(move |moment| {
         let lab = lab.clone();
         async move {
             match &moment {
-                Moment::CallStarted { ctx } => lab.told_start(ctx),
-                Moment::CallEnded { ctx, .. } => lab.told_end(ctx),
+                HookEvent::CallStarted { ctx } => lab.note_hook_start(ctx),
+                HookEvent::CallEnded { ctx, .. } => lab.note_hook_end(ctx),
                 _ => {}
             }
-            lab.may_crash().await;
-            lab.dawdle(5).await;
+            lab.maybe_crash().await;
+            lab.random_delay(5).await;
             Ok(())
         }
     })
 }
 
-fn failing(lab: &Arc<Lab>, percent: u64) -> Hook {
+fn failing_hook(lab: &Arc<WorldObserver>, percent: u64) -> Hook {
     let lab = lab.clone();
     Hook::new(move |_| {
         let lab = lab.clone();
         async move {
-            lab.dawdle(5).await;
+            lab.random_delay(5).await;
             match lab.sim.draw(|rng| rng.below(100)) {
                 draw if draw < percent => Err("the hook failed".into()),
-                draw if draw < percent + 2 => quietly_panic(),
+                draw if draw < percent + 2 => panic_silently(),
                 _ => Ok(()),
             }
         }
     })
 }
 
-pub(crate) fn input_guard(lab: &Arc<Lab>, spec: &RunGuardSpec) -> InputGuardrail {
+pub(crate) fn input_guardrail(lab: &Arc<WorldObserver>, spec: &RunGuardrailSpec) -> InputGuardrail {
     let (lab, guard) = (lab.clone(), spec.clone());
-    let guardrail = InputGuardrail::new(&spec.name, move |ctx: windlass::RunContext, _| {
+    let guardrail = InputGuardrail::new(&spec.name, move |ctx: windlass::tool::RunContext, _| {
         let (lab, guard) = (lab.clone(), guard.clone());
         async move {
-            lab.dawdle(80).await;
-            lab.may_crash().await;
-            let verdict = run_verdict(&lab, guard.trips)?;
-            if verdict == Verdict::Pass {
-                lab.passed(&guard.name, ctx.run_id());
+            lab.random_delay(80).await;
+            lab.maybe_crash().await;
+            let verdict = run_verdict(&lab, guard.trip_percent)?;
+            if verdict == GuardrailVerdict::Pass {
+                lab.note_passed(&guard.name, ctx.run_id());
             }
             Ok(verdict)
         }
     });
-    if spec.first { guardrail.first() } else { guardrail }
+    if spec.is_blocking { guardrail.blocking() } else { guardrail }
 }
 
-pub(crate) fn output_guard(lab: &Arc<Lab>, spec: &RunGuardSpec) -> OutputGuardrail {
-    let (lab, trips) = (lab.clone(), spec.trips);
+pub(crate) fn output_guardrail(lab: &Arc<WorldObserver>, spec: &RunGuardrailSpec) -> OutputGuardrail {
+    let (lab, trips) = (lab.clone(), spec.trip_percent);
     OutputGuardrail::new(&spec.name, move |_, _| {
         let lab = lab.clone();
         async move {
-            lab.dawdle(20).await;
+            lab.random_delay(20).await;
             run_verdict(&lab, trips)
         }
     })
 }
 
-fn run_verdict(lab: &Lab, trips: u64) -> Result<Verdict, windlass::guardrail::GuardrailError> {
+fn run_verdict(
+    lab: &WorldObserver,
+    trips: u64,
+) -> Result<GuardrailVerdict, windlass::guardrail::GuardrailError> {
     match lab.sim.draw(|rng| rng.below(100)) {
-        draw if draw < trips => Ok(Verdict::Trip),
+        draw if draw < trips => Ok(GuardrailVerdict::Tripwire),
         draw if trips > 0 && draw < trips + 5 => Err("the guardrail failed".into()),
-        draw if trips > 0 && draw < trips + 8 => quietly_panic(),
-        _ => Ok(Verdict::Pass),
+        draw if trips > 0 && draw < trips + 8 => panic_silently(),
+        _ => Ok(GuardrailVerdict::Pass),
     }
 }
 
-fn tool_input_guard(lab: &Arc<Lab>, spec: &ToolGuardSpec) -> ToolInputGuardrail {
+fn tool_input_guardrail(lab: &Arc<WorldObserver>, spec: &ToolGuardrailSpec) -> ToolInputGuardrail {
     let (lab, guard) = (lab.clone(), spec.clone());
     ToolInputGuardrail::new(&spec.name, move |ctx| {
         let (lab, guard) = (lab.clone(), guard.clone());
         async move {
-            lab.dawdle(20).await;
-            lab.may_crash().await;
+            lab.random_delay(20).await;
+            lab.maybe_crash().await;
             let verdict = tool_verdict(&lab, &guard)?;
-            if verdict == ToolVerdict::Allow {
-                lab.allowed(&guard.name, &ctx);
+            if verdict == ToolGuardrailVerdict::Allow {
+                lab.note_allowed(&guard.name, &ctx);
             }
             Ok(verdict)
         }
     })
 }
 
-fn tool_output_guard(lab: &Arc<Lab>, spec: &ToolGuardSpec) -> ToolOutputGuardrail {
+fn tool_output_guardrail(lab: &Arc<WorldObserver>, spec: &ToolGuardrailSpec) -> ToolOutputGuardrail {
     let (lab, guard) = (lab.clone(), spec.clone());
     ToolOutputGuardrail::new(&spec.name, move |_, _| {
         let (lab, guard) = (lab.clone(), guard.clone());
         async move {
-            lab.dawdle(20).await;
+            lab.random_delay(20).await;
             tool_verdict(&lab, &guard)
         }
     })
 }
 
 fn tool_verdict(
-    lab: &Lab,
-    guard: &ToolGuardSpec,
-) -> Result<ToolVerdict, windlass::guardrail::GuardrailError> {
-    if !lab.sim.chance(guard.strict) {
-        return Ok(ToolVerdict::Allow);
+    lab: &WorldObserver,
+    guard: &ToolGuardrailSpec,
+) -> Result<ToolGuardrailVerdict, windlass::guardrail::GuardrailError> {
+    if !lab.sim.chance(guard.reject_percent) {
+        return Ok(ToolGuardrailVerdict::Allow);
     }
     match lab.sim.draw(|rng| rng.below(8)) {
-        0 if guard.stops => Ok(ToolVerdict::Stop),
+        0 if guard.may_stop_run => Ok(ToolGuardrailVerdict::FailRun),
         0 | 1 => Err("the guardrail failed".into()),
-        2 => quietly_panic(),
-        3 | 4 => Ok(ToolVerdict::Replace("something else".into())),
-        _ => Ok(ToolVerdict::Reject("not like this".to_owned())),
+        2 => panic_silently(),
+        3 | 4 => Ok(ToolGuardrailVerdict::ReplaceOutput("something else".into())),
+        _ => Ok(ToolGuardrailVerdict::RejectCall("not like this".to_owned())),
     }
 }
 
-fn agent_tool(lab: &Arc<Lab>, spec: &NestedSpec, inner: &Agent) -> Tool {
-    let tool = inner.as_tool(&format!("ask_{}", inner.name()), "Asks.").agent_turns(spec.turns);
-    let tool = if spec.input_guard {
-        let guard = ToolGuardSpec { name: format!("{}-guard", inner.name()), strict: 10, stops: false };
-        tool.input_guardrail(tool_input_guard(lab, &guard))
+fn build_agent_tool(lab: &Arc<WorldObserver>, spec: &NestedAgentSpec, inner: &Agent) -> Tool {
+    let tool = inner.as_tool(&format!("ask_{}", inner.name()), "Asks.").agent_max_turns(spec.max_turns);
+    let tool = if spec.has_input_guardrail {
+        let guard = ToolGuardrailSpec {
+            name: format!("{}-guard", inner.name()),
+            reject_percent: 10,
+            may_stop_run: false,
+        };
+        tool.input_guardrail(tool_input_guardrail(lab, &guard))
     } else {
         tool
     };
@@ -227,10 +239,10 @@ fn agent_tool(lab: &Arc<Lab>, spec: &NestedSpec, inner: &Agent) -> Tool {
         Some(timeout) => tool.timeout(Duration::from_millis(timeout)),
         None => tool,
     };
-    approval(lab, tool, spec.approval, Asked::UntilForGood)
+    with_approval(lab, tool, spec.approval, ApprovalFrequency::UntilStandingDecision)
 }
 
-fn function(lab: &Arc<Lab>, spec: &ToolSpec) -> Tool {
+fn build_function_tool(lab: &Arc<WorldObserver>, spec: &ToolSpec) -> Tool {
     let schema = json!({
         "type": "object",
         "properties": { "n": { "type": "integer" } },
@@ -239,83 +251,91 @@ fn function(lab: &Arc<Lab>, spec: &ToolSpec) -> Tool {
     });
     let (of_body, body_spec) = (lab.clone(), Arc::new(spec.clone()));
     let tool = Tool::dynamic(&spec.name, "Does something.", schema, move |ctx, _| {
-        body(of_body.clone(), body_spec.clone(), ctx)
+        run_tool_body(of_body.clone(), body_spec.clone(), ctx)
     });
-    let asked = if spec.asks_each_time() { Asked::EachTime } else { Asked::UntilForGood };
-    let mut tool = approval(lab, tool.effect(spec.effect), spec.approval, asked);
-    if spec.own_key {
-        tool = tool.receipts(Receipts { scope: Scope::Call, ..Receipts::default() });
+    let asked = if spec.asks_each_time() {
+        ApprovalFrequency::EachTime
+    } else {
+        ApprovalFrequency::UntilStandingDecision
+    };
+    let mut tool = with_approval(lab, tool.effect(spec.effect), spec.approval, asked);
+    if spec.has_own_key {
+        tool = tool.receipt_policy(ReceiptPolicy { scope: ReceiptScope::Call, ..ReceiptPolicy::default() });
     }
     if let Some(timeout) = spec.timeout_ms {
-        let policy = if spec.timeout_fails { OnTimeout::Fail } else { OnTimeout::Tell };
+        let policy = if spec.timeout_fails_run { OnTimeout::FailRun } else { OnTimeout::TellModel };
         tool = tool.timeout(Duration::from_millis(timeout)).on_timeout(policy);
     }
     tool = tool.on_failure(match spec.on_failure {
-        FailureSpec::Hide => OnFailure::Hide,
-        FailureSpec::Show => OnFailure::Show,
-        FailureSpec::Say => OnFailure::say(|_, error| format!("it said {error}")),
-        FailureSpec::Fail => OnFailure::Fail,
+        FailureSpec::Hide => OnFailure::HideError,
+        FailureSpec::Show => OnFailure::ShowError,
+        FailureSpec::Say => OnFailure::custom_message(|_, error| format!("it said {error}")),
+        FailureSpec::Fail => OnFailure::FailRun,
     });
-    if let Some(attempts) = spec.retries {
+    if let Some(attempts) = spec.max_attempts {
         tool = tool.retry(attempts, Duration::from_millis(20));
     }
     if let Some(limit) = spec.concurrency {
-        tool = tool.concurrency(limit);
+        tool = tool.max_concurrent_calls(limit);
     }
-    if let Some(budget) = spec.budget {
-        tool = tool.output_budget(budget);
+    if let Some(budget) = spec.output_budget {
+        tool = tool.max_output_bytes(budget);
     }
-    if spec.flickers {
+    if spec.toggles_enabled {
         let lab = lab.clone();
         tool = tool.enabled_if(move |_| !lab.sim.chance(20));
     }
     tool = match spec.conflict {
         ConflictSpec::None => tool,
-        ConflictSpec::All => tool.conflict(|_: &Value| "all".to_owned()),
-        ConflictSpec::ByArgument => tool.conflict(|value: &Value| value.to_string()),
+        ConflictSpec::All => tool.conflict_key(|_: &Value| "all".to_owned()),
+        ConflictSpec::ByArgument => tool.conflict_key(|value: &Value| value.to_string()),
     };
-    for guard in &spec.input_guards {
-        tool = tool.input_guardrail(tool_input_guard(lab, guard));
+    for guard in &spec.input_guardrails {
+        tool = tool.input_guardrail(tool_input_guardrail(lab, guard));
     }
-    for guard in &spec.output_guards {
-        tool = tool.output_guardrail(tool_output_guard(lab, guard));
+    for guard in &spec.output_guardrails {
+        tool = tool.output_guardrail(tool_output_guardrail(lab, guard));
     }
-    reconcile(lab, tool, spec.reconcile)
+    with_reconcile(lab, tool, spec.reconcile)
 }
 
-/// How often a person is asked about what a tool asks about.
+/// The frequency of approval requests of a tool.
 #[derive(Clone, Copy)]
-enum Asked {
+enum ApprovalFrequency {
     EachTime,
-    UntilForGood,
+    UntilStandingDecision,
 }
 
-fn approval(lab: &Arc<Lab>, tool: Tool, spec: ApprovalSpec, asked: Asked) -> Tool {
+fn with_approval(lab: &Arc<WorldObserver>, tool: Tool, spec: ApprovalSpec, asked: ApprovalFrequency) -> Tool {
     match (spec, asked) {
         (ApprovalSpec::Never, _) => tool,
-        (ApprovalSpec::Always, Asked::UntilForGood) => tool.approve_always(),
-        (ApprovalSpec::Always, Asked::EachTime) => tool.approve_each(),
-        (ApprovalSpec::Panics, Asked::UntilForGood) => tool.approve_if(|_: &Value| quietly_panic()),
-        (ApprovalSpec::Panics, Asked::EachTime) => tool.approve_each_if(|_: &Value| quietly_panic()),
-        (ApprovalSpec::From(least), asked) => {
+        (ApprovalSpec::Always, ApprovalFrequency::UntilStandingDecision) => tool.needs_approval(),
+        (ApprovalSpec::Always, ApprovalFrequency::EachTime) => tool.needs_approval_each_time(),
+        (ApprovalSpec::Panics, ApprovalFrequency::UntilStandingDecision) => {
+            tool.needs_approval_if(|_: &Value| panic_silently())
+        }
+        (ApprovalSpec::Panics, ApprovalFrequency::EachTime) => {
+            tool.needs_approval_each_time_if(|_: &Value| panic_silently())
+        }
+        (ApprovalSpec::FromArgument(least), asked) => {
             let lab = lab.clone();
             let rule = move |_, arguments: &Value| {
                 let asks = arguments.get("n").and_then(Value::as_u64).is_none_or(|n| n >= least);
                 let lab = lab.clone();
                 async move {
-                    lab.dawdle(10).await;
+                    lab.random_delay(10).await;
                     asks
                 }
             };
             match asked {
-                Asked::UntilForGood => tool.approve_when(rule),
-                Asked::EachTime => tool.approve_each_when(rule),
+                ApprovalFrequency::UntilStandingDecision => tool.needs_approval_if_async(rule),
+                ApprovalFrequency::EachTime => tool.needs_approval_each_time_if_async(rule),
             }
         }
     }
 }
 
-fn reconcile(lab: &Arc<Lab>, tool: Tool, spec: ReconcileSpec) -> Tool {
+fn with_reconcile(lab: &Arc<WorldObserver>, tool: Tool, spec: ReconcileSpec) -> Tool {
     let is_honest = match spec {
         ReconcileSpec::None => return tool,
         ReconcileSpec::Honest => true,
@@ -325,75 +345,79 @@ fn reconcile(lab: &Arc<Lab>, tool: Tool, spec: ReconcileSpec) -> Tool {
     tool.reconcile(move |ctx| {
         let lab = lab.clone();
         async move {
-            lab.dawdle(10).await;
-            lab.may_crash().await;
-            match lab.world.by_call(ctx.path().clone()) {
-                _ if !is_honest => Reconciled::Unknown,
-                0 => Reconciled::DidNotHappen,
-                _ => Reconciled::Happened("it had happened".into()),
+            lab.random_delay(10).await;
+            lab.maybe_crash().await;
+            match lab.world.count_by_call(ctx.call_path().clone()) {
+                _ if !is_honest => ReconcileOutcome::Unknown,
+                0 => ReconcileOutcome::NotExecuted,
+                _ => ReconcileOutcome::Executed("it had happened".into()),
             }
         }
     })
 }
 
-/// Where a body goes wrong.
+/// The point at which a body fails or panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Trouble {
-    None,
+enum BodyFault {
+    NoFault,
     FailsBefore,
     FailsAfter,
     PanicsBefore,
     PanicsAfter,
 }
 
-async fn body(lab: Arc<Lab>, spec: Arc<ToolSpec>, ctx: ToolContext) -> Result<String, ToolError> {
-    let _running = lab.body_begins(&spec, &ctx);
-    let trouble = trouble(&lab, &spec);
-    lab.dawdle(spec.latency_ms).await;
-    lab.may_crash().await;
-    let question = Question::new("Which?").schema(json!({ "enum": ["this", "that"] }));
-    if spec.asks() && ctx.reply(&question).is_none() {
-        lab.asks(&ctx);
-        return Err(ToolError::ask(question));
+async fn run_tool_body(
+    lab: Arc<WorldObserver>,
+    spec: Arc<ToolSpec>,
+    ctx: ToolContext,
+) -> Result<String, ToolError> {
+    let _running = lab.begin_body(&spec, &ctx);
+    let trouble = draw_fault(&lab, &spec);
+    lab.random_delay(spec.latency_ms).await;
+    lab.maybe_crash().await;
+    let question = PersonQuestion::new("Which?").with_schema(json!({ "enum": ["this", "that"] }));
+    if spec.asks_person() && ctx.answer_to(&question).is_none() {
+        lab.note_question(&ctx);
+        return Err(ToolError::ask_person(question));
     }
-    fail_if(trouble, Trouble::FailsBefore, Trouble::PanicsBefore)?;
-    if spec.effect != Effect::Pure {
-        lab.effect(&spec, &ctx);
+    fail_if_due(trouble, BodyFault::FailsBefore, BodyFault::PanicsBefore)?;
+    if spec.effect != ToolEffect::Pure {
+        lab.record_effect(&spec, &ctx);
     }
-    lab.may_crash().await;
-    lab.dawdle(spec.latency_ms).await;
-    if lab.sim.chance(spec.hanging) {
+    lab.maybe_crash().await;
+    lab.random_delay(spec.latency_ms).await;
+    if lab.sim.chance(spec.hang_percent) {
         tokio::time::sleep(Duration::from_secs(90)).await;
     }
-    lab.may_crash().await;
-    fail_if(trouble, Trouble::FailsAfter, Trouble::PanicsAfter)?;
+    lab.maybe_crash().await;
+    fail_if_due(trouble, BodyFault::FailsAfter, BodyFault::PanicsAfter)?;
     Ok(format!("{} did {}", spec.name, ctx.arguments()))
 }
 
-fn trouble(lab: &Lab, spec: &ToolSpec) -> Trouble {
-    if !lab.sim.chance(spec.failing) {
-        return Trouble::None;
+fn draw_fault(lab: &WorldObserver, spec: &ToolSpec) -> BodyFault {
+    if !lab.sim.chance(spec.failure_percent) {
+        return BodyFault::NoFault;
     }
-    // Trying a body again that has taken effect is what its author asked for with `retry`: authors of tools
-    // that must not happen twice take care not to.
-    let takes_care = spec.effect == Effect::Once && spec.retries.is_some();
+    // A retry of a body that has taken effect would repeat it, so the author of an at-most-once tool with
+    // `retry` avoids failures after the effect.
+    let takes_care = spec.effect == ToolEffect::Once && spec.max_attempts.is_some();
     match lab.sim.draw(|rng| rng.below(4)) {
-        0 => Trouble::FailsBefore,
-        1 => Trouble::PanicsBefore,
-        2 if !takes_care => Trouble::FailsAfter,
-        3 if !takes_care => Trouble::PanicsAfter,
-        _ => Trouble::FailsBefore,
+        0 => BodyFault::FailsBefore,
+        1 => BodyFault::PanicsBefore,
+        2 if !takes_care => BodyFault::FailsAfter,
+        3 if !takes_care => BodyFault::PanicsAfter,
+        _ => BodyFault::FailsBefore,
     }
 }
 
-fn fail_if(trouble: Trouble, fails: Trouble, panics: Trouble) -> Result<(), ToolError> {
+fn fail_if_due(trouble: BodyFault, fails: BodyFault, panics: BodyFault) -> Result<(), ToolError> {
     if trouble == panics {
-        quietly_panic::<()>();
+        panic_silently::<()>();
     }
-    if trouble == fails { Err(ToolError::tell("it did not work")) } else { Ok(()) }
+    if trouble == fails { Err(ToolError::visible("it did not work")) } else { Ok(()) }
 }
 
-/// Panics without the hook that prints: thousands of seeds would fill the screen.
-fn quietly_panic<T>() -> T {
+/// Panics without the panic hook: thousands of seeds would flood the output.
+fn panic_silently<T>() -> T {
     std::panic::resume_unwind(Box::new("a simulated panic"))
 }

@@ -1,64 +1,73 @@
-//! One life of the process that drives the run.
+//! One simulated process that drives the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::core::{CallId, CallPath, Failure, Item};
-use windlass::run::{Approvals, CancelHandle, Handled, LoopPolicy, MissingTool};
+use windlass::core::{
+    failure::RunFailure,
+    id::{CallId, CallPath},
+    item::Item,
+};
+use windlass::run::{CancelHandle, HandledFailure, LoopPolicy, OnUnknownTool, PendingApprovals};
 use windlass::store::Store;
-use windlass::{Event, EventKind, Outcome, Paused, RunBuilder, RunError, Session, StoreError};
+use windlass::{
+    error::{RunError, StoreError},
+    event::{RunEvent, RunEventKind},
+    run::{PausedRun, RunBuilder, RunResult},
+    session::Session,
+};
 use windlass_sim::SimSessions;
 
 use crate::build;
-use crate::lab::Lab;
-use crate::spec::{CancelSpec, MissingSpec};
+use crate::observer::WorldObserver;
+use crate::spec::{CancelSpec, MissingToolSpec};
 
-/// Longer than a lease lasts without a sign of life.
-const LEASE_IS_OVER: Duration = Duration::from_secs(31);
-/// Longer than any run takes.
-const ENDLESS: Duration = Duration::from_secs(12 * 3600);
-/// How long hooks and the store may hold up a run that was cancelled, besides its drain.
-const PROMPT: Duration = Duration::from_secs(3);
+/// Time after which the lease of a crashed process has expired.
+const LEASE_EXPIRED_AFTER: Duration = Duration::from_secs(31);
+/// Time limit of a run; longer than any run takes.
+const RUN_TIMEOUT: Duration = Duration::from_secs(12 * 3600);
+/// Time that hooks and the store may delay a cancelled run, in addition to its drain.
+const CANCEL_GRACE: Duration = Duration::from_secs(3);
 
-/// Where a life begins.
-pub(crate) enum Origin {
+/// The starting point of a process.
+pub(crate) enum ProcessOrigin {
     Fresh,
     Stored,
-    Paused(Box<Paused>),
+    Paused(Box<PausedRun>),
 }
 
-/// What a life came to, seen from outside.
-pub(crate) struct Lived {
-    pub(crate) result: Result<Outcome, RunError>,
-    /// How often watchers saw each call start and settle.
+/// The outcome of a process, as observed from outside.
+pub(crate) struct ProcessReport {
+    pub(crate) result: Result<RunResult, RunError>,
+    /// Number of starts and settlements of each call that watchers received.
     pub(crate) events: BTreeMap<CallPath, (u64, u64)>,
-    /// Calls on whose sight the watcher cancelled the run.
-    pub(crate) stopped_on: Vec<CallId>,
+    /// Calls whose event made the watcher cancel the run.
+    pub(crate) cancelled_on: Vec<CallId>,
 }
 
-impl Lived {
-    fn unseen(result: Result<Outcome, RunError>) -> Self {
-        Self { result, events: BTreeMap::new(), stopped_on: Vec::new() }
+impl ProcessReport {
+    fn unwatched(result: Result<RunResult, RunError>) -> Self {
+        Self { result, events: BTreeMap::new(), cancelled_on: Vec::new() }
     }
 }
 
-pub(crate) async fn one_life(
-    lab: Arc<Lab>,
+pub(crate) async fn run_process(
+    lab: Arc<WorldObserver>,
     sessions: Arc<SimSessions>,
-    origin: Origin,
+    origin: ProcessOrigin,
     is_after_loss: bool,
-) -> Lived {
+) -> ProcessReport {
     if is_after_loss {
-        tokio::time::sleep(LEASE_IS_OVER).await;
+        tokio::time::sleep(LEASE_EXPIRED_AFTER).await;
     }
-    let life = lab.sim.life();
-    let builder = begin(&lab, &sessions, origin);
+    let life = lab.sim.process_number();
+    let builder = build_run(&lab, &sessions, origin);
     if let Some((_, ms)) = lab.spec.faults.crash_at.filter(|(at, _)| *at == life) {
         let lab = lab.clone();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(ms)).await;
-            if lab.count_crash() {
+            if lab.take_crash() {
                 match lab.sim.crash().await {}
             }
         });
@@ -67,123 +76,132 @@ pub(crate) async fn one_life(
         let (lab, cancel) = (lab.clone(), builder.cancel_handle());
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(ms)).await;
-            cancel_as(&cancel, how);
-            (lab.sim.now(), how)
+            cancel_run(&cancel, how);
+            (lab.sim.elapsed(), how)
         })
     });
     let run = async {
-        if lab.spec.run.streams { watch(&lab, builder).await } else { Lived::unseen(builder.await) }
+        if lab.spec.run.is_streamed {
+            watch_run(&lab, builder).await
+        } else {
+            ProcessReport::unwatched(builder.await)
+        }
     };
-    let Ok(lived) = tokio::time::timeout(ENDLESS, run).await else {
-        lab.wrong("the run does not end");
-        return Lived::unseen(Err(StoreError::new("endless").into()));
+    let Ok(lived) = tokio::time::timeout(RUN_TIMEOUT, run).await else {
+        lab.report_violation("the run does not end");
+        return ProcessReport::unwatched(Err(StoreError::new("endless").into()));
     };
     if let Some(cancelling) = cancelling.filter(tokio::task::JoinHandle::is_finished)
         && let Ok((since, how)) = cancelling.await
         && how != CancelSpec::AfterTurn
     {
-        let took = lab.sim.now().saturating_sub(since);
-        if took > PROMPT + Duration::from_millis(lab.spec.run.drain_ms) {
-            lab.wrong(format!("the run ended {took:?} after it was cancelled"));
+        let took = lab.sim.elapsed().saturating_sub(since);
+        if took > CANCEL_GRACE + Duration::from_millis(lab.spec.run.drain_ms) {
+            lab.report_violation(format!("the run ended {took:?} after it was cancelled"));
         }
     }
-    let before = (lab.world.total(), lab.look());
+    let before = (lab.world.total_count(), lab.check_new_records());
     tokio::time::sleep(Duration::from_secs(100)).await;
-    if before != (lab.world.total(), lab.look()) {
-        lab.wrong("something happened after the run had come to its outcome");
+    if before != (lab.world.total_count(), lab.check_new_records()) {
+        lab.report_violation("something happened after the run had come to its outcome");
     }
     lived
 }
 
-fn cancel_as(cancel: &CancelHandle, how: CancelSpec) {
+fn cancel_run(cancel: &CancelHandle, how: CancelSpec) {
     match how {
-        CancelSpec::Now => cancel.now(),
-        CancelSpec::KeepApprovals => cancel.now_with(Approvals::Keep),
-        CancelSpec::AfterTurn => cancel.after_turn(),
-        CancelSpec::HandOver => cancel.hand_over(),
+        CancelSpec::Now => cancel.cancel(),
+        CancelSpec::KeepApprovals => cancel.cancel_with(PendingApprovals::Keep),
+        CancelSpec::AfterTurn => cancel.cancel_after_turn(),
+        CancelSpec::Detach => cancel.detach(),
     }
 }
 
-/// Watches a run, and sometimes stops it on what is seen.
-async fn watch(lab: &Lab, builder: RunBuilder) -> Lived {
-    let mut stream = builder.event_buffer(4).stream();
-    let cancel = stream.cancel();
+/// Watches a run, and sometimes cancels it when a call is announced.
+async fn watch_run(lab: &WorldObserver, builder: RunBuilder) -> ProcessReport {
+    let mut stream = builder.event_buffer_size(4).stream();
+    let cancel = stream.cancel_handle();
     let mut events: BTreeMap<CallPath, (u64, u64)> = BTreeMap::new();
     let mut stopped_on = Vec::new();
-    while let Some(Event { path, kind, .. }) = stream.next().await {
+    while let Some(RunEvent { path, kind, .. }) = stream.next().await {
         match kind {
-            EventKind::CallStarted { call, .. } => {
+            RunEventKind::CallStarted { call, .. } => {
                 events.entry(CallPath::new(&path, call)).or_default().0 += 1;
             }
-            EventKind::CallSettled { call, .. } => {
+            RunEventKind::CallSettled { call, .. } => {
                 events.entry(CallPath::new(&path, call)).or_default().1 += 1;
             }
-            EventKind::Item(produced) if path.is_empty() => {
+            RunEventKind::Item(produced) if path.is_empty() => {
                 if let Item::Call(call) = &*produced.item
-                    && lab.sim.chance(lab.spec.faults.watcher_stops)
+                    && lab.sim.chance(lab.spec.faults.watcher_cancel_percent)
                 {
-                    cancel.now();
+                    cancel.cancel();
                     stopped_on.push(call.id.clone());
                 }
             }
             _ => {}
         }
-        lab.dawdle(3).await;
+        lab.random_delay(3).await;
     }
-    Lived { result: stream.outcome().await, events, stopped_on }
+    ProcessReport { result: stream.result().await, events, cancelled_on: stopped_on }
 }
 
-fn begin(lab: &Arc<Lab>, sessions: &Arc<SimSessions>, origin: Origin) -> RunBuilder {
-    let agents = build::agents(lab);
+fn build_run(lab: &Arc<WorldObserver>, sessions: &Arc<SimSessions>, origin: ProcessOrigin) -> RunBuilder {
+    let agents = build::build_agents(lab);
     let store: Arc<dyn Store> = lab.store.clone();
     let mut builder = match origin {
-        Origin::Fresh => agents[0].run("Please do what is needed.").store(store).run_id(lab.run.clone()),
-        Origin::Stored => agents[0].recover(lab.run.clone(), store),
-        Origin::Paused(paused) => agents[0].resume(*paused).store(store),
+        ProcessOrigin::Fresh => {
+            agents[0].run("Please do what is needed.").store(store).run_id(lab.run.clone())
+        }
+        ProcessOrigin::Stored => agents[0].recover(lab.run.clone(), store),
+        ProcessOrigin::Paused(paused) => agents[0].resume(*paused).store(store),
     };
-    builder = builder.agents(agents.iter().cloned());
+    builder = builder.known_agents(agents.iter().cloned());
     let spec = &lab.spec.run;
     builder = match spec.max_turns {
         Some(turns) => builder.max_turns(turns),
         None => builder.unlimited_turns(),
     };
     if let Some(limit) = spec.concurrency {
-        builder = builder.concurrency(limit);
+        builder = builder.max_concurrent_calls(limit);
     }
     if spec.early_guardrails {
-        builder = builder.early_guardrails();
+        builder = builder.pre_approval_guardrails();
     }
-    builder = builder.missing_tool(match spec.missing {
-        MissingSpec::Tell => MissingTool::Tell,
-        MissingSpec::Say => MissingTool::say(|name, _| format!("there is no {name}")),
-        MissingSpec::Fail => MissingTool::Fail,
+    builder = builder.on_unknown_tool(match spec.missing_tool {
+        MissingToolSpec::Tell => OnUnknownTool::TellModel,
+        MissingToolSpec::Say => OnUnknownTool::custom_message(|name, _| format!("there is no {name}")),
+        MissingToolSpec::Fail => OnUnknownTool::FailRun,
     });
-    builder = builder.drain(Duration::from_millis(spec.drain_ms));
-    builder = builder.loops(LoopPolicy { warn: 1, stop: spec.loop_stop });
-    for guard in &spec.input_guards {
-        builder = builder.input_guardrail(build::input_guard(lab, guard));
+    builder = builder.drain_timeout(Duration::from_millis(spec.drain_ms));
+    builder = builder.loop_policy(LoopPolicy { warn_after: 1, fail_after: spec.max_repetitions });
+    for guard in &spec.input_guardrails {
+        builder = builder.input_guardrail(build::input_guardrail(lab, guard));
     }
-    for guard in &spec.output_guards {
-        builder = builder.output_guardrail(build::output_guard(lab, guard));
+    for guard in &spec.output_guardrails {
+        builder = builder.output_guardrail(build::output_guardrail(lab, guard));
     }
     if spec.has_session {
         builder = builder.session(&Session::new("session", sessions.clone()));
     }
-    if spec.handler {
+    if spec.has_failure_handler {
         builder = builder.on_failure(|_, failure| async move {
-            let in_history = matches!(failure, Failure::TurnsExhausted { .. });
-            Some(Handled { output: format!("in place of: {failure}"), in_history })
+            let in_history = matches!(failure, RunFailure::MaxTurnsExceeded { .. });
+            Some(HandledFailure {
+                final_output: format!("in place of: {failure}"),
+                include_in_history: in_history,
+            })
         });
     }
-    if spec.layered { layered(lab, builder) } else { builder }
+    if spec.has_layers { with_layers(lab, builder) } else { builder }
 }
 
-fn layered(lab: &Arc<Lab>, builder: RunBuilder) -> RunBuilder {
+fn with_layers(lab: &Arc<WorldObserver>, builder: RunBuilder) -> RunBuilder {
     let lab = lab.clone();
-    let builder = builder.around_calls(move |_, next| {
+    let builder = builder.call_layer(move |_, next| {
         let lab = lab.clone();
         async move {
-            lab.dawdle(5).await;
+            lab.random_delay(5).await;
             next.run().await
         }
     });

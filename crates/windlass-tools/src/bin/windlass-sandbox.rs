@@ -1,4 +1,4 @@
-//! The helper as a program of its own, for applications that do not want to start themselves again.
+//! The sandbox helper as a separate program, for applications that do not start themselves as the helper.
 
 fn main() {
     windlass_tools::sandbox::main_if_asked();

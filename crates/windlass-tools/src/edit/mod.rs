@@ -1,25 +1,28 @@
-//! `write_file` and `patch_file`: what they take, what they would change, and what they do.
+//! The tools `write_file` and `patch_file`: their arguments, previews, changes and reconciliation after a crash.
 
 mod patch;
 mod preview;
 mod unified;
 
-pub(crate) use preview::preview;
-pub use preview::{Change, Diff};
+pub(crate) use preview::preview_call;
+pub use preview::{FileChange, FileDiff};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use windlass::tool::Reconciled;
-use windlass::{OutputContent, Tool, ToolContext};
+use windlass::tool::ReconcileOutcome;
+use windlass::{
+    core::item::OutputContent,
+    tool::{Tool, ToolContext},
+};
 
-use crate::error::Refusal;
-use crate::files::{Evidence, Expected, Replacement, Version};
+use crate::error::ToolRefusal;
+use crate::files::{CrashEvidence, FilePrecondition, FileReplacement, FileVersion};
 use crate::workspace::Workspace;
-use patch::Edit;
+use patch::FileEdit;
 
-pub(crate) const WRITE: &str = "write_file";
-pub(crate) const PATCH: &str = "patch_file";
+pub(crate) const WRITE_FILE: &str = "write_file";
+pub(crate) const PATCH_FILE: &str = "patch_file";
 
 /// What `write_file` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -40,72 +43,78 @@ pub(crate) struct PatchFile {
     /// The version that read_file told.
     version: String,
     /// Exact replacements, made one after the other. Give these or `diff`.
-    edits: Option<Vec<Edit>>,
+    edits: Option<Vec<FileEdit>>,
     /// A unified diff of this one file. Give this or `edits`.
     diff: Option<String>,
 }
 
-/// A change that a call asks for: the same for its preview, its body and the question after a crash.
-trait Asked: DeserializeOwned {
+/// A requested change of a file. The preview, the tool body and the reconciliation share it.
+trait FileChangeRequest: DeserializeOwned {
     const TOOL: &'static str;
     fn path(&self) -> &str;
-    fn expected(&self) -> Expected<'_>;
-    /// What the file is to hold, given what it holds.
-    fn after(&self, before: Option<&str>) -> Result<String, Refusal>;
-    /// What the file is to hold, where that can be said without knowing what it held.
-    fn wanted(&self) -> Option<&str>;
+    fn precondition(&self) -> FilePrecondition<'_>;
+    /// Computes the new text of the file from its current text.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if the change does not apply to the current text.
+    fn new_text(&self, before: Option<&str>) -> Result<String, ToolRefusal>;
+    /// Returns the new text if it does not depend on the current text.
+    fn known_new_text(&self) -> Option<&str>;
 }
 
-impl Asked for WriteFile {
-    const TOOL: &'static str = WRITE;
+impl FileChangeRequest for WriteFile {
+    const TOOL: &'static str = WRITE_FILE;
 
     fn path(&self) -> &str {
         &self.path
     }
 
-    fn expected(&self) -> Expected<'_> {
-        self.version.as_deref().map_or(Expected::Nothing, Expected::Version)
+    fn precondition(&self) -> FilePrecondition<'_> {
+        self.version.as_deref().map_or(FilePrecondition::Absent, FilePrecondition::Version)
     }
 
-    fn after(&self, _: Option<&str>) -> Result<String, Refusal> {
+    fn new_text(&self, _: Option<&str>) -> Result<String, ToolRefusal> {
         Ok(self.content.clone())
     }
 
-    fn wanted(&self) -> Option<&str> {
+    fn known_new_text(&self) -> Option<&str> {
         Some(&self.content)
     }
 }
 
-impl Asked for PatchFile {
-    const TOOL: &'static str = PATCH;
+impl FileChangeRequest for PatchFile {
+    const TOOL: &'static str = PATCH_FILE;
 
     fn path(&self) -> &str {
         &self.path
     }
 
-    fn expected(&self) -> Expected<'_> {
-        Expected::Version(&self.version)
+    fn precondition(&self) -> FilePrecondition<'_> {
+        FilePrecondition::Version(&self.version)
     }
 
-    fn after(&self, before: Option<&str>) -> Result<String, Refusal> {
+    fn new_text(&self, before: Option<&str>) -> Result<String, ToolRefusal> {
         let before = before.unwrap_or_default();
         let changed = match (&self.edits, &self.diff) {
-            (Some(edits), None) => patch::replace(before, edits),
+            (Some(edits), None) => patch::apply_edits(before, edits),
             (None, Some(diff)) => unified::apply(before, diff),
             (Some(_), Some(_)) | (None, None) => {
-                return Err(Refusal::Arguments { what: "give `edits` or `diff`, and not both".into() });
+                return Err(ToolRefusal::InvalidArguments {
+                    reason: "give `edits` or `diff`, and not both".into(),
+                });
             }
         };
-        changed.map_err(|what| Refusal::Edit { path: self.path.clone(), what })
+        changed.map_err(|what| ToolRefusal::EditMismatch { path: self.path.clone(), reason: what })
     }
 
-    fn wanted(&self) -> Option<&str> {
+    fn known_new_text(&self) -> Option<&str> {
         None
     }
 }
 
 pub(crate) fn write_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
-    tool::<C, WriteFile>(
+    change_tool::<C, WriteFile>(
         workspace,
         "Writes a whole text file in the workspace. To replace a file, read it first and give its version. For \
          small changes use patch_file.",
@@ -113,68 +122,83 @@ pub(crate) fn write_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Too
 }
 
 pub(crate) fn patch_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
-    tool::<C, PatchFile>(
+    change_tool::<C, PatchFile>(
         workspace,
         "Changes parts of a text file in the workspace, by exact replacements or by a unified diff. Read the \
          file first and give its version. All of the change is made, or nothing.",
     )
 }
 
-fn tool<C, A>(workspace: &Workspace, description: &str) -> Tool<C>
+fn change_tool<C, A>(workspace: &Workspace, description: &str) -> Tool<C>
 where
     C: Send + Sync + 'static,
-    A: Asked + JsonSchema + Send + Sync + 'static,
+    A: FileChangeRequest + JsonSchema + Send + Sync + 'static,
 {
     let (here, rule, after_crash) = (workspace.clone(), workspace.clone(), workspace.clone());
     Tool::blocking(A::TOOL, description, move |ctx: ToolContext<C>, asked: A| {
-        change(&here, &asked, &ctx.idempotency_key()).map_err(Refusal::told)
+        apply_change(&here, &asked, &ctx.idempotency_key()).map_err(ToolRefusal::into_tool_error)
     })
-    .approve_if(move |asked: &A| rule.asks_to_change(asked.path()))
-    .conflict(|asked: &A| crate::conflict_key(asked.path()))
+    .needs_approval_if(move |asked: &A| rule.needs_write_approval(asked.path()))
+    .conflict_key(|asked: &A| crate::conflict_key(asked.path()))
     .reconcile(move |ctx| {
-        let found = what_happened::<A>(&after_crash, ctx.arguments(), &ctx.idempotency_key());
+        let found = reconcile_change::<A>(&after_crash, ctx.arguments(), &ctx.idempotency_key());
         std::future::ready(found)
     })
 }
 
-fn change<A: Asked>(workspace: &Workspace, asked: &A, key: &str) -> Result<String, Refusal> {
-    let place = workspace.file_to_change(asked.path())?;
-    let replacement = Replacement {
-        place: &place,
-        expected: asked.expected(),
-        key,
-        limit: workspace.limits.file_bytes,
-        tool: A::TOOL,
+fn apply_change<A: FileChangeRequest>(
+    workspace: &Workspace,
+    asked: &A,
+    key: &str,
+) -> Result<String, ToolRefusal> {
+    let place = workspace.writable_path(asked.path())?;
+    let replacement = FileReplacement {
+        path: &place,
+        precondition: asked.precondition(),
+        call_key: key,
+        max_bytes: workspace.limits.max_file_bytes,
+        tool_name: A::TOOL,
     };
-    let before = replacement.before(workspace.root())?;
-    let after = asked.after(before.as_deref())?;
+    let before = replacement.read_old_text(workspace.root())?;
+    let after = asked.new_text(before.as_deref())?;
     let bytes = after.len() as u64;
-    if bytes > workspace.limits.file_bytes {
-        let (path, limit) = (place.to_string(), workspace.limits.file_bytes);
-        return Err(Refusal::TooLarge { path, bytes, limit, hint: "write it in parts, into several files" });
+    if bytes > workspace.limits.max_file_bytes {
+        let (path, limit) = (place.to_string(), workspace.limits.max_file_bytes);
+        return Err(ToolRefusal::TooLarge {
+            path,
+            bytes,
+            limit,
+            hint: "write it in parts, into several files",
+        });
     }
-    replacement.put(workspace.root(), &after)?;
-    Ok(told(&place.to_string(), &after))
+    replacement.write(workspace.root(), &after)?;
+    Ok(written_message(&place.to_string(), &after))
 }
 
-fn told(path: &str, after: &str) -> String {
-    format!("{path} is written, {} lines, version {}", after.lines().count(), Version::of(after))
+fn written_message(path: &str, after: &str) -> String {
+    format!("{path} is written, {} lines, version {}", after.lines().count(), FileVersion::of_text(after))
 }
 
-/// What the disk says of a call that was running when a process ended.
-fn what_happened<A: Asked>(workspace: &Workspace, arguments: &str, key: &str) -> Reconciled {
-    let Ok(asked) = serde_json::from_str::<A>(arguments) else { return Reconciled::Unknown };
-    let Ok(place) = workspace.file_to_change(asked.path()) else { return Reconciled::DidNotHappen };
-    let replacement = Replacement {
-        place: &place,
-        expected: asked.expected(),
-        key,
-        limit: workspace.limits.file_bytes,
-        tool: A::TOOL,
+/// Reconciles a call that a crash interrupted, from the state of the disk.
+fn reconcile_change<A: FileChangeRequest>(
+    workspace: &Workspace,
+    arguments: &str,
+    key: &str,
+) -> ReconcileOutcome {
+    let Ok(asked) = serde_json::from_str::<A>(arguments) else { return ReconcileOutcome::Unknown };
+    let Ok(place) = workspace.writable_path(asked.path()) else { return ReconcileOutcome::NotExecuted };
+    let replacement = FileReplacement {
+        path: &place,
+        precondition: asked.precondition(),
+        call_key: key,
+        max_bytes: workspace.limits.max_file_bytes,
+        tool_name: A::TOOL,
     };
-    match replacement.evidence(workspace.root(), asked.wanted()) {
-        Ok(Evidence::Happened) => Reconciled::Happened(OutputContent::Text(format!("{place} is written"))),
-        Ok(Evidence::DidNotHappen) => Reconciled::DidNotHappen,
-        Ok(Evidence::Unknown) | Err(_) => Reconciled::Unknown,
+    match replacement.collect_evidence(workspace.root(), asked.known_new_text()) {
+        Ok(CrashEvidence::Happened) => {
+            ReconcileOutcome::Executed(OutputContent::Text(format!("{place} is written")))
+        }
+        Ok(CrashEvidence::DidNotHappen) => ReconcileOutcome::NotExecuted,
+        Ok(CrashEvidence::Unknown) | Err(_) => ReconcileOutcome::Unknown,
     }
 }

@@ -1,92 +1,93 @@
-//! What a call would change, for the person who decides about it.
+//! Previews of file changes for the approver.
 
 use similar::{ChangeTag, TextDiff};
 
-use super::{Asked, PATCH, PatchFile, WRITE, WriteFile};
-use crate::files::{Expected, Replacement};
+use super::{FileChangeRequest, PATCH_FILE, PatchFile, WRITE_FILE, WriteFile};
+use crate::files::{FilePrecondition, FileReplacement};
 use crate::workspace::Workspace;
 
-/// How many lines around a change are shown.
-const AROUND: usize = 3;
+/// Number of context lines around a change in the diff.
+const CONTEXT_LINES: usize = 3;
 
-/// What a call would change.
+/// The preview of a file change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Diff {
-    /// The file, relative to the workspace; as the model wrote it where it is no path of the workspace.
+pub struct FileDiff {
+    /// The file, relative to the workspace; the model's own text if it is not a valid path.
     pub path: String,
-    /// What would happen to it.
-    pub change: Change,
-    /// The change as a unified diff. Empty where it would be refused.
+    /// The kind of change.
+    pub change: FileChange,
+    /// The change as a unified diff; empty if the call would be refused.
     pub text: String,
-    /// How many lines it adds.
+    /// Number of added lines.
     pub added: usize,
-    /// How many lines it takes away.
+    /// Number of removed lines.
     pub removed: usize,
 }
 
-/// What would happen to a file.
+/// The kind of change that a call would make to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It is made.
-    Makes,
-    /// It is changed.
-    Changes,
-    /// Nothing: the call would be refused, for this reason, if it ran now.
+pub enum FileChange {
+    /// The file is created.
+    Creates,
+    /// The file is modified.
+    Modifies,
+    /// The call would be refused if it ran now, for this reason.
     Refused(String),
 }
 
-pub(crate) fn preview(workspace: &Workspace, tool: &str, arguments: &str) -> Option<Diff> {
+pub(crate) fn preview_call(workspace: &Workspace, tool: &str, arguments: &str) -> Option<FileDiff> {
     match tool {
-        WRITE => Some(of(workspace, &serde_json::from_str::<WriteFile>(arguments).ok()?)),
-        PATCH => Some(of(workspace, &serde_json::from_str::<PatchFile>(arguments).ok()?)),
+        WRITE_FILE => Some(preview_change(workspace, &serde_json::from_str::<WriteFile>(arguments).ok()?)),
+        PATCH_FILE => Some(preview_change(workspace, &serde_json::from_str::<PatchFile>(arguments).ok()?)),
         _ => None,
     }
 }
 
-fn of<A: Asked>(workspace: &Workspace, asked: &A) -> Diff {
-    let refused = |path: String, why: String| Diff {
+fn preview_change<A: FileChangeRequest>(workspace: &Workspace, asked: &A) -> FileDiff {
+    let refused = |path: String, why: String| FileDiff {
         path,
-        change: Change::Refused(why),
+        change: FileChange::Refused(why),
         text: String::new(),
         added: 0,
         removed: 0,
     };
-    let place = match workspace.file_to_change(asked.path()) {
+    let place = match workspace.writable_path(asked.path()) {
         Ok(place) => place,
         Err(refusal) => return refused(asked.path().to_owned(), refusal.to_string()),
     };
     let path = place.to_string();
-    let replacement = Replacement {
-        place: &place,
-        expected: asked.expected(),
-        key: "",
-        limit: workspace.limits.file_bytes,
-        tool: A::TOOL,
+    let replacement = FileReplacement {
+        path: &place,
+        precondition: asked.precondition(),
+        call_key: "",
+        max_bytes: workspace.limits.max_file_bytes,
+        tool_name: A::TOOL,
     };
-    let texts = replacement.before(workspace.root()).and_then(|before| {
-        let after = asked.after(before.as_deref())?;
+    let texts = replacement.read_old_text(workspace.root()).and_then(|before| {
+        let after = asked.new_text(before.as_deref())?;
         Ok((before.unwrap_or_default(), after))
     });
     match texts {
         Ok((before, after)) => {
-            let change = match asked.expected() {
-                Expected::Nothing => Change::Makes,
-                Expected::Version(_) => Change::Changes,
+            let change = match asked.precondition() {
+                FilePrecondition::Absent => FileChange::Creates,
+                FilePrecondition::Version(_) => FileChange::Modifies,
             };
-            diff(path, change, &before, &after)
+            build_diff(path, change, &before, &after)
         }
         Err(refusal) => refused(path, refusal.to_string()),
     }
 }
 
-fn diff(path: String, change: Change, before: &str, after: &str) -> Diff {
+fn build_diff(path: String, change: FileChange, before: &str, after: &str) -> FileDiff {
     let lines = TextDiff::from_lines(before, after);
     let count = |tag| lines.iter_all_changes().filter(|line| line.tag() == tag).count();
     let (added, removed) = (count(ChangeTag::Insert), count(ChangeTag::Delete));
     let old = match change {
-        Change::Makes => "/dev/null".to_owned(),
-        Change::Changes | Change::Refused(_) => format!("a/{path}"),
+        FileChange::Creates => "/dev/null".to_owned(),
+        FileChange::Modifies | FileChange::Refused(_) => format!("a/{path}"),
     };
-    let text = lines.unified_diff().context_radius(AROUND).header(&old, &format!("b/{path}")).to_string();
-    Diff { path, change, text, added, removed }
+    let text =
+        lines.unified_diff().context_radius(CONTEXT_LINES).header(&old, &format!("b/{path}")).to_string();
+    FileDiff { path, change, text, added, removed }
 }

@@ -6,7 +6,7 @@ const FILE: &str = "one\ntwo\nthree\nfour\nfive\n";
 fn a_hunk_is_applied_where_its_lines_are() {
     let diff = "--- a/f\n+++ b/f\n@@ -2,2 +2,3 @@\n two\n-three\n+3\n+3.5\n";
     assert_eq!(apply(FILE, diff), Ok("one\ntwo\n3\n3.5\nfour\nfive\n".into()));
-    // Numbers that are wrong do not matter where the lines say it.
+    // Wrong line numbers have no effect if the lines match at one position only.
     let wrong = diff.replace("-2,2 +2,3", "-40,9 +1,1");
     assert_eq!(apply(FILE, &wrong), apply(FILE, diff));
 }

@@ -1,37 +1,37 @@
-//! The files of a workspace: how a path that a model wrote becomes a file, and how a file is changed.
+//! Access to the files of a workspace: path resolution, reading, walking and atomic replacement.
 //!
-//! **Invariant:** nothing here opens, lists, creates or replaces anything outside the workspace, whatever the
-//! path says and whatever links are there, also where links change while it happens. Paths are resolved by the
-//! kernel beneath one open folder, never joined and opened by name.
+//! **Invariant:** no path traversal. Nothing outside the workspace is opened, listed, created or replaced, for any
+//! path and any symbolic links, even if links change concurrently. The kernel resolves paths beneath one open
+//! directory; paths are never joined and opened by name.
 
 mod open;
-mod place;
 mod replace;
 mod walk;
+mod workspace_path;
 
-pub(crate) use open::{Root, text_of};
-pub(crate) use place::Place;
-pub(crate) use replace::{Evidence, Expected, Replacement};
-pub(crate) use walk::{Found, Walk};
+pub(crate) use open::{WorkspaceRoot, read_text_and_mode};
+pub(crate) use replace::{CrashEvidence, FilePrecondition, FileReplacement};
+pub(crate) use walk::{WalkControl, WalkEntry};
+pub(crate) use workspace_path::WorkspacePath;
 
-use windlass::core::Digest;
+use windlass::core::canonical::Digest;
 
-/// What a file held when it was read, in short: whoever changes a file shows it, so that nobody changes what
-/// he has not seen.
+/// A short digest of a file's text. A change must name the version that it is based on, so that the model cannot
+/// overwrite text that it has not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Version(String);
+pub(crate) struct FileVersion(String);
 
-impl Version {
-    pub(crate) fn of(text: &str) -> Self {
-        Self(Digest::of(text).short())
+impl FileVersion {
+    pub(crate) fn of_text(text: &str) -> Self {
+        Self(Digest::of_text(text).short_hex())
     }
 
-    pub(crate) fn is(&self, told: &str) -> bool {
+    pub(crate) fn matches(&self, told: &str) -> bool {
         self.0 == told.trim()
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for FileVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }

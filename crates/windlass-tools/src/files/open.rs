@@ -1,4 +1,4 @@
-//! Opening what is beneath one open folder.
+//! Opening of files and folders beneath one open directory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Place;
-use crate::error::Refusal;
+use super::WorkspacePath;
+use crate::error::ToolRefusal;
 
-/// Nothing is passed on to children, no terminal is taken over, and nobody waits for the other end of a pipe.
-const SAFE: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+/// Open flags that prevent inheritance by children, a controlling terminal, and blocking on a FIFO.
+const SAFE_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
-/// The folder of a workspace, held open: what is beneath it is looked up from here.
+/// The open directory of a workspace, from which all paths are resolved.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct WorkspaceRoot {
     folder: OwnedFd,
-    /// Its path with all links resolved, for absolute paths that mean something in it, and for children.
+    /// The canonical path, for absolute paths in arguments and for child processes.
     path: PathBuf,
 }
 
-impl Root {
+impl WorkspaceRoot {
     pub(crate) fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.canonicalize()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -34,51 +34,52 @@ impl Root {
         &self.path
     }
 
-    /// A file to read. Links inside the workspace are followed.
-    pub(crate) fn open_file(&self, place: &Place) -> Result<OwnedFd, Refusal> {
-        self.open_beneath(place, OFlags::RDONLY | SAFE)
+    /// Opens a file for reading. Links inside the workspace are followed.
+    pub(crate) fn open_file(&self, place: &WorkspacePath) -> Result<OwnedFd, ToolRefusal> {
+        self.open_beneath(place, OFlags::RDONLY | SAFE_FLAGS)
     }
 
-    /// A folder. Links inside the workspace are followed.
-    pub(crate) fn open_folder(&self, place: &Place) -> Result<OwnedFd, Refusal> {
-        self.open_beneath(place, OFlags::RDONLY | OFlags::DIRECTORY | SAFE)
+    /// Opens a folder. Links inside the workspace are followed.
+    pub(crate) fn open_folder(&self, place: &WorkspacePath) -> Result<OwnedFd, ToolRefusal> {
+        self.open_beneath(place, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_FLAGS)
     }
 
-    /// Where something that was opened really stands, without the links on the way to it; nothing where that
-    /// cannot be said.
+    /// Returns the path of an opened file with all links resolved; `None` if it cannot be determined.
     #[cfg(target_os = "linux")]
-    pub(crate) fn real_place(&self, opened: &OwnedFd) -> Option<Place> {
+    pub(crate) fn resolve_opened(&self, opened: &OwnedFd) -> Option<WorkspacePath> {
         use std::os::fd::AsRawFd;
         let path = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).ok()?;
-        Place::read(path.to_str()?, &self.path).ok()
+        WorkspacePath::parse(path.to_str()?, &self.path).ok()
     }
 
-    /// No link was followed, so it stands where it was named.
+    /// Returns `None`: links are not followed on this platform, so the given path is the resolved one.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn real_place(&self, _: &OwnedFd) -> Option<Place> {
+    pub(crate) fn resolve_opened(&self, _: &OwnedFd) -> Option<WorkspacePath> {
         None
     }
 
-    /// The folder that a file stands in, and the file's name there. No link is followed, so what is changed is
-    /// what was named.
-    pub(crate) fn parent<'a>(
+    /// Opens the parent folder of a file and returns it with the file's name. No link is followed, so the
+    /// named file itself is changed.
+    pub(crate) fn open_parent<'a>(
         &self,
-        place: &'a Place,
-        missing: MissingFolders,
-    ) -> Result<(OwnedFd, &'a str), Refusal> {
+        place: &'a WorkspacePath,
+        missing: MissingFolderPolicy,
+    ) -> Result<(OwnedFd, &'a str), ToolRefusal> {
         let mut parts: Vec<&str> = place.parts().collect();
-        let name = parts
-            .pop()
-            .ok_or(Refusal::Path { path: ".".into(), why: "is the workspace itself, not a file" })?;
-        let folder = self.step_down(&parts, missing).map_err(|errno| Refusal::system(place, errno))?;
+        let name = parts.pop().ok_or(ToolRefusal::InvalidPath {
+            path: ".".into(),
+            reason: "is the workspace itself, not a file",
+        })?;
+        let folder =
+            self.open_folder_chain(&parts, missing).map_err(|errno| ToolRefusal::from_errno(place, errno))?;
         Ok((folder, name))
     }
 
-    fn step_down(&self, parts: &[&str], missing: MissingFolders) -> Result<OwnedFd, Errno> {
+    fn open_folder_chain(&self, parts: &[&str], missing: MissingFolderPolicy) -> Result<OwnedFd, Errno> {
         let mut folder = rustix::io::fcntl_dupfd_cloexec(&self.folder, 0)?;
         for part in parts {
             folder = match open_folder_at(folder.as_fd(), part) {
-                Err(Errno::NOENT) if missing == MissingFolders::Make => {
+                Err(Errno::NOENT) if missing == MissingFolderPolicy::Create => {
                     match fs::mkdirat(&folder, *part, Mode::from_raw_mode(0o777)) {
                         Ok(()) | Err(Errno::EXIST) => {}
                         Err(errno) => return Err(errno),
@@ -91,76 +92,80 @@ impl Root {
         Ok(folder)
     }
 
-    /// The kernel walks the path and refuses every way out of the folder.
+    /// Opens a path with `openat2` and `RESOLVE_BENEATH`, so that the kernel refuses to leave the workspace.
     #[cfg(target_os = "linux")]
-    fn open_beneath(&self, place: &Place, flags: OFlags) -> Result<OwnedFd, Refusal> {
+    fn open_beneath(&self, place: &WorkspacePath, flags: OFlags) -> Result<OwnedFd, ToolRefusal> {
         use rustix::fs::ResolveFlags;
-        /// Renames elsewhere make the kernel give up on `..` in links; it asks to try again.
-        const TRIES: u32 = 32;
+        /// Concurrent renames make the kernel fail with EAGAIN on `..` in links; the call is then retried.
+        const MAX_TRIES: u32 = 32;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             match fs::openat2(&self.folder, place.as_path(), flags, Mode::empty(), resolve) {
                 Ok(opened) => return Ok(opened),
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // Where the call itself is not there, or filtered.
-                Err(Errno::NOSYS | Errno::PERM) => return self.open_without_links(place, flags),
-                Err(errno) => return Err(Refusal::system(place, errno)),
+                // `openat2` is missing, or blocked by a seccomp filter.
+                Err(Errno::NOSYS | Errno::PERM) => return self.open_nofollow(place, flags),
+                Err(errno) => return Err(ToolRefusal::from_errno(place, errno)),
             }
         }
-        Err(Refusal::system(place, Errno::AGAIN))
+        Err(ToolRefusal::from_errno(place, Errno::AGAIN))
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn open_beneath(&self, place: &Place, flags: OFlags) -> Result<OwnedFd, Refusal> {
+    fn open_beneath(&self, place: &WorkspacePath, flags: OFlags) -> Result<OwnedFd, ToolRefusal> {
         self.open_without_links(place, flags)
     }
 
-    fn open_without_links(&self, place: &Place, flags: OFlags) -> Result<OwnedFd, Refusal> {
+    fn open_nofollow(&self, place: &WorkspacePath, flags: OFlags) -> Result<OwnedFd, ToolRefusal> {
         if place.is_root() {
             return rustix::io::fcntl_dupfd_cloexec(&self.folder, 0)
-                .map_err(|errno| Refusal::system(place, errno));
+                .map_err(|errno| ToolRefusal::from_errno(place, errno));
         }
-        let (folder, name) = self.parent(place, MissingFolders::Refuse)?;
+        let (folder, name) = self.open_parent(place, MissingFolderPolicy::Refuse)?;
         fs::openat(&folder, name, flags | OFlags::NOFOLLOW, Mode::empty())
-            .map_err(|errno| Refusal::system(place, errno))
+            .map_err(|errno| ToolRefusal::from_errno(place, errno))
     }
 }
 
-/// What to do about folders on the way that are not there.
+/// The treatment of missing parent folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MissingFolders {
-    Make,
+pub(crate) enum MissingFolderPolicy {
+    Create,
     Refuse,
 }
 
-/// A folder in a folder, by its name, and not by a link.
+/// Opens a subfolder by name, without following a link.
 pub(super) fn open_folder_at(folder: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_FLAGS;
     fs::openat(folder, name, flags, Mode::empty()).map_err(|errno| match errno {
-        // What a link that is not followed looks like, with this flag.
-        Errno::NOTDIR if is_link(folder, name) => Errno::LOOP,
+        // `O_DIRECTORY` reports an unfollowed link as ENOTDIR.
+        Errno::NOTDIR if is_symlink(folder, name) => Errno::LOOP,
         other => other,
     })
 }
 
-/// A file in a folder, by its name, and not by a link.
+/// Opens a file in a folder by name, without following a link.
 pub(super) fn open_file_at(folder: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-    fs::openat(folder, name, OFlags::RDONLY | OFlags::NOFOLLOW | SAFE, Mode::empty())
+    fs::openat(folder, name, OFlags::RDONLY | OFlags::NOFOLLOW | SAFE_FLAGS, Mode::empty())
 }
 
-fn is_link(folder: BorrowedFd<'_>, name: &str) -> bool {
+fn is_symlink(folder: BorrowedFd<'_>, name: &str) -> bool {
     fs::statat(folder, name, fs::AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
-/// The text of an open file, and its mode. Whatever is not a plain file is refused before it is read.
-pub(crate) fn text_of(
+/// Reads the text and the mode of an open file.
+///
+/// # Errors
+///
+/// Returns a refusal if it is not a regular file, exceeds `limit` bytes, or is not UTF-8 text.
+pub(crate) fn read_text_and_mode(
     file: OwnedFd,
-    place: &Place,
+    place: &WorkspacePath,
     limit: u64,
     tool: &'static str,
-) -> Result<(String, Mode), Refusal> {
-    let stat = fs::fstat(&file).map_err(|errno| Refusal::system(place, errno))?;
+) -> Result<(String, Mode), ToolRefusal> {
+    let stat = fs::fstat(&file).map_err(|errno| ToolRefusal::from_errno(place, errno))?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
         FileType::Directory => Some("a folder"),
@@ -170,9 +175,9 @@ pub(crate) fn text_of(
         FileType::Symlink | FileType::Unknown => Some("not a plain file"),
     };
     if let Some(is) = kind {
-        return Err(Refusal::Kind { path: place.to_string(), is, tool, needs: "a file" });
+        return Err(ToolRefusal::WrongKind { path: place.to_string(), found: is, tool, required: "a file" });
     }
-    let too_large = |bytes| Refusal::TooLarge {
+    let too_large = |bytes| ToolRefusal::TooLarge {
         path: place.to_string(),
         bytes,
         limit,
@@ -183,14 +188,17 @@ pub(crate) fn text_of(
         return Err(too_large(size));
     }
     let mut bytes = Vec::new();
-    // It may grow while it is read.
-    File::from(file).take(limit + 1).read_to_end(&mut bytes).map_err(|error| Refusal::io(place, &error))?;
+    // The file may grow while it is read.
+    File::from(file)
+        .take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| ToolRefusal::from_io(place, &error))?;
     if bytes.len() as u64 > limit {
         return Err(too_large(bytes.len() as u64));
     }
-    let text = String::from_utf8(bytes).map_err(|_| Refusal::Binary { path: place.to_string() })?;
+    let text = String::from_utf8(bytes).map_err(|_| ToolRefusal::NotText { path: place.to_string() })?;
     if text.contains('\0') {
-        return Err(Refusal::Binary { path: place.to_string() });
+        return Err(ToolRefusal::NotText { path: place.to_string() });
     }
     Ok((text, Mode::from_raw_mode(stat.st_mode & 0o7777)))
 }

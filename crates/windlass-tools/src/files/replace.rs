@@ -1,5 +1,6 @@
-//! Changing a file: the whole new text stands beside it, on the disk, before it takes its place in one step.
-//! Whoever reads sees the old text or the new one, also after a crash at any moment.
+//! Atomic replacement of a file: the new text is written to a temporary file beside it, synced, and renamed.
+//!
+//! **Invariant:** a reader sees the old text or the new text, never a mixture, even after a crash.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,172 +9,199 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::open::{MissingFolders, open_file_at, text_of};
-use super::{Place, Root, Version};
-use crate::error::Refusal;
+use super::open::{MissingFolderPolicy, open_file_at, read_text_and_mode};
+use super::{FileVersion, WorkspacePath, WorkspaceRoot};
+use crate::error::ToolRefusal;
 
-/// Where a file says which call wrote it. It moves into place with the file, in the same step.
-const WRITTEN_BY: &str = "user.windlass.call";
+/// The extended attribute that names the call that wrote a file. The rename makes it visible together with
+/// the text.
+const CALL_MARK_XATTR: &str = "user.windlass.call";
 
-/// What must be there before a file is changed.
+/// The precondition of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expected<'a> {
-    /// Nothing.
-    Nothing,
-    /// A file of this version.
+pub(crate) enum FilePrecondition<'a> {
+    /// The file does not exist.
+    Absent,
+    /// The file has this version.
     Version(&'a str),
 }
 
-/// A change of one file.
-pub(crate) struct Replacement<'a> {
-    pub(crate) place: &'a Place,
-    pub(crate) expected: Expected<'a>,
-    /// The key of the call.
-    pub(crate) key: &'a str,
-    /// The longest file that is read.
-    pub(crate) limit: u64,
-    pub(crate) tool: &'static str,
+/// An atomic replacement of one file.
+pub(crate) struct FileReplacement<'a> {
+    pub(crate) path: &'a WorkspacePath,
+    pub(crate) precondition: FilePrecondition<'a>,
+    /// The idempotency key of the call.
+    pub(crate) call_key: &'a str,
+    /// Maximum size of a file that is read, in bytes.
+    pub(crate) max_bytes: u64,
+    pub(crate) tool_name: &'static str,
 }
 
-/// What is known of a change after a crash.
+/// The evidence on the disk about a change that a crash interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Evidence {
-    /// The file says that this call wrote it, or holds what it would have written.
+pub(crate) enum CrashEvidence {
+    /// The file carries the mark of this call, or has the text that the call would have written.
     Happened,
-    /// The file is as it was before.
+    /// The precondition still holds.
     DidNotHappen,
-    /// It is neither.
+    /// Neither.
     Unknown,
 }
 
-/// What is there now.
-struct Current {
+/// The current text and mode of a file.
+struct CurrentFile {
     text: String,
     mode: Mode,
 }
 
-impl Replacement<'_> {
-    /// What the file holds now, if it is as expected; nothing where nothing is expected.
-    pub(crate) fn before(&self, root: &Root) -> Result<Option<String>, Refusal> {
-        let current = match root.parent(self.place, MissingFolders::Refuse) {
-            Ok((folder, name)) => self.current(folder.as_fd(), name)?,
-            Err(Refusal::Missing { .. }) => None,
+impl FileReplacement<'_> {
+    /// Returns the file's current text, or `None` if the file is expected not to exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if the precondition does not hold.
+    pub(crate) fn read_old_text(&self, root: &WorkspaceRoot) -> Result<Option<String>, ToolRefusal> {
+        let current = match root.open_parent(self.path, MissingFolderPolicy::Refuse) {
+            Ok((folder, name)) => self.read_current(folder.as_fd(), name)?,
+            Err(ToolRefusal::NotFound { .. }) => None,
             Err(refusal) => return Err(refusal),
         };
-        self.check(current.as_ref())?;
+        self.check_precondition(current.as_ref())?;
         Ok(current.map(|current| current.text))
     }
 
-    /// Puts the text in its place.
-    pub(crate) fn put(&self, root: &Root, text: &str) -> Result<(), Refusal> {
-        let missing = match self.expected {
-            Expected::Nothing => MissingFolders::Make,
-            Expected::Version(_) => MissingFolders::Refuse,
+    /// Replaces the file's text atomically.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if the precondition does not hold or a system call fails; the temporary file is removed.
+    pub(crate) fn write(&self, root: &WorkspaceRoot, text: &str) -> Result<(), ToolRefusal> {
+        let missing = match self.precondition {
+            FilePrecondition::Absent => MissingFolderPolicy::Create,
+            FilePrecondition::Version(_) => MissingFolderPolicy::Refuse,
         };
-        let (folder, name) = root.parent(self.place, missing)?;
-        let current = self.current(folder.as_fd(), name)?;
-        self.check(current.as_ref())?;
-        let beside = self.beside();
+        let (folder, name) = root.open_parent(self.path, missing)?;
+        let current = self.read_current(folder.as_fd(), name)?;
+        self.check_precondition(current.as_ref())?;
+        let beside = self.temp_name();
         let done = self
-            .write_beside(folder.as_fd(), &beside, text, current.map(|current| current.mode))
-            // Once more, as late as it can be: writing takes time.
-            .and_then(|()| self.check(self.current(folder.as_fd(), name)?.as_ref()))
-            .and_then(|()| self.move_in(folder.as_fd(), &beside, name));
+            .write_temp(folder.as_fd(), &beside, text, current.map(|current| current.mode))
+            // The precondition is checked again just before the rename, because writing takes time.
+            .and_then(|()| self.check_precondition(self.read_current(folder.as_fd(), name)?.as_ref()))
+            .and_then(|()| self.rename_into_place(folder.as_fd(), &beside, name));
         if done.is_err() {
-            remove(folder.as_fd(), &beside)?;
+            remove_if_present(folder.as_fd(), &beside)?;
         }
         done
     }
 
-    /// What the disk says of a call that a crash interrupted. What it left behind is removed.
-    pub(crate) fn evidence(&self, root: &Root, wanted: Option<&str>) -> Result<Evidence, Refusal> {
-        let (folder, name) = match root.parent(self.place, MissingFolders::Refuse) {
+    /// Collects the evidence about a call that a crash interrupted, and removes its temporary file.
+    pub(crate) fn collect_evidence(
+        &self,
+        root: &WorkspaceRoot,
+        wanted: Option<&str>,
+    ) -> Result<CrashEvidence, ToolRefusal> {
+        let (folder, name) = match root.open_parent(self.path, MissingFolderPolicy::Refuse) {
             Ok(found) => found,
-            Err(Refusal::Missing { .. }) if self.expected == Expected::Nothing => {
-                return Ok(Evidence::DidNotHappen);
+            Err(ToolRefusal::NotFound { .. }) if self.precondition == FilePrecondition::Absent => {
+                return Ok(CrashEvidence::DidNotHappen);
             }
             Err(refusal) => return Err(refusal),
         };
-        remove(folder.as_fd(), &self.beside())?;
+        remove_if_present(folder.as_fd(), &self.temp_name())?;
         match open_file_at(folder.as_fd(), name) {
-            Ok(file) if written_by(&file).as_deref() == Some(self.key) => return Ok(Evidence::Happened),
+            Ok(file) if read_call_mark(&file).as_deref() == Some(self.call_key) => {
+                return Ok(CrashEvidence::Happened);
+            }
             Ok(_) | Err(_) => {}
         }
-        let current = self.current(folder.as_fd(), name)?;
+        let current = self.read_current(folder.as_fd(), name)?;
         let text = current.as_ref().map(|current| current.text.as_str());
-        Ok(match (self.check(current.as_ref()), text, wanted) {
-            (Ok(()), _, _) => Evidence::DidNotHappen,
-            (Err(_), Some(text), Some(wanted)) if text == wanted => Evidence::Happened,
-            (Err(_), _, _) => Evidence::Unknown,
+        Ok(match (self.check_precondition(current.as_ref()), text, wanted) {
+            (Ok(()), _, _) => CrashEvidence::DidNotHappen,
+            (Err(_), Some(text), Some(wanted)) if text == wanted => CrashEvidence::Happened,
+            (Err(_), _, _) => CrashEvidence::Unknown,
         })
     }
 
-    fn current(&self, folder: BorrowedFd<'_>, name: &str) -> Result<Option<Current>, Refusal> {
+    fn read_current(&self, folder: BorrowedFd<'_>, name: &str) -> Result<Option<CurrentFile>, ToolRefusal> {
         match open_file_at(folder, name) {
             Ok(file) => {
-                let (text, mode) = text_of(file, self.place, self.limit, self.tool)?;
-                Ok(Some(Current { text, mode }))
+                let (text, mode) = read_text_and_mode(file, self.path, self.max_bytes, self.tool_name)?;
+                Ok(Some(CurrentFile { text, mode }))
             }
             Err(Errno::NOENT) => Ok(None),
-            // A socket cannot be opened, and is not to be replaced.
-            Err(errno) => Err(Refusal::system(self.place, errno)),
+            // This includes sockets, which cannot be opened and must not be replaced.
+            Err(errno) => Err(ToolRefusal::from_errno(self.path, errno)),
         }
     }
 
-    fn check(&self, current: Option<&Current>) -> Result<(), Refusal> {
-        let stale = |why| Refusal::Stale { path: self.place.to_string(), why };
-        match (self.expected, current) {
-            (Expected::Nothing, None) => Ok(()),
-            (Expected::Nothing, Some(_)) => Err(stale("is there already, and no version was given")),
-            (Expected::Version(_), None) => Err(Refusal::Missing { path: self.place.to_string() }),
-            (Expected::Version(told), Some(current)) if Version::of(&current.text).is(told) => Ok(()),
-            (Expected::Version(_), Some(_)) => Err(stale("has changed since that version")),
+    fn check_precondition(&self, current: Option<&CurrentFile>) -> Result<(), ToolRefusal> {
+        let stale = |why| ToolRefusal::VersionMismatch { path: self.path.to_string(), reason: why };
+        match (self.precondition, current) {
+            (FilePrecondition::Absent, None) => Ok(()),
+            (FilePrecondition::Absent, Some(_)) => Err(stale("is there already, and no version was given")),
+            (FilePrecondition::Version(_), None) => {
+                Err(ToolRefusal::NotFound { path: self.path.to_string() })
+            }
+            (FilePrecondition::Version(told), Some(current))
+                if FileVersion::of_text(&current.text).matches(told) =>
+            {
+                Ok(())
+            }
+            (FilePrecondition::Version(_), Some(_)) => Err(stale("has changed since that version")),
         }
     }
 
-    /// The name of the file beside it. It belongs to the call, so a call that runs again finds its own.
-    fn beside(&self) -> String {
-        format!(".windlass-{}.part", self.key)
+    /// Returns the name of the temporary file. It contains the call's key, so that a repeated call finds its own.
+    fn temp_name(&self) -> String {
+        format!(".windlass-{}.part", self.call_key)
     }
 
-    fn write_beside(
+    fn write_temp(
         &self,
         folder: BorrowedFd<'_>,
         beside: &str,
         text: &str,
         mode: Option<Mode>,
-    ) -> Result<(), Refusal> {
-        remove(folder, beside)?;
-        let system = |errno| Refusal::system(self.place, errno);
+    ) -> Result<(), ToolRefusal> {
+        remove_if_present(folder, beside)?;
+        let system = |errno| ToolRefusal::from_errno(self.path, errno);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::openat(folder, beside, flags, Mode::from_raw_mode(0o666)).map_err(system)?;
         if let Some(mode) = mode {
             fs::fchmod(&file, mode).map_err(system)?;
         }
         let mut file = File::from(file);
-        file.write_all(text.as_bytes()).map_err(|error| Refusal::io(self.place, &error))?;
-        mark(&file, self.key);
-        file.sync_all().map_err(|error| Refusal::io(self.place, &error))
+        file.write_all(text.as_bytes()).map_err(|error| ToolRefusal::from_io(self.path, &error))?;
+        set_call_mark(&file, self.call_key);
+        file.sync_all().map_err(|error| ToolRefusal::from_io(self.path, &error))
     }
 
-    fn move_in(&self, folder: BorrowedFd<'_>, beside: &str, name: &str) -> Result<(), Refusal> {
-        let moved = match self.expected {
-            Expected::Nothing => rename_to_nothing(folder, beside, name),
-            Expected::Version(_) => fs::renameat(folder, beside, folder, name),
+    fn rename_into_place(&self, folder: BorrowedFd<'_>, beside: &str, name: &str) -> Result<(), ToolRefusal> {
+        let moved = match self.precondition {
+            FilePrecondition::Absent => rename_noreplace(folder, beside, name),
+            FilePrecondition::Version(_) => fs::renameat(folder, beside, folder, name),
         };
         moved.map_err(|errno| match errno {
-            Errno::EXIST => Refusal::Stale { path: self.place.to_string(), why: "appeared meanwhile" },
-            errno => Refusal::system(self.place, errno),
+            Errno::EXIST => {
+                ToolRefusal::VersionMismatch { path: self.path.to_string(), reason: "appeared meanwhile" }
+            }
+            errno => ToolRefusal::from_errno(self.path, errno),
         })?;
-        fs::fsync(folder).map_err(|errno| Refusal::system(self.place, errno))
+        fs::fsync(folder).map_err(|errno| ToolRefusal::from_errno(self.path, errno))
     }
 }
 
-/// Takes a name that nobody has, or fails.
-fn rename_to_nothing(folder: BorrowedFd<'_>, beside: &str, name: &str) -> Result<(), Errno> {
+/// Renames a file to a name that must not exist.
+///
+/// # Errors
+///
+/// Returns `EEXIST` if the name is taken.
+fn rename_noreplace(folder: BorrowedFd<'_>, beside: &str, name: &str) -> Result<(), Errno> {
     #[cfg(target_os = "linux")]
     match fs::renameat_with(folder, beside, folder, name, fs::RenameFlags::NOREPLACE) {
-        // File systems that do not have it say so.
+        // The file system does not support `RENAME_NOREPLACE`.
         Err(Errno::INVAL | Errno::NOSYS) => {}
         other => return other,
     }
@@ -181,22 +209,23 @@ fn rename_to_nothing(folder: BorrowedFd<'_>, beside: &str, name: &str) -> Result
     fs::unlinkat(folder, beside, AtFlags::empty())
 }
 
-/// Not every file system can keep it. Without it, the file's text is what there is to go by.
-fn mark(file: &File, key: &str) {
-    let marked = fs::fsetxattr(file, WRITTEN_BY, key.as_bytes(), XattrFlags::empty());
+/// Marks a file with the key of the call that wrote it. A file system without extended attributes ignores
+/// this, and the file's text is then the only evidence.
+fn set_call_mark(file: &File, key: &str) {
+    let marked = fs::fsetxattr(file, CALL_MARK_XATTR, key.as_bytes(), XattrFlags::empty());
     debug_assert!(marked != Err(Errno::INVAL), "the name of the mark is right");
 }
 
-fn written_by(file: &OwnedFd) -> Option<String> {
+fn read_call_mark(file: &OwnedFd) -> Option<String> {
     let mut room = [0; 128];
-    let length = fs::fgetxattr(file, WRITTEN_BY, &mut room).ok()?;
+    let length = fs::fgetxattr(file, CALL_MARK_XATTR, &mut room).ok()?;
     String::from_utf8(room.get(..length)?.to_vec()).ok()
 }
 
-fn remove(folder: BorrowedFd<'_>, name: &str) -> Result<(), Refusal> {
+fn remove_if_present(folder: BorrowedFd<'_>, name: &str) -> Result<(), ToolRefusal> {
     match fs::unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(Refusal::system(name, errno)),
+        Err(errno) => Err(ToolRefusal::from_errno(name, errno)),
     }
 }
 

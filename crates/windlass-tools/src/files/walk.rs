@@ -1,4 +1,4 @@
-//! Walking through the workspace: in order, without following links, leaving out what Git ignores.
+//! Traversal of the workspace: sorted, without following links, and without files that Git ignores.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,57 +6,63 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{self, Dir, FileType};
 
-use super::open::{open_file_at, open_folder_at, text_of};
-use super::{Place, Root};
-use crate::error::Refusal;
+use super::open::{open_file_at, open_folder_at, read_text_and_mode};
+use super::{WorkspacePath, WorkspaceRoot};
+use crate::error::ToolRefusal;
 
-/// How deep folders are followed.
-const DEEPEST: usize = 64;
-/// How many entries of one folder are looked at.
-const WIDEST: usize = 100_000;
-/// How much of a `.gitignore` file is read.
-const IGNORE_BYTES: u64 = 1024 * 1024;
+/// Maximum depth of the traversal.
+const MAX_DEPTH: usize = 64;
+/// Maximum number of entries read from one folder.
+const MAX_FOLDER_ENTRIES: usize = 100_000;
+/// Maximum size of a `.gitignore` file, in bytes; a larger one is ignored.
+const MAX_IGNORE_BYTES: u64 = 1024 * 1024;
 
-/// Something that was found.
-pub(crate) struct Found<'a> {
-    pub(crate) place: Place,
+/// A file or folder visited by the traversal.
+pub(crate) struct WalkEntry<'a> {
+    pub(crate) path: WorkspacePath,
     pub(crate) is_folder: bool,
     folder: BorrowedFd<'a>,
     name: &'a str,
 }
 
-impl Found<'_> {
-    /// The file's text, where it is text and not too long.
-    pub(crate) fn text(&self, limit: u64) -> Result<String, Refusal> {
-        let file =
-            open_file_at(self.folder, self.name).map_err(|errno| Refusal::system(&self.place, errno))?;
-        text_of(file, &self.place, limit, "search_files").map(|(text, _)| text)
+impl WalkEntry<'_> {
+    /// Reads the file's text.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if the file is not text or exceeds `limit` bytes.
+    pub(crate) fn read_text(&self, limit: u64) -> Result<String, ToolRefusal> {
+        let file = open_file_at(self.folder, self.name)
+            .map_err(|errno| ToolRefusal::from_errno(&self.path, errno))?;
+        read_text_and_mode(file, &self.path, limit, "search_files").map(|(text, _)| text)
     }
 }
 
-/// Whether to go on.
+/// A visitor's decision about the rest of the traversal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Walk {
-    On,
-    /// Not into this folder.
-    Past,
+pub(crate) enum WalkControl {
+    Continue,
+    /// Continue without descending into this folder.
+    SkipFolder,
     Stop,
 }
 
-impl Root {
-    /// Visits what is in an open folder and in the folders in it. `hidden` is left out as if it were not there.
+impl WorkspaceRoot {
+    /// Visits the contents of an open folder recursively. Files that match `hidden` are skipped.
     pub(crate) fn walk(
         &self,
-        start: &Place,
+        start: &WorkspacePath,
         folder: &OwnedFd,
         hidden: &Gitignore,
-        visit: &mut dyn FnMut(&Found<'_>) -> Walk,
-    ) -> Result<(), Refusal> {
+        visit: &mut dyn FnMut(&WalkEntry<'_>) -> WalkControl,
+    ) -> Result<(), ToolRefusal> {
         let mut rules = vec![hidden.clone()];
-        // What stands above the start has its say too.
-        let mut above = Place::root();
+        // `.gitignore` files above the start folder apply too.
+        let mut above = WorkspacePath::root();
         for part in start.parts() {
-            rules.extend(self.open_folder(&above).ok().and_then(|folder| rules_of(folder.as_fd(), &above)));
+            rules.extend(
+                self.open_folder(&above).ok().and_then(|folder| load_ignore_rules(folder.as_fd(), &above)),
+            );
             above = above.join(part);
         }
         walk_folder(folder.as_fd(), start, &mut rules, visit, 0).map(|_| ())
@@ -65,41 +71,42 @@ impl Root {
 
 fn walk_folder(
     folder: BorrowedFd<'_>,
-    place: &Place,
+    place: &WorkspacePath,
     rules: &mut Vec<Gitignore>,
-    visit: &mut dyn FnMut(&Found<'_>) -> Walk,
+    visit: &mut dyn FnMut(&WalkEntry<'_>) -> WalkControl,
     depth: usize,
-) -> Result<Walk, Refusal> {
+) -> Result<WalkControl, ToolRefusal> {
     let known = rules.len();
-    rules.extend(rules_of(folder, place));
-    let entries = entries(folder).map_err(|errno| Refusal::system(place, errno))?;
+    rules.extend(load_ignore_rules(folder, place));
+    let entries = list_entries(folder).map_err(|errno| ToolRefusal::from_errno(place, errno))?;
     for (name, is_folder) in &entries {
         let place = place.join(name);
         if is_ignored(rules, &place, *is_folder) || name == ".git" {
             continue;
         }
-        let next = visit(&Found { place: place.clone(), is_folder: *is_folder, folder, name });
+        let next = visit(&WalkEntry { path: place.clone(), is_folder: *is_folder, folder, name });
         match next {
-            Walk::On => {}
-            Walk::Past => continue,
-            Walk::Stop => return Ok(Walk::Stop),
+            WalkControl::Continue => {}
+            WalkControl::SkipFolder => continue,
+            WalkControl::Stop => return Ok(WalkControl::Stop),
         }
-        if *is_folder && depth < DEEPEST {
-            // What is gone by now, or may not be read, is passed over, as a listing would.
+        if *is_folder && depth < MAX_DEPTH {
+            // A folder that was removed meanwhile, or is unreadable, is skipped.
             let Some(inner) = open_folder_at(folder, name).ok() else { continue };
-            if walk_folder(inner.as_fd(), &place, rules, visit, depth + 1)? == Walk::Stop {
-                return Ok(Walk::Stop);
+            if walk_folder(inner.as_fd(), &place, rules, visit, depth + 1)? == WalkControl::Stop {
+                return Ok(WalkControl::Stop);
             }
         }
     }
     rules.truncate(known);
-    Ok(Walk::On)
+    Ok(WalkControl::Continue)
 }
 
-/// The plain files and folders of a folder, by name. Links, pipes and devices are not shown.
-fn entries(folder: BorrowedFd<'_>) -> Result<Vec<(String, bool)>, rustix::io::Errno> {
+/// Lists the regular files and folders of a folder, sorted by name; true marks a folder. Links, FIFOs, sockets and
+/// devices are omitted.
+fn list_entries(folder: BorrowedFd<'_>) -> Result<Vec<(String, bool)>, rustix::io::Errno> {
     let mut found = Vec::new();
-    for entry in Dir::read_from(folder)?.take(WIDEST) {
+    for entry in Dir::read_from(folder)?.take(MAX_FOLDER_ENTRIES) {
         let entry = entry?;
         let Ok(name) = entry.file_name().to_str() else { continue };
         if name == "." || name == ".." || name.contains(char::is_control) {
@@ -125,20 +132,20 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Vec<(String, bool)>, rustix::io::Er
     Ok(found)
 }
 
-/// What the `.gitignore` of a folder says.
-fn rules_of(folder: BorrowedFd<'_>, place: &Place) -> Option<Gitignore> {
+/// Loads the rules of a folder's `.gitignore` file, if it has one.
+fn load_ignore_rules(folder: BorrowedFd<'_>, place: &WorkspacePath) -> Option<Gitignore> {
     let file: OwnedFd = open_file_at(folder, ".gitignore").ok()?;
-    let (text, _) = text_of(file, place, IGNORE_BYTES, "search_files").ok()?;
+    let (text, _) = read_text_and_mode(file, place, MAX_IGNORE_BYTES, "search_files").ok()?;
     let mut builder = GitignoreBuilder::new(if place.is_root() { "" } else { place.as_path() });
     for line in text.lines() {
-        // A line that cannot be read is passed over, as Git does.
+        // An invalid line is skipped, as Git does.
         builder.add_line(None, line).ok();
     }
     builder.build().ok()
 }
 
-fn is_ignored(rules: &[Gitignore], place: &Place, is_folder: bool) -> bool {
-    // The folder nearest to the file has the last word, but what is hidden stays hidden.
+fn is_ignored(rules: &[Gitignore], place: &WorkspacePath, is_folder: bool) -> bool {
+    // The nearest `.gitignore` takes precedence, but it cannot reveal hidden files.
     let Some((hidden, nearer)) = rules.split_first() else { return false };
     if hidden.matched(place.as_path(), is_folder).is_ignore() {
         return true;

@@ -1,10 +1,10 @@
-//! Landlock, where the kernel has it.
+//! Confinement of a thread by Landlock and dropped capabilities, on kernels that support it.
 
-use super::order::{Confinement, Order};
+use super::protocol::{ConfinementLevel, SandboxedCommand};
 
-/// What programs need of the system: read and run, but not change.
+/// System paths that every command may read and execute, but not write.
 #[cfg(target_os = "linux")]
-const SYSTEM: [&str; 33] = [
+const READABLE_SYSTEM_PATHS: [&str; 33] = [
     "/bin",
     "/sbin",
     "/lib",
@@ -40,76 +40,83 @@ const SYSTEM: [&str; 33] = [
     "/etc/ssl",
 ];
 
-/// Devices that can be written.
+/// Devices that every command may read and write.
 #[cfg(target_os = "linux")]
-const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
+const WRITABLE_DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 
-/// How far this machine can restrict commands, tried on a thread of its own.
-pub fn support() -> Confinement {
-    let order = Order {
+/// Returns the confinement that this machine supports, by trying it on a separate thread.
+pub fn confinement_support() -> ConfinementLevel {
+    let order = SandboxedCommand {
         program: String::new(),
         args: Vec::new(),
         environment: Vec::new(),
         root: "/".into(),
         folder: String::new(),
-        read: Vec::new(),
-        write: Vec::new(),
-        network: super::Network::Closed,
-        need: super::Need::WherePossible,
-        uses: super::Uses::default(),
+        readable: Vec::new(),
+        writable: Vec::new(),
+        network: super::NetworkAccess::Denied,
+        requirement: super::SandboxRequirement::BestEffort,
+        resource_limits: super::ResourceLimits::default(),
     };
-    let tried = std::thread::spawn(move || this_thread(&order, &[])).join();
-    tried.ok().and_then(Result::ok).unwrap_or(Confinement::None)
+    let tried = std::thread::spawn(move || confine_thread(&order, &[])).join();
+    tried.ok().and_then(Result::ok).unwrap_or(ConfinementLevel::None)
 }
 
-/// Restricts this thread and all that it starts. `own` are folders that may be written beside those of the order.
+/// Confines the current thread and its child processes. `own` are additional writable folders.
+///
+/// # Errors
+///
+/// Returns the reason if capabilities cannot be dropped or the Landlock ruleset cannot be applied.
 #[cfg(target_os = "linux")]
-pub(super) fn this_thread(order: &Order, own: &[&std::path::Path]) -> Result<Confinement, String> {
+pub(super) fn confine_thread(
+    order: &SandboxedCommand,
+    own: &[&std::path::Path],
+) -> Result<ConfinementLevel, String> {
     use landlock::{
         ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
         path_beneath_rules,
     };
 
-    // The newest that a kernel in use has; older ones restrict what they can.
+    // The newest Landlock ABI in use; older kernels enforce the subset that they support.
     let abi = ABI::V6;
     let all = AccessFs::from_all(abi);
     let read = AccessFs::from_read(abi);
-    give_up_rights().map_err(|error| format!("rights could not be given up: {error}"))?;
+    drop_capabilities().map_err(|error| format!("rights could not be given up: {error}"))?;
     let apply = || {
         let ruleset = Ruleset::default().handle_access(all)?.scope(Scope::from_all(abi))?;
         let ruleset = match order.network {
-            super::Network::Closed => ruleset.handle_access(AccessNet::from_all(abi))?,
-            super::Network::Open => ruleset,
+            super::NetworkAccess::Denied => ruleset.handle_access(AccessNet::from_all(abi))?,
+            super::NetworkAccess::Allowed => ruleset,
         };
         let path = order.environment.iter().find(|(name, _)| name == "PATH");
         let programs =
             path.map_or("", |(_, value)| value).split(':').filter(|folder| folder.starts_with('/'));
-        let readable = SYSTEM.iter().copied().chain(programs);
-        let writable = order.write.iter().map(std::path::PathBuf::as_path).chain(own.iter().copied());
+        let readable = READABLE_SYSTEM_PATHS.iter().copied().chain(programs);
+        let writable = order.writable.iter().map(std::path::PathBuf::as_path).chain(own.iter().copied());
         let status = ruleset
             .create()?
             .add_rules(path_beneath_rules(readable, read))?
-            .add_rules(path_beneath_rules(&order.read, read))?
-            .add_rules(path_beneath_rules(DEVICES, all))?
+            .add_rules(path_beneath_rules(&order.readable, read))?
+            .add_rules(path_beneath_rules(WRITABLE_DEVICES, all))?
             .add_rules(path_beneath_rules([order.root.as_path()], all))?
             .add_rules(path_beneath_rules(writable, all))?
             .restrict_self()?;
-        // Newer kernels also keep commands from sockets that stand among files, such as those of daemons. It is a
-        // layer of its own, so that older ones do not count as restricting less than they can.
+        // Newer kernels also restrict connections to Unix sockets in the file system, such as those of
+        // daemons. This is a separate ruleset, so that a kernel without it still counts as fully enforcing.
         Ruleset::default().handle_access(AccessFs::ResolveUnix)?.create()?.restrict_self()?;
         Ok::<_, landlock::RulesetError>(match status.ruleset {
-            RulesetStatus::FullyEnforced => Confinement::Full,
-            RulesetStatus::PartiallyEnforced => Confinement::Partial,
-            RulesetStatus::NotEnforced => Confinement::None,
+            RulesetStatus::FullyEnforced => ConfinementLevel::Full,
+            RulesetStatus::PartiallyEnforced => ConfinementLevel::Partial,
+            RulesetStatus::NotEnforced => ConfinementLevel::None,
         })
     };
     apply().map_err(|error| format!("the restrictions could not be made: {error}"))
 }
 
-/// The superuser's rights beyond those over files, which Landlock bounds: with the others a command could look
-/// into the memory of any process, and so at its secrets, past Landlock. No program that it runs gets them back.
+/// Drops all capabilities except those over files, which Landlock bounds, and sets `no_new_privs`. With the other
+/// capabilities, a command of the superuser could read the memory of any process despite Landlock.
 #[cfg(target_os = "linux")]
-fn give_up_rights() -> rustix::io::Result<()> {
+fn drop_capabilities() -> rustix::io::Result<()> {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities, set_no_new_privs};
 
     let kept =
@@ -122,8 +129,11 @@ fn give_up_rights() -> rustix::io::Result<()> {
     set_capabilities(None, rights)
 }
 
-/// Nothing like it is known here.
+/// Returns [`ConfinementLevel::None`]: no confinement is implemented for this platform.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn this_thread(_: &Order, _: &[&std::path::Path]) -> Result<Confinement, String> {
-    Ok(Confinement::None)
+pub(super) fn confine_thread(
+    _: &SandboxedCommand,
+    _: &[&std::path::Path],
+) -> Result<ConfinementLevel, String> {
+    Ok(ConfinementLevel::None)
 }

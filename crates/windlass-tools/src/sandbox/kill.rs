@@ -1,22 +1,22 @@
-//! Ending a command and all that came of it.
+//! Termination of a command and all its descendants.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// How often the processes are looked through before one gives up. Each time ends all that are there; what is
-/// left was born meanwhile.
-const ROUNDS: u32 = 500;
+/// Maximum number of passes over the process list. Each pass kills every descendant found; later passes kill those
+/// that were forked meanwhile.
+const MAX_ROUNDS: u32 = 500;
 
-/// Ends the group and every descendant of this process, wherever it went, and waits until they are gone.
-pub(super) fn all(group: Option<Pid>) {
-    for _ in 0..ROUNDS {
+/// Kills the process group and every descendant of this process, in any session, and waits until they are gone.
+pub(super) fn kill_all(group: Option<Pid>) {
+    for _ in 0..MAX_ROUNDS {
         if let Some(group) = group {
-            // It is gone already, or cannot be: both are seen below.
+            // An error is ignored here: remaining processes are found below.
             kill_process_group(group, Signal::KILL).ok();
         }
-        let alive = descendants();
+        let alive = live_descendants();
         if alive.is_empty() {
             return;
         }
@@ -27,16 +27,15 @@ pub(super) fn all(group: Option<Pid>) {
     }
 }
 
-/// All processes that came from this one and have not ended. Those whose parent has ended are children of this
-/// one, which has asked for them.
-fn descendants() -> Vec<Pid> {
+/// Returns all live descendants of this process. Orphans are included, because this process is a subreaper.
+fn live_descendants() -> Vec<Pid> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        // The name stands in brackets, and may hold anything.
+        // The process name is in parentheses and may itself contain any character.
         let Some((_, rest)) = stat.rsplit_once(')') else { continue };
         let mut fields = rest.split_whitespace();
         let (state, parent) = (fields.next(), fields.next().and_then(|parent| parent.parse().ok()));

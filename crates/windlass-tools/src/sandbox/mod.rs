@@ -1,24 +1,24 @@
-//! How commands are restricted: what they may read and write, what they are told, and how much they may use.
+//! The sandbox of commands: file access, network, environment and resource limits.
 //!
-//! A command is not started by the program itself but by a small helper in between, which is the program started
-//! again with one argument ([`main_if_asked`]), or another program ([`Sandbox::helper`]). The helper takes the
-//! restrictions upon the command, watches over it, and ends all of its descendants when the command ends, when
-//! its time is over, and when the program that asked for it is gone, however that came about.
+//! The program does not start a command itself. A helper process does: either the program started again with
+//! one argument ([`main_if_asked`]), or another program ([`Sandbox::helper`]). The helper confines the
+//! command, and kills all its descendants when the command ends, when it times out, and when the program
+//! exits or is killed.
 //!
-//! | | what is restricted |
+//! | platform | restrictions |
 //! | --- | --- |
-//! | Linux with Landlock | files: the workspace and a folder of its own can be written, the system's programs and libraries read, nothing else; TCP connections; signals to processes outside; on newer kernels, sockets that stand among files |
-//! | Linux | the rights of the superuser, but for those over files |
-//! | everywhere | the environment, which is an allow-list; processor time, memory, sizes and numbers of files; numbers of processes, but not the superuser's; time; output |
+//! | Linux with Landlock | files: the workspace and a private temporary folder are writable, the system's programs and libraries readable, everything else inaccessible; TCP connections; signals to processes outside; on newer kernels, Unix sockets in the file system |
+//! | Linux | capabilities, except those over files |
+//! | all | the environment, by an allow-list; CPU time, memory, file sizes and open files; number of processes, except for the superuser; time; output |
 //!
-//! What is not: UDP; on older kernels, sockets of daemons among files; what a command does inside the workspace,
-//! so a store of runs that stands there can be changed by it; and, without Landlock, files. [`support`] says what
-//! this machine can do.
+//! Not restricted: UDP; on older kernels, Unix sockets of daemons; access inside the workspace, including a
+//! run store that is located there; and, without Landlock, files. [`confinement_support`] returns the
+//! confinement that this machine supports.
 
 mod confine;
 mod helper;
 mod kill;
-mod order;
+mod protocol;
 mod run;
 
 use std::ffi::OsString;
@@ -27,85 +27,86 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-pub use confine::support;
-pub use order::Confinement;
-pub(crate) use order::Order;
-pub(crate) use run::run;
+pub use confine::confinement_support;
+pub use protocol::ConfinementLevel;
+pub(crate) use protocol::SandboxedCommand;
+pub(crate) use run::run_sandboxed;
 
-/// The argument that makes a program the helper.
-const ASKED: &str = "__windlass_sandbox";
+/// The command-line argument that starts a program as the helper.
+const HELPER_ARGUMENT: &str = "__windlass_sandbox";
 
-/// Whether this program would understand the argument.
-static UNDERSTOOD: AtomicBool = AtomicBool::new(false);
+/// True once the program has called [`main_if_asked`], so that it can serve as its own helper.
+static HELPER_ENTRY_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Makes this process the helper, if it was started as one, and does not return then. Call it first in `main`,
-/// before a runtime or a thread is there.
+/// Runs the sandbox helper if this process was started as one, and exits the process afterwards. Call it first in
+/// `main`, before a runtime or a thread is started.
 ///
 /// ```
 /// windlass_tools::sandbox::main_if_asked();
 /// // The program.
 /// ```
 pub fn main_if_asked() {
-    UNDERSTOOD.store(true, Ordering::Relaxed);
-    if std::env::args_os().nth(1).is_some_and(|word| word == ASKED) {
-        std::process::exit(helper::main());
+    HELPER_ENTRY_CALLED.store(true, Ordering::Relaxed);
+    if std::env::args_os().nth(1).is_some_and(|word| word == HELPER_ARGUMENT) {
+        std::process::exit(helper::run_helper());
     }
 }
 
-/// How commands are restricted.
+/// The settings of the sandbox in which commands run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     helper: Option<(PathBuf, Vec<OsString>)>,
-    pub(crate) read: Vec<PathBuf>,
-    pub(crate) write: Vec<PathBuf>,
-    pub(crate) keep: Vec<String>,
-    pub(crate) set: Vec<(String, String)>,
-    pub(crate) network: Network,
-    pub(crate) need: Need,
-    pub(crate) uses: Uses,
+    pub(crate) readable: Vec<PathBuf>,
+    pub(crate) writable: Vec<PathBuf>,
+    pub(crate) kept_variables: Vec<String>,
+    pub(crate) set_variables: Vec<(String, String)>,
+    pub(crate) network: NetworkAccess,
+    pub(crate) requirement: SandboxRequirement,
+    pub(crate) resource_limits: ResourceLimits,
 }
 
-/// Whether commands may make TCP connections.
+/// The access of commands to TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Network {
-    /// They may not, where the kernel can see to that.
+pub enum NetworkAccess {
+    /// TCP connections are refused, if the kernel supports it.
     #[default]
-    Closed,
-    /// They may.
-    Open,
+    Denied,
+    /// TCP connections are permitted.
+    Allowed,
 }
 
-/// Whether commands may run where the kernel cannot restrict them.
+/// The treatment of commands on a machine that cannot confine them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Need {
-    /// They may, and the answer says so.
+pub enum SandboxRequirement {
+    /// Commands run without confinement, and their output says so.
     #[default]
-    WherePossible,
-    /// They may not.
+    BestEffort,
+    /// Commands are refused.
     Required,
 }
 
-/// How much a command may use. Each is a limit of the operating system.
+/// The resource limits (`setrlimit`) of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Uses {
-    /// Processor time of each process, in seconds.
+pub struct ResourceLimits {
+    /// Maximum CPU time of each process, in seconds.
     pub cpu_seconds: u64,
-    /// Memory of each process, in bytes.
-    pub memory: u64,
-    /// The longest file that it writes, in bytes.
-    pub file_size: u64,
-    /// How many files each process has open.
+    /// Maximum writable memory of each process, in bytes.
+    pub memory_bytes: u64,
+    /// Maximum size of a written file, in bytes.
+    pub file_size_bytes: u64,
+    /// Maximum number of open files of each process.
     pub open_files: u64,
-    /// How many processes and threads more than the user has now. It does not bind the superuser.
+    /// Maximum number of processes and threads beyond those that the user already has. It does not bind the
+    /// superuser.
     pub processes: u64,
 }
 
-impl Default for Uses {
+impl Default for ResourceLimits {
     fn default() -> Self {
         Self {
             cpu_seconds: 300,
-            memory: 4 * 1024 * 1024 * 1024,
-            file_size: 1024 * 1024 * 1024,
+            memory_bytes: 4 * 1024 * 1024 * 1024,
+            file_size_bytes: 1024 * 1024 * 1024,
             open_files: 1024,
             processes: 256,
         }
@@ -117,95 +118,100 @@ impl Default for Sandbox {
         let keep = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"].map(str::to_owned).to_vec();
         Self {
             helper: None,
-            read: Vec::new(),
-            write: Vec::new(),
-            keep,
-            set: Vec::new(),
-            network: Network::default(),
-            need: Need::default(),
-            uses: Uses::default(),
+            readable: Vec::new(),
+            writable: Vec::new(),
+            kept_variables: keep,
+            set_variables: Vec::new(),
+            network: NetworkAccess::default(),
+            requirement: SandboxRequirement::default(),
+            resource_limits: ResourceLimits::default(),
         }
     }
 }
 
 impl Sandbox {
-    /// Another program as the helper: one that calls [`main_if_asked`], such as `windlass-sandbox`.
+    /// Sets another program as the helper: one that calls [`main_if_asked`], such as `windlass-sandbox`.
     #[must_use]
     pub fn helper(mut self, program: impl Into<PathBuf>) -> Self {
-        self.helper = Some((program.into(), vec![ASKED.into()]));
+        self.helper = Some((program.into(), vec![HELPER_ARGUMENT.into()]));
         self
     }
 
-    /// Lets commands read and run what is beneath a path.
+    /// Lets commands read and execute files beneath a path.
     #[must_use]
-    pub fn may_read(mut self, path: impl Into<PathBuf>) -> Self {
-        self.read.push(path.into());
+    pub fn allow_read(mut self, path: impl Into<PathBuf>) -> Self {
+        self.readable.push(path.into());
         self
     }
 
-    /// Lets commands write what is beneath a path.
+    /// Lets commands read, write and execute files beneath a path.
     #[must_use]
-    pub fn may_write(mut self, path: impl Into<PathBuf>) -> Self {
-        self.write.push(path.into());
+    pub fn allow_write(mut self, path: impl Into<PathBuf>) -> Self {
+        self.writable.push(path.into());
         self
     }
 
-    /// Lets commands see a variable of this program's environment. Without this they see `PATH`, the language
+    /// Lets commands inherit a variable of this program's environment. By default they inherit `PATH`, the locale
     /// and the time zone.
     #[must_use]
     pub fn keep_variable(mut self, name: impl Into<String>) -> Self {
-        self.keep.push(name.into());
+        self.kept_variables.push(name.into());
         self
     }
 
-    /// Sets a variable for commands.
+    /// Sets an environment variable for commands.
     #[must_use]
     pub fn set_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.set.push((name.into(), value.into()));
+        self.set_variables.push((name.into(), value.into()));
         self
     }
 
-    /// Whether commands may make TCP connections.
+    /// Sets the access to TCP. Default: denied.
     #[must_use]
-    pub fn network(mut self, network: Network) -> Self {
+    pub fn network(mut self, network: NetworkAccess) -> Self {
         self.network = network;
         self
     }
 
-    /// Whether commands may run where the kernel cannot restrict them.
+    /// Sets the treatment of commands on a machine that cannot confine them. Default: best effort.
     #[must_use]
-    pub fn need(mut self, need: Need) -> Self {
-        self.need = need;
+    pub fn requirement(mut self, need: SandboxRequirement) -> Self {
+        self.requirement = need;
         self
     }
 
-    /// How much a command may use.
+    /// Sets the resource limits.
     #[must_use]
-    pub fn uses(mut self, uses: Uses) -> Self {
-        self.uses = uses;
+    pub fn resource_limits(mut self, uses: ResourceLimits) -> Self {
+        self.resource_limits = uses;
         self
     }
 
-    /// The helper and its arguments.
-    fn program(&self) -> Result<(PathBuf, Vec<OsString>), String> {
+    /// Returns the helper program and its arguments.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if no helper is set and this program has not called [`main_if_asked`].
+    fn helper_command(&self) -> Result<(PathBuf, Vec<OsString>), String> {
         match &self.helper {
             Some(helper) => Ok(helper.clone()),
-            // A program that does not know the argument would start itself, and do so again.
-            None if !UNDERSTOOD.load(Ordering::Relaxed) => {
+            // A program that ignores the argument would run its own `main` again, and start itself recursively.
+            None if !HELPER_ENTRY_CALLED.load(Ordering::Relaxed) => {
                 Err("this program cannot restrict commands: it must \
                  call windlass_tools::sandbox::main_if_asked() first in main, or name a helper with \
                  Sandbox::helper"
                     .into())
             }
             None => std::env::current_exe()
-                .map(|program| (program, vec![ASKED.into()]))
+                .map(|program| (program, vec![HELPER_ARGUMENT.into()]))
                 .map_err(|error| format!("this program cannot find itself: {error}")),
         }
     }
 
-    /// What a command sees of the environment.
-    fn environment(&self) -> Vec<(String, String)> {
-        let kept = self.keep.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
-        kept.chain(self.set.iter().cloned()).collect()
+    /// Returns the environment of a command.
+    fn command_environment(&self) -> Vec<(String, String)> {
+        let kept =
+            self.kept_variables.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+        kept.chain(self.set_variables.iter().cloned()).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Running a command through the helper, from the program's side.
+//! Execution of a command through the helper, on the program's side.
 
 use std::io::Read;
 use std::net::Shutdown;
@@ -11,33 +11,40 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufRead
 use tokio::process::Command;
 
 use super::Sandbox;
-use super::order::{Confinement, Order, Report};
-use crate::text::Ends;
+use super::protocol::{ConfinementLevel, HelperReport, SandboxedCommand};
+use crate::text::HeadTailBuffer;
 
-/// How long the helper has to end all that there is, once it was told to.
-const TO_END: Duration = Duration::from_secs(5);
+/// Maximum time for the helper to kill the command and its descendants.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a command ended.
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
+/// The exit status and the output of a command.
+pub(crate) struct SandboxedExit {
+    pub(crate) exit_code: Option<i32>,
     pub(crate) signal: Option<i32>,
     pub(crate) timed_out: bool,
-    pub(crate) confined: Confinement,
+    pub(crate) confinement: ConfinementLevel,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a command to its end, or to the end of its time. When this is dropped, the command and its descendants
-/// are gone.
-pub(crate) async fn run(
+/// Runs a command until it ends or times out.
+///
+/// # Errors
+///
+/// Returns the reason if the helper or the command cannot be started.
+///
+/// # Cancel safety
+///
+/// Dropping the future kills the command and its descendants, and blocks for a bounded time until they are gone.
+pub(crate) async fn run_sandboxed(
     sandbox: &Sandbox,
-    mut order: Order,
+    mut order: SandboxedCommand,
     time: Duration,
     output_bytes: usize,
-) -> Result<Ended, String> {
-    order.environment = sandbox.environment();
-    let (program, args) = sandbox.program()?;
-    let (ours, theirs) = UnixStream::pair().map_err(|error| failed(&error))?;
+) -> Result<SandboxedExit, String> {
+    order.environment = sandbox.command_environment();
+    let (program, args) = sandbox.helper_command()?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| helper_error(&error))?;
     let mut helper = Command::new(program)
         .args(args)
         .env_clear()
@@ -45,121 +52,128 @@ pub(crate) async fn run(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| helper_error(&error))?;
     let (Some(stdout), Some(stderr)) = (helper.stdout.take(), helper.stderr.take()) else {
         return Err("the command's output cannot be read".into());
     };
-    let line = Line::new(ours).map_err(|error| failed(&error))?;
-    let (mut reports, mut to_helper) = tokio_line(&line)?.into_split();
+    let line = HelperSocket::new(ours).map_err(|error| helper_error(&error))?;
+    let (mut reports, mut to_helper) = async_stream(&line)?.into_split();
     let mut text =
         serde_json::to_vec(&order).map_err(|error| format!("it cannot be written down: {error}"))?;
     text.push(b'\n');
-    // A helper that does not listen is heard of below: it ends without a word.
+    // A helper that does not read its input ends without a report, which is handled below.
     to_helper.write_all(&text).await.ok();
 
-    let mut told = Told::default();
-    let (mut out, mut err) = (Ends::new(output_bytes), Ends::new(output_bytes));
+    let mut told = ReportedStatus::default();
+    let (mut out, mut err) = (HeadTailBuffer::new(output_bytes), HeadTailBuffer::new(output_bytes));
     let mut timed_out = false;
     {
         let all = async {
-            tokio::join!(listen(&mut reports, &mut told), drain(stdout, &mut out), drain(stderr, &mut err))
+            tokio::join!(
+                read_reports(&mut reports, &mut told),
+                drain_output(stdout, &mut out),
+                drain_output(stderr, &mut err)
+            )
         };
         tokio::pin!(all);
         if tokio::time::timeout(time, &mut all).await.is_err() {
             timed_out = true;
-            line.end();
-            tokio::time::timeout(TO_END, &mut all).await.ok();
+            line.close();
+            tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut all).await.ok();
         }
     }
     drop(line);
-    // It has ended, or was left: then somebody else reaps it.
-    tokio::time::timeout(TO_END, helper.wait()).await.ok();
-    if let Some(why) = told.failed {
+    // If the helper has not ended in time, tokio reaps it later.
+    tokio::time::timeout(SHUTDOWN_TIMEOUT, helper.wait()).await.ok();
+    if let Some(why) = told.failure {
         return Err(why);
     }
-    let Some(confined) = told.confined else {
+    let Some(confined) = told.confinement else {
         return Err("the helper ended before it began: is it a program that calls \
              windlass_tools::sandbox::main_if_asked()?"
             .into());
     };
-    Ok(Ended {
-        code: told.code,
+    Ok(SandboxedExit {
+        exit_code: told.exit_code,
         signal: told.signal,
         timed_out,
-        confined,
+        confinement: confined,
         stdout: out.into_text(),
         stderr: err.into_text(),
     })
 }
 
-fn failed(error: &std::io::Error) -> String {
+fn helper_error(error: &std::io::Error) -> String {
     format!("the helper cannot be started: {}", error.kind())
 }
 
-fn tokio_line(line: &Line) -> Result<tokio::net::UnixStream, String> {
-    let stream = line.0.try_clone().map_err(|error| failed(&error))?;
-    tokio::net::UnixStream::from_std(stream).map_err(|error| failed(&error))
+fn async_stream(line: &HelperSocket) -> Result<tokio::net::UnixStream, String> {
+    let stream = line.0.try_clone().map_err(|error| helper_error(&error))?;
+    tokio::net::UnixStream::from_std(stream).map_err(|error| helper_error(&error))
 }
 
-/// What the helper told.
+/// The state of a command, accumulated from the helper's reports.
 #[derive(Default)]
-struct Told {
-    confined: Option<Confinement>,
-    group: Option<i32>,
-    code: Option<i32>,
+struct ReportedStatus {
+    confinement: Option<ConfinementLevel>,
+    process_group: Option<i32>,
+    exit_code: Option<i32>,
     signal: Option<i32>,
-    failed: Option<String>,
-    ended: bool,
+    failure: Option<String>,
+    has_ended: bool,
 }
 
-async fn listen(reports: &mut tokio::net::unix::OwnedReadHalf, told: &mut Told) {
+async fn read_reports(reports: &mut tokio::net::unix::OwnedReadHalf, told: &mut ReportedStatus) {
     let mut lines = BufReader::new(reports).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         match serde_json::from_str(&line) {
-            Ok(Report::Started { group, confined }) => {
-                (told.group, told.confined) = (Some(group), Some(confined));
+            Ok(HelperReport::Started { process_group: group, confinement: confined }) => {
+                (told.process_group, told.confinement) = (Some(group), Some(confined));
             }
-            Ok(Report::Failed { why }) => told.failed = Some(why),
-            Ok(Report::Ended { code, signal }) => {
-                (told.code, told.signal, told.ended) = (code, signal, true);
+            Ok(HelperReport::Failed { reason: why }) => told.failure = Some(why),
+            Ok(HelperReport::Ended { exit_code: code, signal }) => {
+                (told.exit_code, told.signal, told.has_ended) = (code, signal, true);
             }
-            Err(_) => told.failed = Some("the helper said something that was not understood".into()),
+            Err(_) => told.failure = Some("the helper said something that was not understood".into()),
         }
     }
-    // Somebody ended the helper itself. What it watched over must not stay.
-    if let (false, Some(group)) = (told.ended, told.group.and_then(rustix::process::Pid::from_raw)) {
+    // The helper was killed before the command ended, so its process group is killed here.
+    if let (false, Some(group)) =
+        (told.has_ended, told.process_group.and_then(rustix::process::Pid::from_raw))
+    {
         rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
     }
 }
 
-/// Reads to the end, so that the command never waits for room, and keeps what there is room for.
-async fn drain(mut from: impl AsyncRead + Unpin, into: &mut Ends) {
+/// Reads an output to its end, so that the command never blocks on a full pipe; the buffer keeps a bounded part.
+async fn drain_output(mut from: impl AsyncRead + Unpin, into: &mut HeadTailBuffer) {
     let mut room = vec![0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut room).await {
         into.push(&room[..count]);
     }
 }
 
-/// The line to the helper. Its end is the command's end.
-struct Line(UnixStream);
+/// The socket to the helper. Closing it kills the command.
+struct HelperSocket(UnixStream);
 
-impl Line {
+impl HelperSocket {
     fn new(stream: UnixStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self(stream))
     }
 
-    fn end(&self) {
+    fn close(&self) {
         self.0.shutdown(Shutdown::Write).ok();
     }
 }
 
-impl Drop for Line {
-    /// Waits, within a bound, until the helper has ended everything: whoever cancels a run may count on it.
-    /// This takes milliseconds; where the command has ended already, none.
+impl Drop for HelperSocket {
+    /// Blocks, within a bound, until the helper has killed all descendants, so that cancelling a run
+    /// guarantees it. This takes milliseconds, and no time if the command has already ended.
     fn drop(&mut self) {
-        self.end();
-        let waits = self.0.set_nonblocking(false).and_then(|()| self.0.set_read_timeout(Some(TO_END)));
+        self.close();
+        let waits =
+            self.0.set_nonblocking(false).and_then(|()| self.0.set_read_timeout(Some(SHUTDOWN_TIMEOUT)));
         let mut room = [0; 1024];
         while waits.is_ok() && matches!(self.0.read(&mut room), Ok(1..)) {}
     }

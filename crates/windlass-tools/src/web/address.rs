@@ -1,8 +1,8 @@
-//! Which addresses are public.
+//! Classification of IP addresses as public or not.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address belongs to the public network. What is not known to, does not.
+/// Returns true if an address is globally reachable. Unknown ranges count as not public.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -16,7 +16,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || a >= 240
         || address.is_private()
         || address.is_loopback()
-        // Where clouds tell machines their secrets.
+        // Cloud providers serve instance credentials at a link-local address.
         || address.is_link_local()
         || address.is_multicast()
         || address.is_documentation()
@@ -30,12 +30,12 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     let parts = address.segments();
     let last_two = Ipv4Addr::from((u32::from(parts[6]) << 16) | u32::from(parts[7]));
     match parts {
-        // An address of the other kind in this form: mapped, or translated.
+        // IPv4-mapped and NAT64 addresses.
         [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => is_public_v4(last_two),
         [0x2002, high, low, ..] => is_public_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low))),
-        // Documentation, and tunnels that hide where they lead.
+        // Documentation ranges, and Teredo, whose destination is hidden.
         [0x2001, 0xdb8, ..] | [0x2001, 0, ..] | [0x3fff, 0..0x1000, ..] => false,
-        // All that is given out for public use.
+        // 2000::/3 is the range of global unicast addresses.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

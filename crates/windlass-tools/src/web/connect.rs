@@ -1,4 +1,4 @@
-//! One request to one of the addresses that were looked at.
+//! One HTTP request to one of the checked addresses.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,40 +12,44 @@ use hyper::{HeaderMap, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::url::{Scheme, Url};
+use super::url::{PageUrl, PageUrlScheme};
 
-/// What a server answered.
-pub(super) struct Answer {
+/// An HTTP response, with a bounded body.
+pub(super) struct FetchResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
-    /// Whether the body is all that there is.
-    pub(super) is_whole: bool,
+    /// True if the body is complete, false if it was truncated.
+    pub(super) is_complete: bool,
 }
 
-pub(super) async fn get(url: &Url, addresses: &[SocketAddr], most: usize) -> Result<Answer, String> {
+pub(super) async fn send_get(
+    url: &PageUrl,
+    addresses: &[SocketAddr],
+    most: usize,
+) -> Result<FetchResponse, String> {
     let failed =
         |error: &io::Error| format!("cannot be reached ({}): try later, or another page", error.kind());
     let stream = TcpStream::connect(addresses).await.map_err(|error| failed(&error))?;
     match url.scheme {
-        Scheme::Http => ask(TokioIo::new(stream), url, most).await,
-        Scheme::Https => {
-            let stream = windlass_tls::over(stream, url.host())
+        PageUrlScheme::Http => exchange(TokioIo::new(stream), url, most).await,
+        PageUrlScheme::Https => {
+            let stream = windlass_tls::connect(stream, url.host())
                 .await
                 .map_err(|error| format!("is not safe to talk to: {error}"))?;
-            ask(TokioIo::new(stream), url, most).await
+            exchange(TokioIo::new(stream), url, most).await
         }
     }
 }
 
-async fn ask(
+async fn exchange(
     io: impl Read + Write + Unpin + Send + 'static,
-    url: &Url,
+    url: &PageUrl,
     most: usize,
-) -> Result<Answer, String> {
+) -> Result<FetchResponse, String> {
     let failed = |error: hyper::Error| format!("answered in a way that is not understood: {error}");
     let (mut sender, connection) = handshake(io).await.map_err(failed)?;
-    let _connection = Ends(tokio::spawn(async move { connection.await.ok() }));
+    let _connection = AbortOnDrop(tokio::spawn(async move { connection.await.ok() }));
     let request = Request::get(url.path.as_str())
         .header(header::HOST, url.authority())
         .header(header::USER_AGENT, concat!("windlass/", env!("CARGO_PKG_VERSION")))
@@ -54,11 +58,11 @@ async fn ask(
         .body(String::new())
         .map_err(|error| format!("cannot be asked for: {error}"))?;
     let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
-    let (body, is_whole) = read(body, most).await.map_err(failed)?;
-    Ok(Answer { status: head.status, headers: head.headers, body, is_whole })
+    let (body, is_whole) = read_body(body, most).await.map_err(failed)?;
+    Ok(FetchResponse { status: head.status, headers: head.headers, body, is_complete: is_whole })
 }
 
-async fn read(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), hyper::Error> {
+async fn read_body(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), hyper::Error> {
     let mut bytes = Vec::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let Ok(data) = frame?.into_data() else { continue };
@@ -72,10 +76,10 @@ async fn read(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), hyper:
     Ok((bytes, true))
 }
 
-/// A connection that ends with the request.
-struct Ends<T>(tokio::task::JoinHandle<T>);
+/// A task that is aborted on drop.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
-impl<T> Drop for Ends<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }

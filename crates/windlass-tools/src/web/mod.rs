@@ -1,8 +1,8 @@
-//! `fetch_url`: pages of the web, and nothing that is nearer.
+//! The tool `fetch_url`: pages of the public web, without access to private networks.
 //!
-//! **Invariant:** a connection is made to an address that was looked at, and to no other. A name is resolved once,
-//! all of its addresses must be public, and one of these very addresses is connected to; each redirect starts
-//! anew. So a name that changes its meaning between the look and the connection changes nothing.
+//! **Invariant:** connections are made only to checked IP addresses. A host name is resolved once, all its
+//! addresses must be public, and the connection uses one of exactly these addresses; every redirect is
+//! checked the same way. DNS rebinding between the check and the connection therefore has no effect.
 
 mod address;
 mod connect;
@@ -14,16 +14,16 @@ use std::time::Duration;
 use hyper::header::{CONTENT_TYPE, LOCATION};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::{Effect, Tool};
+use windlass::{core::tool::ToolEffect, tool::Tool};
 
-use crate::error::Refusal;
-use crate::policy::{Approve, Limits};
-use crate::text::cut;
-use connect::{Answer, get};
-use url::Url;
+use crate::error::ToolRefusal;
+use crate::policy::{BuiltInApprovalPolicy, ToolLimits};
+use crate::text::truncate;
+use connect::{FetchResponse, send_get};
+use url::PageUrl;
 
-/// How many redirects are followed.
-const REDIRECTS: usize = 5;
+/// Maximum number of redirects.
+const MAX_REDIRECTS: usize = 5;
 
 /// What `fetch_url` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -32,44 +32,44 @@ pub(crate) struct FetchUrl {
     url: String,
 }
 
-/// The web, as an agent may use it.
+/// The settings of the tool `fetch_url`.
 #[derive(Clone, Debug, Default)]
-pub struct Web {
-    approve: Approve,
-    near: Vec<String>,
-    limits: Limits,
+pub struct WebFetcher {
+    approve: BuiltInApprovalPolicy,
+    private_hosts: Vec<String>,
+    limits: ToolLimits,
 }
 
-impl Web {
-    /// Public addresses, and a person is asked about each.
+impl WebFetcher {
+    /// Creates settings that permit public addresses only and require approval for every call.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// When a person decides. [`Approve::OutsideOf`] names hosts. Without this: always, because an address can
-    /// carry what an agent should not tell anybody.
+    /// Sets the approval policy; [`BuiltInApprovalPolicy::ExceptFor`] names hosts. Default: always, because a
+    /// URL can exfiltrate data.
     #[must_use]
-    pub fn approve(mut self, approve: Approve) -> Self {
+    pub fn approve(mut self, approve: BuiltInApprovalPolicy) -> Self {
         self.approve = approve;
         self
     }
 
-    /// Lets a host be on this machine or in a private network. It is meant as it is written, `localhost` or
-    /// `10.0.0.7`, on any port.
+    /// Permits a host on this machine or in a private network, on any port. The host is compared literally, as
+    /// `localhost` or `10.0.0.7`.
     #[must_use]
-    pub fn allow_near(mut self, host: impl Into<String>) -> Self {
-        self.near.push(host.into().to_ascii_lowercase());
+    pub fn allow_private_host(mut self, host: impl Into<String>) -> Self {
+        self.private_hosts.push(host.into().to_ascii_lowercase());
         self
     }
 
-    /// How much is read and shown, and how long it may take.
+    /// Sets the limits of size and time.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: ToolLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The tool `fetch_url`.
+    /// Creates the tool `fetch_url`.
     pub fn tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
         let (here, rule) = (self.clone(), self.clone());
         Tool::function(
@@ -77,84 +77,87 @@ impl Web {
             "Gets a page of the web and tells its text. Only public addresses, and only text.",
             move |_, arguments: FetchUrl| {
                 let here = here.clone();
-                async move { here.fetch(&arguments.url).await.map_err(Refusal::told) }
+                async move { here.fetch_page(&arguments.url).await.map_err(ToolRefusal::into_tool_error) }
             },
         )
-        .effect(Effect::Pure)
-        .approve_if(move |arguments: &FetchUrl| rule.asks(&arguments.url))
+        .effect(ToolEffect::Pure)
+        .needs_approval_if(move |arguments: &FetchUrl| rule.needs_approval(&arguments.url))
     }
 
-    fn asks(&self, url: &str) -> bool {
+    fn needs_approval(&self, url: &str) -> bool {
         match &self.approve {
-            Approve::Always => true,
-            Approve::Never => false,
-            Approve::OutsideOf(hosts) => Url::parse(url)
+            BuiltInApprovalPolicy::Always => true,
+            BuiltInApprovalPolicy::Never => false,
+            BuiltInApprovalPolicy::ExceptFor(hosts) => PageUrl::parse(url)
                 .map_or(true, |url| !hosts.iter().any(|host| host.eq_ignore_ascii_case(url.host()))),
         }
     }
 
-    async fn fetch(&self, text: &str) -> Result<String, Refusal> {
-        let time = self.limits.fetch_time;
-        let refused = |url: &str, what: String| Refusal::Fetch { url: cut(url, 200), what };
-        match tokio::time::timeout(time, self.follow(text)).await {
+    async fn fetch_page(&self, text: &str) -> Result<String, ToolRefusal> {
+        let time = self.limits.fetch_timeout;
+        let refused =
+            |url: &str, what: String| ToolRefusal::FetchFailed { url: truncate(url, 200), reason: what };
+        match tokio::time::timeout(time, self.follow_redirects(text)).await {
             Ok(Ok(told)) => Ok(told),
             Ok(Err((url, what))) => Err(refused(&url, what)),
-            Err(_) => Err(refused(text, late(time))),
+            Err(_) => Err(refused(text, timeout_message(time))),
         }
     }
 
-    async fn follow(&self, text: &str) -> Result<String, (String, String)> {
-        let mut url = Url::parse(text).map_err(|what| (text.to_owned(), what))?;
-        for _ in 0..=REDIRECTS {
-            let answer = self.get(&url).await.map_err(|what| (url.to_string(), what))?;
+    async fn follow_redirects(&self, text: &str) -> Result<String, (String, String)> {
+        let mut url = PageUrl::parse(text).map_err(|what| (text.to_owned(), what))?;
+        for _ in 0..=MAX_REDIRECTS {
+            let answer = self.request_page(&url).await.map_err(|what| (url.to_string(), what))?;
             let to = answer.headers.get(LOCATION).and_then(|to| to.to_str().ok());
             match to {
                 Some(to) if answer.status.is_redirection() => {
                     url = url.join(to).map_err(|what| (url.to_string(), format!("leads astray: {what}")))?;
                 }
-                Some(_) | None => return self.tell(&url, &answer).map_err(|what| (url.to_string(), what)),
+                Some(_) | None => {
+                    return self.describe_page(&url, &answer).map_err(|what| (url.to_string(), what));
+                }
             }
         }
         Err((
             url.to_string(),
-            format!("was reached after {REDIRECTS} redirects, and redirects again: give up"),
+            format!("was reached after {MAX_REDIRECTS} redirects, and redirects again: give up"),
         ))
     }
 
-    async fn get(&self, url: &Url) -> Result<Answer, String> {
+    async fn request_page(&self, url: &PageUrl) -> Result<FetchResponse, String> {
         let addresses = tokio::net::lookup_host((url.host(), url.port()))
             .await
             .map_err(|_| "has a host that is not known: check how it is written".to_owned())?;
         let addresses: Vec<_> = addresses.collect();
-        let is_near = |host: &str| self.near.iter().any(|near| near == host);
+        let is_near = |host: &str| self.private_hosts.iter().any(|near| near == host);
         if !is_near(&url.host().to_ascii_lowercase())
             && !addresses.iter().all(|at| address::is_public(at.ip()))
         {
             return Err("is on this machine or in a private network, and these are not open to agents".into());
         }
-        get(url, &addresses, self.limits.page_bytes).await
+        send_get(url, &addresses, self.limits.max_page_bytes).await
     }
 
-    fn tell(&self, url: &Url, answer: &Answer) -> Result<String, String> {
+    fn describe_page(&self, url: &PageUrl, answer: &FetchResponse) -> Result<String, String> {
         let kind =
             answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("text/plain");
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let is_text = kind.starts_with("text/")
             || ["json", "xml", "javascript", "yaml", "toml"].iter().any(|word| kind.ends_with(word));
         if !is_text {
-            return Err(format!("is {}, not text", cut(&kind, 100)));
+            return Err(format!("is {}, not text", truncate(&kind, 100)));
         }
         let text = String::from_utf8_lossy(&answer.body);
-        let text = if kind.contains("html") { html::text_of(&text) } else { text.into_owned() };
-        let part = if answer.is_whole { "" } else { ", its beginning" };
+        let text = if kind.contains("html") { html::html_to_text(&text) } else { text.into_owned() };
+        let part = if answer.is_complete { "" } else { ", its beginning" };
         Ok(format!(
             "{url}, status {}, {kind}{part}\n\n{}",
             answer.status.as_u16(),
-            cut(&text, self.limits.shown_bytes)
+            truncate(&text, self.limits.max_shown_bytes)
         ))
     }
 }
 
-fn late(time: Duration) -> String {
+fn timeout_message(time: Duration) -> String {
     format!("did not answer within {} seconds: try later, or another page", time.as_secs())
 }

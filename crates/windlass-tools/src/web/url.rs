@@ -1,11 +1,11 @@
-//! Addresses of pages, as far as they are needed: scheme, host, port, path.
+//! Minimal URLs of web pages: scheme, host, port and path.
 
 use hyper::Uri;
 
-/// An address that has been looked at. It has no user in it and no fragment.
+/// A validated HTTP or HTTPS URL, without user information and fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Url {
-    pub(super) scheme: Scheme,
+pub(super) struct PageUrl {
+    pub(super) scheme: PageUrlScheme,
     host: String,
     port: u16,
     /// The path with its query.
@@ -13,13 +13,13 @@ pub(super) struct Url {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
+pub(super) enum PageUrlScheme {
     Http,
     Https,
 }
 
-impl Scheme {
-    fn port(self) -> u16 {
+impl PageUrlScheme {
+    fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
             Self::Https => 443,
@@ -27,14 +27,14 @@ impl Scheme {
     }
 }
 
-impl Url {
+impl PageUrl {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim().split('#').next().unwrap_or_default();
         let wrong = || "is no address of a page: it must look like `https://example.org/page`".to_owned();
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let scheme = match uri.scheme_str() {
-            Some("http") => Scheme::Http,
-            Some("https") => Scheme::Https,
+            Some("http") => PageUrlScheme::Http,
+            Some("https") => PageUrlScheme::Https,
             Some(_) | None => return Err(wrong()),
         };
         let authority = uri.authority().ok_or_else(wrong)?;
@@ -45,10 +45,10 @@ impl Url {
         if host.is_empty() {
             return Err(wrong());
         }
-        // What stands after the host is a port, or the address is wrong.
+        // Text after the host must be a valid port.
         let port = match (authority.port_u16(), authority.as_str().len() > authority.host().len()) {
             (Some(port), _) => port,
-            (None, false) => scheme.port(),
+            (None, false) => scheme.default_port(),
             (None, true) => return Err(wrong()),
         };
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -56,12 +56,12 @@ impl Url {
         Ok(Self { scheme, host, port, path })
     }
 
-    /// Where a redirect leads.
+    /// Resolves the target of a redirect relative to this URL.
     pub(super) fn join(&self, to: &str) -> Result<Self, String> {
         let to = to.trim().split('#').next().unwrap_or_default();
         let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
+            PageUrlScheme::Http => "http",
+            PageUrlScheme::Https => "https",
         };
         if to.contains("://") && !to.starts_with(['/', '?']) {
             return Self::parse(to);
@@ -87,18 +87,18 @@ impl Url {
         self.port
     }
 
-    /// Host and port, as requests name them.
+    /// Returns the host and a non-default port, as in the `Host` header.
     pub(super) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        if self.port == self.scheme.port() { host } else { format!("{host}:{}", self.port) }
+        if self.port == self.scheme.default_port() { host } else { format!("{host}:{}", self.port) }
     }
 }
 
-impl std::fmt::Display for Url {
+impl std::fmt::Display for PageUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
+            PageUrlScheme::Http => "http",
+            PageUrlScheme::Https => "https",
         };
         write!(f, "{scheme}://{}{}", self.authority(), self.path)
     }
@@ -106,11 +106,11 @@ impl std::fmt::Display for Url {
 
 #[cfg(test)]
 mod tests {
-    use super::Url;
+    use super::PageUrl;
 
     #[test]
     fn addresses_are_read_and_joined() {
-        let url = Url::parse(" https://Example.org:8443/a/b?c=d#e ").expect("an address");
+        let url = PageUrl::parse(" https://Example.org:8443/a/b?c=d#e ").expect("an address");
         assert_eq!((url.host(), url.port(), url.path.as_str()), ("Example.org", 8443, "/a/b?c=d"));
         for (to, whole) in [
             ("http://other/x", "http://other/x"),
@@ -131,8 +131,8 @@ mod tests {
             "http://a:b/",
             "http://[::1",
         ] {
-            assert!(Url::parse(wrong).is_err(), "{wrong}");
+            assert!(PageUrl::parse(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(Url::parse("http://[::1]:80").expect("an address").to_string(), "http://[::1]/");
+        assert_eq!(PageUrl::parse("http://[::1]:80").expect("an address").to_string(), "http://[::1]/");
     }
 }

@@ -1,34 +1,34 @@
-//! An agent as a tool: a run of its own inside a call, with its own history, turns and pauses.
+//! Agents as tools: a nested run inside a tool call, with its own history, turns and pauses.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use windlass_core::schema::Shape;
-use windlass_core::{AgentName, Effect, Item};
+use windlass_core::schema::CompiledSchema;
+use windlass_core::{id::AgentName, item::Item, tool::ToolEffect};
 
-use super::{Agent, Target};
+use super::{Agent, HandoffTarget};
 use crate::tool::{Tool, ToolBody};
 
-/// How many turns an agent has when it is called as a tool, unless it is given another number.
+/// Default maximum number of turns of a nested agent.
 const DEFAULT_NESTED_TURNS: u32 = 10;
 
-/// An agent as the body of a tool.
+/// A tool body that runs an agent.
 pub(crate) struct AgentTool<C> {
-    pub(crate) target: Target<C>,
+    pub(crate) target: HandoffTarget<C>,
     pub(crate) max_turns: Option<u32>,
-    /// What its arguments are checked against.
-    pub(crate) shape: Arc<Shape>,
+    /// The schema that the call's arguments are validated against.
+    pub(crate) schema: Arc<CompiledSchema>,
 }
 
 impl<C> Clone for AgentTool<C> {
     fn clone(&self) -> Self {
-        Self { target: self.target.clone(), max_turns: self.max_turns, shape: self.shape.clone() }
+        Self { target: self.target.clone(), max_turns: self.max_turns, schema: self.schema.clone() }
     }
 }
 
 impl<C: Send + Sync + 'static> AgentTool<C> {
-    /// What the nested run is given, read from canonical arguments.
-    pub(crate) fn input(&self, arguments: &str) -> Result<Vec<Arc<Item>>, String> {
+    /// Parses canonical arguments into the input of the nested run.
+    pub(crate) fn parse_input(&self, arguments: &str) -> Result<Vec<Arc<Item>>, String> {
         let value: Value = serde_json::from_str(arguments).map_err(|error| error.to_string())?;
         match value.get("input").and_then(Value::as_str) {
             Some(text) => Ok(vec![Arc::new(Item::user(text))]),
@@ -38,22 +38,23 @@ impl<C: Send + Sync + 'static> AgentTool<C> {
 }
 
 impl<C: Send + Sync + 'static> Agent<C> {
-    /// This agent as a tool of another: it is given text, runs to its end, and its final output is the call's.
-    /// What waits for a person inside it pauses the outer run, and is decided there.
+    /// Returns a tool that runs this agent: the input is text, and the agent's final output is the output of
+    /// the call. A call that waits for a person inside the agent pauses the outer run, and is decided there.
     pub fn as_tool(&self, name: &str, description: &str) -> Tool<C> {
-        agent_tool(Target::Agent(self.clone()), name, description)
+        build_agent_tool(HandoffTarget::Agent(self.clone()), name, description)
     }
 }
 
 impl<C: Send + Sync + 'static> Tool<C> {
-    /// An agent that the run knows by name, as a tool: for agents that call each other, or themselves.
-    pub fn agent_named(agent: impl Into<AgentName>, name: &str, description: &str) -> Self {
-        agent_tool(Target::Named(agent.into()), name, description)
+    /// Creates a tool that runs an agent that the run knows by name, for agents that call each other or
+    /// themselves. See [`RunBuilder::known_agents`](crate::run::RunBuilder::known_agents).
+    pub fn from_agent_name(agent: impl Into<AgentName>, name: &str, description: &str) -> Self {
+        build_agent_tool(HandoffTarget::ByName(agent.into()), name, description)
     }
 
-    /// How many turns an agent has when it is called as this tool. It has no meaning for other tools.
+    /// Sets the maximum number of turns of the nested agent. Ignored for tools that do not run an agent.
     #[must_use]
-    pub fn agent_turns(mut self, turns: u32) -> Self {
+    pub fn agent_max_turns(mut self, turns: u32) -> Self {
         if let ToolBody::Agent(agent) = &mut self.body {
             agent.max_turns = Some(turns);
         }
@@ -61,21 +62,26 @@ impl<C: Send + Sync + 'static> Tool<C> {
     }
 }
 
-fn agent_tool<C: Send + Sync + 'static>(target: Target<C>, name: &str, description: &str) -> Tool<C> {
+fn build_agent_tool<C: Send + Sync + 'static>(
+    target: HandoffTarget<C>,
+    name: &str,
+    description: &str,
+) -> Tool<C> {
     let schema = Arc::new(json!({
         "type": "object",
         "properties": { "input": { "type": "string" } },
         "required": ["input"],
         "additionalProperties": false,
     }));
-    let shape = Arc::new(Shape::new(schema.clone()));
-    let body = AgentTool { target, max_turns: Some(DEFAULT_NESTED_TURNS), shape };
-    // Its own calls have effects of their own; going on with an agent repeats none of them.
-    Tool::new(name, description, schema, ToolBody::Agent(body)).effect(Effect::Pure)
+    let shape = Arc::new(CompiledSchema::new(schema.clone()));
+    let body = AgentTool { target, max_turns: Some(DEFAULT_NESTED_TURNS), schema: shape };
+    // Each call inside the agent has its own effect, and resuming the agent repeats none of them.
+    Tool::new(name, description, schema, ToolBody::Agent(body)).effect(ToolEffect::Pure)
 }
 
-/// A name in the form that providers take for tools: lower case, with `_` for everything else.
-pub(crate) fn tool_name_of(agent: &AgentName) -> String {
+/// Converts an agent's name to a tool name that providers accept: lower case, with `_` in place of every other
+/// character.
+pub(crate) fn to_tool_name(agent: &AgentName) -> String {
     agent
         .as_str()
         .to_lowercase()

@@ -1,22 +1,23 @@
-//! The agents that a run can reach, by name. Saved runs speak of agents by name, so names must be unique.
+//! The agents that a run can reach, by name. Journals refer to agents by name, so names must be unique.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use windlass_core::AgentName;
+use windlass_core::id::AgentName;
 
-use super::{Agent, AgentTool, Target};
+use super::{Agent, AgentTool, HandoffTarget};
 use crate::error::ConfigError;
 use crate::model::SharedModel;
 use crate::tool::ToolBody;
 
-pub(crate) struct Graph<C> {
-    /// Sorted by their names.
+/// The agents that are reachable from a run's first agent.
+pub(crate) struct AgentGraph<C> {
+    /// Sorted by name.
     agents: Vec<Agent<C>>,
 }
 
-impl<C: Send + Sync + 'static> Graph<C> {
-    /// Everything that can be reached from `root`, and `known` besides.
+impl<C: Send + Sync + 'static> AgentGraph<C> {
+    /// Collects `known` and every agent that is reachable from `root` through handoffs.
     pub(crate) fn new(root: &Agent<C>, known: &[Agent<C>]) -> Result<Self, ConfigError> {
         let mut agents: Vec<Agent<C>> = Vec::with_capacity(1);
         let mut queue: VecDeque<Agent<C>> = known.iter().cloned().collect();
@@ -28,35 +29,38 @@ impl<C: Send + Sync + 'static> Graph<C> {
                 Err(place) => agents.insert(place, agent.clone()),
             }
             queue.extend(agent.inner.handoffs.iter().filter_map(|handoff| match &handoff.target {
-                Target::Agent(agent) => Some(agent.clone()),
-                Target::Named(_) => None,
+                HandoffTarget::Agent(agent) => Some(agent.clone()),
+                HandoffTarget::ByName(_) => None,
             }));
         }
         Ok(Self { agents })
     }
 
-    /// Whether the models can be offered the tools that are no functions, nested agents' included. `model` is the
-    /// run's own, where it has one.
+    /// Checks that the models support the tools that are not functions, including those of nested agents.
+    /// `model` is the model of the run, which overrides those of the agents.
     pub(crate) fn check_models(&self, model: Option<&SharedModel>) -> Result<(), ConfigError> {
         for agent in &self.agents {
             for tool in &agent.inner.tools {
-                if let ToolBody::Agent(AgentTool { target: Target::Agent(inner), .. }) = &tool.body {
+                if let ToolBody::Agent(AgentTool { target: HandoffTarget::Agent(inner), .. }) = &tool.body {
                     Self::new(inner, &[])?.check_models(model)?;
                 }
             }
             let Some(model) = model.or(agent.inner.model.as_ref()) else { continue };
             for tool in agent.inner.tools.iter().filter(|tool| !tool.is_function()) {
-                model.supports(&tool.offer()?).map_err(|why| ConfigError::NotSupported {
-                    agent: agent.name().clone(),
-                    tool: tool.name().to_owned(),
-                    why,
+                model.check_tool_support(&tool.to_definition()?).map_err(|why| {
+                    ConfigError::UnsupportedTool {
+                        agent: agent.name().clone(),
+                        tool: tool.name().to_owned(),
+                        reason: why,
+                    }
                 })?;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn agent(&self, name: &AgentName) -> Result<&Agent<C>, ConfigError> {
+    /// Returns the agent with this name.
+    pub(crate) fn find_agent(&self, name: &AgentName) -> Result<&Agent<C>, ConfigError> {
         let place = self.agents.binary_search_by(|agent| agent.name().cmp(name));
         place.map(|place| &self.agents[place]).map_err(|_| ConfigError::UnknownAgent { agent: name.clone() })
     }

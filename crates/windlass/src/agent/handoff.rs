@@ -1,4 +1,4 @@
-//! Handoffs: how an agent passes control to another.
+//! Handoffs: transfers of control from one agent to another.
 
 use std::fmt;
 use std::future::Future;
@@ -7,55 +7,56 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use windlass_core::{AgentName, Item};
+use windlass_core::{id::AgentName, item::Item};
 
 use super::Agent;
-use super::as_tool::tool_name_of;
-use crate::model::{OfferedKind, OfferedTool};
-use crate::tool::{Enabled, RunContext};
+use super::as_tool::to_tool_name;
+use crate::model::{ToolDefinition, ToolKind};
+use crate::tool::{EnabledRule, RunContext};
 
-/// A way to pass control to another agent. The model sees it as a tool.
+/// A transfer of control to another agent. The model sees it as a tool.
 pub struct Handoff<C = ()> {
-    pub(crate) target: Target<C>,
+    pub(crate) target: HandoffTarget<C>,
     tool_name: Option<Arc<str>>,
     description: Option<Arc<str>>,
     parameters: Arc<Value>,
-    pub(crate) enabled: Enabled<C>,
-    pub(crate) on_handoff: Option<OnHandoff<C>>,
-    pub(crate) filter: Option<HistoryFilter>,
+    pub(crate) enabled: EnabledRule<C>,
+    pub(crate) on_handoff: Option<HandoffCallback<C>>,
+    pub(crate) history_filter: Option<HistoryFilter>,
 }
 
-type OnHandoff<C> = Arc<dyn Fn(HandoffInput<C>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+type HandoffCallback<C> =
+    Arc<dyn Fn(HandoffInput<C>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 type HistoryFilter = Arc<dyn Fn(Vec<Arc<Item>>) -> Vec<Arc<Item>> + Send + Sync>;
 
-/// Whom control passes to.
-pub(crate) enum Target<C> {
+/// The agent that a handoff or an agent tool refers to.
+pub(crate) enum HandoffTarget<C> {
     Agent(Agent<C>),
-    Named(AgentName),
+    ByName(AgentName),
 }
 
-/// What is known when control passes.
+/// The argument of a handoff callback ([`Handoff::on_handoff`]).
 pub struct HandoffInput<C = ()> {
-    /// The run, under the agent that asked.
+    /// The context of the run, under the agent that requested the handoff.
     pub ctx: RunContext<C>,
-    /// The agent that is to go on.
+    /// The agent that receives control.
     pub to: AgentName,
-    /// What the model wrote as arguments.
+    /// The arguments of the handoff call, as the model wrote them.
     pub arguments: Value,
 }
 
 impl<C: Send + Sync + 'static> Handoff<C> {
-    /// To this agent.
-    pub fn to(agent: &Agent<C>) -> Self {
-        Self::new(Target::Agent(agent.clone()))
+    /// Creates a handoff to this agent, which is given by value or by reference, as in [`Agent::handoff`].
+    pub fn to(agent: impl Into<Self>) -> Self {
+        agent.into()
     }
 
-    /// To an agent that the run knows by name: for agents that hand over to each other in a circle.
+    /// Creates a handoff to an agent that the run knows by name, for agents that hand off to each other.
     pub fn to_named(agent: impl Into<AgentName>) -> Self {
-        Self::new(Target::Named(agent.into()))
+        Self::new(HandoffTarget::ByName(agent.into()))
     }
 
-    fn new(target: Target<C>) -> Self {
+    fn new(target: HandoffTarget<C>) -> Self {
         Self {
             target,
             tool_name: None,
@@ -63,41 +64,41 @@ impl<C: Send + Sync + 'static> Handoff<C> {
             parameters: Arc::new(
                 json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
             ),
-            enabled: Enabled::Always,
+            enabled: EnabledRule::Always,
             on_handoff: None,
-            filter: None,
+            history_filter: None,
         }
     }
 
-    /// The name of the tool that the model sees, in place of `transfer_to_…`.
+    /// Sets the name of the tool that the model sees, in place of `transfer_to_…`.
     #[must_use]
     pub fn tool_name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.tool_name = Some(name.into());
         self
     }
 
-    /// What the model is told of it.
+    /// Sets the description that the model sees.
     #[must_use]
     pub fn description(mut self, text: impl Into<Arc<str>>) -> Self {
         self.description = Some(text.into());
         self
     }
 
-    /// What the model must say when it hands over, as a JSON Schema of an object.
+    /// Sets the JSON Schema, of an object, of the arguments that the model must give with the handoff.
     #[must_use]
     pub fn parameters(mut self, schema: Value) -> Self {
         self.parameters = Arc::new(schema);
         self
     }
 
-    /// Whether it is offered, asked anew for every turn.
+    /// Offers the handoff only if the rule returns true. The rule runs before every turn.
     #[must_use]
     pub fn enabled_if(mut self, rule: impl Fn(&RunContext<C>) -> bool + Send + Sync + 'static) -> Self {
-        self.enabled = Enabled::If(Arc::new(move |ctx| std::future::ready(rule(&ctx)).boxed()));
+        self.enabled = EnabledRule::ByFunction(Arc::new(move |ctx| std::future::ready(rule(&ctx)).boxed()));
         self
     }
 
-    /// Called before control passes; an error keeps it from passing and ends the run.
+    /// Sets a callback that runs before control passes. An error prevents the handoff and fails the run.
     #[must_use]
     pub fn on_handoff<Fut>(mut self, act: impl Fn(HandoffInput<C>) -> Fut + Send + Sync + 'static) -> Self
     where
@@ -107,29 +108,31 @@ impl<C: Send + Sync + 'static> Handoff<C> {
         self
     }
 
-    /// What the new agent is shown of the history so far.
+    /// Sets a filter for the history that the receiving agent's model sees.
     #[must_use]
     pub fn filter_history(
         mut self,
         filter: impl Fn(Vec<Arc<Item>>) -> Vec<Arc<Item>> + Send + Sync + 'static,
     ) -> Self {
-        self.filter = Some(Arc::new(filter));
+        self.history_filter = Some(Arc::new(filter));
         self
     }
 
-    /// The agent's name.
-    pub fn agent(&self) -> &AgentName {
+    /// Returns the name of the receiving agent.
+    pub fn target_name(&self) -> &AgentName {
         self.target.name()
     }
 
-    pub(crate) fn is_fixed(&self) -> bool {
-        self.enabled.fixed().is_some()
+    /// True if the handoff is offered, or not, independently of the run.
+    pub(crate) fn is_static(&self) -> bool {
+        self.enabled.static_value().is_some()
     }
 
-    pub(crate) fn offer(&self, to: &Agent<C>) -> OfferedTool {
+    /// Returns the tool definition that the model sees.
+    pub(crate) fn to_definition(&self, to: &Agent<C>) -> ToolDefinition {
         let name = match &self.tool_name {
             Some(name) => name.clone(),
-            None => format!("transfer_to_{}", tool_name_of(to.name())).into(),
+            None => format!("transfer_to_{}", to_tool_name(to.name())).into(),
         };
         let description = match &self.description {
             Some(description) => description.clone(),
@@ -137,49 +140,49 @@ impl<C: Send + Sync + 'static> Handoff<C> {
                 let text = format!(
                     "Handoff to the {} agent to handle the request. {}",
                     to.name(),
-                    to.inner.description
+                    to.inner.handoff_description
                 );
                 text.trim_end().into()
             }
         };
         let parameters = self.parameters.clone();
-        OfferedTool {
+        ToolDefinition {
             name,
             namespace: None,
             description,
             parameters,
-            strict: true,
-            kind: OfferedKind::Function,
+            is_strict: true,
+            kind: ToolKind::Function,
         }
     }
 }
 
 impl<C: Send + Sync + 'static> From<&Agent<C>> for Handoff<C> {
     fn from(agent: &Agent<C>) -> Self {
-        Self::to(agent)
+        Self::from(agent.clone())
     }
 }
 
 impl<C: Send + Sync + 'static> From<Agent<C>> for Handoff<C> {
     fn from(agent: Agent<C>) -> Self {
-        Self::new(Target::Agent(agent))
+        Self::new(HandoffTarget::Agent(agent))
     }
 }
 
-impl<C: Send + Sync + 'static> Target<C> {
+impl<C: Send + Sync + 'static> HandoffTarget<C> {
     pub(crate) fn name(&self) -> &AgentName {
         match self {
             Self::Agent(agent) => agent.name(),
-            Self::Named(name) => name,
+            Self::ByName(name) => name,
         }
     }
 }
 
-impl<C> Clone for Target<C> {
+impl<C> Clone for HandoffTarget<C> {
     fn clone(&self) -> Self {
         match self {
             Self::Agent(agent) => Self::Agent(agent.clone()),
-            Self::Named(name) => Self::Named(name.clone()),
+            Self::ByName(name) => Self::ByName(name.clone()),
         }
     }
 }
@@ -193,13 +196,13 @@ impl<C> Clone for Handoff<C> {
             parameters: self.parameters.clone(),
             enabled: self.enabled.clone(),
             on_handoff: self.on_handoff.clone(),
-            filter: self.filter.clone(),
+            history_filter: self.history_filter.clone(),
         }
     }
 }
 
 impl<C: Send + Sync + 'static> fmt::Debug for Handoff<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handoff(to {})", self.agent())
+        write!(f, "Handoff(to {})", self.target_name())
     }
 }

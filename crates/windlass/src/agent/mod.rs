@@ -1,4 +1,4 @@
-//! Agents: instructions, a model, tools, and whom they may hand over to.
+//! Agents: instructions, a model, tools and handoffs.
 
 mod as_tool;
 mod graph;
@@ -9,14 +9,14 @@ mod toolset;
 
 pub use handoff::{Handoff, HandoffInput};
 pub use output::OutputType;
-pub use resolved::{Checked, Resolved, SecretsOf, SharedReceipts};
+pub use resolved::{CallRedaction, GuardrailResult, ResolvedAgent, SharedReceipts};
 
 pub(crate) use as_tool::AgentTool;
-pub(crate) use graph::Graph;
-pub(crate) use handoff::Target;
-pub(crate) use toolset::{Found, Toolset};
+pub(crate) use graph::AgentGraph;
+pub(crate) use handoff::HandoffTarget;
+pub(crate) use toolset::{ResolvedToolset, ToolsetEntry};
 
-use toolset::Sourced;
+use toolset::SourcedToolset;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -28,329 +28,343 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use windlass_core::{AgentName, RunId, TurnResult};
+use windlass_core::{
+    id::{AgentName, RunId},
+    run::SettledCall,
+};
 
 use crate::error::ConfigError;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelSettings, SharedModel};
-use crate::run::{IntoInput, Paused, RunBuilder};
+use crate::run::{IntoInput, PausedRun, RunBuilder};
 use crate::store::Store;
-use crate::tool::{IntoTool, IntoTools, RunContext, SourceRequest, SourcedTools, Tool, ToolSource};
+use crate::tool::{IntoTool, IntoTools, RunContext, SourcedTools, Tool, ToolSource, ToolSourceRequest};
 
-/// An agent. It is a plain value: copies are cheap and stand for the same agent, and runs never change it.
+/// An agent: instructions, a model, tools and handoffs. Runs never change it, and clones are cheap and share
+/// the same agent.
 ///
-/// `C` is the application's own context, which its tools, rules and hooks can see and the model cannot.
+/// `C` is the application's own context. Tools, rules and hooks can access it; the model never sees it.
 pub struct Agent<C = ()> {
-    pub(crate) inner: Arc<Inner<C>>,
+    pub(crate) inner: Arc<AgentInner<C>>,
 }
 
-pub(crate) struct Inner<C> {
+pub(crate) struct AgentInner<C> {
     pub(crate) name: AgentName,
-    pub(crate) instructions: Instructions<C>,
-    pub(crate) description: Arc<str>,
+    pub(crate) instructions: InstructionSource<C>,
+    pub(crate) handoff_description: Arc<str>,
     pub(crate) model: Option<SharedModel>,
-    pub(crate) settings: ModelSettings,
+    pub(crate) model_settings: ModelSettings,
     pub(crate) tools: Vec<Arc<Tool<C>>>,
     pub(crate) sources: Vec<Arc<dyn ToolSource<C>>>,
     pub(crate) handoffs: Vec<Handoff<C>>,
     pub(crate) input_guardrails: Vec<InputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<OutputGuardrail<C>>,
     pub(crate) hooks: Vec<Hook<C>>,
-    pub(crate) tool_use: ToolUse<C>,
-    pub(crate) forced_choice: ForcedChoice,
-    pub(crate) output: Option<OutputType>,
-    fixed_toolset: OnceLock<Result<Arc<Toolset<C>>, ConfigError>>,
-    sourced: Mutex<VecDeque<Sourced<C>>>,
+    pub(crate) tool_use_policy: ToolUsePolicy<C>,
+    pub(crate) tool_choice_reset: ToolChoiceReset,
+    pub(crate) output_type: Option<OutputType>,
+    static_toolset: OnceLock<Result<Arc<ResolvedToolset<C>>, ConfigError>>,
+    sourced_toolsets: Mutex<VecDeque<SourcedToolset<C>>>,
 }
 
-/// What the agent is told to do.
-pub(crate) enum Instructions<C> {
+/// The source of an agent's instructions.
+pub(crate) enum InstructionSource<C> {
     None,
     Text(Arc<str>),
-    From(Arc<dyn Fn(RunContext<C>) -> BoxFuture<'static, String> + Send + Sync>),
+    Dynamic(Arc<dyn Fn(RunContext<C>) -> BoxFuture<'static, String> + Send + Sync>),
 }
 
-/// What the results of a turn mean for the run.
-pub enum ToolUse<C = ()> {
-    /// The model sees them and goes on.
-    RunAgain,
-    /// The first tool's output is the run's.
-    StopOnFirst,
-    /// The output of the first of these tools is the run's.
-    StopAt(Vec<String>),
-    /// The function says: an output to end with, or none to go on.
-    Judge(Judge<C>),
+/// The policy that decides if the results of a turn's tool calls end the run.
+pub enum ToolUsePolicy<C = ()> {
+    /// The model receives the results and continues.
+    RunModelAgain,
+    /// The output of the first tool call becomes the final output.
+    StopOnFirstTool,
+    /// The output of the first call of one of these tools becomes the final output.
+    StopAtTools(Vec<String>),
+    /// The function returns the final output, or `None` to continue with the model.
+    CustomFunction(FinalOutputFunction<C>),
 }
 
-/// Says whether the results of a turn are final.
-pub type Judge<C> =
-    Arc<dyn Fn(RunContext<C>, Vec<TurnResult>) -> BoxFuture<'static, Option<String>> + Send + Sync>;
+/// A function that decides if the results of a turn are final: it returns the final output, or `None` to
+/// continue.
+pub type FinalOutputFunction<C> =
+    Arc<dyn Fn(RunContext<C>, Vec<SettledCall>) -> BoxFuture<'static, Option<String>> + Send + Sync>;
 
-/// What becomes of a forced tool choice once the agent has used a tool.
+/// The time at which a forced tool choice is reset to automatic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ForcedChoice {
-    /// It is lifted for the rest of the run, so that it cannot force a loop.
+pub enum ToolChoiceReset {
+    /// The choice is reset for the rest of the run once the agent has used a tool, so that it cannot force an
+    /// endless loop.
     #[default]
-    Lifted,
-    /// It stays.
-    Kept,
+    AfterToolUse,
+    /// The choice stays forced.
+    Never,
 }
 
 impl<C: Send + Sync + 'static> Agent<C> {
-    /// An agent with a name, which must be its own among the agents that a run can reach.
+    /// Creates an agent. The name must be unique among the agents that a run can reach.
     pub fn new(name: impl Into<AgentName>) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(AgentInner {
                 name: name.into(),
-                instructions: Instructions::None,
-                description: "".into(),
+                instructions: InstructionSource::None,
+                handoff_description: "".into(),
                 model: None,
-                settings: ModelSettings::default(),
+                model_settings: ModelSettings::default(),
                 tools: Vec::new(),
                 sources: Vec::new(),
                 handoffs: Vec::new(),
                 input_guardrails: Vec::new(),
                 output_guardrails: Vec::new(),
                 hooks: Vec::new(),
-                tool_use: ToolUse::RunAgain,
-                forced_choice: ForcedChoice::Lifted,
-                output: None,
-                fixed_toolset: OnceLock::new(),
-                sourced: Mutex::default(),
+                tool_use_policy: ToolUsePolicy::RunModelAgain,
+                tool_choice_reset: ToolChoiceReset::AfterToolUse,
+                output_type: None,
+                static_toolset: OnceLock::new(),
+                sourced_toolsets: Mutex::default(),
             }),
         }
     }
 
-    fn edited(self, edit: impl FnOnce(&mut Inner<C>)) -> Self {
-        let mut inner = Arc::try_unwrap(self.inner).unwrap_or_else(|shared| shared.copy());
-        inner.fixed_toolset = OnceLock::new();
-        inner.sourced = Mutex::default();
+    /// Applies a change to a copy of the agent and drops its cached toolsets.
+    fn modify(self, edit: impl FnOnce(&mut AgentInner<C>)) -> Self {
+        let mut inner = Arc::try_unwrap(self.inner).unwrap_or_else(|shared| shared.clone_without_caches());
+        inner.static_toolset = OnceLock::new();
+        inner.sourced_toolsets = Mutex::default();
         edit(&mut inner);
         Self { inner: Arc::new(inner) }
     }
 
-    /// What the agent is told to do.
+    /// Sets the instructions.
     #[must_use]
     pub fn instructions(self, text: impl Into<Arc<str>>) -> Self {
-        self.edited(|agent| agent.instructions = Instructions::Text(text.into()))
+        self.modify(|agent| agent.instructions = InstructionSource::Text(text.into()))
     }
 
-    /// What the agent is told to do, asked anew for every turn.
+    /// Sets a function that computes the instructions before every turn.
     #[must_use]
-    pub fn instructions_from<Fut>(self, text: impl Fn(RunContext<C>) -> Fut + Send + Sync + 'static) -> Self
+    pub fn dynamic_instructions<Fut>(
+        self,
+        text: impl Fn(RunContext<C>) -> Fut + Send + Sync + 'static,
+    ) -> Self
     where
         Fut: Future<Output = String> + Send + 'static,
     {
         let text: Arc<dyn Fn(RunContext<C>) -> BoxFuture<'static, String> + Send + Sync> =
             Arc::new(move |ctx| text(ctx).boxed());
-        self.edited(|agent| agent.instructions = Instructions::From(text))
+        self.modify(|agent| agent.instructions = InstructionSource::Dynamic(text))
     }
 
-    /// What other agents' models are told of this one, where they may hand over to it.
+    /// Sets the description of this agent that other agents' models see in their handoff tools.
     #[must_use]
-    pub fn description(self, text: impl Into<Arc<str>>) -> Self {
-        self.edited(|agent| agent.description = text.into())
+    pub fn handoff_description(self, text: impl Into<Arc<str>>) -> Self {
+        self.modify(|agent| agent.handoff_description = text.into())
     }
 
-    /// The model that answers for it.
+    /// Sets the model.
     #[must_use]
     pub fn model(self, model: impl Into<SharedModel>) -> Self {
-        self.edited(|agent| agent.model = Some(model.into()))
+        self.modify(|agent| agent.model = Some(model.into()))
     }
 
-    /// How the model should answer.
+    /// Sets the model settings.
     #[must_use]
-    pub fn settings(self, settings: ModelSettings) -> Self {
-        self.edited(|agent| agent.settings = settings)
+    pub fn model_settings(self, settings: ModelSettings) -> Self {
+        self.modify(|agent| agent.model_settings = settings)
     }
 
     /// Adds tools.
     #[must_use]
     pub fn tools(self, tools: impl IntoTools<C>) -> Self {
-        self.edited(|agent| agent.tools.extend(tools.into_tools().into_iter().map(Arc::new)))
+        self.modify(|agent| agent.tools.extend(tools.into_tools().into_iter().map(Arc::new)))
     }
 
     /// Adds one tool.
     #[must_use]
     pub fn tool(self, tool: impl IntoTool<C>) -> Self {
-        self.edited(|agent| agent.tools.push(Arc::new(tool.into_tool())))
+        self.modify(|agent| agent.tools.push(Arc::new(tool.into_tool())))
     }
 
-    /// Adds tools that somebody else holds: the source is asked for them before every turn.
+    /// Adds a source of tools. The source is queried before every turn.
     #[must_use]
     pub fn tool_source(self, source: impl ToolSource<C>) -> Self {
-        self.edited(|agent| agent.sources.push(Arc::new(source)))
+        self.modify(|agent| agent.sources.push(Arc::new(source)))
     }
 
-    /// Adds an agent that this one may pass control to.
+    /// Adds a handoff to another agent.
     #[must_use]
     pub fn handoff(self, to: impl Into<Handoff<C>>) -> Self {
-        self.edited(|agent| agent.handoffs.push(to.into()))
+        self.modify(|agent| agent.handoffs.push(to.into()))
     }
 
-    /// Checks what a run that begins with this agent is given.
+    /// Adds a guardrail for the input of runs that start with this agent.
     #[must_use]
     pub fn input_guardrail(self, guardrail: InputGuardrail<C>) -> Self {
-        self.edited(|agent| agent.input_guardrails.push(guardrail))
+        self.modify(|agent| agent.input_guardrails.push(guardrail))
     }
 
-    /// Checks what a run would end with, where this agent ends it.
+    /// Adds a guardrail for the final output of runs that end with this agent.
     #[must_use]
     pub fn output_guardrail(self, guardrail: OutputGuardrail<C>) -> Self {
-        self.edited(|agent| agent.output_guardrails.push(guardrail))
+        self.modify(|agent| agent.output_guardrails.push(guardrail))
     }
 
-    /// Told of the moments of this agent, in every run.
+    /// Adds a hook for the lifecycle events of this agent, in every run.
     #[must_use]
     pub fn hook(self, hook: Hook<C>) -> Self {
-        self.edited(|agent| agent.hooks.push(hook))
+        self.modify(|agent| agent.hooks.push(hook))
     }
 
-    /// What the results of a turn mean for the run.
+    /// Sets the policy that decides if the results of a turn's tool calls end the run.
     #[must_use]
-    pub fn tool_use(self, tool_use: ToolUse<C>) -> Self {
-        self.edited(|agent| agent.tool_use = tool_use)
+    pub fn tool_use_policy(self, tool_use: ToolUsePolicy<C>) -> Self {
+        self.modify(|agent| agent.tool_use_policy = tool_use)
     }
 
-    /// What becomes of a forced tool choice once the agent has used a tool.
+    /// Sets the time at which a forced tool choice is reset.
     #[must_use]
-    pub fn forced_choice(self, forced_choice: ForcedChoice) -> Self {
-        self.edited(|agent| agent.forced_choice = forced_choice)
+    pub fn tool_choice_reset(self, forced_choice: ToolChoiceReset) -> Self {
+        self.modify(|agent| agent.tool_choice_reset = forced_choice)
     }
 
-    /// The final output is a `T`: the model is told its shape, and what does not fit fails the run.
+    /// Sets the type of the final output. The model receives the type's JSON Schema, and the run fails on an
+    /// output that does not match.
     #[must_use]
-    pub fn output<T: DeserializeOwned + JsonSchema>(self) -> Self {
-        self.edited(|agent| agent.output = Some(OutputType::of::<T>()))
+    pub fn output_type<T: DeserializeOwned + JsonSchema>(self) -> Self {
+        self.modify(|agent| agent.output_type = Some(OutputType::of::<T>()))
     }
 
-    /// The agent's name.
+    /// Returns the agent's name.
     pub fn name(&self) -> &AgentName {
         &self.inner.name
     }
 
-    /// Its tools.
+    /// Returns the agent's own tools, without those of its sources.
     pub fn tool_list(&self) -> impl Iterator<Item = &Tool<C>> {
         self.inner.tools.iter().map(|tool| &**tool)
     }
 
-    /// A run with the application's context.
-    pub fn run_with(&self, input: impl IntoInput, context: impl Into<Arc<C>>) -> RunBuilder<C> {
-        RunBuilder::fresh(self.clone(), input.into_input(), context.into())
+    /// Builds a run with the application's context.
+    pub fn run_with_context(&self, input: impl IntoInput, context: impl Into<Arc<C>>) -> RunBuilder<C> {
+        RunBuilder::from_input(self.clone(), input.into_input(), context.into())
     }
 
-    /// A paused run, gone on with, with the application's context.
-    pub fn resume_with(&self, paused: Paused, context: impl Into<Arc<C>>) -> RunBuilder<C> {
-        RunBuilder::resumed(self.clone(), paused, context.into())
+    /// Builds the continuation of a paused run, with the application's context.
+    pub fn resume_with_context(&self, paused: PausedRun, context: impl Into<Arc<C>>) -> RunBuilder<C> {
+        RunBuilder::from_paused(self.clone(), paused, context.into())
     }
 
-    /// A run that a store has, gone on with wherever it stands, with the application's context: it paused, or
-    /// the process that drove it is gone.
-    pub fn recover_with(
+    /// Builds the continuation of a stored run from its last record, with the application's context. The run
+    /// may be paused, or its driver may have crashed.
+    pub fn recover_with_context(
         &self,
         run: impl Into<RunId>,
         store: Arc<dyn Store>,
         context: impl Into<Arc<C>>,
     ) -> RunBuilder<C> {
-        RunBuilder::stored(self.clone(), run.into(), store, context.into())
+        RunBuilder::from_store(self.clone(), run.into(), store, context.into())
     }
 
-    /// The tools for a turn, where nothing depends on the run and they were worked out before.
-    pub(crate) fn known_toolset(&self) -> Option<Result<Arc<Toolset<C>>, ConfigError>> {
-        let known = self.inner.fixed_toolset.get().filter(|_| self.inner.sources.is_empty())?;
-        self.is_fixed().then(|| known.clone())
+    /// Returns the cached toolset, if it does not depend on the run and was resolved before.
+    pub(crate) fn cached_toolset(&self) -> Option<Result<Arc<ResolvedToolset<C>>, ConfigError>> {
+        let known = self.inner.static_toolset.get().filter(|_| self.inner.sources.is_empty())?;
+        self.has_static_toolset().then(|| known.clone())
     }
 
-    fn is_fixed(&self) -> bool {
-        self.inner.tools.iter().all(|tool| tool.enabled.fixed().is_some())
-            && self.inner.handoffs.iter().all(|handoff| handoff.is_fixed())
+    /// True if no tool or handoff is enabled by a rule.
+    fn has_static_toolset(&self) -> bool {
+        self.inner.tools.iter().all(|tool| tool.enabled.static_value().is_some())
+            && self.inner.handoffs.iter().all(|handoff| handoff.is_static())
     }
 
-    /// The tools for a turn. Where nothing depends on the run they are worked out once.
-    pub(crate) async fn toolset(
+    /// Resolves the tools for a turn. A toolset that does not depend on the run is resolved once and cached.
+    pub(crate) async fn resolve_toolset(
         &self,
         ctx: &RunContext<C>,
-        graph: &Graph<C>,
-    ) -> Result<Arc<Toolset<C>>, ConfigError> {
-        let is_fixed = self.is_fixed();
-        let own = match self.inner.fixed_toolset.get() {
+        graph: &AgentGraph<C>,
+    ) -> Result<Arc<ResolvedToolset<C>>, ConfigError> {
+        let is_fixed = self.has_static_toolset();
+        let own = match self.inner.static_toolset.get() {
             Some(known) if is_fixed => known.clone()?,
             _ => {
-                let resolved = Toolset::resolve(self, ctx, graph).await.map(Arc::new);
-                if is_fixed { self.inner.fixed_toolset.get_or_init(|| resolved).clone()? } else { resolved? }
+                let resolved = ResolvedToolset::resolve(self, ctx, graph).await.map(Arc::new);
+                if is_fixed { self.inner.static_toolset.get_or_init(|| resolved).clone()? } else { resolved? }
             }
         };
-        if self.inner.sources.is_empty() { Ok(own) } else { self.with_sources(own, ctx).await }
+        if self.inner.sources.is_empty() { Ok(own) } else { self.resolve_sourced_toolset(own, ctx).await }
     }
 
-    /// The agent's own tools and those of its sources, put together anew only where one of them gave another list.
-    async fn with_sources(
+    /// Combines the agent's own tools with those of its sources. The combination is cached and rebuilt only if
+    /// a source returns a different list.
+    async fn resolve_sourced_toolset(
         &self,
-        own: Arc<Toolset<C>>,
+        own: Arc<ResolvedToolset<C>>,
         ctx: &RunContext<C>,
-    ) -> Result<Arc<Toolset<C>>, ConfigError> {
-        let mut taken = Cow::Borrowed(own.taken());
+    ) -> Result<Arc<ResolvedToolset<C>>, ConfigError> {
+        let mut taken = Cow::Borrowed(own.taken_names());
         let mut given: Vec<SourcedTools<C>> = Vec::with_capacity(self.inner.sources.len());
         for source in &self.inner.sources {
             if let Some(before) = given.last() {
                 taken.to_mut().extend(before.tools.iter().map(|tool| tool.name().into()));
             }
-            let asked = SourceRequest { ctx, taken: &taken };
-            let tools = source.tools(asked).await;
+            let asked = ToolSourceRequest { ctx, taken_names: &taken };
+            let tools = source.list_tools(asked).await;
             let agent = || self.name().clone();
-            given.push(tools.map_err(|why| ConfigError::Source { agent: agent(), why })?);
+            given.push(tools.map_err(|why| ConfigError::ToolSourceFailed { agent: agent(), reason: why })?);
         }
-        let known = || self.inner.sourced.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(same) = known().iter().find(|sourced| sourced.is(&own, &given)) {
+        let known = || self.inner.sourced_toolsets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(same) = known().iter().find(|sourced| sourced.is_built_from(&own, &given)) {
             return Ok(same.toolset.clone());
         }
-        let toolset = Arc::new(own.with(self, &given)?);
+        let toolset = Arc::new(own.with_sourced_tools(self, &given)?);
         let mut known = known();
-        if known.len() == Sourced::<C>::KEPT {
+        if known.len() == SourcedToolset::<C>::MAX_CACHED {
             known.pop_front();
         }
-        known.push_back(Sourced { own, given, toolset: toolset.clone() });
+        known.push_back(SourcedToolset { own_tools: own, source_lists: given, toolset: toolset.clone() });
         Ok(toolset)
     }
 }
 
 impl Agent {
-    /// A run: await it for its outcome, or stream it.
+    /// Builds a run. Await it for its result, or stream it.
     pub fn run(&self, input: impl IntoInput) -> RunBuilder {
-        self.run_with(input, ())
+        self.run_with_context(input, ())
     }
 
-    /// A paused run, gone on with.
-    pub fn resume(&self, paused: Paused) -> RunBuilder {
-        self.resume_with(paused, ())
+    /// Builds the continuation of a paused run.
+    pub fn resume(&self, paused: PausedRun) -> RunBuilder {
+        self.resume_with_context(paused, ())
     }
 
-    /// A run that a store has, gone on with wherever it stands: it paused, or the process that drove it is gone.
+    /// Builds the continuation of a stored run from its last record. The run may be paused, or its driver may
+    /// have crashed.
     pub fn recover(&self, run: impl Into<RunId>, store: Arc<dyn Store>) -> RunBuilder {
-        self.recover_with(run, store, ())
+        self.recover_with_context(run, store, ())
     }
 }
 
-impl<C> Inner<C> {
-    fn copy(&self) -> Self {
+impl<C> AgentInner<C> {
+    fn clone_without_caches(&self) -> Self {
         Self {
             name: self.name.clone(),
             instructions: self.instructions.clone(),
-            description: self.description.clone(),
+            handoff_description: self.handoff_description.clone(),
             model: self.model.clone(),
-            settings: self.settings.clone(),
+            model_settings: self.model_settings.clone(),
             tools: self.tools.clone(),
             sources: self.sources.clone(),
             handoffs: self.handoffs.clone(),
             input_guardrails: self.input_guardrails.clone(),
             output_guardrails: self.output_guardrails.clone(),
             hooks: self.hooks.clone(),
-            tool_use: self.tool_use.clone(),
-            forced_choice: self.forced_choice,
-            output: self.output.clone(),
-            fixed_toolset: OnceLock::new(),
-            sourced: Mutex::default(),
+            tool_use_policy: self.tool_use_policy.clone(),
+            tool_choice_reset: self.tool_choice_reset,
+            output_type: self.output_type.clone(),
+            static_toolset: OnceLock::new(),
+            sourced_toolsets: Mutex::default(),
         }
     }
 }
@@ -367,43 +381,46 @@ impl<C> fmt::Debug for Agent<C> {
     }
 }
 
-impl<C> Clone for Instructions<C> {
+impl<C> Clone for InstructionSource<C> {
     fn clone(&self) -> Self {
         match self {
             Self::None => Self::None,
             Self::Text(text) => Self::Text(text.clone()),
-            Self::From(text) => Self::From(text.clone()),
+            Self::Dynamic(text) => Self::Dynamic(text.clone()),
         }
     }
 }
 
-impl<C> Instructions<C> {
-    pub(crate) async fn text(&self, ctx: &RunContext<C>) -> Option<Arc<str>> {
+impl<C> InstructionSource<C> {
+    /// Returns the instructions for a turn.
+    pub(crate) async fn resolve_text(&self, ctx: &RunContext<C>) -> Option<Arc<str>> {
         match self {
             Self::None => None,
             Self::Text(text) => Some(text.clone()),
-            Self::From(text) => Some(text(ctx.clone()).await.into()),
+            Self::Dynamic(text) => Some(text(ctx.clone()).await.into()),
         }
     }
 }
 
-impl<C> Clone for ToolUse<C> {
+impl<C> Clone for ToolUsePolicy<C> {
     fn clone(&self) -> Self {
         match self {
-            Self::RunAgain => Self::RunAgain,
-            Self::StopOnFirst => Self::StopOnFirst,
-            Self::StopAt(names) => Self::StopAt(names.clone()),
-            Self::Judge(judge) => Self::Judge(judge.clone()),
+            Self::RunModelAgain => Self::RunModelAgain,
+            Self::StopOnFirstTool => Self::StopOnFirstTool,
+            Self::StopAtTools(names) => Self::StopAtTools(names.clone()),
+            Self::CustomFunction(judge) => Self::CustomFunction(judge.clone()),
         }
     }
 }
 
-impl<C> ToolUse<C> {
-    /// The results are final where the function says so.
-    pub fn judge<Fut>(judge: impl Fn(RunContext<C>, Vec<TurnResult>) -> Fut + Send + Sync + 'static) -> Self
+impl<C> ToolUsePolicy<C> {
+    /// Creates a policy from an async function that returns the final output, or `None` to continue.
+    pub fn custom_function<Fut>(
+        judge: impl Fn(RunContext<C>, Vec<SettledCall>) -> Fut + Send + Sync + 'static,
+    ) -> Self
     where
         Fut: Future<Output = Option<String>> + Send + 'static,
     {
-        Self::Judge(Arc::new(move |ctx, results| judge(ctx, results).boxed()))
+        Self::CustomFunction(Arc::new(move |ctx, results| judge(ctx, results).boxed()))
     }
 }

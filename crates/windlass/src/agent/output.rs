@@ -4,58 +4,64 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_core::schema;
-use windlass_core::schema::NotStrict;
+use windlass_core::schema::StrictSchemaError;
 
-use crate::model::OutputShape;
+use crate::model::OutputSchema;
 
 /// The type of an agent's final output.
 #[derive(Clone, Debug)]
 pub struct OutputType {
-    pub(crate) shape: Result<OutputShape, NotStrict>,
-    check: fn(&str) -> Result<(), String>,
-    wrapped: bool,
+    pub(crate) schema: Result<OutputSchema, StrictSchemaError>,
+    type_check: fn(&str) -> Result<(), String>,
+    is_wrapped: bool,
 }
 
-/// The field that holds an output which is not an object by itself: providers take objects only.
-const WRAPPER: &str = "response";
+/// Name of the field that wraps an output whose schema is not an object: providers accept only objects.
+const WRAPPER_FIELD: &str = "response";
 
 impl OutputType {
-    /// The output is a `T`.
+    /// Creates the output type for `T`.
     pub fn of<T: DeserializeOwned + JsonSchema>() -> Self {
         let schema = schemars::schema_for!(T).to_value();
         let wrapped = schema.get("type").and_then(Value::as_str) != Some("object");
-        let schema = if wrapped { wrap(schema) } else { schema };
-        let shape =
-            schema::strict(schema).map(|schema| OutputShape { name: T::schema_name().into_owned(), schema });
-        Self { shape, check: fits::<T>, wrapped }
+        let schema = if wrapped { wrap_schema(schema) } else { schema };
+        let shape = schema::to_strict(schema)
+            .map(|schema| OutputSchema { name: T::schema_name().into_owned(), schema });
+        Self { schema: shape, type_check: check_type::<T>, is_wrapped: wrapped }
     }
 
-    /// The output as its own JSON text, or what does not fit.
-    pub(crate) fn accept(&self, text: &str) -> Result<String, String> {
-        let own = if self.wrapped {
+    /// Parses the model's final text and returns the output's own JSON text, unwrapped.
+    ///
+    /// # Errors
+    ///
+    /// Returns a description of the mismatch if the text does not match the type.
+    pub(crate) fn parse_output(&self, text: &str) -> Result<String, String> {
+        let own = if self.is_wrapped {
             let mut value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            let inner =
-                value.get_mut(WRAPPER).map(Value::take).ok_or_else(|| format!("`{WRAPPER}` is missing"))?;
+            let inner = value
+                .get_mut(WRAPPER_FIELD)
+                .map(Value::take)
+                .ok_or_else(|| format!("`{WRAPPER_FIELD}` is missing"))?;
             inner.to_string()
         } else {
             text.to_owned()
         };
-        (self.check)(&own)?;
+        (self.type_check)(&own)?;
         Ok(own)
     }
 }
 
-fn fits<T: DeserializeOwned>(text: &str) -> Result<(), String> {
+fn check_type<T: DeserializeOwned>(text: &str) -> Result<(), String> {
     let mut reader = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize::<_, T>(&mut reader).map(drop).map_err(|error| error.to_string())
 }
 
-fn wrap(mut schema: Value) -> Value {
+fn wrap_schema(mut schema: Value) -> Value {
     let definitions = schema.as_object_mut().and_then(|schema| schema.remove("$defs"));
     let mut wrapped = serde_json::json!({
         "type": "object",
-        "properties": { WRAPPER: schema },
-        "required": [WRAPPER],
+        "properties": { WRAPPER_FIELD: schema },
+        "required": [WRAPPER_FIELD],
     });
     if let Some(definitions) = definitions {
         wrapped["$defs"] = definitions;

@@ -1,6 +1,6 @@
-//! An agent as one conversation sees it: its instructions, tools and handoffs asked for once, and kept. For whoever
-//! holds the conversation with the model elsewhere, such as a live session: what the model asks for is carried out
-//! here, by the same driver as in any run.
+//! Agents whose instructions, tools and handoffs are resolved once per conversation. They serve callers that
+//! run the conversation with the model themselves, such as a realtime session: the calls that the model makes
+//! are executed here, by the same driver as in any run.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -8,206 +8,224 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use windlass_core::{AgentName, Call, Item, RunId};
+use windlass_core::{
+    id::{AgentName, RunId},
+    item::{Item, ToolCall},
+};
 
-use super::{Agent, Found, Graph, Toolset};
-use crate::drive::{Given, Ledger, Visibility, is_without, without};
+use super::{Agent, AgentGraph, ResolvedToolset, ToolsetEntry};
+use crate::drive::{GivenResponse, OutputVisibility, ReceiptCache, is_redacted, redact_arguments};
 use crate::error::ConfigError;
-use crate::guardrail::{GuardrailError, OutputGuardrail, Verdict, panic_text};
-use crate::model::{Answer, ModelSettings, OfferedTool};
-use crate::run::{Paused, RunBuilder};
+use crate::guardrail::{GuardrailError, GuardrailVerdict, OutputGuardrail, panic_message};
+use crate::model::{ModelResponse, ModelSettings, ToolDefinition};
+use crate::run::{PausedRun, RunBuilder};
 use crate::store::Store;
 use crate::tool::RunContext;
 #[cfg(doc)]
 use crate::tool::Tool;
 
-/// An agent with its instructions, tools and handoffs asked for once. Copies are cheap and stand for the same one.
-pub struct Resolved<C = ()> {
-    inner: Arc<Inner<C>>,
+/// An agent whose instructions, tools and handoffs have been resolved once. Clones are cheap and share the same
+/// agent.
+pub struct ResolvedAgent<C = ()> {
+    inner: Arc<ResolvedAgentInner<C>>,
 }
 
-struct Inner<C> {
+struct ResolvedAgentInner<C> {
     agent: Agent<C>,
     app: Arc<C>,
-    known: Vec<Agent<C>>,
-    graph: Graph<C>,
+    known_agents: Vec<Agent<C>>,
+    graph: AgentGraph<C>,
     instructions: Option<Arc<str>>,
-    tools: Arc<Toolset<C>>,
+    tools: Arc<ResolvedToolset<C>>,
 }
 
-/// The results of idempotent calls that several runs of one conversation share.
+/// Receipts of idempotent calls, shared by the runs of one conversation.
 #[derive(Clone, Default)]
-pub struct SharedReceipts(pub(crate) Arc<Ledger>);
+pub struct SharedReceipts(pub(crate) Arc<ReceiptCache>);
 
-/// What may be written down of a call.
+/// The parts of a call that must not be stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SecretsOf {
-    /// The arguments without their secrets, where they have any.
-    pub open_arguments: Option<String>,
-    /// Whether these are arguments whose secrets were left out already, so that the call cannot be made with them.
-    pub are_gone: bool,
-    /// Whether its output is a secret.
+pub struct CallRedaction {
+    /// The arguments without their secret fields, if the tool has any.
+    pub redacted_arguments: Option<String>,
+    /// True if the arguments are already redacted; the call cannot be executed from them.
+    pub is_already_redacted: bool,
+    /// True if the output is secret.
     pub is_output_secret: bool,
 }
 
-/// What one guardrail said.
+/// The result of one guardrail.
 #[derive(Debug)]
-pub struct Checked {
-    /// Its name.
+pub struct GuardrailResult {
+    /// Name of the guardrail.
     pub guardrail: Arc<str>,
-    /// What it said, or why it could not say anything.
-    pub verdict: Result<Verdict, GuardrailError>,
+    /// The verdict, or the error if the guardrail could not check.
+    pub verdict: Result<GuardrailVerdict, GuardrailError>,
 }
 
 impl<C: Send + Sync + 'static> Agent<C> {
-    /// Asks for the agent's instructions, tools and handoffs, once. `known` are agents that handoffs may name;
-    /// `conversation` is what their functions are told as the run.
-    pub async fn resolve_with(
+    /// Resolves the agent's instructions, tools and handoffs once. `known` are agents that handoffs may refer
+    /// to by name; `conversation` is the run id that the agent's functions see in their context.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if two tools share a name, an agent is unknown, or a function of the agent panics.
+    pub async fn resolve_with_context(
         &self,
         conversation: &RunId,
         context: impl Into<Arc<C>>,
         known: &[Self],
-    ) -> Result<Resolved<C>, ConfigError> {
+    ) -> Result<ResolvedAgent<C>, ConfigError> {
         let app = context.into();
-        let graph = Graph::new(self, known)?;
+        let graph = AgentGraph::new(self, known)?;
         let ctx = RunContext::new(app.clone(), conversation.clone(), self.name().clone());
-        let failed = |panic: Box<dyn std::any::Any + Send>| ConfigError::Unresolved {
+        let failed = |panic: Box<dyn std::any::Any + Send>| ConfigError::ResolveFailed {
             agent: self.name().clone(),
-            why: format!("it panicked: {}", panic_text(&*panic)),
+            reason: format!("it panicked: {}", panic_message(&*panic)),
         };
-        let tools = AssertUnwindSafe(self.toolset(&ctx, &graph)).catch_unwind().await.map_err(failed)??;
-        let instructions = AssertUnwindSafe(self.inner.instructions.text(&ctx)).catch_unwind().await;
+        let tools =
+            AssertUnwindSafe(self.resolve_toolset(&ctx, &graph)).catch_unwind().await.map_err(failed)??;
+        let instructions = AssertUnwindSafe(self.inner.instructions.resolve_text(&ctx)).catch_unwind().await;
         let instructions = instructions.map_err(failed)?;
         let known = known.to_vec();
-        Ok(Resolved {
-            inner: Arc::new(Inner { agent: self.clone(), app, known, graph, instructions, tools }),
+        Ok(ResolvedAgent {
+            inner: Arc::new(ResolvedAgentInner {
+                agent: self.clone(),
+                app,
+                known_agents: known,
+                graph,
+                instructions,
+                tools,
+            }),
         })
     }
 }
 
-impl<C: Send + Sync + 'static> Resolved<C> {
-    /// The agent.
+impl<C: Send + Sync + 'static> ResolvedAgent<C> {
+    /// Returns the agent.
     pub fn agent(&self) -> &Agent<C> {
         &self.inner.agent
     }
 
-    /// What it is told to do.
+    /// Returns the resolved instructions.
     pub fn instructions(&self) -> Option<&str> {
         self.inner.instructions.as_deref()
     }
 
-    /// The tools that are offered.
-    pub fn tools(&self) -> &[OfferedTool] {
-        &self.inner.tools.offered
+    /// Returns the definitions of the tools that the model sees.
+    pub fn tools(&self) -> &[ToolDefinition] {
+        &self.inner.tools.definitions
     }
 
-    /// The handoffs that are offered.
-    pub fn handoffs(&self) -> &[OfferedTool] {
-        &self.inner.tools.offered_handoffs
+    /// Returns the definitions of the handoffs that the model sees.
+    pub fn handoffs(&self) -> &[ToolDefinition] {
+        &self.inner.tools.handoff_definitions
     }
 
-    /// How its model should answer.
-    pub fn settings(&self) -> &ModelSettings {
-        &self.inner.agent.inner.settings
+    /// Returns the model settings.
+    pub fn model_settings(&self) -> &ModelSettings {
+        &self.inner.agent.inner.model_settings
     }
 
-    /// An agent that it can hand over to, or that is known beside it.
-    pub fn reachable(&self, name: &AgentName) -> Option<&Agent<C>> {
-        self.inner.graph.agent(name).ok()
+    /// Returns an agent that this one can hand off to, or one of the known agents.
+    pub fn reachable_agent(&self, name: &AgentName) -> Option<&Agent<C>> {
+        self.inner.graph.find_agent(name).ok()
     }
 
-    /// Whether anything checks what it says.
-    pub fn is_checked(&self) -> bool {
+    /// True if the agent has output guardrails.
+    pub fn has_output_guardrails(&self) -> bool {
         !self.inner.agent.inner.output_guardrails.is_empty()
     }
 
-    /// Checks a text with the agent's output guardrails and others, side by side. One that is there twice is asked
-    /// once.
+    /// Checks a text concurrently with the agent's output guardrails and those in `also`. Duplicates run once.
     pub async fn check_output(
         &self,
         conversation: &RunId,
         also: &[OutputGuardrail<C>],
         text: Arc<str>,
-    ) -> Vec<Checked> {
-        let Inner { agent, app, .. } = &*self.inner;
+    ) -> Vec<GuardrailResult> {
+        let ResolvedAgentInner { agent, app, .. } = &*self.inner;
         let ctx = RunContext::new(app.clone(), conversation.clone(), agent.name().clone());
         let mut guardrails: Vec<&OutputGuardrail<C>> = Vec::new();
         for guardrail in agent.inner.output_guardrails.iter().chain(also) {
-            if !guardrails.iter().any(|other| other.is_same(guardrail)) {
+            if !guardrails.iter().any(|other| other.is_same_guardrail(guardrail)) {
                 guardrails.push(guardrail);
             }
         }
         let checks = guardrails.into_iter().map(|guardrail| {
             let check = guardrail.check(ctx.clone(), text.clone());
-            async { Checked { guardrail: guardrail.name.clone(), verdict: check.await } }
+            async { GuardrailResult { guardrail: guardrail.name.clone(), verdict: check.await } }
         });
         join_all(checks).await
     }
 
-    /// What may be written down of a call, where not all of it may: see [`Tool::secret_arguments`].
-    pub fn secrets_of(&self, call: &Call) -> SecretsOf {
-        let Found::Tool(tool) = self.inner.tools.find(call) else { return SecretsOf::default() };
+    /// Returns the redaction of a call whose tool has secret arguments or a secret output: see
+    /// [`Tool::secret_arguments`]. It is empty for other tools.
+    pub fn call_redaction(&self, call: &ToolCall) -> CallRedaction {
+        let ToolsetEntry::Tool(tool) = self.inner.tools.find_entry(call) else {
+            return CallRedaction::default();
+        };
         let fields = tool.secret_arguments.as_slice();
-        if fields.is_empty() && tool.output_visibility == Visibility::Open {
-            return SecretsOf::default();
+        if fields.is_empty() && tool.output_visibility == OutputVisibility::Public {
+            return CallRedaction::default();
         }
         let has_fields = !fields.is_empty();
-        SecretsOf {
-            open_arguments: has_fields.then(|| without(&call.arguments, fields)).flatten(),
-            are_gone: has_fields && is_without(&call.arguments, fields),
-            is_output_secret: tool.output_visibility == Visibility::Secret,
+        CallRedaction {
+            redacted_arguments: has_fields.then(|| redact_arguments(&call.arguments, fields)).flatten(),
+            is_already_redacted: has_fields && is_redacted(&call.arguments, fields),
+            is_output_secret: tool.output_visibility == OutputVisibility::Secret,
         }
     }
 
-    /// A run that carries out the calls of an answer which is there already, and ends when they have settled. No
-    /// model is asked, and the guardrails of the agent's input and output are left to whoever holds the
-    /// conversation; all else is as in any run.
-    pub fn carry_out(
+    /// Builds a run that executes the calls of a model response that was received elsewhere, and ends when they
+    /// have settled. The run makes no model request. The caller is responsible for the agent's input and output
+    /// guardrails; everything else works as in any run.
+    pub fn execute_calls(
         &self,
         input: Vec<Arc<Item>>,
-        answer: Answer,
+        answer: ModelResponse,
         receipts: &SharedReceipts,
     ) -> RunBuilder<C> {
-        RunBuilder::fresh(self.inner.agent.clone(), input, self.inner.app.clone())
-            .given(self.given(Some(answer), receipts))
-            .agents(self.inner.known.iter().cloned())
+        RunBuilder::from_input(self.inner.agent.clone(), input, self.inner.app.clone())
+            .with_given_response(self.build_run(Some(answer), receipts))
+            .known_agents(self.inner.known_agents.iter().cloned())
     }
 
-    /// Goes on with a run of [`Resolved::carry_out`] that waited for a person.
-    pub fn go_on(&self, paused: Paused, receipts: &SharedReceipts) -> RunBuilder<C> {
-        RunBuilder::resumed(self.inner.agent.clone(), paused, self.inner.app.clone())
-            .given(self.given(None, receipts))
-            .agents(self.inner.known.iter().cloned())
+    /// Builds the continuation of a paused run of [`ResolvedAgent::execute_calls`].
+    pub fn resume_calls(&self, paused: PausedRun, receipts: &SharedReceipts) -> RunBuilder<C> {
+        RunBuilder::from_paused(self.inner.agent.clone(), paused, self.inner.app.clone())
+            .with_given_response(self.build_run(None, receipts))
+            .known_agents(self.inner.known_agents.iter().cloned())
     }
 
-    /// Goes on with a run of [`Resolved::carry_out`] that a store has. The answer is used where the run had not come
-    /// to take it in.
-    pub fn recover(
+    /// Builds the continuation of a stored run of [`ResolvedAgent::execute_calls`]. `answer` is used only if
+    /// the journal does not contain the response yet.
+    pub fn recover_calls(
         &self,
         run: impl Into<RunId>,
         store: Arc<dyn Store>,
-        answer: Answer,
+        answer: ModelResponse,
         receipts: &SharedReceipts,
     ) -> RunBuilder<C> {
-        RunBuilder::stored(self.inner.agent.clone(), run.into(), store, self.inner.app.clone())
-            .given(self.given(Some(answer), receipts))
-            .agents(self.inner.known.iter().cloned())
+        RunBuilder::from_store(self.inner.agent.clone(), run.into(), store, self.inner.app.clone())
+            .with_given_response(self.build_run(Some(answer), receipts))
+            .known_agents(self.inner.known_agents.iter().cloned())
     }
 
-    fn given(&self, answer: Option<Answer>, receipts: &SharedReceipts) -> Given<C> {
-        Given { answer, tools: self.inner.tools.clone(), ledger: receipts.0.clone() }
+    fn build_run(&self, answer: Option<ModelResponse>, receipts: &SharedReceipts) -> GivenResponse<C> {
+        GivenResponse { response: answer, tools: self.inner.tools.clone(), receipt_cache: receipts.0.clone() }
     }
 }
 
-impl<C> Clone for Resolved<C> {
+impl<C> Clone for ResolvedAgent<C> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone() }
     }
 }
 
-impl<C> fmt::Debug for Resolved<C> {
+impl<C> fmt::Debug for ResolvedAgent<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Resolved({})", self.inner.agent.inner.name)
+        write!(f, "ResolvedAgent({})", self.inner.agent.inner.name)
     }
 }
 

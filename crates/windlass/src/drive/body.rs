@@ -1,4 +1,4 @@
-//! Running a body: within its time, with its panics caught and its end waited for.
+//! Execution of tool bodies: with a deadline, with panics caught, and with cancellation awaited.
 
 use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
@@ -8,60 +8,75 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use windlass_core::{CallEndedLate, Entry, How, OutputContent, Question, Runnable};
+use windlass_core::{
+    decision::PersonQuestion,
+    item::OutputContent,
+    journal::{CallEndedLate, CallStatus, JournalEntry},
+    run::RunnableCall,
+};
 
-use super::call::CallWork;
-use super::running::{Deadline, Gone, Running};
-use super::secret::{self, SECRET, Visibility};
+use super::call_execution::CallExecution;
+use super::call_result::{CallResult, result_for_error, result_for_timeout};
+use super::redaction::{self, OutputVisibility, REDACTED};
+use super::running_body::{BodyDeadline, BodyJoinError, RunningBody};
 use super::stop::{poll_stop, unless_stopped};
-use super::told::{Given, given_for_error, given_for_timeout};
-use super::{Driver, Halt, lock};
-use crate::error::readable;
-use crate::event::EventKind;
+use super::{DriveError, Driver, lock_unpoisoned};
+use crate::error::truncate_message;
+use crate::event::RunEventKind;
 use crate::run::NextCall;
-use crate::tool::{BodyResult, Prepared, Start, Tool, ToolBody, ToolError};
+use crate::tool::{BodyResult, BodyStart, PreparedBody, Tool, ToolBody, ToolError};
 
-/// What came of running a body.
-pub(super) enum Ended {
-    Given(Given),
-    /// It needs a person's answer.
-    Asks(Box<Question>),
+/// The outcome of a body, after all retries.
+pub(super) enum BodyOutcome {
+    Completed(CallResult),
+    /// The body asks a person a question.
+    AsksPerson(Box<PersonQuestion>),
 }
 
-/// How a body ended.
-enum BodyEnd {
-    Done(BodyResult),
+/// The end of one attempt of a body.
+enum BodyExit {
+    Finished(BodyResult),
     TimedOut,
-    /// It is past its time, cannot be stopped, and goes on.
-    LeftRunning,
+    /// The body exceeded its deadline, cannot be stopped, and still runs.
+    TimedOutStillRunning,
     Cancelled,
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Runs the body of a call, as often as its tool's retries allow.
+    /// Runs the body of a call, with the retries of its tool.
     pub(super) fn run_body<'a>(
         &'a self,
-        runnable: &'a Runnable,
-        work: &'a mut CallWork<'_, C>,
-    ) -> impl Future<Output = Result<Ended, Halt>> + Send {
+        runnable: &'a RunnableCall,
+        work: &'a mut CallExecution<'_, C>,
+    ) -> impl Future<Output = Result<BodyOutcome, DriveError>> + Send {
         let mut attempt = runnable.attempt();
-        let mut prepared = work.ready.prepared.take();
+        let mut prepared = work.prepared.prepared_body.take();
         let work = &*work;
         async move {
             loop {
-                let tool = &work.ready.tool;
-                let failing = match self.run_once(prepared.take(), work).await {
-                    BodyEnd::Done(Ok(output)) => {
-                        return Ok(Ended::Given(Given::new(How::Succeeded, output)));
+                let tool = &work.prepared.tool;
+                let failing = match self.run_attempt(prepared.take(), work).await {
+                    BodyExit::Finished(Ok(output)) => {
+                        return Ok(BodyOutcome::Completed(CallResult::new(CallStatus::Succeeded, output)));
                     }
-                    BodyEnd::Done(Err(error)) => self.failed_body(error, attempt, runnable, work).boxed(),
-                    BodyEnd::TimedOut => {
-                        return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::TimedOut)));
+                    BodyExit::Finished(Err(error)) => {
+                        self.handle_body_error(error, attempt, runnable, work).boxed()
                     }
-                    BodyEnd::LeftRunning => {
-                        return Ok(Ended::Given(given_for_timeout(tool, &work.ctx, How::LeftRunning)));
+                    BodyExit::TimedOut => {
+                        return Ok(BodyOutcome::Completed(result_for_timeout(
+                            tool,
+                            &work.ctx,
+                            CallStatus::TimedOut,
+                        )));
                     }
-                    BodyEnd::Cancelled => return Ok(Ended::Given(Given::cancelled())),
+                    BodyExit::TimedOutStillRunning => {
+                        return Ok(BodyOutcome::Completed(result_for_timeout(
+                            tool,
+                            &work.ctx,
+                            CallStatus::TimedOutStillRunning,
+                        )));
+                    }
+                    BodyExit::Cancelled => return Ok(BodyOutcome::Completed(CallResult::cancelled())),
                 };
                 if let Some(ended) = failing.await? {
                     return Ok(ended);
@@ -71,127 +86,132 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// What the error of a body means; none where another attempt is due, which is recorded then.
-    async fn failed_body(
+    /// Handles the error of a body. Returns `None` if another attempt is due, which is recorded then.
+    async fn handle_body_error(
         &self,
         error: ToolError,
         attempt: u32,
-        runnable: &Runnable,
-        work: &CallWork<'_, C>,
-    ) -> Result<Option<Ended>, Halt> {
-        let tool = &work.ready.tool;
-        let error = match error.asked() {
-            Ok(Question { text, schema }) => {
-                let text = told(&text, tool, &work.ready.arguments);
-                return Ok(Some(Ended::Asks(Box::new(Question { text, schema }))));
+        runnable: &RunnableCall,
+        work: &CallExecution<'_, C>,
+    ) -> Result<Option<BodyOutcome>, DriveError> {
+        let tool = &work.prepared.tool;
+        let error = match error.into_question() {
+            Ok(PersonQuestion { text, schema }) => {
+                let text = redact_error_text(&text, tool, &work.prepared.arguments);
+                return Ok(Some(BodyOutcome::AsksPerson(Box::new(PersonQuestion { text, schema }))));
             }
             Err(error) => error,
         };
-        let error = error.map(|text| told(text, tool, &work.ready.arguments));
-        let Some(wait) = tool.retry.and_then(|retry| retry.wait_after(attempt)) else {
-            let message = format!("call `{}` failed: {error}", work.ctx.path());
-            self.emitter.emit(EventKind::Warning { message }).await;
-            return Ok(Some(Ended::Given(given_for_error(tool, &work.ctx, &error))));
+        let error = error.map_message(|text| redact_error_text(text, tool, &work.prepared.arguments));
+        let Some(wait) = tool.retry.and_then(|retry| retry.delay_after(attempt)) else {
+            let message = format!("call `{}` failed: {error}", work.ctx.call_path());
+            self.emitter.emit(RunEventKind::Warning { message }).await;
+            return Ok(Some(BodyOutcome::Completed(result_for_error(tool, &work.ctx, &error))));
         };
         if unless_stopped(&work.turn.stop, tokio::time::sleep(wait)).await.is_none() {
-            return Ok(Some(Ended::Given(Given::cancelled())));
+            return Ok(Some(BodyOutcome::Completed(CallResult::cancelled())));
         }
-        self.record(runnable.again(attempt + 1)).await?;
+        self.record_entry(runnable.retry_entry(attempt + 1)).await?;
         Ok(None)
     }
 
-    /// Runs a body once, with what was made of its arguments when they were planned, or anew.
-    fn run_once<'a>(
+    /// Runs one attempt of a body, with the prepared body or with one prepared anew from the arguments.
+    fn run_attempt<'a>(
         &'a self,
-        prepared: Option<Box<dyn Prepared<C>>>,
-        work: &'a CallWork<'_, C>,
-    ) -> impl Future<Output = BodyEnd> + Send {
-        let prepared = match (prepared, &work.ready.tool.body) {
+        prepared: Option<Box<dyn PreparedBody<C>>>,
+        work: &'a CallExecution<'_, C>,
+    ) -> impl Future<Output = BodyExit> + Send {
+        let prepared = match (prepared, &work.prepared.tool.body) {
             (Some(prepared), _) => Ok(prepared),
-            (None, ToolBody::Function(body)) => body.prepare(&work.ready.arguments),
-            (None, ToolBody::Agent(_)) => return Either::Left(ready(BodyEnd::Cancelled)),
+            (None, ToolBody::Function(body)) => body.prepare(&work.prepared.arguments),
+            (None, ToolBody::Agent(_)) => return Either::Left(ready(BodyExit::Cancelled)),
         };
         match prepared {
-            Ok(prepared) => Either::Right(self.wait(self.start(prepared, work), work)),
-            Err(problems) => Either::Left(ready(BodyEnd::Done(Err(ToolError::tell(problems))))),
+            Ok(prepared) => Either::Right(self.wait_for_body(self.start_body(prepared, work), work)),
+            Err(problems) => Either::Left(ready(BodyExit::Finished(Err(ToolError::visible(problems))))),
         }
     }
 
-    /// Waits for a body: until it ends, its time is over, or the turn stops. What has ended is never lost.
-    fn wait<'a>(
+    /// Waits until a body ends, its deadline passes, or the turn stops. A finished result is never lost.
+    fn wait_for_body<'a>(
         &'a self,
-        (mut running, stopping): (Running, Stopping),
-        work: &'a CallWork<'_, C>,
-    ) -> impl Future<Output = BodyEnd> + Send {
-        let mut over = work.ready.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+        (mut running, stopping): (RunningBody, StopMethod),
+        work: &'a CallExecution<'_, C>,
+    ) -> impl Future<Output = BodyExit> + Send {
+        let mut over = work.prepared.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         async move {
             let stop = &work.turn.stop;
             let ended = {
                 let mut listening = pin!(None);
                 poll_fn(|cx| {
-                    if running.is_new_here() {
-                        if work.turn.is_beginning() {
+                    if running.is_inline_unpolled() {
+                        if work.turn.is_starting_calls() {
                             return Poll::Pending;
                         }
                         if stop.is_cancelled() {
-                            return Poll::Ready(Err(Stopped::ByRun));
+                            return Poll::Ready(Err(StopCause::TurnStopped));
                         }
                     }
                     if let Poll::Ready(ended) = Pin::new(&mut running).poll(cx) {
                         return Poll::Ready(Ok(ended));
                     }
                     if poll_stop(stop, listening.as_mut(), cx).is_ready() {
-                        return Poll::Ready(Err(Stopped::ByRun));
+                        return Poll::Ready(Err(StopCause::TurnStopped));
                     }
                     match &mut over {
-                        Some(over) => over.as_mut().poll(cx).map(|()| Err(Stopped::ByDeadline)),
+                        Some(over) => over.as_mut().poll(cx).map(|()| Err(StopCause::DeadlineExceeded)),
                         None => Poll::Pending,
                     }
                 })
                 .await
             };
             match ended {
-                Ok(ended) => BodyEnd::Done(flat(ended)),
+                Ok(ended) => BodyExit::Finished(flatten_result(ended)),
                 Err(stopped) => self.stop_body(running, stopping, stopped, work).boxed().await,
             }
         }
     }
 
-    fn start(&self, prepared: Box<dyn Prepared<C>>, work: &CallWork<'_, C>) -> (Running, Stopping) {
+    fn start_body(
+        &self,
+        prepared: Box<dyn PreparedBody<C>>,
+        work: &CallExecution<'_, C>,
+    ) -> (RunningBody, StopMethod) {
         match prepared.start(work.ctx.clone()) {
-            Start::Async(body) => {
+            BodyStart::Async(body) => {
                 let body = self.shared.config.call_layers.iter().rev().fold(body, |inner, layer| {
                     let (layer, ctx) = (layer.clone(), work.ctx.clone());
                     async move { layer(ctx, NextCall(inner)).await }.boxed()
                 });
-                let tool = &work.ready.tool;
-                let deadline = tool.timeout.map_or(Deadline::None, |_| Deadline::Some);
-                (Running::on(&tool.pace, body, deadline), Stopping::ByDropping)
+                let tool = &work.prepared.tool;
+                let deadline = tool.timeout.map_or(BodyDeadline::Unbounded, |_| BodyDeadline::Bounded);
+                (RunningBody::start_async(&tool.poll_latency, body, deadline), StopMethod::Abort)
             }
-            Start::Blocking(body) => (Running::blocking(body), Stopping::ByAsking),
+            BodyStart::Blocking(body) => (RunningBody::start_blocking(body), StopMethod::Cooperative),
         }
     }
 
-    /// Stops a body that is past its time, or whose turn has stopped. What has ended is never lost.
+    /// Stops a body after its deadline or when its turn stops. A finished result is never lost.
     async fn stop_body(
         &self,
-        mut running: Running,
-        stopping: Stopping,
-        stopped: Stopped,
-        work: &CallWork<'_, C>,
-    ) -> BodyEnd {
-        work.ctx.stop();
-        running.move_out();
+        mut running: RunningBody,
+        stopping: StopMethod,
+        stopped: StopCause,
+        work: &CallExecution<'_, C>,
+    ) -> BodyExit {
+        work.ctx.cancel_call();
+        running.move_to_task();
         // A run that is handed over lets its bodies finish, if they can in time.
         let cancel = &self.shared.cancel;
-        let may_finish = matches!(stopped, Stopped::ByRun) && cancel.hands_over() && !cancel.is_lost();
-        if stopping == Stopping::ByDropping && !may_finish {
+        let may_finish =
+            matches!(stopped, StopCause::TurnStopped) && cancel.is_detaching() && !cancel.is_lease_lost();
+        if stopping == StopMethod::Abort && !may_finish {
             running.abort();
         }
         let wait = match (stopping, stopped) {
             // A deadline holds: it is not made longer by the wait for a body that will not stop.
-            (Stopping::ByAsking, Stopped::ByDeadline) => Duration::ZERO,
-            _ => self.shared.config.drain,
+            (StopMethod::Cooperative, StopCause::DeadlineExceeded) => Duration::ZERO,
+            _ => self.shared.config.drain_timeout,
         };
         let ended = tokio::time::timeout(wait, &mut running).await;
         if ended.is_err() {
@@ -200,42 +220,44 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         match (ended, stopping, stopped) {
             // It finished in the moment in which it was stopped.
-            (Ok(Ok(result)), _, _) => BodyEnd::Done(result),
-            (Ok(Err(gone @ Gone::Panicked(_))), _, _) => BodyEnd::Done(flat(Err(gone))),
-            (Ok(Err(Gone::Dropped)), _, Stopped::ByDeadline) => BodyEnd::TimedOut,
-            (Ok(Err(Gone::Dropped)), _, Stopped::ByRun) => BodyEnd::Cancelled,
+            (Ok(Ok(result)), _, _) => BodyExit::Finished(result),
+            (Ok(Err(gone @ BodyJoinError::Panicked(_))), _, _) => {
+                BodyExit::Finished(flatten_result(Err(gone)))
+            }
+            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::DeadlineExceeded) => BodyExit::TimedOut,
+            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::TurnStopped) => BodyExit::Cancelled,
             (Err(_), _, stopped) => {
-                self.watch_late(running, work);
+                self.record_late_end(running, work);
                 match (stopping, stopped) {
-                    (_, Stopped::ByRun) => {
-                        lock(&self.shared.draining).push(work.call.clone());
-                        BodyEnd::Cancelled
+                    (_, StopCause::TurnStopped) => {
+                        lock_unpoisoned(&self.shared.draining_calls).push(work.call.clone());
+                        BodyExit::Cancelled
                     }
-                    (Stopping::ByDropping, Stopped::ByDeadline) => BodyEnd::TimedOut,
-                    (Stopping::ByAsking, Stopped::ByDeadline) => BodyEnd::LeftRunning,
+                    (StopMethod::Abort, StopCause::DeadlineExceeded) => BodyExit::TimedOut,
+                    (StopMethod::Cooperative, StopCause::DeadlineExceeded) => BodyExit::TimedOutStillRunning,
                 }
             }
         }
     }
 
-    /// Records what becomes of a body that nobody waits for any more.
-    fn watch_late(&self, running: Running, work: &CallWork<'_, C>) {
+    /// Records the end of a body that the driver no longer waits for.
+    fn record_late_end(&self, running: RunningBody, work: &CallExecution<'_, C>) {
         let journal = Arc::downgrade(&self.shared.journal);
-        let (path, call) = (self.path.clone(), work.call.clone());
-        let name = work.ctx.path().to_string();
-        let (tool, arguments) = (work.ready.tool.clone(), work.ready.arguments.clone());
+        let (path, call) = (self.parent_calls.clone(), work.call.clone());
+        let name = work.ctx.call_path().to_string();
+        let (tool, arguments) = (work.prepared.tool.clone(), work.prepared.arguments.clone());
         tokio::spawn(async move {
             let ended = running.await;
             // That it was dropped does not tell how far it had come, so it is no end to record.
-            let was_dropped = matches!(ended, Err(Gone::Dropped));
-            let result = written(flat(ended), &tool, &arguments);
+            let was_dropped = matches!(ended, Err(BodyJoinError::Dropped));
+            let result = redact_late_result(flatten_result(ended), &tool, &arguments);
             match &result {
                 Ok(_) => tracing::warn!(call = %name, "a body that was given up on has ended"),
                 Err(error) => tracing::warn!(call = %name, %error, "a body that was given up on has failed"),
             }
             if let Some(journal) = journal.upgrade().filter(|_| !was_dropped) {
                 let written =
-                    journal.append(&path, Entry::CallEndedLate(CallEndedLate { call, result })).await;
+                    journal.append(&path, JournalEntry::CallEndedLate(CallEndedLate { call, result })).await;
                 if let Err(error) = written {
                     tracing::warn!(call = %name, %error, "its end could not be recorded");
                 }
@@ -244,50 +266,54 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 }
 
-/// Resolves when the time of a body is over; never, where it may take as long as it likes.
-pub(super) async fn deadline(timeout: Option<Duration>) {
+/// Resolves after the timeout; never, if there is none.
+pub(super) async fn sleep_or_pending(timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => tokio::time::sleep(timeout).await,
         None => std::future::pending().await,
     }
 }
 
-/// How a body is stopped.
+/// The way to stop a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stopping {
-    ByDropping,
-    ByAsking,
+enum StopMethod {
+    Abort,
+    Cooperative,
 }
 
-/// What stopped a body.
+/// The reason for stopping a body.
 #[derive(Clone, Copy)]
-enum Stopped {
-    ByRun,
-    ByDeadline,
+enum StopCause {
+    TurnStopped,
+    DeadlineExceeded,
 }
 
-fn flat(ended: Result<BodyResult, Gone>) -> BodyResult {
+fn flatten_result(ended: Result<BodyResult, BodyJoinError>) -> BodyResult {
     match ended {
         Ok(result) => result,
-        Err(Gone::Panicked(text)) => Err(ToolError::hidden(format!("the body panicked: {text}"))),
-        Err(Gone::Dropped) => Err(ToolError::hidden("the body cancelled itself")),
+        Err(BodyJoinError::Panicked(text)) => Err(ToolError::hidden(format!("the body panicked: {text}"))),
+        Err(BodyJoinError::Dropped) => Err(ToolError::hidden("the body cancelled itself")),
     }
 }
 
-/// An error's text, as anybody may see it.
-fn told<C>(text: &str, tool: &Tool<C>, arguments: &str) -> String {
-    readable(secret::scrubbed(text, arguments, &tool.secret_arguments))
+/// Returns an error's text without secrets.
+fn redact_error_text<C>(text: &str, tool: &Tool<C>, arguments: &str) -> String {
+    truncate_message(redaction::redact_text(text, arguments, &tool.secret_arguments))
 }
 
-/// What may be written of a body's late end: no secrets, and no more than its call would have told.
-fn written<C>(result: BodyResult, tool: &Tool<C>, arguments: &str) -> Result<OutputContent, String> {
+/// Returns the result of a late end without secrets, and truncated like the call's output.
+fn redact_late_result<C>(
+    result: BodyResult,
+    tool: &Tool<C>,
+    arguments: &str,
+) -> Result<OutputContent, String> {
     match result {
-        Ok(_) if tool.output_visibility == Visibility::Secret => Ok(SECRET.into()),
+        Ok(_) if tool.output_visibility == OutputVisibility::Secret => Ok(REDACTED.into()),
         Ok(OutputContent::Text(mut text)) => {
-            text.truncate(text.floor_char_boundary(tool.output_budget));
+            text.truncate(text.floor_char_boundary(tool.max_output_bytes));
             Ok(text.into())
         }
         Ok(parts) => Ok(parts),
-        Err(error) => Err(told(error.message(), tool, arguments)),
+        Err(error) => Err(redact_error_text(error.message(), tool, arguments)),
     }
 }

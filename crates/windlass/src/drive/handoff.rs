@@ -1,12 +1,17 @@
-//! Passing control from one agent to another.
+//! Handoffs between agents.
 
-use windlass_core::{AgentName, CallId, Entry, Failure, HandedOff, Part};
+use windlass_core::{
+    failure::RunFailure,
+    id::{AgentName, CallId},
+    journal::{HandoffRecorded, JournalEntry},
+    run::RunItemKind,
+};
 
-use super::{Driver, Halt};
+use super::{DriveError, Driver};
 use crate::agent::HandoffInput;
-use crate::error::readable;
-use crate::event::EventKind;
-use crate::hook::Moment;
+use crate::error::truncate_message;
+use crate::event::RunEventKind;
+use crate::hook::HookEvent;
 
 impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) async fn hand_off(
@@ -15,46 +20,60 @@ impl<C: Send + Sync + 'static> Driver<C> {
         from: AgentName,
         to: AgentName,
         arguments: String,
-    ) -> Result<(), Halt> {
-        self.guards_settled().await?;
-        let agent = self.agent(&from)?;
-        let ctx = self.context(&from);
+    ) -> Result<(), DriveError> {
+        self.wait_for_guardrails().await?;
+        let agent = self.find_agent(&from)?;
+        let ctx = self.run_context(&from);
         let tools = match self.tools.take() {
             Some(tools) => tools,
-            None => self.unless_stopped(agent.toolset(&ctx, &self.graph)).await??,
+            None => self.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??,
         };
-        self.agent(&to)?;
-        let name = self.locked(|run| run.tool_of(&call).map(|key| key.name().to_owned())).unwrap_or_default();
-        let handoff = tools.handoff(&name);
+        self.find_agent(&to)?;
+        let name =
+            self.with_run(|run| run.tool_of_call(&call).map(|key| key.name().to_owned())).unwrap_or_default();
+        let handoff = tools.find_handoff(&name);
         if let Some(act) = handoff.and_then(|handoff| handoff.on_handoff.clone()) {
             let arguments = serde_json::from_str(&arguments).unwrap_or_default();
             let input = HandoffInput { ctx: ctx.clone(), to: to.clone(), arguments };
             self.unless_stopped(act(input)).await?.map_err(|message| {
-                Halt::from(Failure::Handoff { to: to.to_string(), message: readable(message) })
+                DriveError::from(RunFailure::HandoffFailed {
+                    to: to.to_string(),
+                    message: truncate_message(message),
+                })
             })?;
         }
-        let moment = Moment::HandedOff { ctx, to: to.clone() };
-        self.tell_or_fail(&agent, || moment).await?;
-        self.show_outputs().await;
-        let history = match handoff.and_then(|handoff| handoff.filter.clone()) {
+        let moment = HookEvent::HandedOff { ctx, to: to.clone() };
+        self.notify_hooks_or_fail(&agent, || moment).await?;
+        self.emit_open_outputs().await;
+        let history = match handoff.and_then(|handoff| handoff.history_filter.clone()) {
             Some(filter) => {
                 let mut before = self.run().clone();
-                let entry = Entry::HandedOff(HandedOff { call: call.clone(), to: to.clone(), history: None });
-                before.apply(&entry).map_err(|why| self.broken(&why))?;
+                let entry = JournalEntry::HandoffRecorded(HandoffRecorded {
+                    call: call.clone(),
+                    to: to.clone(),
+                    filtered_history: None,
+                });
+                before.apply(&entry).map_err(|why| self.invalid_entry_error(&why))?;
                 Some(filter(before.history().to_vec()))
             }
             None => None,
         };
-        self.record(Entry::HandedOff(HandedOff { call, to: to.clone(), history })).await?;
+        self.record_entry(JournalEntry::HandoffRecorded(HandoffRecorded {
+            call,
+            to: to.clone(),
+            filtered_history: history,
+        }))
+        .await?;
         if self.emitter.is_watched() {
-            let handoff = self.run().produced().last().filter(|last| last.part == Part::Handoff).cloned();
+            let handoff =
+                self.run().items().last().filter(|last| last.kind == RunItemKind::HandoffOutput).cloned();
             if let Some(handoff) = handoff {
-                self.emitter.emit(EventKind::Item(handoff)).await;
+                self.emitter.emit(RunEventKind::Item(handoff)).await;
             }
-            self.emitter.emit(EventKind::Agent { agent: to }).await;
-            self.emitter.settled().await;
+            self.emitter.emit(RunEventKind::AgentUpdated { agent: to }).await;
+            self.emitter.wait_until_handled().await;
         }
-        self.greeted = None;
+        self.announced_agent = None;
         Ok(())
     }
 }

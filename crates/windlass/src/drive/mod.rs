@@ -1,30 +1,29 @@
-//! The driver: carries out what the run machine asks for, and records what came of it.
+//! The driver: executes the actions of the run state machine and records their results.
 //!
-//! There is one path. A fresh run, a resumed one, a streamed one and an agent inside a tool all go through
-//! [`Driver::drive`]. Inside one driver, calls run side by side as futures of one task, so the machine needs
-//! no lock that is ever contended; bodies that are not known to be quick are tasks of their own, so that one that
-//! blocks harms nobody else.
+//! Invariant: there is one path. Fresh, resumed, streamed and nested runs all go through [`Driver::drive`]. The
+//! calls of one driver run as futures of one task, so the lock of the run state is never contended. Bodies that
+//! are not known to be quick run in tasks of their own, so that a blocking body delays no other.
 
-mod begin;
 mod body;
-mod call;
-mod call_guard;
-mod calls;
+mod call_execution;
+mod call_result;
+mod execution_claim;
 mod finish;
-mod given;
-mod guard;
+mod given_response;
 mod handoff;
-mod journal;
-mod ledger;
+mod input_guardrails;
 mod model;
-mod nested;
+mod nested_agent;
 mod prepare;
-mod receipt;
-mod running;
-mod secret;
-mod snapshots;
+mod receipt_cache;
+mod redaction;
+mod run_journal;
+mod running_body;
+mod snapshot_schedule;
+mod startup;
 mod stop;
-mod told;
+mod tool_guardrails;
+mod turn_calls;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
@@ -34,252 +33,268 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    AgentName, CallId, Cancelled, Decided, Decision, End, Entry, Failed, Failure, Illegal, Item, Next,
-    Produced, Reach, Run, RunId,
+    decision::{Decision, DecisionScope},
+    failure::RunFailure,
+    id::{AgentName, CallId, RunId},
+    item::Item,
+    journal::{DecisionRecorded, JournalEntry, RunCancelled, RunFailed},
+    run::{ApplyError, Run, RunAction, RunEnd, RunItem},
 };
 
-use crate::agent::{Agent, Graph, Toolset};
-use crate::artefact::Artefacts;
-use crate::error::{ConfigError, FailedRun, RunError, StoreError, readable};
-use crate::event::{Emitter, EventKind};
-use crate::hook::{Hook, HookError, Moment};
+use crate::agent::{Agent, AgentGraph, ResolvedToolset};
+use crate::artefact::RunArtefacts;
+use crate::error::{ConfigError, FailedRun, RunError, StoreError, truncate_message};
+use crate::event::{EventEmitter, RunEventKind};
+use crate::hook::{Hook, HookError, HookEvent};
 use crate::model::ModelError;
 use crate::run::{
-    AtEnd, Cancel, CancelledRun, FinishedRun, Outcome, Paused, RunConfig, RunRecord, Settlement,
+    CancelSettlement, CancelSignal, CancelledRun, ExitCallbacks, FinishedRun, PausedRun, RunConfig,
+    RunRecord, RunResult,
 };
 use crate::session::Session;
-use crate::store::{Posted, RunStatus};
+use crate::store::{PostedDecision, RunStatus};
 use crate::tool::RunContext;
 
-use self::guard::Overlap;
-use self::journal::{Journal, Writing};
-use self::prepare::Ready;
-use self::secret::Secrets;
+use self::input_guardrails::ConcurrentGuardrails;
+use self::prepare::PreparedCall;
+use self::redaction::SecretRegistry;
+use self::run_journal::{PendingWrite, RunJournal};
 
-pub(crate) use self::begin::run;
-pub(crate) use self::given::Given;
-pub(crate) use self::ledger::Ledger;
-pub(crate) use self::running::Pace;
-pub(crate) use self::secret::{Visibility, is_without, without};
-pub(crate) use crate::run::Origin;
+pub(crate) use self::given_response::GivenResponse;
+pub(crate) use self::receipt_cache::ReceiptCache;
+pub(crate) use self::redaction::{OutputVisibility, is_redacted, redact_arguments};
+pub(crate) use self::running_body::PollLatency;
+pub(crate) use self::startup::run_agent;
+pub(crate) use crate::run::RunSource;
 
-/// What the drivers of one run share: the run itself and the agents nested in it.
-struct Shared<C> {
+/// The state that the drivers of one run share: the outermost driver and those of nested agents.
+struct SharedRunState<C> {
     app: Arc<C>,
     config: RunConfig<C>,
-    journal: Arc<Journal>,
-    ledger: Arc<Ledger>,
-    secrets: Secrets,
-    artefacts: Arc<Artefacts>,
-    cancel: Cancel,
-    draining: Mutex<Vec<CallId>>,
+    journal: Arc<RunJournal>,
+    receipt_cache: Arc<ReceiptCache>,
+    secrets: SecretRegistry,
+    artefacts: Arc<RunArtefacts>,
+    cancel: CancelSignal,
+    draining_calls: Mutex<Vec<CallId>>,
 }
 
-/// Moves one run on: the outermost, or one inside a call.
+/// Drives one run: the outermost, or one nested in a call.
 struct Driver<C> {
-    shared: Arc<Shared<C>>,
-    graph: Arc<Graph<C>>,
-    /// The calls that lead to this run.
-    path: Arc<[CallId]>,
+    shared: Arc<SharedRunState<C>>,
+    graph: Arc<AgentGraph<C>>,
+    /// Calls that contain this run; empty for the outermost.
+    parent_calls: Arc<[CallId]>,
     run_id: RunId,
     run: Mutex<Run>,
-    emitter: Emitter,
-    /// Stops this run now.
+    emitter: EventEmitter,
+    /// Token that cancels this run immediately.
     stop: CancellationToken,
     hooks: Vec<Hook<C>>,
     session: Option<Session>,
-    /// How many produced items the session has.
-    saved: usize,
-    /// The agent that was told of in this driver as having started.
-    greeted: Option<AgentName>,
-    tools: Option<Arc<Toolset<C>>>,
-    /// Calls of the last answer, with their arguments read.
-    ready: VecDeque<(CallId, Ready<C>)>,
-    /// The guardrails beside the model, where there are any.
-    overlap: Mutex<Option<Box<Overlap>>>,
-    guarded: bool,
+    /// Number of run items already saved to the session.
+    saved_item_count: usize,
+    /// Agent whose start this driver has announced.
+    announced_agent: Option<AgentName>,
+    tools: Option<Arc<ResolvedToolset<C>>>,
+    /// Prepared calls of the last model response.
+    prepared_calls: VecDeque<(CallId, PreparedCall<C>)>,
+    /// Guardrails that run concurrently with the model, if any.
+    concurrent_guardrails: Mutex<Option<Box<ConcurrentGuardrails>>>,
+    has_run_guardrails: bool,
     model_error: Option<Box<ModelError>>,
-    /// The calls of the open turn whose outputs watchers were shown.
-    shown: BTreeSet<CallId>,
-    /// What is to be done when this driver leaves the run.
-    at_end: AtEnd,
+    /// Calls of the open turn whose outputs were emitted to watchers.
+    shown_outputs: BTreeSet<CallId>,
+    /// Callbacks for the exit of this driver.
+    at_end: ExitCallbacks,
 }
 
-/// Why a driver leaves its loop.
-enum Stop {
+/// The reason why a driver leaves its loop.
+enum DriveEnd {
     Paused,
-    Over,
-    /// Left for another driver.
-    Left,
+    Ended,
+    /// The run stays open for another driver.
+    Detached,
 }
 
-/// Why something that was asked for did not come about.
-enum Halt {
-    /// The run fails with this.
-    Failure(Box<Failure>),
-    /// The run was told to stop.
+/// The reason why a step of the driver did not complete.
+enum DriveError {
+    /// The run fails with this failure.
+    RunFailed(Box<RunFailure>),
+    /// The run was cancelled.
     Cancelled,
-    /// The run cannot go on here, and stays as it is.
-    Error(Box<RunError>),
+    /// This driver cannot continue; the run keeps its state.
+    Aborted(Box<RunError>),
 }
 
-impl From<Failure> for Halt {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure.into())
+impl From<RunFailure> for DriveError {
+    fn from(failure: RunFailure) -> Self {
+        Self::RunFailed(failure.into())
     }
 }
 
-impl From<RunError> for Halt {
+impl From<RunError> for DriveError {
     fn from(error: RunError) -> Self {
-        Self::Error(error.into())
+        Self::Aborted(error.into())
     }
 }
 
-impl From<ConfigError> for Halt {
+impl From<ConfigError> for DriveError {
     fn from(error: ConfigError) -> Self {
         RunError::from(error).into()
     }
 }
 
-impl From<StoreError> for Halt {
+impl From<StoreError> for DriveError {
     fn from(error: StoreError) -> Self {
         RunError::from(error).into()
     }
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    async fn drive_from(&mut self, is_fresh: bool) -> Result<Stop, RunError> {
+    async fn start_driving(&mut self, is_fresh: bool) -> Result<DriveEnd, RunError> {
         let agent = self.run().agent().clone();
-        self.emitter.emit(EventKind::Agent { agent }).await;
-        self.emitter.settled().await;
+        self.emitter.emit(RunEventKind::AgentUpdated { agent }).await;
+        self.emitter.wait_until_handled().await;
         if is_fresh
-            && (!self.stop.is_cancelled() || self.shared.cancel.hands_over())
-            && !self.stops_after_turn()
+            && (!self.stop.is_cancelled() || self.shared.cancel.is_detaching())
+            && !self.is_stopping_after_turn()
             && let Some(session) = &self.session
         {
-            let input = self.locked(|run| run.input().to_vec());
+            let input = self.with_run(|run| run.input().to_vec());
             session.append(input).await.map_err(RunError::Session)?;
         }
         if !is_fresh {
             // What was decided in time counts, though nobody was there to take it in time.
-            self.take_posted().boxed().await?;
-            self.expire().boxed().await?;
+            self.apply_posted_decisions().boxed().await?;
+            self.reject_expired_calls().boxed().await?;
         }
         self.drive().await
     }
 
-    /// Moves the run until it pauses or ends.
-    async fn drive(&mut self) -> Result<Stop, RunError> {
+    /// Drives the run until it pauses or ends.
+    async fn drive(&mut self) -> Result<DriveEnd, RunError> {
         loop {
             let next = self.run().next();
-            if self.stop.is_cancelled() && !matches!(next, Next::Over) && !self.pauses_instead(&next) {
-                if self.shared.cancel.hands_over() {
-                    self.save_turn().await?;
-                    return Ok(Stop::Left);
+            if self.stop.is_cancelled()
+                && !matches!(next, RunAction::Ended)
+                && !self.pauses_instead_of_cancelling(&next)
+            {
+                if self.shared.cancel.is_detaching() {
+                    self.save_turn_to_session().await?;
+                    return Ok(DriveEnd::Detached);
                 }
-                self.cancelled().boxed().await?;
+                self.end_cancelled().boxed().await?;
                 continue;
             }
-            let pauses_instead = self.pauses_instead(&next);
+            let pauses_instead = self.pauses_instead_of_cancelling(&next);
             let moved = match next {
-                Next::Model { .. } | Next::Exhausted { .. } if self.stops_after_turn() => {
-                    Err(Halt::Cancelled)
+                RunAction::RequestModel { .. } | RunAction::MaxTurnsReached { .. }
+                    if self.is_stopping_after_turn() =>
+                {
+                    Err(DriveError::Cancelled)
                 }
-                Next::Model { .. } if self.is_given() => self.take_given().boxed().await,
-                Next::Model { turn, .. } => self.ask_model(turn).boxed().await,
-                Next::Calls(steps) => self.work(steps).await,
+                RunAction::RequestModel { .. } if self.has_given_response() => {
+                    self.take_given_response().boxed().await
+                }
+                RunAction::RequestModel { turn, .. } => self.request_model(turn).boxed().await,
+                RunAction::AdvanceCalls(steps) => self.work_on_calls(steps).await,
                 // What happens once in a run, or never, has its state on the side: a run in flight holds room for
                 // the largest of these futures.
-                Next::Exhausted { max_turns } => {
-                    self.fail_or_handle(Failure::TurnsExhausted { max_turns }).boxed().await
+                RunAction::MaxTurnsReached { max_turns } => {
+                    self.fail_or_handle(RunFailure::MaxTurnsExceeded { max_turns }).boxed().await
                 }
-                Next::HandOff { call, from, to, arguments } => {
+                RunAction::HandOff { call, from, to, arguments } => {
                     self.hand_off(call, from, to, arguments).boxed().await
                 }
-                Next::Judge { agent } => self.judge(&agent).boxed().await,
-                Next::Finish(candidate) => self.finish(candidate).boxed().await,
-                Next::Fail(failure) => Err(failure.into()),
-                Next::Pause(_) => {
-                    self.show_outputs().await;
-                    self.emitter.settled().await;
+                RunAction::EvaluateResults { agent } => self.evaluate_results(&agent).boxed().await,
+                RunAction::Finish(candidate) => self.finish_run(candidate).boxed().await,
+                RunAction::Fail(failure) => Err(failure.into()),
+                RunAction::Pause(_) => {
+                    self.emit_open_outputs().await;
+                    self.emitter.wait_until_handled().await;
                     // A watcher may cancel on what it was just shown.
                     if self.stop.is_cancelled() && !pauses_instead {
                         continue;
                     }
-                    if self.take_posted().boxed().await? {
+                    if self.apply_posted_decisions().boxed().await? {
                         continue;
                     }
-                    return Ok(Stop::Paused);
+                    return Ok(DriveEnd::Paused);
                 }
-                Next::Over => return Ok(Stop::Over),
+                RunAction::Ended => return Ok(DriveEnd::Ended),
             };
             match moved {
                 Ok(()) => {
-                    self.save_turn().await?;
-                    if self.path.is_empty()
-                        && self.run().is_ready()
-                        && let Some(snapshot) = self.shared.journal.between_turns()
+                    self.save_turn_to_session().await?;
+                    if self.parent_calls.is_empty()
+                        && self.run().is_awaiting_model()
+                        && let Some(snapshot) = self.shared.journal.mark_turn_boundary()
                     {
-                        self.shared.journal.keep(snapshot).boxed().await;
+                        self.shared.journal.save_snapshot(snapshot).boxed().await;
                     }
                 }
                 // A call ended the run while it is handed over: whoever goes on ends it, and what is open in it.
-                Err(Halt::Failure(_))
-                    if self.shared.cancel.hands_over() && !self.run().begun().is_empty() =>
+                Err(DriveError::RunFailed(_))
+                    if self.shared.cancel.is_detaching() && !self.run().calls_in_flight().is_empty() =>
                 {
-                    return Ok(Stop::Left);
+                    return Ok(DriveEnd::Detached);
                 }
-                Err(Halt::Failure(failure)) => {
-                    self.end_as(Entry::Failed(Failed { failure: *failure })).boxed().await?;
+                Err(DriveError::RunFailed(failure)) => {
+                    self.end_run(JournalEntry::RunFailed(RunFailed { failure: *failure })).boxed().await?;
                 }
                 // What is open now says whether the run is cancelled, pauses instead, or is left.
-                Err(Halt::Cancelled) if self.stop.is_cancelled() => {}
-                Err(Halt::Cancelled) => self.cancelled().boxed().await?,
-                Err(Halt::Error(error)) => return Err(*error),
+                Err(DriveError::Cancelled) if self.stop.is_cancelled() => {}
+                Err(DriveError::Cancelled) => self.end_cancelled().boxed().await?,
+                Err(DriveError::Aborted(error)) => return Err(*error),
             }
         }
     }
 
-    /// A cancelled run that is to keep its approvals pauses, where nothing but they are open.
-    fn pauses_instead(&self, next: &Next) -> bool {
-        matches!(next, Next::Pause(_)) && self.shared.cancel.keeps_approvals()
+    /// Returns true if a cancelled run pauses instead, because it keeps its approvals and nothing else is open.
+    fn pauses_instead_of_cancelling(&self, next: &RunAction) -> bool {
+        matches!(next, RunAction::Pause(_)) && self.shared.cancel.keeps_approvals()
     }
 
-    /// Whether the outermost run was told to stop when a turn has settled.
-    fn stops_after_turn(&self) -> bool {
-        self.path.is_empty() && self.shared.cancel.is_due_after_turn()
+    /// Returns true if the outermost run is to stop after the current turn.
+    fn is_stopping_after_turn(&self) -> bool {
+        self.parent_calls.is_empty() && self.shared.cancel.is_due_after_turn()
     }
 
-    /// Takes decisions that were posted in the store while this driver worked. Says whether there were any.
-    async fn take_posted(&mut self) -> Result<bool, RunError> {
-        if !self.path.is_empty() {
+    /// Applies the decisions posted in the store. Returns true if there were any.
+    async fn apply_posted_decisions(&mut self) -> Result<bool, RunError> {
+        if !self.parent_calls.is_empty() {
             return Ok(false);
         }
         let mut took_any = false;
-        for Posted { path, attempt, decided } in self.shared.journal.posted().await? {
+        for PostedDecision { path, attempt, decision: decided } in
+            self.shared.journal.load_posted_decisions().await?
+        {
             let is_pending =
-                self.run().pending().iter().any(|one| one.path == path && one.attempt == attempt);
-            let entry = Entry::Decided(decided);
-            if is_pending && self.run().apply_at(path.within(), &entry).is_ok() {
-                self.shared.journal.append(path.within(), entry).await?;
+                self.run().pending_calls().iter().any(|one| one.path == path && one.attempt == attempt);
+            let entry = JournalEntry::DecisionRecorded(decided);
+            if is_pending && self.run().apply_at(path.parent_calls(), &entry).is_ok() {
+                self.shared.journal.append(path.parent_calls(), entry).await?;
                 took_any = true;
             }
         }
         Ok(took_any)
     }
 
-    /// Rejects what was waited for too long, in nobody's name.
-    async fn expire(&mut self) -> Result<(), RunError> {
+    /// Rejects the pending calls whose approval has expired.
+    async fn reject_expired_calls(&mut self) -> Result<(), RunError> {
         let now = self.shared.journal.now();
-        for pending in self.run().pending().into_iter().filter(|pending| pending.is_over(now)) {
-            let entry = Entry::Decided(Decided {
+        for pending in self.run().pending_calls().into_iter().filter(|pending| pending.is_expired(now)) {
+            let entry = JournalEntry::DecisionRecorded(DecisionRecorded {
                 call: pending.call().clone(),
                 digest: pending.digest,
-                decision: Decision::Reject { message: Some(windlass_core::text::EXPIRED.to_owned()) },
-                reach: Reach::Call,
-                by: Some("expiry".to_owned()),
+                decision: Decision::Reject {
+                    message: Some(windlass_core::run::model_text::APPROVAL_EXPIRED.to_owned()),
+                },
+                scope: DecisionScope::ThisCall,
+                decided_by: Some("expiry".to_owned()),
             });
-            let path = pending.path.within();
+            let path = pending.path.parent_calls();
             if self.run().apply_at(path, &entry).is_ok() {
                 self.shared.journal.append(path, entry).await?;
             }
@@ -287,130 +302,138 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(())
     }
 
-    fn status(&self, stop: &Stop) -> RunStatus {
-        match (stop, self.locked(|run| run.end().cloned())) {
-            (Stop::Paused, _) => RunStatus::Paused,
-            (Stop::Left, _) | (Stop::Over, None) => RunStatus::Running,
-            (Stop::Over, Some(End::Finished(_))) => RunStatus::Finished,
-            (Stop::Over, Some(End::Failed(_))) => RunStatus::Failed,
-            (Stop::Over, Some(End::Cancelled)) => RunStatus::Cancelled,
+    fn run_status(&self, stop: &DriveEnd) -> RunStatus {
+        match (stop, self.with_run(|run| run.outcome().cloned())) {
+            (DriveEnd::Paused, _) => RunStatus::Paused,
+            (DriveEnd::Detached, _) | (DriveEnd::Ended, None) => RunStatus::Running,
+            (DriveEnd::Ended, Some(RunEnd::Finished(_))) => RunStatus::Finished,
+            (DriveEnd::Ended, Some(RunEnd::Failed(_))) => RunStatus::Failed,
+            (DriveEnd::Ended, Some(RunEnd::Cancelled)) => RunStatus::Cancelled,
         }
     }
 
-    /// Ends the run as cancelled. Calls that were under way have settled by now; others never started.
-    async fn cancelled(&mut self) -> Result<(), RunError> {
-        let draining = std::mem::take(&mut *lock(&self.shared.draining));
-        self.end_as(Entry::Cancelled(Cancelled { draining })).await
+    /// Ends the run as cancelled. All started calls have settled by now.
+    async fn end_cancelled(&mut self) -> Result<(), RunError> {
+        let draining = std::mem::take(&mut *lock_unpoisoned(&self.shared.draining_calls));
+        self.end_run(JournalEntry::RunCancelled(RunCancelled { draining_calls: draining })).await
     }
 
-    async fn end_as(&mut self, end: Entry) -> Result<(), RunError> {
-        match self.end_begun().await {
+    async fn end_run(&mut self, end: JournalEntry) -> Result<(), RunError> {
+        match self.end_calls_in_flight().await {
             // Whoever cannot be told does not keep the run from ending.
-            Ok(()) | Err(Halt::Failure(_) | Halt::Cancelled) => {}
-            Err(Halt::Error(error)) => return Err(*error),
+            Ok(()) | Err(DriveError::RunFailed(_) | DriveError::Cancelled) => {}
+            Err(DriveError::Aborted(error)) => return Err(*error),
         }
-        match self.record(end).await {
-            Ok(()) => self.save_turn().await,
-            Err(Halt::Error(error)) => Err(*error),
-            Err(Halt::Failure(_) | Halt::Cancelled) => Ok(()),
+        match self.record_entry(end).await {
+            Ok(()) => self.save_turn_to_session().await,
+            Err(DriveError::Aborted(error)) => Err(*error),
+            Err(DriveError::RunFailed(_) | DriveError::Cancelled) => Ok(()),
         }
     }
 
-    /// Moves the machine and writes the journal.
-    async fn record(&self, entry: Entry) -> Result<(), Halt> {
-        self.recorded(self.move_by(entry)?).await
+    /// Applies an entry to the run state and waits until the journal has it.
+    async fn record_entry(&self, entry: JournalEntry) -> Result<(), DriveError> {
+        self.wait_durable(self.apply_and_enqueue(entry)?).await
     }
 
-    /// Moves the machine and gives the entry its place in the journal. [`Driver::recorded`] waits for the store.
-    fn move_by(&self, entry: Entry) -> Result<Option<Writing<'_>>, Halt> {
-        let applied = self.locked(|run| run.apply(&entry)).map_err(|why| self.broken(&why))?;
+    /// Applies an entry to the run state and enqueues it for the journal. [`Driver::wait_durable`] waits for
+    /// the store.
+    fn apply_and_enqueue(&self, entry: JournalEntry) -> Result<Option<PendingWrite<'_>>, DriveError> {
+        let applied = self.with_run(|run| run.apply(&entry)).map_err(|why| self.invalid_entry_error(&why))?;
         if let Some((digest, output)) = applied.receipt {
-            self.shared.ledger.keep(digest, output, self.shared.journal.now());
+            self.shared.receipt_cache.insert_receipt(digest, output, self.shared.journal.now());
         }
-        Ok(self.shared.journal.place(&self.path, self.shared.secrets.entry(&self.path, entry))?)
+        Ok(self
+            .shared
+            .journal
+            .enqueue(&self.parent_calls, self.shared.secrets.redact_entry(&self.parent_calls, entry))?)
     }
 
-    async fn recorded(&self, writing: Option<Writing<'_>>) -> Result<(), Halt> {
+    async fn wait_durable(&self, writing: Option<PendingWrite<'_>>) -> Result<(), DriveError> {
         if let Some(writing) = writing {
-            self.shared.journal.written(writing).await?;
+            self.shared.journal.wait_durable(writing).await?;
         }
         Ok(())
     }
 
-    /// The machine refused what this driver recorded: a defect here, and the run must not go on.
-    fn broken(&self, why: &Illegal) -> Halt {
+    /// Returns the error for an entry that the run state rejected: a defect of the driver, after which the run
+    /// must not continue.
+    fn invalid_entry_error(&self, why: &ApplyError) -> DriveError {
         StoreError::new(format!("run `{}` would become invalid: {why}", self.run_id)).into()
     }
 
-    /// Adds what the settled turn produced to the session, all at once.
-    async fn save_turn(&mut self) -> Result<(), RunError> {
+    /// Appends the items of the settled turn to the session, in one write.
+    async fn save_turn_to_session(&mut self) -> Result<(), RunError> {
         let Some(session) = &self.session else { return Ok(()) };
         let run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let items = self.shared.secrets.items(&[], run.for_session(self.saved));
-        self.saved = self.saved.max(run.settled_len());
+        let items = self.shared.secrets.redact_items(&[], run.session_items(self.saved_item_count));
+        self.saved_item_count = self.saved_item_count.max(run.settled_item_count());
         session.append(items).await.map_err(RunError::Session)
     }
 
-    /// Shows watchers the outputs that the open turn has so far.
-    async fn show_outputs(&mut self) {
+    /// Emits the outputs of the open turn to watchers.
+    async fn emit_open_outputs(&mut self) {
         if !self.emitter.is_watched() {
             return;
         }
-        let outputs = self.locked(|run| run.produced_in_open_turn());
-        self.show(outputs).await;
+        let outputs = self.with_run(|run| run.open_turn_items());
+        self.emit_outputs(outputs).await;
     }
 
-    /// Shows watchers those outputs that they have not seen.
-    async fn show(&mut self, outputs: Vec<Produced>) {
+    /// Emits the outputs that watchers have not received yet.
+    async fn emit_outputs(&mut self, outputs: Vec<RunItem>) {
         for output in outputs {
-            if output_of(&output).is_some_and(|call| self.shown.insert(call)) {
-                self.emitter.emit(EventKind::Item(output)).await;
+            if call_of_output(&output).is_some_and(|call| self.shown_outputs.insert(call)) {
+                self.emitter.emit(RunEventKind::Item(output)).await;
             }
         }
     }
 
-    fn outcome(self: Box<Self>, stop: Stop) -> Result<Outcome, RunError> {
+    fn into_outcome(self: Box<Self>, stop: DriveEnd) -> Result<RunResult, RunError> {
         let run = self.run.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (records, usage) = self.shared.journal.take();
-        let end = run.end().cloned();
+        let (records, usage) = self.shared.journal.take_records();
+        let end = run.outcome().cloned();
         let record = RunRecord { run, records, usage };
-        let receipts = self.shared.ledger.receipts();
+        let receipts = self.shared.receipt_cache.all_receipts();
         match (stop, end) {
-            (Stop::Paused, _) | (Stop::Over, None) => Ok(Outcome::Paused(Paused::new(record, receipts))),
-            (Stop::Left, _) => Ok(Outcome::HandedOver(Paused::new(record, receipts))),
-            (Stop::Over, Some(End::Finished(output))) => {
-                Ok(Outcome::Finished(FinishedRun { output, record }))
+            (DriveEnd::Paused, _) | (DriveEnd::Ended, None) => {
+                Ok(RunResult::Paused(PausedRun::new(record, receipts)))
             }
-            (Stop::Over, Some(End::Failed(failure))) => {
+            (DriveEnd::Detached, _) => Ok(RunResult::Detached(PausedRun::new(record, receipts))),
+            (DriveEnd::Ended, Some(RunEnd::Finished(output))) => {
+                Ok(RunResult::Finished(FinishedRun { output, record }))
+            }
+            (DriveEnd::Ended, Some(RunEnd::Failed(failure))) => {
                 let model_error = self.model_error.map(|error| *error);
                 Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error })))
             }
-            (Stop::Over, Some(End::Cancelled)) => {
-                let settlement = Settlement::of(record.journal());
-                Ok(Outcome::Cancelled(CancelledRun { settlement, record }))
+            (DriveEnd::Ended, Some(RunEnd::Cancelled)) => {
+                let settlement = CancelSettlement::from_records(record.journal());
+                Ok(RunResult::Cancelled(CancelledRun { settlement, record }))
             }
         }
     }
 
-    fn context(&self, agent: &AgentName) -> RunContext<C> {
+    fn run_context(&self, agent: &AgentName) -> RunContext<C> {
         RunContext::new(self.shared.app.clone(), self.run_id.clone(), agent.clone())
     }
 
-    fn agent(&self, name: &AgentName) -> Result<Agent<C>, ConfigError> {
-        self.graph.agent(name).cloned()
+    fn find_agent(&self, name: &AgentName) -> Result<Agent<C>, ConfigError> {
+        self.graph.find_agent(name).cloned()
     }
 
-    /// Tells the run's hooks and the agent's, side by side, and waits for all. None where there are none.
-    fn tell<'a>(
+    /// Notifies the hooks of the run and of the agent concurrently, and waits for all. Returns `None` if there
+    /// are no hooks.
+    fn notify_hooks<'a>(
         &'a self,
         agent: &'a Agent<C>,
-        moment: impl FnOnce() -> Moment<C>,
+        moment: impl FnOnce() -> HookEvent<C>,
     ) -> Option<BoxFuture<'a, Result<(), HookError>>> {
         if !self.has_hooks(agent) {
             return None;
         }
         let moment = moment();
-        let told = self.hooks.iter().chain(&agent.inner.hooks).map(move |hook| hook.tell(moment.clone()));
+        let told = self.hooks.iter().chain(&agent.inner.hooks).map(move |hook| hook.notify(moment.clone()));
         let told = futures_util::future::join_all(told);
         Some(async move { told.await.into_iter().collect() }.boxed())
     }
@@ -419,44 +442,49 @@ impl<C: Send + Sync + 'static> Driver<C> {
         !self.hooks.is_empty() || !agent.inner.hooks.is_empty()
     }
 
-    /// As [`Driver::tell`], for moments whose failure is the run's.
-    async fn tell_or_fail(&self, agent: &Agent<C>, moment: impl FnOnce() -> Moment<C>) -> Result<(), Halt> {
+    /// Notifies the hooks as [`Driver::notify_hooks`] does, and fails the run if a hook fails.
+    async fn notify_hooks_or_fail(
+        &self,
+        agent: &Agent<C>,
+        moment: impl FnOnce() -> HookEvent<C>,
+    ) -> Result<(), DriveError> {
         let mut name = "";
-        let told = self.tell(agent, || {
+        let told = self.notify_hooks(agent, || {
             let moment = moment();
             name = moment.name();
             moment
         });
         let Some(told) = told else { return Ok(()) };
         self.unless_stopped(told).await?.map_err(|error| {
-            Failure::Hook { hook: name.to_owned(), message: readable(error.to_string()) }.into()
+            RunFailure::HookFailed { hook: name.to_owned(), message: truncate_message(error.to_string()) }
+                .into()
         })
     }
 
-    /// What a function of the application gives, unless the run is stopped first: it need not ever come back.
-    async fn unless_stopped<F: Future>(&self, future: F) -> Result<F::Output, Halt> {
-        stop::unless_stopped(&self.stop, future).await.ok_or(Halt::Cancelled)
+    /// Returns the result of application code, or an error if the run is cancelled first.
+    async fn unless_stopped<F: Future>(&self, future: F) -> Result<F::Output, DriveError> {
+        stop::unless_stopped(&self.stop, future).await.ok_or(DriveError::Cancelled)
     }
 
-    /// The machine, for a driver that holds no calls under way.
+    /// Returns the run state; for a driver without calls in flight.
     fn run(&mut self) -> &mut Run {
         self.run.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine, for a moment.
-    fn locked<T>(&self, act: impl FnOnce(&mut Run) -> T) -> T {
-        act(&mut lock(&self.run))
+    /// Locks the run state for the duration of `act`.
+    fn with_run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> T {
+        act(&mut lock_unpoisoned(&self.run))
     }
 }
 
-/// The call whose output this is.
-fn output_of(produced: &Produced) -> Option<CallId> {
+/// Returns the call of an output item.
+fn call_of_output(produced: &RunItem) -> Option<CallId> {
     match &*produced.item {
         Item::Output(output) => Some(output.call.clone()),
         _ => None,
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

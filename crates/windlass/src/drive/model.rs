@@ -1,4 +1,4 @@
-//! One turn's question to the model: who asks, with which tools, and what is made of the answer.
+//! The model request of one turn, and the acceptance of its response.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,202 +7,219 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use windlass_core::{
-    AfterTools, AnswerRefused, Answered, Entry, Failure, Item, Misbehaviour, ModelFailed, Part, Plan,
-    Produced, Usage, plan,
+    failure::RunFailure,
+    item::Item,
+    journal::{JournalEntry, ModelRequestFailed, ModelResponded, ResponseRejected, ToolUsePolicyKind},
+    plan::{ModelProtocolError, ResponsePlan, plan_response},
+    run::{RunItem, RunItemKind},
+    usage::Usage,
 };
 
-use super::guard::Overlap;
+use super::input_guardrails::ConcurrentGuardrails;
 use super::stop::unless_stopped;
-use super::{Driver, Halt};
-use crate::agent::{Agent, ForcedChoice, ToolUse, Toolset};
-use crate::error::{ConfigError, readable};
-use crate::event::EventKind;
-use crate::hook::Moment;
+use super::{DriveError, Driver};
+use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy};
+use crate::error::{ConfigError, truncate_message};
+use crate::event::RunEventKind;
+use crate::hook::HookEvent;
 use crate::model::{
-    Answer, Deltas, ModelError, ModelRequest, ModelSettings, NextModel, OutputShape, RetryAdvice, SharedModel,
+    DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, NextModel, OutputSchema, RetryAdvice,
+    SharedModel,
 };
-use crate::run::{ModelInput, ModelRetry};
+use crate::run::{ModelInput, ModelRetryPolicy};
 
-/// Everything a model is asked with, but the conversation.
-struct Question {
+/// The parts of a model request, without the conversation.
+struct ModelRequestParts {
     model: SharedModel,
     settings: ModelSettings,
     instructions: Option<Arc<str>>,
-    shape: Option<OutputShape>,
+    output_schema: Option<OutputSchema>,
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Asks the model for a turn and records its answer, planned.
-    pub(super) async fn ask_model(&mut self, turn: u32) -> Result<(), Halt> {
+    /// Requests the model's response for a turn and records it with its plan.
+    pub(super) async fn request_model(&mut self, turn: u32) -> Result<(), DriveError> {
         let name = self.run().agent().clone();
-        let agent = self.agent(&name)?;
-        self.guard_and_greet(&agent).await?;
-        let ctx = self.context(&name);
-        let tools = match agent.known_toolset() {
+        let agent = self.find_agent(&name)?;
+        self.run_guardrails_and_announce(&agent).await?;
+        let ctx = self.run_context(&name);
+        let tools = match agent.cached_toolset() {
             Some(tools) => tools?,
-            None => self.unless_stopped(agent.toolset(&ctx, &self.graph)).boxed().await??,
+            None => self.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).boxed().await??,
         };
         if !self.tools.as_ref().is_some_and(|known| Arc::ptr_eq(known, &tools)) {
             for message in tools.warnings.iter().cloned() {
-                self.emitter.emit(EventKind::Warning { message }).await;
+                self.emitter.emit(RunEventKind::Warning { message }).await;
             }
         }
-        let question = self.question(&agent).await?;
+        let question = self.request_parts(&agent).await?;
         if self.has_hooks(&agent) {
             let ctx = ctx.clone();
-            self.tell_or_fail(&agent, || Moment::ModelAsked { ctx, turn }).boxed().await?;
+            self.notify_hooks_or_fail(&agent, || HookEvent::ModelRequestStarted { ctx, turn })
+                .boxed()
+                .await?;
         }
-        let answer = self.answer(&agent, turn, &question, &tools).boxed().await?;
-        let usage = answer.usage.unwrap_or_else(Usage::unknown);
+        let answer = self.request_with_retries(&agent, turn, &question, &tools).boxed().await?;
+        let usage = answer.usage.unwrap_or_else(Usage::of_unknown_request);
         let items = answer.items.clone();
-        let planned = self.take_answer(answer.items, &agent, &tools).await;
+        let planned = self.accept_response(answer.items, &agent, &tools).await;
         match planned {
-            Ok(Plan { items, calls, repeated }) => {
-                let after = match &agent.inner.tool_use {
-                    ToolUse::RunAgain => AfterTools::RunAgain,
-                    ToolUse::StopOnFirst => AfterTools::StopOnFirst,
-                    ToolUse::StopAt(names) => AfterTools::StopAt(names.clone()),
-                    ToolUse::Judge(_) => AfterTools::Ask,
+            Ok(ResponsePlan { items, calls, duplicate_calls: repeated }) => {
+                let after = match &agent.inner.tool_use_policy {
+                    ToolUsePolicy::RunModelAgain => ToolUsePolicyKind::RunModelAgain,
+                    ToolUsePolicy::StopOnFirstTool => ToolUsePolicyKind::StopOnFirstTool,
+                    ToolUsePolicy::StopAtTools(names) => ToolUsePolicyKind::StopAtTools(names.clone()),
+                    ToolUsePolicy::CustomFunction(_) => ToolUsePolicyKind::CustomFunction,
                 };
-                let Answer { response_id, request_id, model, .. } = answer;
+                let ModelResponse { response_id, request_id, model, .. } = answer;
                 self.tools = Some(tools);
-                self.shown.clear();
+                self.shown_outputs.clear();
                 let agent = name;
-                let answered =
-                    Answered { agent, items, calls, repeated, after, usage, response_id, request_id, model };
-                self.record(Entry::Answered(answered.into())).await?;
+                let answered = ModelResponded {
+                    agent,
+                    items,
+                    calls,
+                    duplicate_calls: repeated,
+                    tool_use_policy: after,
+                    usage,
+                    response_id,
+                    request_id,
+                    model,
+                };
+                self.record_entry(JournalEntry::ModelResponded(answered.into())).await?;
                 // What a watcher was shown it may still stop, before any of it takes effect.
-                self.emitter.settled().await;
-                self.check_loop().await
+                self.emitter.wait_until_handled().await;
+                self.check_repeated_calls().await
             }
             // It was paid for, whatever came in between.
-            Err(halt @ (Halt::Failure(_) | Halt::Cancelled)) => {
-                let refused = AnswerRefused { agent: name, items, usage };
-                self.record(Entry::AnswerRefused(refused)).await?;
+            Err(halt @ (DriveError::RunFailed(_) | DriveError::Cancelled)) => {
+                let refused = ResponseRejected { agent: name, items, usage };
+                self.record_entry(JournalEntry::ResponseRejected(refused)).await?;
                 Err(halt)
             }
-            Err(halt @ Halt::Error(_)) => Err(halt),
+            Err(halt @ DriveError::Aborted(_)) => Err(halt),
         }
     }
 
-    /// Plans an answer, and tells watchers and hooks of it.
-    pub(super) async fn take_answer(
+    /// Plans a response, and notifies watchers and hooks of it.
+    pub(super) async fn accept_response(
         &mut self,
         items: Vec<Arc<Item>>,
         agent: &Agent<C>,
-        tools: &Arc<Toolset<C>>,
-    ) -> Result<Plan, Halt> {
+        tools: &Arc<ResolvedToolset<C>>,
+    ) -> Result<ResponsePlan, DriveError> {
         let told: Option<Arc<[_]>> = self.has_hooks(agent).then(|| items.as_slice().into());
-        let planned = self.plan(items, agent, tools).await?;
-        let is_readable = planned.as_ref().err().is_none_or(Misbehaviour::answer_was_readable);
+        let planned = self.plan_calls(items, agent, tools).await?;
+        let is_readable = planned.as_ref().err().is_none_or(ModelProtocolError::is_response_readable);
         if let (Ok(plan), true) = (&planned, self.emitter.is_watched()) {
-            self.show_answer(agent, plan).boxed().await;
+            self.emit_response(agent, plan).boxed().await;
         }
         if let (true, Some(items)) = (is_readable, told) {
-            let ctx = self.context(agent.name());
-            self.tell_or_fail(agent, || Moment::ModelAnswered { ctx, items }).boxed().await?;
+            let ctx = self.run_context(agent.name());
+            self.notify_hooks_or_fail(agent, || HookEvent::ModelResponded { ctx, items }).boxed().await?;
         }
-        planned.map_err(|misbehaviour| Failure::Misbehaviour(misbehaviour).into())
+        planned.map_err(|misbehaviour| RunFailure::ModelProtocolError(misbehaviour).into())
     }
 
-    async fn guard_and_greet(&mut self, agent: &Agent<C>) -> Result<(), Halt> {
-        let is_first = self.run().turn() == 0 && !self.guarded;
+    async fn run_guardrails_and_announce(&mut self, agent: &Agent<C>) -> Result<(), DriveError> {
+        let is_first = self.run().turn() == 0 && !self.has_run_guardrails;
         if is_first {
-            self.guarded = true;
-            self.guard_first(agent).boxed().await?;
+            self.has_run_guardrails = true;
+            self.run_blocking_guardrails(agent).boxed().await?;
         }
-        if self.greeted.as_ref() != Some(agent.name()) {
-            self.greeted = Some(agent.name().clone());
-            let ctx = self.context(agent.name());
-            self.tell_or_fail(agent, || Moment::AgentStarted { ctx }).boxed().await?;
+        if self.announced_agent.as_ref() != Some(agent.name()) {
+            self.announced_agent = Some(agent.name().clone());
+            let ctx = self.run_context(agent.name());
+            self.notify_hooks_or_fail(agent, || HookEvent::AgentStarted { ctx }).boxed().await?;
         }
         if is_first {
-            self.guard_beside(agent)?;
+            self.start_concurrent_guardrails(agent)?;
         }
         Ok(())
     }
 
-    async fn question(&mut self, agent: &Agent<C>) -> Result<Question, Halt> {
+    async fn request_parts(&mut self, agent: &Agent<C>) -> Result<ModelRequestParts, DriveError> {
         let config = &self.shared.config;
         let model = config.model.clone().or_else(|| agent.inner.model.clone());
         let model = model.ok_or_else(|| ConfigError::NoModel { agent: agent.name().clone() })?;
-        let mut settings = match &config.settings {
-            Some(over) => agent.inner.settings.overridden_by(over),
-            None => agent.inner.settings.clone(),
+        let mut settings = match &config.model_settings {
+            Some(over) => agent.inner.model_settings.with_overrides(over),
+            None => agent.inner.model_settings.clone(),
         };
-        let is_lifted = agent.inner.forced_choice == ForcedChoice::Lifted;
-        if is_lifted && self.locked(|run| run.has_used_tools(agent.name())) {
+        let is_lifted = agent.inner.tool_choice_reset == ToolChoiceReset::AfterToolUse;
+        if is_lifted && self.with_run(|run| run.has_used_tools(agent.name())) {
             settings.tool_choice = None;
         }
-        let shape = match &agent.inner.output {
-            Some(output) => Some(
-                output
-                    .shape
-                    .clone()
-                    .map_err(|why| ConfigError::OutputNotStrict { agent: agent.name().clone(), why })?,
-            ),
-            None => None,
-        };
-        let ctx = self.context(agent.name());
-        let instructions = self.unless_stopped(agent.inner.instructions.text(&ctx)).await?;
-        Ok(Question { model, settings, instructions, shape })
+        let shape =
+            match &agent.inner.output_type {
+                Some(output) => Some(output.schema.clone().map_err(|why| ConfigError::OutputNotStrict {
+                    agent: agent.name().clone(),
+                    reason: why,
+                })?),
+                None => None,
+            };
+        let ctx = self.run_context(agent.name());
+        let instructions = self.unless_stopped(agent.inner.instructions.resolve_text(&ctx)).await?;
+        Ok(ModelRequestParts { model, settings, instructions, output_schema: shape })
     }
 
-    /// Asks until there is an answer, or asking again is of no use.
-    async fn answer(
+    /// Requests the model until it responds or no retry is left.
+    async fn request_with_retries(
         &mut self,
         agent: &Agent<C>,
         turn: u32,
-        question: &Question,
-        tools: &Toolset<C>,
-    ) -> Result<Answer, Halt> {
+        question: &ModelRequestParts,
+        tools: &ResolvedToolset<C>,
+    ) -> Result<ModelResponse, DriveError> {
         let retry = self.shared.config.model_retry;
         let mut attempt = 1;
         loop {
-            let error = match self.ask_once(agent, turn, question, tools).await? {
+            let error = match self.request_once(agent, turn, question, tools).await? {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let chance = spread(self.run().id().as_str(), turn, attempt);
-            let wait = wait_before(&retry, attempt, error.advice(), chance);
-            self.record(Entry::ModelFailed(ModelFailed {
+            let chance = jitter_fraction(self.run().id().as_str(), turn, attempt);
+            let wait = retry_delay(&retry, attempt, error.retry_advice(), chance);
+            self.record_entry(JournalEntry::ModelRequestFailed(ModelRequestFailed {
                 agent: agent.name().clone(),
-                error: readable(error.to_string()),
+                error: truncate_message(error.to_string()),
                 retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
                 usage: error.usage().copied(),
             }))
             .await?;
             let Some(wait) = wait else {
-                let message = readable(error.to_string());
+                let message = truncate_message(error.to_string());
                 self.model_error = Some(Box::new(error));
-                return Err(Failure::Model { message }.into());
+                return Err(RunFailure::ModelRequestFailed { message }.into());
             };
             self.emitter
-                .emit(EventKind::Warning { message: readable(format!("the model failed: {error}")) })
+                .emit(RunEventKind::Warning {
+                    message: truncate_message(format!("the model failed: {error}")),
+                })
                 .await;
             attempt += 1;
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Err(Halt::Cancelled),
+                () = self.stop.cancelled() => return Err(DriveError::Cancelled),
                 () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    async fn ask_once(
+    async fn request_once(
         &mut self,
         agent: &Agent<C>,
         turn: u32,
-        question: &Question,
-        tools: &Toolset<C>,
-    ) -> Result<Result<Answer, ModelError>, Halt> {
-        let ctx = self.context(agent.name());
+        question: &ModelRequestParts,
+        tools: &ResolvedToolset<C>,
+    ) -> Result<Result<ModelResponse, ModelError>, DriveError> {
+        let ctx = self.run_context(agent.name());
         let run = &*self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
         let filtered = match &self.shared.config.input_filter {
             Some(filter) => {
                 let items = run.history().to_vec();
                 let input = ModelInput { instructions: question.instructions.clone(), items };
-                Some(unless_stopped(&self.stop, filter(ctx, input)).await.ok_or(Halt::Cancelled)?)
+                Some(unless_stopped(&self.stop, filter(ctx, input)).await.ok_or(DriveError::Cancelled)?)
             }
             None => None,
         };
@@ -210,115 +227,117 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(filtered) => (filtered.instructions.as_deref(), filtered.items.as_slice()),
             None => (question.instructions.as_deref(), run.history()),
         };
-        let filled = self.shared.artefacts.filled(input).await?;
+        let filled = self.shared.artefacts.inline_media(input).await?;
         let input = filled.as_deref().unwrap_or(input);
         let request = ModelRequest {
             agent: agent.name(),
             turn,
             instructions,
             input,
-            tools: &tools.offered,
-            handoffs: &tools.offered_handoffs,
+            tools: &tools.definitions,
+            handoffs: &tools.handoff_definitions,
             settings: &question.settings,
-            output: question.shape.as_ref(),
-            previous_response: run.last_response_id(),
+            output_schema: question.output_schema.as_ref(),
+            previous_response_id: run.last_response_id(),
         };
-        let deltas = Deltas::new(self.emitter.clone());
+        let deltas = DeltaSink::new(self.emitter.clone());
         let asking =
-            NextModel::new(&self.shared.config.model_layers, &question.model).answer(request, &deltas);
+            NextModel::new(&self.shared.config.model_layers, &question.model).respond(request, &deltas);
         let was_asked = AtomicBool::new(false);
         let asking = async {
             was_asked.store(true, Ordering::Relaxed);
             asking.await
         };
-        let overlap = self.overlap.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let overlap = self.concurrent_guardrails.get_mut().unwrap_or_else(PoisonError::into_inner);
         let halt = tokio::select! {
             biased;
-            () = self.stop.cancelled() => Halt::Cancelled,
-            failure = Overlap::trips(overlap.as_mut()) => failure.into(),
+            () = self.stop.cancelled() => DriveError::Cancelled,
+            failure = ConcurrentGuardrails::wait_for_trip(overlap.as_mut()) => failure.into(),
             answer = asking => return Ok(answer),
         };
         if was_asked.into_inner() {
             // What it costs to be asked and not listened to, nobody says.
             let error = "the run went on without its answer".to_owned();
             let failed =
-                ModelFailed { agent: agent.name().clone(), error, retry_after_ms: None, usage: None };
-            self.record(Entry::ModelFailed(failed)).await?;
+                ModelRequestFailed { agent: agent.name().clone(), error, retry_after_ms: None, usage: None };
+            self.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
         }
         Err(halt)
     }
 
-    async fn plan(
+    async fn plan_calls(
         &mut self,
         items: Vec<Arc<Item>>,
         agent: &Agent<C>,
-        tools: &Arc<Toolset<C>>,
-    ) -> Result<Result<Plan, Misbehaviour>, Halt> {
-        let mut lookups = self.look_up(&items, agent, tools).await?;
+        tools: &Arc<ResolvedToolset<C>>,
+    ) -> Result<Result<ResponsePlan, ModelProtocolError>, DriveError> {
+        let mut lookups = self.look_up_tools(&items, agent, tools).await?;
         let mut ready = VecDeque::with_capacity(lookups.len());
         let run = self.run();
-        let planned = plan(items, agent.name(), run.seen(), |call| {
-            let (lookup, found) = lookups.pop_front().unwrap_or_else(|| super::prepare::nothing(call));
+        let planned = plan_response(items, agent.name(), run.call_digests(), |call| {
+            let (lookup, found) = lookups.pop_front().unwrap_or_else(|| super::prepare::unknown_tool(call));
             if let Some(found) = found {
                 ready.push_back((call.id.clone(), found));
             }
             lookup
         });
-        self.ready = ready;
+        self.prepared_calls = ready;
         Ok(planned)
     }
 
-    async fn show_answer(&self, agent: &Agent<C>, plan: &Plan) {
-        use windlass_core::Work;
+    async fn emit_response(&self, agent: &Agent<C>, plan: &ResponsePlan) {
+        use windlass_core::plan::CallDisposition;
         let mut calls = plan.calls.iter();
         for item in &plan.items {
             let part = match &**item {
-                Item::Call(_) => match calls.next().map(|call| &call.work) {
-                    Some(Work::Handoff { .. } | Work::Ignored) => Part::HandoffCall,
-                    _ => Part::Call,
+                Item::Call(_) => match calls.next().map(|call| &call.disposition) {
+                    Some(CallDisposition::Handoff { .. } | CallDisposition::SurplusHandoff) => {
+                        RunItemKind::HandoffCall
+                    }
+                    _ => RunItemKind::ToolCall,
                 },
-                _ => Part::Said,
+                _ => RunItemKind::ModelOutput,
             };
-            let produced = Produced { agent: agent.name().clone(), item: item.clone(), part };
-            self.emitter.emit(EventKind::Item(produced)).await;
+            let produced = RunItem { agent: agent.name().clone(), item: item.clone(), kind: part };
+            self.emitter.emit(RunEventKind::Item(produced)).await;
         }
     }
 
-    async fn check_loop(&mut self) -> Result<(), Halt> {
-        let policy = self.shared.config.loops;
-        let times = self.run().repeats();
-        if times >= policy.stop {
-            return Err(Failure::LoopDetected { times }.into());
+    async fn check_repeated_calls(&mut self) -> Result<(), DriveError> {
+        let policy = self.shared.config.loop_policy;
+        let times = self.run().repeat_count();
+        if times >= policy.fail_after {
+            return Err(RunFailure::LoopDetected { repetitions: times }.into());
         }
-        if times >= policy.warn {
+        if times >= policy.warn_after {
             let message = format!("the model has made the same calls {times} times in a row");
-            self.emitter.emit(EventKind::Warning { message }).await;
+            self.emitter.emit(RunEventKind::Warning { message }).await;
         }
         Ok(())
     }
 }
 
-/// How long to wait before asking again; none where it is of no use, or where the provider wants more patience
-/// than the run has. `chance` (0 to 1) spreads runs that fail at the same moment: the usual wait is shortened by
-/// up to a half, and the provider's own is lengthened by up to a quarter, because earlier than that is in vain.
-fn wait_before(retry: &ModelRetry, attempt: u32, advice: RetryAdvice, chance: f64) -> Option<Duration> {
-    if attempt >= retry.attempts {
+/// Returns the delay before a retry, or `None` if a retry is useless or the provider asks for a longer delay
+/// than the policy allows. `chance` (0 to 1) is jitter: it shortens the policy's own delay by up to a half, and
+/// lengthens the provider's delay by up to a quarter, because an earlier retry would fail.
+fn retry_delay(retry: &ModelRetryPolicy, attempt: u32, advice: RetryAdvice, chance: f64) -> Option<Duration> {
+    if attempt >= retry.max_attempts {
         return None;
     }
     match advice {
         RetryAdvice::Never => None,
         RetryAdvice::Safe => {
-            let usual = retry.base.saturating_mul(1 << (attempt - 1).min(16)).min(retry.longest);
+            let usual = retry.base_delay.saturating_mul(1 << (attempt - 1).min(16)).min(retry.max_delay);
             Some(usual.mul_f64(1.0 - chance / 2.0))
         }
-        RetryAdvice::After(wait) if wait > retry.longest => None,
-        RetryAdvice::After(wait) => Some(wait.mul_f64(1.0 + chance / 4.0).min(retry.longest)),
+        RetryAdvice::After(wait) if wait > retry.max_delay => None,
+        RetryAdvice::After(wait) => Some(wait.mul_f64(1.0 + chance / 4.0).min(retry.max_delay)),
     }
 }
 
-/// A number from 0 to 1 that differs between runs, turns and attempts, and is the same whenever a run is
-/// simulated again.
-fn spread(run: &str, turn: u32, attempt: u32) -> f64 {
+/// Returns a number from 0 to 1 that differs between runs, turns and attempts, and is the same in every
+/// simulation of a run.
+fn jitter_fraction(run: &str, turn: u32, attempt: u32) -> f64 {
     // FNV-1a, with a last mixing step because short inputs leave its upper bits alike.
     let bytes = run.bytes().chain(turn.to_le_bytes()).chain(attempt.to_le_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

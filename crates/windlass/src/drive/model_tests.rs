@@ -1,22 +1,25 @@
 use std::time::Duration;
 
-use super::{spread, wait_before};
+use super::{jitter_fraction, retry_delay};
 use crate::model::RetryAdvice;
-use crate::run::ModelRetry;
+use crate::run::ModelRetryPolicy;
 
-const RETRY: ModelRetry =
-    ModelRetry { attempts: 4, base: Duration::from_millis(400), longest: Duration::from_secs(2) };
+const RETRY: ModelRetryPolicy = ModelRetryPolicy {
+    max_attempts: 4,
+    base_delay: Duration::from_millis(400),
+    max_delay: Duration::from_secs(2),
+};
 
 #[test]
 fn waits_grow_within_their_bounds_whatever_the_chance() {
     for chance in [0.0, 0.3, 1.0] {
         let waits: Vec<Duration> =
-            (1..4).filter_map(|attempt| wait_before(&RETRY, attempt, RetryAdvice::Safe, chance)).collect();
+            (1..4).filter_map(|attempt| retry_delay(&RETRY, attempt, RetryAdvice::Safe, chance)).collect();
         for (wait, usual) in waits.iter().zip([400, 800, 1600].map(Duration::from_millis)) {
             assert!(*wait <= usual && *wait >= usual / 2, "{wait:?} for {usual:?}");
         }
         assert_eq!(waits.len(), 3);
-        assert_eq!(wait_before(&RETRY, 4, RetryAdvice::Safe, chance), None);
+        assert_eq!(retry_delay(&RETRY, 4, RetryAdvice::Safe, chance), None);
     }
 }
 
@@ -24,12 +27,12 @@ fn waits_grow_within_their_bounds_whatever_the_chance() {
 fn a_provider_is_never_asked_sooner_than_it_said() {
     let said = Duration::from_secs(1);
     for chance in [0.0, 0.5, 1.0] {
-        let wait = wait_before(&RETRY, 1, RetryAdvice::After(said), chance).expect("it is within the limit");
-        assert!(wait >= said && wait <= RETRY.longest, "{wait:?}");
+        let wait = retry_delay(&RETRY, 1, RetryAdvice::After(said), chance).expect("it is within the limit");
+        assert!(wait >= said && wait <= RETRY.max_delay, "{wait:?}");
     }
     let longer = Duration::from_secs(3);
     assert_eq!(
-        wait_before(&RETRY, 1, RetryAdvice::After(longer), 0.0),
+        retry_delay(&RETRY, 1, RetryAdvice::After(longer), 0.0),
         None,
         "and not at all where it is too long"
     );
@@ -37,10 +40,10 @@ fn a_provider_is_never_asked_sooner_than_it_said() {
 
 #[test]
 fn runs_spread_and_a_run_is_the_same_again() {
-    let chances: Vec<f64> = (0..100).map(|run| spread(&format!("run-{run}"), 1, 1)).collect();
+    let chances: Vec<f64> = (0..100).map(|run| jitter_fraction(&format!("run-{run}"), 1, 1)).collect();
     assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
     let low = chances.iter().filter(|chance| **chance < 0.5).count();
     assert!((25..75).contains(&low), "{low} of 100 are in the lower half");
-    assert_eq!(spread("run-7", 2, 1).to_bits(), spread("run-7", 2, 1).to_bits());
-    assert_ne!(spread("run-7", 2, 1).to_bits(), spread("run-7", 2, 2).to_bits());
+    assert_eq!(jitter_fraction("run-7", 2, 1).to_bits(), jitter_fraction("run-7", 2, 1).to_bits());
+    assert_ne!(jitter_fraction("run-7", 2, 1).to_bits(), jitter_fraction("run-7", 2, 2).to_bits());
 }

@@ -1,4 +1,4 @@
-//! What calls find: their tool, and their arguments as the body will take them.
+//! Preparation of calls: tool lookup, and arguments in the form that the body takes.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -8,36 +8,40 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use serde_json::Value;
 use windlass_core::{
-    BodyKind, Call, CallId, CallPath, Failure, FoundTool, How, Item, Lookup, Misbehaviour, Next, Run, Step,
-    Unfit, call_digest,
+    failure::RunFailure,
+    id::{CallId, CallPath},
+    item::{Item, ToolCall},
+    journal::CallStatus,
+    plan::{BodyKind, InvalidArguments, ModelProtocolError, ResolvedTool, ToolLookup, call_digest},
+    run::{CallAction, Run, RunAction},
 };
 
-use super::secret::{self, Marked, Visibility};
-use super::told::shortened;
-use super::{Driver, Halt};
-use crate::agent::{Agent, Found, Graph, Target, Toolset};
+use super::call_result::truncate_detail;
+use super::redaction::{self, CallSecrets, OutputVisibility};
+use super::{DriveError, Driver};
+use crate::agent::{Agent, AgentGraph, HandoffTarget, ResolvedToolset, ToolsetEntry};
 use crate::error::ConfigError;
-use crate::run::MissingTool;
-use crate::tool::{Prepared, RawArguments, Tool, ToolBody, checked_value, freeze};
+use crate::run::OnUnknownTool;
+use crate::tool::{PreparedBody, RawArguments, Tool, ToolBody, canonicalize_arguments, parse_value};
 
 /// A call with its tool and its arguments.
-pub(super) struct Ready<C> {
+pub(super) struct PreparedCall<C> {
     pub(super) tool: Arc<Tool<C>>,
-    /// Canonical, or as the model wrote them where they are not JSON.
+    /// Canonical arguments, or the model's text if it is not JSON.
     pub(super) arguments: Arc<str>,
-    pub(super) raw: RawArguments,
-    /// The body with its arguments; absent for agents, and for arguments that cannot be used.
-    pub(super) prepared: Option<Box<dyn Prepared<C>>>,
-    /// The arguments of an agent.
-    pub(super) value: Option<Box<Value>>,
-    /// What a person put in place of the model's arguments, as it may be shown.
-    pub(super) edited: Option<Arc<str>>,
+    pub(super) raw_arguments: RawArguments,
+    /// Body with its arguments; absent for nested agents and for invalid arguments.
+    pub(super) prepared_body: Option<Box<dyn PreparedBody<C>>>,
+    /// Arguments of a nested agent.
+    pub(super) agent_arguments: Option<Box<Value>>,
+    /// Arguments that a person edited, without secrets.
+    pub(super) edited_arguments: Option<Arc<str>>,
 }
 
-impl<C> Ready<C> {
-    /// The arguments, for rules to look at.
-    pub(super) fn shown(&self) -> Option<&(dyn Any + Send + Sync)> {
-        match (&self.prepared, &self.value) {
+impl<C> PreparedCall<C> {
+    /// Returns the parsed arguments for approval and effect rules.
+    pub(super) fn rule_arguments(&self) -> Option<&(dyn Any + Send + Sync)> {
+        match (&self.prepared_body, &self.agent_arguments) {
             (Some(prepared), _) => Some(prepared.arguments()),
             (None, Some(value)) => Some(&**value),
             (None, None) => None,
@@ -45,230 +49,262 @@ impl<C> Ready<C> {
     }
 }
 
-/// What a saved call finds.
-pub(super) enum Again<C> {
-    Ready(Ready<C>),
-    /// It cannot run any more: the model is told.
-    Gone {
-        how: How,
-        text: String,
+/// A saved call, restored by a later driver.
+pub(super) enum RestoredCall<C> {
+    Prepared(PreparedCall<C>),
+    /// The call cannot run any more; the model receives this message.
+    Unavailable {
+        status: CallStatus,
+        message: String,
     },
 }
 
-/// What the model is told of arguments that cannot be used and cannot be quoted.
-const NOT_SHOWN: &str =
+/// Output for the model if arguments are invalid and contain secrets.
+const PROBLEMS_WITHHELD: &str =
     "`arguments` do not fit the tool's schema; what is wrong is not shown, because some are secret";
 
-/// What the model is told of a call whose secret arguments did not outlast its process.
-const SECRET_GONE: &str = "The secret arguments of this call were not kept. Ask for them again.";
+/// Output for the model if the secret arguments of a call were lost with the process.
+const SECRETS_LOST: &str = "The secret arguments of this call were not kept. Ask for them again.";
 
-/// A call that nothing was looked up for.
-pub(super) fn nothing<C>(call: &Call) -> (Lookup, Option<Ready<C>>) {
-    (Lookup::Missing { text: format!("Tool '{}' not found.", call.name) }, None)
+/// Returns the lookup of an unknown tool.
+pub(super) fn unknown_tool<C>(call: &ToolCall) -> (ToolLookup, Option<PreparedCall<C>>) {
+    (ToolLookup::UnknownTool { message: format!("Tool '{}' not found.", call.name) }, None)
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Looks up every call of an answer, before any of them does anything.
-    pub(super) async fn look_up(
+    /// Looks up the tools of all calls of a response, before any of them runs.
+    pub(super) async fn look_up_tools(
         &self,
         items: &[Arc<Item>],
         agent: &Agent<C>,
-        tools: &Toolset<C>,
-    ) -> Result<VecDeque<(Lookup, Option<Ready<C>>)>, Halt> {
+        tools: &ResolvedToolset<C>,
+    ) -> Result<VecDeque<(ToolLookup, Option<PreparedCall<C>>)>, DriveError> {
         let mut lookups = VecDeque::with_capacity(items.len());
-        let ctx = self.context(agent.name());
+        let ctx = self.run_context(agent.name());
         for item in items {
             let Item::Call(call) = &**item else { continue };
-            let found = match tools.find(call) {
+            let found = match tools.find_entry(call) {
                 // It may have been switched off while the model thought.
-                Found::Tool(tool)
-                    if tool.enabled.fixed() != Some(true)
-                        && !self.unless_stopped(tool.enabled.ask(&ctx)).boxed().await? =>
+                ToolsetEntry::Tool(tool)
+                    if tool.enabled.static_value() != Some(true)
+                        && !self.unless_stopped(tool.enabled.evaluate(&ctx)).boxed().await? =>
                 {
-                    Found::Nothing
+                    ToolsetEntry::NotFound
                 }
                 found => found,
             };
             lookups.push_back(match found {
-                Found::Tool(tool) => {
+                ToolsetEntry::Tool(tool) => {
                     self.mark_secrets(&tool, call);
-                    let (found, ready) = read(&tool, &call.arguments, RawArguments::Of(item.clone()));
-                    (Lookup::Tool(found), Some(ready))
+                    let (found, ready) =
+                        read_arguments(&tool, &call.arguments, RawArguments::InItem(item.clone()));
+                    (ToolLookup::Tool(found), Some(ready))
                 }
-                Found::Handoff(handoff) => (Lookup::Handoff { to: handoff.agent().clone() }, None),
-                Found::Nothing => (self.missing(&call.name, tools.names()), None),
+                ToolsetEntry::Handoff(handoff) => {
+                    (ToolLookup::Handoff { to: handoff.target_name().clone() }, None)
+                }
+                ToolsetEntry::NotFound => {
+                    (self.unknown_tool_lookup(&call.name, tools.callable_names()), None)
+                }
             });
         }
         Ok(lookups)
     }
 
-    /// Remembers what of a call must not be written down, before anything is.
-    fn mark_secrets(&self, tool: &Tool<C>, call: &Call) {
-        if tool.secret_arguments.is_empty() && tool.output_visibility == Visibility::Open {
+    /// Registers the secrets of a call before anything is persisted.
+    fn mark_secrets(&self, tool: &Tool<C>, call: &ToolCall) {
+        if tool.secret_arguments.is_empty() && tool.output_visibility == OutputVisibility::Public {
             return;
         }
         let arguments = match tool.secret_arguments.as_slice() {
             [] => None,
-            fields => secret::without(&call.arguments, fields),
+            fields => redaction::redact_arguments(&call.arguments, fields),
         };
-        self.shared.secrets.mark(
-            CallPath::new(&self.path, call.id.clone()),
-            Marked { arguments, output: tool.output_visibility },
+        self.shared.secrets.mark_call(
+            CallPath::new(&self.parent_calls, call.id.clone()),
+            CallSecrets { redacted_arguments: arguments, output_visibility: tool.output_visibility },
         );
     }
 
-    fn missing(&self, name: &str, offered: Vec<String>) -> Lookup {
-        match &self.shared.config.missing_tool {
-            MissingTool::Fail => Lookup::Fatal { offered },
-            MissingTool::Say(text) => Lookup::Missing { text: text(name, &offered) },
-            MissingTool::Tell => {
+    fn unknown_tool_lookup(&self, name: &str, offered: Vec<String>) -> ToolLookup {
+        match &self.shared.config.on_unknown_tool {
+            OnUnknownTool::FailRun => ToolLookup::UnknownToolFatal { available_tools: offered },
+            OnUnknownTool::CustomMessage(text) => ToolLookup::UnknownTool { message: text(name, &offered) },
+            OnUnknownTool::TellModel => {
                 let there = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
-                Lookup::Missing { text: format!("Tool '{name}' not found. The tools are: {there}.") }
+                ToolLookup::UnknownTool {
+                    message: format!("Tool '{name}' not found. The tools are: {there}."),
+                }
             }
         }
     }
 
-    /// A call's tool and arguments, for calls of an answer that an earlier driver had.
-    pub(super) fn again(
+    /// Restores the tool and the arguments of a call that an earlier driver planned.
+    pub(super) fn restore_call(
         &self,
         call: &CallId,
         edited: Option<&str>,
         agent: &Agent<C>,
-        tools: &Toolset<C>,
-    ) -> Result<Again<C>, Halt> {
-        let (key, raw) =
-            self.locked(|run| (run.tool_of(call).cloned(), run.arguments(call).map(str::to_owned)));
-        let path = || CallPath::new(&self.path, call.clone());
+        tools: &ResolvedToolset<C>,
+    ) -> Result<RestoredCall<C>, DriveError> {
+        let (key, raw) = self
+            .with_run(|run| (run.tool_of_call(call).cloned(), run.call_arguments(call).map(str::to_owned)));
+        let path = || CallPath::new(&self.parent_calls, call.clone());
         let (Some(key), Some(raw)) = (key, raw) else {
-            return Err(self.broken(&windlass_core::Illegal::NoSuchCall(call.clone())));
+            return Err(self.invalid_entry_error(&windlass_core::run::ApplyError::UnknownCall(call.clone())));
         };
         let gone =
-            || ConfigError::ToolGone { tool: key.to_string(), agent: agent.name().clone(), call: path() };
-        let Some(tool) = tools.tool(&key) else {
-            if agent.tool_list().any(|tool| tool.answers_to(&key)) {
-                return self.switched_off(key.name(), agent, tools);
+            || ConfigError::ToolRemoved { tool: key.to_string(), agent: agent.name().clone(), call: path() };
+        let Some(tool) = tools.find_tool(&key) else {
+            if agent.tool_list().any(|tool| tool.matches_key(&key)) {
+                return self.restore_disabled_call(key.name(), agent, tools);
             }
             return Err(gone().into());
         };
         if edited.is_none()
             && !tool.secret_arguments.is_empty()
-            && secret::is_without(&raw, &tool.secret_arguments)
+            && redaction::is_redacted(&raw, &tool.secret_arguments)
         {
-            return Ok(Again::Gone { how: How::Failed, text: SECRET_GONE.to_owned() });
+            return Ok(RestoredCall::Unavailable {
+                status: CallStatus::Failed,
+                message: SECRETS_LOST.to_owned(),
+            });
         }
-        let ready = match (self.locked(|run| read_again(run, call, edited, &tool, path())), edited) {
+        let ready = match (
+            self.with_run(|run| read_saved_arguments(run, call, edited, &tool, path())),
+            edited,
+        ) {
             // Nobody but the tool could have told the person, and they cannot decide again.
-            (Err(ConfigError::ArgumentsGone { problems, .. }), Some(edited)) => {
-                let shown = secret::without(edited, &tool.secret_arguments);
-                let shown = shortened(shown.as_deref().unwrap_or(edited));
+            (Err(ConfigError::ArgumentsNoLongerValid { problems, .. }), Some(edited)) => {
+                let shown = redaction::redact_arguments(edited, &tool.secret_arguments);
+                let shown = truncate_detail(shown.as_deref().unwrap_or(edited));
                 let text = format!(
                     "A person changed the arguments of this call to {shown}, which cannot be used: {problems}"
                 );
-                return Ok(Again::Gone { how: How::Invalid, text });
+                return Ok(RestoredCall::Unavailable { status: CallStatus::InvalidArguments, message: text });
             }
             (ready, _) => ready?,
         };
-        let inside = self.locked(|run| run.child(call).cloned());
+        let inside = self.with_run(|run| run.nested_run(call).cloned());
         if let (Some(child), ToolBody::Agent(nested)) = (inside, &tool.body) {
-            let agent = self.nested_agent(nested)?;
-            check_inside(&child, &agent, &self.shared.config.agents, &path())?;
+            let agent = self.resolve_nested_agent(nested)?;
+            check_nested_run(&child, &agent, &self.shared.config.known_agents, &path())?;
         }
-        Ok(Again::Ready(ready))
+        Ok(RestoredCall::Prepared(ready))
     }
 
-    fn switched_off(&self, name: &str, agent: &Agent<C>, tools: &Toolset<C>) -> Result<Again<C>, Halt> {
-        match self.missing(name, tools.names()) {
-            Lookup::Missing { text } => Ok(Again::Gone { how: How::Missing, text }),
-            Lookup::Fatal { offered } => {
+    fn restore_disabled_call(
+        &self,
+        name: &str,
+        agent: &Agent<C>,
+        tools: &ResolvedToolset<C>,
+    ) -> Result<RestoredCall<C>, DriveError> {
+        match self.unknown_tool_lookup(name, tools.callable_names()) {
+            ToolLookup::UnknownTool { message: text } => {
+                Ok(RestoredCall::Unavailable { status: CallStatus::UnknownTool, message: text })
+            }
+            ToolLookup::UnknownToolFatal { available_tools: offered } => {
                 let (name, agent) = (name.to_owned(), agent.name().clone());
-                let missing = Misbehaviour::MissingTool { name, agent, offered };
-                Err(Failure::Misbehaviour(missing).into())
+                let missing = ModelProtocolError::UnknownTool { name, agent, available_tools: offered };
+                Err(RunFailure::ModelProtocolError(missing).into())
             }
-            Lookup::Tool(_) | Lookup::Handoff { .. } => {
-                Ok(Again::Gone { how: How::Missing, text: String::new() })
+            ToolLookup::Tool(_) | ToolLookup::Handoff { .. } => {
+                Ok(RestoredCall::Unavailable { status: CallStatus::UnknownTool, message: String::new() })
             }
         }
     }
 
-    /// As [`Driver::again`], for arguments that are known not to be usable.
-    pub(super) fn again_unread(&self, call: &CallId, tools: &Toolset<C>) -> Option<Ready<C>> {
-        self.locked(|run| {
-            let raw = run.arguments(call)?;
-            Some(read(&tools.tool(run.tool_of(call)?)?, raw, RawArguments::Text(raw.into())).1)
+    /// Restores a call as [`Driver::restore_call`] does, without validating its arguments.
+    pub(super) fn restore_unchecked_call(
+        &self,
+        call: &CallId,
+        tools: &ResolvedToolset<C>,
+    ) -> Option<PreparedCall<C>> {
+        self.with_run(|run| {
+            let raw = run.call_arguments(call)?;
+            Some(
+                read_arguments(
+                    &tools.find_tool(run.tool_of_call(call)?)?,
+                    raw,
+                    RawArguments::Text(raw.into()),
+                )
+                .1,
+            )
         })
     }
 }
 
-/// Whether an agent inside a call still has what it needs to go on: it is found out before anything runs, there or
-/// beside it.
-fn check_inside<C: Send + Sync + 'static>(
+/// Checks that a nested agent can resume, before any call runs in it or beside it.
+fn check_nested_run<C: Send + Sync + 'static>(
     run: &Run,
     root: &Agent<C>,
     known: &[Agent<C>],
     path: &CallPath,
 ) -> Result<(), ConfigError> {
-    let Next::Calls(steps) = run.next() else { return Ok(()) };
-    let graph = Graph::new(root, known)?;
-    let agent = graph.agent(run.agent())?;
-    let within: Vec<CallId> = path.within().iter().chain([path.call()]).cloned().collect();
-    for step in steps.iter().filter(|step| matches!(step, Step::Gate(_) | Step::Run(_) | Step::Doubt(_))) {
+    let RunAction::AdvanceCalls(steps) = run.next() else { return Ok(()) };
+    let graph = AgentGraph::new(root, known)?;
+    let agent = graph.find_agent(run.agent())?;
+    let within: Vec<CallId> = path.parent_calls().iter().chain([path.call()]).cloned().collect();
+    for step in steps.iter().filter(|step| {
+        matches!(step, CallAction::CheckApproval(_) | CallAction::Execute(_) | CallAction::ResolveDoubt(_))
+    }) {
         let path = CallPath::new(&within, step.call().clone());
-        let key = run.tool_of(step.call());
-        let found = key.and_then(|key| agent.inner.tools.iter().find(|tool| tool.answers_to(key)));
+        let key = run.tool_of_call(step.call());
+        let found = key.and_then(|key| agent.inner.tools.iter().find(|tool| tool.matches_key(key)));
         let Some(tool) = found else {
             // What sources have is known only when the agent goes on, which asks them before anything runs there.
             if !agent.inner.sources.is_empty() {
                 continue;
             }
             let tool = key.map(ToString::to_string).unwrap_or_default();
-            return Err(ConfigError::ToolGone { tool, agent: agent.name().clone(), call: path });
+            return Err(ConfigError::ToolRemoved { tool, agent: agent.name().clone(), call: path });
         };
-        let raw = run.arguments(step.call()).unwrap_or_default();
-        if step.edited().is_none() && !secret::is_without(raw, &tool.secret_arguments) {
-            read_again(run, step.call(), None, tool, path.clone())?;
+        let raw = run.call_arguments(step.call()).unwrap_or_default();
+        if step.edited_arguments().is_none() && !redaction::is_redacted(raw, &tool.secret_arguments) {
+            read_saved_arguments(run, step.call(), None, tool, path.clone())?;
         }
-        if let (Some(child), ToolBody::Agent(nested)) = (run.child(step.call()), &tool.body) {
+        if let (Some(child), ToolBody::Agent(nested)) = (run.nested_run(step.call()), &tool.body) {
             let root = match &nested.target {
-                Target::Agent(agent) => agent,
-                Target::Named(name) => graph.agent(name)?,
+                HandoffTarget::Agent(agent) => agent,
+                HandoffTarget::ByName(name) => graph.find_agent(name)?,
             };
-            check_inside(child, root, known, &path)?;
+            check_nested_run(child, root, known, &path)?;
         }
     }
     Ok(())
 }
 
-/// Reads the arguments of a saved call: those that it was planned with, or those that a person put in their place.
-fn read_again<C: Send + Sync + 'static>(
+/// Reads the arguments of a saved call: the planned ones, or those that a person edited.
+fn read_saved_arguments<C: Send + Sync + 'static>(
     run: &Run,
     call: &CallId,
     edited: Option<&str>,
     tool: &Arc<Tool<C>>,
     path: CallPath,
-) -> Result<Ready<C>, ConfigError> {
-    let raw = run.arguments(call).unwrap_or_default();
-    let (found, mut ready) = read(tool, edited.unwrap_or(raw), RawArguments::Text(raw.into()));
+) -> Result<PreparedCall<C>, ConfigError> {
+    let raw = run.call_arguments(call).unwrap_or_default();
+    let (found, mut ready) = read_arguments(tool, edited.unwrap_or(raw), RawArguments::Text(raw.into()));
     let name = || tool.key().to_string();
-    let arguments = found.arguments.map_err(|unfit| ConfigError::ArgumentsGone {
+    let arguments = found.arguments.map_err(|unfit| ConfigError::ArgumentsNoLongerValid {
         tool: name(),
         call: path.clone(),
         problems: unfit.problems,
     })?;
     if edited.is_some() {
-        ready.edited = Some(arguments);
-    } else if run.seen().get(call) != Some(&call_digest(tool.key(), &arguments)) {
+        ready.edited_arguments = Some(arguments);
+    } else if run.call_digests().get(call) != Some(&call_digest(tool.key(), &arguments)) {
         return Err(ConfigError::ArgumentsChanged { tool: name(), call: path });
     }
     Ok(ready)
 }
 
-/// Reads a call's arguments as its tool takes them.
-fn read<C: Send + Sync + 'static>(
+/// Parses and validates a call's arguments for its tool.
+fn read_arguments<C: Send + Sync + 'static>(
     tool: &Arc<Tool<C>>,
     written: &str,
     raw: RawArguments,
-) -> (FoundTool, Ready<C>) {
-    let frozen = freeze(written, |frozen| Arc::<str>::from(frozen));
+) -> (ResolvedTool, PreparedCall<C>) {
+    let frozen = canonicalize_arguments(written, |frozen| Arc::<str>::from(frozen));
     let text: Arc<str> = match &frozen {
         Ok(frozen) => frozen.clone(),
         Err(_) => written.into(),
@@ -279,11 +315,11 @@ fn read<C: Send + Sync + 'static>(
     let prepared = frozen.and_then(|frozen| match &tool.body {
         ToolBody::Function(body) => body.prepare(&frozen).map(Some),
         ToolBody::Agent(agent) => {
-            value = Some(Box::new(checked_value(&frozen, &agent.shape)?));
+            value = Some(Box::new(parse_value(&frozen, &agent.schema)?));
             Ok(None)
         }
     });
-    let conflict = match (&tool.conflict, &prepared) {
+    let conflict = match (&tool.conflict_rule, &prepared) {
         // Where the rule fails, calls of its tool keep their order, for they may well conflict.
         (Some(key), Ok(Some(prepared))) => {
             let asked = std::panic::catch_unwind(AssertUnwindSafe(|| key(prepared.arguments())));
@@ -292,35 +328,42 @@ fn read<C: Send + Sync + 'static>(
         _ => None,
     };
     let shown = prepared.as_ref().ok().and_then(Option::as_ref).map(|prepared| prepared.arguments());
-    let effect = tool.effect_of(shown);
+    let effect = tool.effect_of_call(shown);
     let (arguments, prepared) = match prepared {
         // What a decision is bound to is written down, so it is of what may be.
         Ok(prepared) => {
             let open = match tool.secret_arguments.as_slice() {
                 [] => None,
-                fields => secret::without(&text, fields).map(Into::into),
+                fields => redaction::redact_arguments(&text, fields).map(Into::into),
             };
             (Ok(open.unwrap_or_else(|| text.clone())), prepared)
         }
         Err(problems) => {
             // What is wrong with arguments quotes them, which secrets must not be.
             let is_open = tool.secret_arguments.is_empty();
-            let problems = if is_open { problems } else { NOT_SHOWN.to_owned() };
-            (Err(Unfit { problems, frozen: is_frozen.then(|| text.clone()) }), None)
+            let problems = if is_open { problems } else { PROBLEMS_WITHHELD.to_owned() };
+            (Err(InvalidArguments { problems, canonical_arguments: is_frozen.then(|| text.clone()) }), None)
         }
     };
-    let found = FoundTool {
+    let found = ResolvedTool {
         key: tool.key().clone(),
         body: match &tool.body {
             ToolBody::Function(_) => BodyKind::Function,
             ToolBody::Agent(_) => BodyKind::Agent,
         },
         effect,
-        gate: tool.gate(),
-        conflict,
-        receipt: arguments.is_ok().then(|| tool.receipt(&text)).flatten(),
+        approval_policy: tool.approval_policy(),
+        conflict_key: conflict,
+        receipt_digest: arguments.is_ok().then(|| tool.receipt_digest(&text)).flatten(),
         arguments,
     };
-    let ready = Ready { tool: tool.clone(), arguments: text, raw, prepared, value, edited: None };
+    let ready = PreparedCall {
+        tool: tool.clone(),
+        arguments: text,
+        raw_arguments: raw,
+        prepared_body: prepared,
+        agent_arguments: value,
+        edited_arguments: None,
+    };
     (found, ready)
 }

@@ -1,4 +1,4 @@
-//! Waiting for something, unless the turn is stopped first.
+//! Waiting with cancellation: futures that end early when the turn is stopped.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-/// Listens for a stop, from when somebody has to wait.
-pub(super) type Listening<'a> = Option<WaitForCancellationFuture<'a>>;
+/// A lazily created listener for the stop token.
+pub(super) type StopListener<'a> = Option<WaitForCancellationFuture<'a>>;
 
-/// The future's result, or none where the turn is stopped first. What has finished is not lost to a stop.
+/// Returns the future's result, or `None` if the turn is stopped first. A finished result is not lost.
 pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut listening = pin!(None);
@@ -20,15 +20,16 @@ pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: 
     .await
 }
 
-/// As [`unless_stopped`], for what another call gives up when it ends: if it ended the turn, it is of no use.
-pub(super) async fn waited_for<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
+/// Waits as [`unless_stopped`] does for something that another call releases when it ends. Returns `None` if
+/// that call ended the turn.
+pub(super) async fn wait_unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
     unless_stopped(stop, future).await.filter(|_| !stop.is_cancelled())
 }
 
-/// Whether there is a stop. Most futures are there at once, and need nobody who listens for one.
+/// Polls the stop token. The listener is created on the first poll, because most futures are ready at once.
 pub(super) fn poll_stop<'a>(
     stop: &'a CancellationToken,
-    mut listening: Pin<&mut Listening<'a>>,
+    mut listening: Pin<&mut StopListener<'a>>,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     if listening.is_none() {

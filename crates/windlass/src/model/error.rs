@@ -1,136 +1,136 @@
-//! Why a model did not answer, and whether asking again may help.
+//! Errors of model requests, with advice about retries.
 
 use std::time::Duration;
 
-use windlass_core::Usage;
+use windlass_core::usage::Usage;
 
-/// Why a model did not answer.
+/// An error of a model request.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {
     message: String,
     kind: ModelErrorKind,
-    retry: RetryAdvice,
+    retry_advice: RetryAdvice,
     request_id: Option<String>,
     usage: Option<Box<Usage>>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What kind of failure it was. Policies such as a fallback name kinds.
+/// The kind of a [`ModelError`]. Policies such as a fallback match on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ModelErrorKind {
-    /// None of the others.
+    /// None of the other kinds.
     #[default]
     Other,
-    /// The model is not set up: a key or an address is missing.
-    Setup,
-    /// The provider does not accept the key, or does not allow this.
+    /// The model is not configured: the API key or the URL is missing.
+    NotConfigured,
+    /// The provider rejects the API key or denies permission.
     Unauthorised,
     /// The provider does not have the model.
-    NoSuchModel,
-    /// The provider cannot use the request.
+    ModelNotFound,
+    /// The provider rejects the request as invalid.
     InvalidRequest,
-    /// The conversation is longer than the model can read.
-    TooLong,
-    /// The provider's filter kept the question or the answer back.
+    /// The conversation exceeds the model's context window.
+    ContextLengthExceeded,
+    /// The provider's content filter blocked the request or the response.
     ContentFilter,
-    /// Too many requests or tokens in too short a time.
+    /// The provider's rate limit was exceeded.
     RateLimited,
-    /// What was paid for is used up.
+    /// The account's quota is used up.
     QuotaExceeded,
-    /// The provider has too much to do.
+    /// The provider is overloaded.
     Overloaded,
-    /// The provider failed.
-    Server,
-    /// The provider could not be reached. Nothing was sent.
+    /// The provider failed internally.
+    ServerError,
+    /// The connection to the provider failed. Nothing was sent.
     Unreachable,
-    /// The provider took too long.
+    /// The provider did not respond in time.
     TimedOut,
-    /// The connection ended before the answer did.
-    CutShort,
-    /// The model stopped before its answer was complete: it had used all the tokens that it may.
+    /// The connection closed before the response was complete.
+    ConnectionLost,
+    /// The response is incomplete: the model reached its output token limit.
     Incomplete,
-    /// What the provider sent cannot be read.
-    Unreadable,
+    /// The provider's response could not be parsed.
+    InvalidResponse,
 }
 
-/// Whether asking again may help, and is safe.
+/// Advice about a retry: useful or not, and safe or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAdvice {
-    /// Asking again is of no use, or may repeat what the provider already did.
+    /// A retry is useless, or may repeat work that the provider already did.
     Never,
-    /// The request did nothing, and may be sent again after the usual wait.
+    /// The request had no effect, and may be retried after the usual delay.
     Safe,
-    /// The same, after the wait that the provider named.
+    /// The request had no effect, and may be retried after the delay that the provider named.
     After(Duration),
 }
 
 impl ModelError {
-    /// An error that asking again does not mend.
+    /// Creates an error of the kind [`ModelErrorKind::Other`] that is not retried.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
             kind: ModelErrorKind::Other,
-            retry: RetryAdvice::Never,
+            retry_advice: RetryAdvice::Never,
             request_id: None,
             usage: None,
             source: None,
         }
     }
 
-    /// Says what kind of failure it is.
+    /// Sets the kind of the error.
     #[must_use]
-    pub fn of_kind(mut self, kind: ModelErrorKind) -> Self {
+    pub fn with_kind(mut self, kind: ModelErrorKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Says whether asking again may help.
+    /// Sets the advice about retries.
     #[must_use]
-    pub fn retry(mut self, advice: RetryAdvice) -> Self {
-        self.retry = advice;
+    pub fn with_retry_advice(mut self, advice: RetryAdvice) -> Self {
+        self.retry_advice = advice;
         self
     }
 
-    /// Names the request, as the provider does.
+    /// Sets the provider's id of the request.
     #[must_use]
-    pub fn for_request(mut self, id: Option<String>) -> Self {
+    pub fn with_request_id(mut self, id: Option<String>) -> Self {
         self.request_id = id;
         self
     }
 
-    /// Says what it cost, where the provider said so though it failed.
+    /// Sets the usage, if the provider reported it despite the failure.
     #[must_use]
-    pub fn at_cost(mut self, usage: Option<Usage>) -> Self {
+    pub fn with_usage(mut self, usage: Option<Usage>) -> Self {
         self.usage = usage.map(Box::new);
         self
     }
 
-    /// Keeps the error that caused it.
+    /// Sets the source of the error.
     #[must_use]
-    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What kind of failure it was.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ModelErrorKind {
         self.kind
     }
 
-    /// Whether asking again may help.
-    pub fn advice(&self) -> RetryAdvice {
-        self.retry
+    /// Returns the advice about retries.
+    pub fn retry_advice(&self) -> RetryAdvice {
+        self.retry_advice
     }
 
-    /// The provider's id of the request.
+    /// Returns the provider's id of the request.
     pub fn request_id(&self) -> Option<&str> {
         self.request_id.as_deref()
     }
 
-    /// What it cost, where that is known.
+    /// Returns the usage, if known.
     pub fn usage(&self) -> Option<&Usage> {
         self.usage.as_deref()
     }

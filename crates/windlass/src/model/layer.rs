@@ -1,23 +1,24 @@
-//! Layers around a model: whatever every question should go through.
+//! Middleware around a model: layers that every model request passes through.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{Answer, Deltas, ModelError, ModelRequest, SharedModel};
+use super::{DeltaSink, ModelError, ModelRequest, ModelResponse, SharedModel};
 
-/// Wraps every question to a model of a run: to time it, to change it, to answer in its place, to ask twice.
+/// Middleware around every model request of a run. A layer can measure or change the request, respond in the
+/// model's place, or send the request again.
 pub trait ModelLayer: Send + Sync + 'static {
-    /// Answers, by asking `next` or not.
-    fn answer<'a>(
+    /// Responds to the request, with or without a call of `next`.
+    fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
+        deltas: &'a DeltaSink,
         next: NextModel<'a>,
-    ) -> BoxFuture<'a, Result<Answer, ModelError>>;
+    ) -> BoxFuture<'a, Result<ModelResponse, ModelError>>;
 }
 
-/// The rest of the way to a model, inside a layer.
+/// The remaining layers and the model, from the point of view of a layer.
 #[derive(Clone, Copy)]
 pub struct NextModel<'a> {
     layers: &'a [Arc<dyn ModelLayer>],
@@ -29,15 +30,15 @@ impl<'a> NextModel<'a> {
         Self { layers, model }
     }
 
-    /// Asks on.
-    pub fn answer(
+    /// Passes the request to the next layer, or to the model.
+    pub fn respond(
         self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        deltas: &'a DeltaSink,
+    ) -> BoxFuture<'a, Result<ModelResponse, ModelError>> {
         match self.layers.split_first() {
-            Some((layer, layers)) => layer.answer(request, deltas, NextModel { layers, model: self.model }),
-            None => self.model.answer(request, deltas),
+            Some((layer, layers)) => layer.respond(request, deltas, NextModel { layers, model: self.model }),
+            None => self.model.respond(request, deltas),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Models: what answers. One method, streamed or not: a streamed answer is the same answer, seen sooner.
+//! Models. One method serves streamed and plain responses: a streamed response is the same response, delivered
+//! earlier.
 
 mod error;
 mod layer;
@@ -7,7 +8,7 @@ mod settings;
 
 pub use error::{ModelError, ModelErrorKind, RetryAdvice};
 pub use layer::{ModelLayer, NextModel};
-pub use scripted::{RecordedRequest, Reply, ScriptedModel, item_line};
+pub use scripted::{RecordedRequest, ScriptedModel, ScriptedResponse, describe_item};
 pub use settings::{ModelSettings, ToolChoice};
 
 use std::fmt;
@@ -17,183 +18,189 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use windlass_core::{AgentName, CallId, Item, Usage};
+use windlass_core::{
+    id::{AgentName, CallId},
+    item::Item,
+    usage::Usage,
+};
 
-use crate::error::readable;
-use crate::event::{Emitter, EventKind};
+use crate::error::truncate_message;
+use crate::event::{EventEmitter, RunEventKind};
 
-/// Something that answers a conversation.
+/// A model that responds to a conversation.
 pub trait Model: Send + Sync + 'static {
-    /// Answers. Pieces of the answer go to `deltas` as they come, where somebody watches
-    /// ([`Deltas::wanted`]); the returned answer is complete either way.
-    fn answer<'a>(
+    /// Responds to a request. If a watcher is connected ([`DeltaSink::is_watched`]), the model sends deltas to
+    /// `deltas` as they arrive; the returned response is complete in either case.
+    fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> impl Future<Output = Result<Answer, ModelError>> + Send + 'a;
+        deltas: &'a DeltaSink,
+    ) -> impl Future<Output = Result<ModelResponse, ModelError>> + Send + 'a;
 
-    /// Whether it can be offered this tool; if not, why. Every model takes functions. It is asked when a run starts,
-    /// of tools that are not functions, so that a provider that lacks one is known before anything has happened.
-    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
+    /// Checks that the model supports this tool, and returns the reason if it does not. Every model supports
+    /// functions. The driver checks all other tools when a run starts, so that an unsupported tool is reported
+    /// before anything is executed.
+    fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
         match &tool.kind {
-            OfferedKind::Function => Ok(()),
-            OfferedKind::Computer(_) => Err("it cannot use a computer".to_owned()),
-            OfferedKind::Hosted(_) => Err("its provider does not run such a tool".to_owned()),
+            ToolKind::Function => Ok(()),
+            ToolKind::Computer(_) => Err("it cannot use a computer".to_owned()),
+            ToolKind::Hosted(_) => Err("its provider does not run such a tool".to_owned()),
         }
     }
 }
 
-/// What a model is asked.
+/// A request to a model.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelRequest<'a> {
-    /// The agent that asks.
+    /// The agent that makes the request.
     pub agent: &'a AgentName,
-    /// Which turn of the run it is, from 1.
+    /// Number of the turn in the run, starting at 1.
     pub turn: u32,
     /// The agent's instructions.
     pub instructions: Option<&'a str>,
     /// The conversation. Every call in it has its output.
     pub input: &'a [Arc<Item>],
-    /// The tools offered.
-    pub tools: &'a [OfferedTool],
-    /// The handoffs offered; models see them as tools.
-    pub handoffs: &'a [OfferedTool],
-    /// How to answer.
+    /// Definitions of the available tools.
+    pub tools: &'a [ToolDefinition],
+    /// Definitions of the available handoffs; models see them as tools.
+    pub handoffs: &'a [ToolDefinition],
+    /// The settings of the request.
     pub settings: &'a ModelSettings,
-    /// The shape that the final answer must have.
-    pub output: Option<&'a OutputShape>,
-    /// The provider's id of the last answer, for providers that hold the conversation.
-    pub previous_response: Option<&'a str>,
+    /// The schema of the final output; absent if the output is text.
+    pub output_schema: Option<&'a OutputSchema>,
+    /// The provider's id of the previous response, for providers that store the conversation.
+    pub previous_response_id: Option<&'a str>,
 }
 
-/// A tool as a model is offered it.
+/// The definition of a tool, as the model sees it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OfferedTool {
-    /// Its name.
+pub struct ToolDefinition {
+    /// Name of the tool.
     pub name: Arc<str>,
-    /// Its namespace.
+    /// Namespace of the tool, if it has one.
     pub namespace: Option<Arc<str>>,
-    /// What it is for.
+    /// Description of the tool.
     pub description: Arc<str>,
-    /// The JSON Schema of its arguments.
+    /// JSON Schema of the arguments.
     pub parameters: Arc<Value>,
-    /// Whether the schema is in the strict form.
-    pub strict: bool,
-    /// What kind of tool it is to the provider.
-    pub kind: OfferedKind,
+    /// True if the schema is in the strict form.
+    pub is_strict: bool,
+    /// The kind of tool.
+    pub kind: ToolKind,
 }
 
-/// What kind of tool it is to the provider.
+/// The kind of a tool from the provider's point of view.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum OfferedKind {
-    /// A function, with a schema.
+pub enum ToolKind {
+    /// A function with a schema.
     #[default]
     Function,
-    /// A screen, by the provider's own computer tool.
-    Computer(Display),
-    /// A tool that the provider runs itself: its definition as the OpenAI Responses API has it, with its `type`.
+    /// A display, controlled through the provider's own computer tool.
+    Computer(ComputerDisplay),
+    /// A tool that the provider executes: its definition in the format of the OpenAI Responses API, with its
+    /// `type`.
     Hosted(Arc<Value>),
 }
 
-/// A screen, as a model is told of it.
+/// The display of a computer tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Display {
-    /// Its width in pixels.
+pub struct ComputerDisplay {
+    /// Width in pixels.
     pub width: u32,
-    /// Its height in pixels.
+    /// Height in pixels.
     pub height: u32,
-    /// What it shows: `browser`, `linux`, `mac`, `windows`.
+    /// The environment: `browser`, `linux`, `mac` or `windows`.
     pub environment: String,
 }
 
-/// The shape of a typed final answer.
+/// The schema of a typed final output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OutputShape {
-    /// A name for it.
+pub struct OutputSchema {
+    /// Name of the schema.
     pub name: String,
-    /// Its JSON Schema, in the strict form.
+    /// The JSON Schema, in the strict form.
     pub schema: Value,
 }
 
-/// What a model answered.
+/// The response of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
+pub struct ModelResponse {
     /// Messages, reasoning and calls, in the model's order.
     pub items: Vec<Arc<Item>>,
-    /// What it cost; absent where the provider did not say, which is not the same as nothing.
+    /// The usage; absent if the provider did not report it, which is not the same as zero.
     pub usage: Option<Usage>,
-    /// The provider's id of the answer.
+    /// The provider's id of the response.
     pub response_id: Option<String>,
-    /// The provider's id of the request, for asking the provider about it.
+    /// The provider's id of the request, for support inquiries.
     pub request_id: Option<String>,
-    /// The model that answered, as the provider names it.
+    /// Name of the model that responded, as the provider reports it.
     pub model: Option<String>,
 }
 
-/// Where a model puts the pieces of its answer as they come.
+/// The receiver of the deltas of a model's response.
 #[derive(Clone, Debug)]
-pub struct Deltas {
-    emitter: Emitter,
+pub struct DeltaSink {
+    emitter: EventEmitter,
 }
 
-impl Deltas {
-    pub(crate) fn new(emitter: Emitter) -> Self {
+impl DeltaSink {
+    pub(crate) fn new(emitter: EventEmitter) -> Self {
         Self { emitter }
     }
 
-    /// Deltas that nobody watches, for asking a model outside of a run.
-    pub fn ignored() -> Self {
-        Self { emitter: Emitter::silent() }
+    /// Creates a sink that drops all deltas, for model requests outside of a run.
+    pub fn discarding() -> Self {
+        Self { emitter: EventEmitter::disabled() }
     }
 
-    /// Whether anybody watches. A model need not stream for nobody.
-    pub fn wanted(&self) -> bool {
+    /// True if a watcher is connected. Otherwise a model need not stream.
+    pub fn is_watched(&self) -> bool {
         self.emitter.is_watched()
     }
 
-    /// A piece of the message's text.
-    pub async fn text(&self, delta: impl Into<String>) {
-        self.emitter.emit(EventKind::TextDelta { delta: delta.into() }).await;
+    /// Sends a delta of the message's text.
+    pub async fn emit_text(&self, delta: impl Into<String>) {
+        self.emitter.emit(RunEventKind::TextDelta { delta: delta.into() }).await;
     }
 
-    /// A piece of the reasoning that may be shown.
-    pub async fn reasoning(&self, delta: impl Into<String>) {
-        self.emitter.emit(EventKind::ReasoningDelta { delta: delta.into() }).await;
+    /// Sends a delta of the reasoning that may be shown.
+    pub async fn emit_reasoning(&self, delta: impl Into<String>) {
+        self.emitter.emit(RunEventKind::ReasoningDelta { delta: delta.into() }).await;
     }
 
-    /// Something went wrong that the answer survives, such as a model that another one stands in for.
-    pub async fn warning(&self, message: impl Into<String>) {
-        self.emitter.emit(EventKind::Warning { message: readable(message.into()) }).await;
+    /// Sends a warning about a problem that does not prevent the response, such as a fallback to another model.
+    pub async fn emit_warning(&self, message: impl Into<String>) {
+        self.emitter.emit(RunEventKind::Warning { message: truncate_message(message.into()) }).await;
     }
 
-    /// A piece of a call's arguments.
-    pub async fn arguments(&self, call: impl Into<CallId>, delta: impl Into<String>) {
-        self.emitter.emit(EventKind::ArgumentsDelta { call: call.into(), delta: delta.into() }).await;
+    /// Sends a delta of a call's arguments.
+    pub async fn emit_arguments(&self, call: impl Into<CallId>, delta: impl Into<String>) {
+        self.emitter.emit(RunEventKind::ArgumentsDelta { call: call.into(), delta: delta.into() }).await;
     }
 }
 
-/// A model behind a pointer.
+/// A reference-counted, type-erased model.
 #[derive(Clone)]
 pub struct SharedModel(Arc<dyn ErasedModel>);
 
 impl SharedModel {
-    /// Shares a model.
+    /// Wraps a model.
     pub fn new(model: impl Model) -> Self {
         Self(Arc::new(model))
     }
 
-    /// Asks it.
-    pub fn answer<'a>(
+    /// Responds to a request: see [`Model::respond`].
+    pub fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
-        self.0.answer(request, deltas)
+        deltas: &'a DeltaSink,
+    ) -> BoxFuture<'a, Result<ModelResponse, ModelError>> {
+        self.0.respond_boxed(request, deltas)
     }
 
-    /// Whether it can be offered this tool; if not, why.
-    pub fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
-        self.0.supports(tool)
+    /// Checks that the model supports this tool: see [`Model::check_tool_support`].
+    pub fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
+        self.0.check_support(tool)
     }
 }
 
@@ -210,39 +217,39 @@ impl<M: Model> From<M> for SharedModel {
 }
 
 impl<M: Model> Model for Arc<M> {
-    fn answer<'a>(
+    fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> impl Future<Output = Result<Answer, ModelError>> + Send + 'a {
-        (**self).answer(request, deltas)
+        deltas: &'a DeltaSink,
+    ) -> impl Future<Output = Result<ModelResponse, ModelError>> + Send + 'a {
+        (**self).respond(request, deltas)
     }
 
-    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
-        (**self).supports(tool)
+    fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
+        (**self).check_tool_support(tool)
     }
 }
 
 trait ErasedModel: Send + Sync {
-    fn answer<'a>(
+    fn respond_boxed<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> BoxFuture<'a, Result<Answer, ModelError>>;
+        deltas: &'a DeltaSink,
+    ) -> BoxFuture<'a, Result<ModelResponse, ModelError>>;
 
-    fn supports(&self, tool: &OfferedTool) -> Result<(), String>;
+    fn check_support(&self, tool: &ToolDefinition) -> Result<(), String>;
 }
 
 impl<M: Model> ErasedModel for M {
-    fn answer<'a>(
+    fn respond_boxed<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
-        Model::answer(self, request, deltas).boxed()
+        deltas: &'a DeltaSink,
+    ) -> BoxFuture<'a, Result<ModelResponse, ModelError>> {
+        Model::respond(self, request, deltas).boxed()
     }
 
-    fn supports(&self, tool: &OfferedTool) -> Result<(), String> {
-        Model::supports(self, tool)
+    fn check_support(&self, tool: &ToolDefinition) -> Result<(), String> {
+        Model::check_tool_support(self, tool)
     }
 }

@@ -1,4 +1,4 @@
-//! A model that answers from a script: for tests, examples and demonstrations, with no key and no network.
+//! A model with scripted responses, for tests, examples and demonstrations: no API key and no network.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,38 +6,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass_core::{AgentName, Item, Usage};
+use windlass_core::{id::AgentName, item::Item, usage::Usage};
 
-use super::{Answer, Deltas, Model, ModelError, ModelRequest, ModelSettings, OfferedTool};
+use super::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ModelSettings, ToolDefinition};
 
-/// A model that answers from a script, and remembers what it was asked.
+/// A model that returns scripted responses and records its requests.
 ///
-/// Clones share one script and one memory, so a test keeps a clone to look at.
+/// Clones share the script and the recorded requests, so that a test can inspect them through a clone.
 ///
 /// ```
 /// use windlass::prelude::*;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let model = ScriptedModel::new([Reply::text("Good morning.")]);
+/// let model = ScriptedModel::new([ScriptedResponse::text("Good morning.")]);
 /// let agent = Agent::new("host").model(model.clone());
-/// assert_eq!(agent.run("Hello").await?.text(), "Good morning.");
+/// assert_eq!(agent.run("Hello").await?.output_text()?, "Good morning.");
 /// assert_eq!(model.requests()[0].input_text(), ["user: Hello"]);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]
 pub struct ScriptedModel {
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<ScriptState>>,
 }
 
 #[derive(Default)]
-struct Script {
-    replies: VecDeque<Reply>,
+struct ScriptState {
+    replies: VecDeque<ScriptedResponse>,
     requests: Vec<RecordedRequest>,
 }
 
-/// One answer of a script.
+/// One response of a script.
 #[derive(Debug)]
-pub struct Reply {
+pub struct ScriptedResponse {
     items: Vec<Item>,
     error: Option<ModelError>,
     usage: Option<Usage>,
@@ -45,71 +45,71 @@ pub struct Reply {
     chunk: usize,
 }
 
-impl Reply {
-    /// A message.
+impl ScriptedResponse {
+    /// Creates a response with a message.
     pub fn text(text: impl Into<String>) -> Self {
         Self::empty().and_text(text)
     }
 
-    /// A call. Arguments are a value (`json!({"city": "Oslo"})`).
+    /// Creates a response with a tool call. `arguments` is a JSON value (`json!({"city": "Oslo"})`).
     pub fn call(id: &str, tool: &str, arguments: Value) -> Self {
         Self::empty().and_call(id, tool, arguments)
     }
 
-    /// An error in place of an answer.
+    /// Creates a response that is an error.
     pub fn error(error: ModelError) -> Self {
         Self { error: Some(error), ..Self::empty() }
     }
 
-    /// These items.
+    /// Creates a response with these items.
     pub fn items(items: impl IntoIterator<Item = Item>) -> Self {
         Self { items: items.into_iter().collect(), ..Self::empty() }
     }
 
     fn empty() -> Self {
-        Self { items: Vec::new(), error: None, usage: Some(Usage::tokens(10, 5)), delay: None, chunk: 4 }
+        Self { items: Vec::new(), error: None, usage: Some(Usage::of_tokens(10, 5)), delay: None, chunk: 4 }
     }
 
-    /// And a message.
+    /// Adds a message.
     #[must_use]
     pub fn and_text(self, text: impl Into<String>) -> Self {
         self.and_item(Item::assistant(text))
     }
 
-    /// And a call.
+    /// Adds a tool call.
     #[must_use]
     pub fn and_call(self, id: &str, tool: &str, arguments: Value) -> Self {
         self.and_item(Item::call(id, tool, arguments.to_string()))
     }
 
-    /// And a call whose arguments are this text, which need not be JSON.
+    /// Adds a tool call whose arguments are this text, which need not be JSON.
     #[must_use]
     pub fn and_raw_call(self, id: &str, tool: &str, arguments: &str) -> Self {
         self.and_item(Item::call(id, tool, arguments))
     }
 
-    /// And an item.
+    /// Adds an item.
     #[must_use]
     pub fn and_item(mut self, item: Item) -> Self {
         self.items.push(item);
         self
     }
 
-    /// What the answer costs; `None` where the provider does not say.
+    /// Sets the usage; `None` stands for a provider that does not report it.
     #[must_use]
     pub fn usage(mut self, usage: Option<Usage>) -> Self {
         self.usage = usage;
         self
     }
 
-    /// How long the model thinks first.
+    /// Delays the response.
     #[must_use]
-    pub fn after(mut self, delay: Duration) -> Self {
+    pub fn delayed_by(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self
     }
 
-    /// How many characters each streamed piece of text has.
+    /// Sets the number of characters per streamed text delta.
     #[must_use]
     pub fn in_chunks_of(mut self, characters: usize) -> Self {
         self.chunk = characters.max(1);
@@ -117,91 +117,91 @@ impl Reply {
     }
 }
 
-/// What a scripted model was asked.
+/// A request that a scripted model received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedRequest {
-    /// The agent that asked.
+    /// The agent that made the request.
     pub agent: AgentName,
-    /// Its instructions.
+    /// The agent's instructions.
     pub instructions: Option<String>,
     /// The conversation.
     pub input: Vec<Arc<Item>>,
-    /// The names of the tools offered.
+    /// Names of the available tools.
     pub tools: Vec<String>,
-    /// The names of the handoffs offered.
+    /// Names of the available handoffs.
     pub handoffs: Vec<String>,
-    /// The settings.
+    /// The settings of the request.
     pub settings: ModelSettings,
 }
 
 impl RecordedRequest {
-    /// The conversation, a line for each item: `user: …`, `assistant: …`, `call ID TOOL ARGUMENTS`,
+    /// Returns the conversation, one line per item: `user: …`, `assistant: …`, `call ID TOOL ARGUMENTS`,
     /// `output ID TEXT`.
     pub fn input_text(&self) -> Vec<String> {
-        self.input.iter().map(|item| item_line(item)).collect()
+        self.input.iter().map(|item| describe_item(item)).collect()
     }
 }
 
-/// An item in one line: for tests and logs.
-pub fn item_line(item: &Item) -> String {
+/// Describes an item in one line, for tests and logs.
+pub fn describe_item(item: &Item) -> String {
     match item {
         Item::Message(message) => {
             let role = match message.role {
-                windlass_core::Role::System => "system",
-                windlass_core::Role::User => "user",
-                windlass_core::Role::Assistant => "assistant",
+                windlass_core::item::Role::System => "system",
+                windlass_core::item::Role::User => "user",
+                windlass_core::item::Role::Assistant => "assistant",
             };
             format!("{role}: {}", message.text())
         }
         Item::Call(call) => format!("call {} {} {}", call.id, call.name, call.arguments),
         Item::Output(output) => format!("output {} {}", output.call, output.content.text()),
-        Item::Handoff(handoff) => format!("output {} {}", handoff.call, handoff.text()),
+        Item::Handoff(handoff) => format!("output {} {}", handoff.call, handoff.output_text()),
         Item::Reasoning(reasoning) => format!("reasoning: {}", reasoning.summary),
-        Item::Hosted(carried) | Item::Unknown(carried) => format!("{}: {}", carried.kind, carried.raw),
+        Item::HostedTool(carried) | Item::Unknown(carried) => format!("{}: {}", carried.kind, carried.raw),
         _ => format!("{item:?}"),
     }
 }
 
 impl ScriptedModel {
-    /// A model that gives these answers, one after another.
-    pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
-        let script = Script { replies: replies.into_iter().collect(), requests: Vec::new() };
+    /// Creates a model that returns these responses in order.
+    pub fn new(replies: impl IntoIterator<Item = ScriptedResponse>) -> Self {
+        let script = ScriptState { replies: replies.into_iter().collect(), requests: Vec::new() };
         Self { script: Arc::new(Mutex::new(script)) }
     }
 
-    /// Adds an answer to the end of the script.
-    pub fn push(&self, reply: Reply) {
-        self.locked(|script| script.replies.push_back(reply));
+    /// Appends a response to the script.
+    pub fn push(&self, reply: ScriptedResponse) {
+        self.lock_script(|script| script.replies.push_back(reply));
     }
 
-    /// What it was asked so far.
+    /// Returns the requests received so far.
     pub fn requests(&self) -> Vec<RecordedRequest> {
-        self.locked(|script| script.requests.clone())
+        self.lock_script(|script| script.requests.clone())
     }
 
-    /// How many answers are left.
+    /// Returns the number of remaining responses.
     pub fn remaining(&self) -> usize {
-        self.locked(|script| script.replies.len())
+        self.lock_script(|script| script.replies.len())
     }
 
-    fn locked<T>(&self, act: impl FnOnce(&mut Script) -> T) -> T {
+    fn lock_script<T>(&self, act: impl FnOnce(&mut ScriptState) -> T) -> T {
         act(&mut self.script.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl fmt::Debug for ScriptedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ScriptedModel({} answers left)", self.remaining())
+        write!(f, "ScriptedModel({} responses left)", self.remaining())
     }
 }
 
 impl Model for ScriptedModel {
-    async fn answer<'a>(
+    async fn respond<'a>(
         &'a self,
         request: ModelRequest<'a>,
-        deltas: &'a Deltas,
-    ) -> Result<Answer, ModelError> {
-        let reply = self.locked(|script| {
+        deltas: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let reply = self.lock_script(|script| {
             script.requests.push(RecordedRequest {
                 agent: request.agent.clone(),
                 instructions: request.instructions.map(str::to_owned),
@@ -214,40 +214,40 @@ impl Model for ScriptedModel {
         });
         let (Some(reply), _) = reply else {
             let asked = reply.1;
-            return Err(ModelError::new(format!("the script has no answer left for request {asked}")));
+            return Err(ModelError::new(format!("the script has no response left for request {asked}")));
         };
         if let Some(delay) = reply.delay {
             tokio::time::sleep(delay).await;
         }
-        if deltas.wanted() {
-            stream(&reply, deltas).await;
+        if deltas.is_watched() {
+            emit_chunks(&reply, deltas).await;
         }
         if let Some(error) = reply.error {
             return Err(error);
         }
-        Ok(Answer {
+        Ok(ModelResponse {
             items: reply.items.into_iter().map(Arc::new).collect(),
             usage: reply.usage,
-            ..Answer::default()
+            ..ModelResponse::default()
         })
     }
 
-    /// A script can stand for any provider.
-    fn supports(&self, _: &OfferedTool) -> Result<(), String> {
+    /// Accepts every tool: a script can stand for any provider.
+    fn check_tool_support(&self, _: &ToolDefinition) -> Result<(), String> {
         Ok(())
     }
 }
 
-async fn stream(reply: &Reply, deltas: &Deltas) {
+async fn emit_chunks(reply: &ScriptedResponse, deltas: &DeltaSink) {
     for item in &reply.items {
         match item {
             Item::Message(message) => {
                 let characters: Vec<char> = message.text().chars().collect();
                 for chunk in characters.chunks(reply.chunk) {
-                    deltas.text(chunk.iter().collect::<String>()).await;
+                    deltas.emit_text(chunk.iter().collect::<String>()).await;
                 }
             }
-            Item::Call(call) => deltas.arguments(call.id.clone(), call.arguments.as_str()).await,
+            Item::Call(call) => deltas.emit_arguments(call.id.clone(), call.arguments.as_str()).await,
             _ => {}
         }
     }

@@ -1,41 +1,41 @@
-//! How a model should answer.
+//! Settings of model requests.
 
 use serde_json::{Map, Value};
 
-/// How a model should answer. What is absent is left to the provider.
+/// Settings of a model request. Absent values are left to the provider.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelSettings {
-    /// Which tools it may or must call.
+    /// Tools that the model may or must call.
     pub tool_choice: Option<ToolChoice>,
-    /// Whether it may make several calls in one answer.
-    pub parallel_calls: Option<bool>,
-    /// How freely it picks words.
+    /// True if the model may make several tool calls in one response.
+    pub parallel_tool_calls: Option<bool>,
+    /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// The share of likely words that it picks from.
+    /// Nucleus sampling threshold.
     pub top_p: Option<f64>,
-    /// The longest answer, in tokens.
+    /// Maximum number of output tokens.
     pub max_tokens: Option<u64>,
-    /// How hard it should think: `low`, `medium`, `high`, as the provider has it.
+    /// Reasoning effort: `low`, `medium`, `high`, as the provider defines it.
     pub reasoning_effort: Option<String>,
-    /// Fields of the request that only this provider knows.
+    /// Additional provider-specific fields of the request.
     pub extra: Map<String, Value>,
 }
 
-/// Which tools a model may or must call.
+/// The tools that a model may or must call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// As it likes.
+    /// The model decides.
     Auto,
-    /// At least one.
+    /// The model must call at least one tool.
     Required,
-    /// None.
+    /// The model must not call a tool.
     None,
-    /// This one.
+    /// The model must call this tool.
     Tool(String),
 }
 
 impl ToolChoice {
-    /// The choice as providers write it.
+    /// Returns the choice in the providers' notation.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Auto => "auto",
@@ -58,14 +58,14 @@ impl From<&str> for ToolChoice {
 }
 
 impl ModelSettings {
-    /// These settings, with those that `over` has in place of these.
+    /// Returns these settings, overridden by the values that are present in `over`.
     #[must_use]
-    pub fn overridden_by(&self, over: &Self) -> Self {
+    pub fn with_overrides(&self, over: &Self) -> Self {
         let mut extra = self.extra.clone();
         extra.extend(over.extra.iter().map(|(key, value)| (key.clone(), value.clone())));
         Self {
             tool_choice: over.tool_choice.clone().or_else(|| self.tool_choice.clone()),
-            parallel_calls: over.parallel_calls.or(self.parallel_calls),
+            parallel_tool_calls: over.parallel_tool_calls.or(self.parallel_tool_calls),
             temperature: over.temperature.or(self.temperature),
             top_p: over.top_p.or(self.top_p),
             max_tokens: over.max_tokens.or(self.max_tokens),

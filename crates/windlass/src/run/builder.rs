@@ -1,21 +1,28 @@
-//! How a run is begun or gone on with: set it up, then await it or stream it.
+//! The builder of runs: it configures a new or resumed run, which is then awaited or streamed.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass_core::{Failure, Item, OutputContent, RunId};
+use windlass_core::{
+    failure::RunFailure,
+    id::RunId,
+    item::{Item, OutputContent},
+};
 
 use super::config::{
-    Handled, InputFilter, LoopPolicy, MissingTool, ModelInput, ModelRetry, NextCall, OnDrop, RunHandlers,
+    FailureHandlers, HandledFailure, InputFilter, LoopPolicy, ModelInput, ModelRetryPolicy, NextCall,
+    OnStreamDrop, OnUnknownTool,
 };
-use super::{Cancel, CancelHandle, Outcome, Paused, RunConfig, RunStream};
+use super::{CancelHandle, CancelSignal, PausedRun, RunConfig, RunResult, RunStream};
 use crate::agent::Agent;
 use crate::drive;
 use crate::error::RunError;
-use crate::event::{Watched, watched};
+use crate::event::{EventSender, event_channel};
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelSettings, SharedModel};
@@ -23,249 +30,268 @@ use crate::session::Session;
 use crate::store::Store;
 use crate::tool::{RunContext, ToolContext, ToolError};
 
-/// A run that has not begun. Await it for its outcome, or [`RunBuilder::stream`] it.
+/// A run that has not started. Await it for its result, or [`RunBuilder::stream`] it.
+///
+/// It is a future: `tokio::join!`, `tokio::select!` and `tokio::time::timeout` take it as it is. The run starts when
+/// the future is polled for the first time; setters have no effect afterwards.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the driver in the middle of its work: a run without a store is lost, a run with a store
+/// can be recovered. Use [`RunBuilder::cancel_handle`] to cancel a run and settle its calls.
 #[must_use = "a run does nothing until it is awaited or streamed"]
 pub struct RunBuilder<C = ()> {
-    agent: Agent<C>,
-    origin: Origin,
-    context: Arc<C>,
-    config: RunConfig<C>,
-    cancel: Cancel,
+    stage: RunStage<C>,
+    cancel: CancelSignal,
 }
 
-/// Where a run comes from.
-pub(crate) enum Origin {
+/// The setup of a run before its first poll; the driver's future afterwards.
+enum RunStage<C> {
+    Configuring(Box<RunSetup<C>>),
+    Driving(BoxFuture<'static, Result<RunResult, RunError>>),
+    /// Holds the place of the stage while it changes.
+    Starting,
+}
+
+/// Everything that a driver needs to start a run.
+struct RunSetup<C> {
+    agent: Agent<C>,
+    source: RunSource,
+    context: Arc<C>,
+    config: RunConfig<C>,
+}
+
+/// The source of a run: new input, a paused run, or a stored run.
+pub(crate) enum RunSource {
     Input(Vec<Arc<Item>>),
-    Paused(Box<Paused>),
+    Paused(Box<PausedRun>),
     Stored(RunId),
 }
 
 impl<C: Send + Sync + 'static> RunBuilder<C> {
-    pub(crate) fn fresh(agent: Agent<C>, input: Vec<Arc<Item>>, context: Arc<C>) -> Self {
-        Self::new(agent, Origin::Input(input), context)
+    pub(crate) fn from_input(agent: Agent<C>, input: Vec<Arc<Item>>, context: Arc<C>) -> Self {
+        Self::new(agent, RunSource::Input(input), context)
     }
 
-    pub(crate) fn resumed(agent: Agent<C>, paused: Paused, context: Arc<C>) -> Self {
-        Self::new(agent, Origin::Paused(Box::new(paused)), context)
+    pub(crate) fn from_paused(agent: Agent<C>, paused: PausedRun, context: Arc<C>) -> Self {
+        Self::new(agent, RunSource::Paused(Box::new(paused)), context)
     }
 
-    pub(crate) fn stored(agent: Agent<C>, run: RunId, store: Arc<dyn Store>, context: Arc<C>) -> Self {
-        Self::new(agent, Origin::Stored(run), context).store(store)
+    pub(crate) fn from_store(agent: Agent<C>, run: RunId, store: Arc<dyn Store>, context: Arc<C>) -> Self {
+        Self::new(agent, RunSource::Stored(run), context).store(store)
     }
 
-    fn new(agent: Agent<C>, origin: Origin, context: Arc<C>) -> Self {
-        Self { agent, origin, context, config: RunConfig::default(), cancel: Cancel::default() }
+    fn new(agent: Agent<C>, origin: RunSource, context: Arc<C>) -> Self {
+        let setup = RunSetup { agent, source: origin, context, config: RunConfig::default() };
+        Self { stage: RunStage::Configuring(Box::new(setup)), cancel: CancelSignal::default() }
     }
 
-    /// The answer is there already, and is all that is to be carried out.
-    pub(crate) fn given(mut self, given: drive::Given<C>) -> Self {
-        self.config.given = Some(Box::new(given));
+    fn configure(mut self, change: impl FnOnce(&mut RunConfig<C>)) -> Self {
+        if let RunStage::Configuring(setup) = &mut self.stage {
+            change(&mut setup.config);
+        }
         self
     }
 
-    /// How many turns the run may take.
-    pub fn max_turns(mut self, turns: u32) -> Self {
-        self.config.max_turns = Some(turns);
-        self
+    /// Sets the model response whose calls the run executes in place of a model request.
+    pub(crate) fn with_given_response(self, given: drive::GivenResponse<C>) -> Self {
+        self.configure(|config| config.given_response = Some(Box::new(given)))
     }
 
-    /// Lets the run take as many turns as it likes.
-    pub fn unlimited_turns(mut self) -> Self {
-        self.config.max_turns = None;
-        self
+    /// Sets the maximum number of turns.
+    pub fn max_turns(self, turns: u32) -> Self {
+        self.configure(|config| config.max_turns = Some(turns))
     }
 
-    /// How many calls of an answer run at once; the others wait, first come, first served.
-    pub fn concurrency(mut self, limit: usize) -> Self {
-        self.config.concurrency = Some(limit.max(1));
-        self
+    /// Removes the limit on the number of turns.
+    pub fn unlimited_turns(self) -> Self {
+        self.configure(|config| config.max_turns = None)
     }
 
-    /// Runs calls one after another.
-    pub fn sequential(self) -> Self {
-        self.concurrency(1)
+    /// Sets the maximum number of calls of one response that run concurrently; the others wait in order.
+    pub fn max_concurrent_calls(self, limit: usize) -> Self {
+        self.configure(|config| config.max_concurrent_calls = Some(limit.max(1)))
     }
 
-    /// Runs a tool's input guardrails also before a person is asked, so that nobody is asked in vain. They run
-    /// again before the body in any case.
-    pub fn early_guardrails(mut self) -> Self {
-        self.config.early_guardrails = true;
-        self
+    /// Runs the calls of a response one after another.
+    pub fn sequential_calls(self) -> Self {
+        self.max_concurrent_calls(1)
     }
 
-    /// What happens where the model asks for a tool that is not there.
-    pub fn missing_tool(mut self, policy: MissingTool) -> Self {
-        self.config.missing_tool = policy;
-        self
+    /// Runs a tool's input guardrails also before an approval is requested, so that a call that they block
+    /// needs no approval. They run again before the body in any case.
+    pub fn pre_approval_guardrails(self) -> Self {
+        self.configure(|config| config.pre_approval_guardrails = true)
     }
 
-    /// How long a cancelled body is waited for.
-    pub fn drain(mut self, drain: Duration) -> Self {
-        self.config.drain = drain;
-        self
+    /// Sets the reaction to a call of an unknown tool.
+    pub fn on_unknown_tool(self, policy: OnUnknownTool) -> Self {
+        self.configure(|config| config.on_unknown_tool = policy)
     }
 
-    /// The model of all agents of this run, in place of their own.
-    pub fn model(mut self, model: impl Into<SharedModel>) -> Self {
-        self.config.model = Some(model.into());
-        self
+    /// Sets the time that the run waits for cancelled bodies to finish.
+    pub fn drain_timeout(self, drain: Duration) -> Self {
+        self.configure(|config| config.drain_timeout = drain)
     }
 
-    /// Settings that beat the agents' own.
-    pub fn settings(mut self, settings: ModelSettings) -> Self {
-        self.config.settings = Some(Box::new(settings));
-        self
+    /// Sets the model of all agents of this run, in place of their own.
+    pub fn model(self, model: impl Into<SharedModel>) -> Self {
+        self.configure(|config| config.model = Some(model.into()))
     }
 
-    /// How often a model is asked again that failed in a way that asking again may mend.
-    pub fn model_retry(mut self, retry: ModelRetry) -> Self {
-        self.config.model_retry = retry;
-        self
+    /// Sets model settings that override those of the agents.
+    pub fn model_settings(self, settings: ModelSettings) -> Self {
+        self.configure(|config| config.model_settings = Some(Box::new(settings)))
     }
 
-    /// What happens where the model makes exactly the same calls turn after turn.
-    pub fn loops(mut self, policy: LoopPolicy) -> Self {
-        self.config.loops = policy;
-        self
+    /// Sets the retry policy for model requests.
+    pub fn model_retry(self, retry: ModelRetryPolicy) -> Self {
+        self.configure(|config| config.model_retry = retry)
     }
 
-    /// How long an approval may be waited for, before it counts as a no.
-    pub fn approvals_expire_after(mut self, expiry: Duration) -> Self {
-        self.config.approval_expiry = Some(expiry);
-        self
+    /// Sets the reaction to a model that makes identical calls turn after turn.
+    pub fn loop_policy(self, policy: LoopPolicy) -> Self {
+        self.configure(|config| config.loop_policy = policy)
     }
 
-    /// Checks what the run is given.
-    pub fn input_guardrail(mut self, guardrail: InputGuardrail<C>) -> Self {
-        self.config.input_guardrails.push(guardrail);
-        self
+    /// Sets the time limit for an approval. A call whose limit has passed is rejected.
+    pub fn approvals_expire_after(self, expiry: Duration) -> Self {
+        self.configure(|config| config.approval_expiry = Some(expiry))
     }
 
-    /// Checks what the run would end with.
-    pub fn output_guardrail(mut self, guardrail: OutputGuardrail<C>) -> Self {
-        self.config.output_guardrails.push(guardrail);
-        self
+    /// Adds a guardrail for the input of the run.
+    pub fn input_guardrail(self, guardrail: InputGuardrail<C>) -> Self {
+        self.configure(|config| config.input_guardrails.push(guardrail))
     }
 
-    /// Told of the moments of this run; not of those inside agents that it calls as tools.
-    pub fn hook(mut self, hook: Hook<C>) -> Self {
-        self.config.hooks.push(hook);
-        self
+    /// Adds a guardrail for the final output of the run.
+    pub fn output_guardrail(self, guardrail: OutputGuardrail<C>) -> Self {
+        self.configure(|config| config.output_guardrails.push(guardrail))
     }
 
-    /// Wraps every question to a model of this run. The layer given first is outermost.
-    pub fn around_model(mut self, layer: impl ModelLayer) -> Self {
-        self.config.model_layers.push(Arc::new(layer));
-        self
+    /// Adds a hook for the lifecycle events of this run, without those of agents that it calls as tools.
+    pub fn hook(self, hook: Hook<C>) -> Self {
+        self.configure(|config| config.hooks.push(hook))
     }
 
-    /// Wraps the body of every call of this run, inside its guards and its timeout.
-    pub fn around_calls<Fut>(
-        mut self,
+    /// Adds middleware around every model request of this run. The first layer is outermost.
+    pub fn model_layer(self, layer: impl ModelLayer) -> Self {
+        self.configure(|config| config.model_layers.push(Arc::new(layer)))
+    }
+
+    /// Adds middleware around the body of every call of this run, inside its guardrails and its timeout.
+    pub fn call_layer<Fut>(
+        self,
         layer: impl Fn(ToolContext<C>, NextCall) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
         Fut: Future<Output = Result<OutputContent, ToolError>> + Send + 'static,
     {
-        self.config.call_layers.push(Arc::new(move |ctx, next| layer(ctx, next).boxed()));
-        self
+        self.configure(|config| config.call_layers.push(Arc::new(move |ctx, next| layer(ctx, next).boxed())))
     }
 
-    /// Changes what the model is shown, right before every time it is asked.
+    /// Sets a filter for the model's input. It runs before every model request.
     pub fn input_filter<Fut>(
-        mut self,
+        self,
         filter: impl Fn(RunContext<C>, ModelInput) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
         Fut: Future<Output = ModelInput> + Send + 'static,
     {
-        let filter: InputFilter<C> = Arc::new(move |ctx, input| filter(ctx, input).boxed());
-        self.config.input_filter = Some(filter);
-        self
+        self.configure(|config| {
+            let filter: InputFilter<C> = Arc::new(move |ctx, input| filter(ctx, input).boxed());
+            config.input_filter = Some(filter);
+        })
     }
 
-    /// Asked before the run fails because its turns are used up, the model refuses, or the final answer does
-    /// not fit its type: an output to end with instead, or none to fail.
+    /// Sets a handler that runs before the run fails because the maximum number of turns is exceeded, the model
+    /// refuses, or the final output does not match its type. The handler returns a final output to finish with,
+    /// or `None` to fail.
     pub fn on_failure<Fut>(
-        mut self,
-        handler: impl Fn(RunContext<C>, Failure) -> Fut + Send + Sync + 'static,
+        self,
+        handler: impl Fn(RunContext<C>, RunFailure) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Option<Handled>> + Send + 'static,
+        Fut: Future<Output = Option<HandledFailure>> + Send + 'static,
     {
-        self.config.handlers = RunHandlers::new(handler);
-        self
+        self.configure(|config| config.failure_handlers = FailureHandlers::new(handler))
     }
 
-    /// The session whose history the run sees and adds to.
-    pub fn session(mut self, session: &Session) -> Self {
-        self.config.session = Some(session.clone());
-        self
+    /// Sets the session. The run reads its history and appends to it.
+    pub fn session(self, session: &Session) -> Self {
+        self.configure(|config| config.session = Some(session.clone()))
     }
 
-    /// Where the journal is kept.
-    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
-        self.config.store = Some(store);
-        self
+    /// Sets the store of the journal.
+    pub fn store(self, store: Arc<dyn Store>) -> Self {
+        self.configure(|config| config.store = Some(store))
     }
 
-    /// How long the store lets nobody else drive the run after the last sign of life. Short, a crashed run is
-    /// taken over soon; long, a slow machine does not lose its runs.
-    pub fn lease(mut self, lasting: Duration) -> Self {
-        self.config.lease = lasting.max(Duration::from_millis(10));
-        self
+    /// Sets the duration of the lease. Without a renewal for this time, another driver can take the run over. A
+    /// short lease speeds up the recovery of crashed runs; a long one protects slow machines from losing
+    /// theirs.
+    pub fn lease_duration(self, lasting: Duration) -> Self {
+        self.configure(|config| config.lease_duration = lasting.max(Duration::from_millis(10)))
     }
 
-    /// The run's id, in place of a new one.
-    pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
-        self.config.run_id = Some(id.into());
-        self
+    /// Sets the id of the run, in place of a generated one.
+    pub fn run_id(self, id: impl Into<RunId>) -> Self {
+        self.configure(|config| config.run_id = Some(id.into()))
     }
 
-    /// Agents that the run knows by name, besides those that it can reach.
-    pub fn agents(mut self, agents: impl IntoIterator<Item = Agent<C>>) -> Self {
-        self.config.agents.extend(agents);
-        self
+    /// Adds agents that the run knows by name, besides those that are reachable through handoffs.
+    pub fn known_agents(self, agents: impl IntoIterator<Item = Agent<C>>) -> Self {
+        self.configure(|config| config.known_agents.extend(agents))
     }
 
-    /// What the run does when its stream is dropped.
-    pub fn on_drop(mut self, policy: OnDrop) -> Self {
-        self.config.on_drop = policy;
-        self
+    /// Sets the reaction of the run to a dropped stream.
+    pub fn on_stream_drop(self, policy: OnStreamDrop) -> Self {
+        self.configure(|config| config.on_stream_drop = policy)
     }
 
-    /// How many events wait for a slow watcher before the run does.
-    pub fn event_buffer(mut self, events: usize) -> Self {
-        self.config.event_buffer = events.max(1);
-        self
+    /// Sets the number of events that are buffered for a slow watcher. Then backpressure pauses the run.
+    pub fn event_buffer_size(self, events: usize) -> Self {
+        self.configure(|config| config.event_buffer_size = events.max(1))
     }
 
-    /// Cancels the run, from anywhere.
+    /// Returns a handle that cancels the run from anywhere.
     pub fn cancel_handle(&self) -> CancelHandle {
-        CancelHandle { cancel: self.cancel.clone() }
+        CancelHandle { signal: self.cancel.clone() }
     }
 
-    /// Begins the run and watches it.
-    pub fn stream(self) -> RunStream {
-        let (watched, watcher) = watched(self.config.event_buffer);
+    /// Starts the run and returns the stream of its events.
+    pub fn stream(mut self) -> RunStream {
         let cancel = self.cancel_handle();
-        let on_drop = self.config.on_drop;
-        let run = tokio::spawn(self.drive(Some(watched)));
-        RunStream::new(watcher, run, cancel, on_drop)
+        let (event_buffer_size, on_drop) = match &self.stage {
+            RunStage::Configuring(setup) => (setup.config.event_buffer_size, setup.config.on_stream_drop),
+            RunStage::Driving(_) | RunStage::Starting => (1, OnStreamDrop::CancelRun),
+        };
+        let (sender, receiver) = event_channel(event_buffer_size);
+        self.start(Some(sender));
+        RunStream::new(receiver, tokio::spawn(self), cancel, on_drop)
     }
 
-    /// The one path: whoever awaits a run and whoever streams it drive the same thing.
-    fn drive(self, watched: Option<Watched>) -> BoxFuture<'static, Result<Outcome, RunError>> {
-        let Self { agent, origin, context, config, cancel } = self;
-        drive::run(agent, origin, context, config, cancel, watched)
+    /// Creates the driver's future unless it exists already. Awaited and streamed runs share this path.
+    fn start(&mut self, events: Option<EventSender>) {
+        self.stage = match std::mem::replace(&mut self.stage, RunStage::Starting) {
+            RunStage::Configuring(setup) => {
+                let RunSetup { agent, source, context, config } = *setup;
+                let cancel = self.cancel.clone();
+                RunStage::Driving(drive::run_agent(agent, source, context, config, cancel, events))
+            }
+            stage @ (RunStage::Driving(_) | RunStage::Starting) => stage,
+        };
     }
 }
 
-impl<C: Send + Sync + 'static> IntoFuture for RunBuilder<C> {
-    type Output = Result<Outcome, RunError>;
-    type IntoFuture = BoxFuture<'static, Result<Outcome, RunError>>;
+impl<C: Send + Sync + 'static> Future for RunBuilder<C> {
+    type Output = Result<RunResult, RunError>;
 
-    fn into_future(self) -> Self::IntoFuture {
-        self.drive(None)
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.start(None);
+        match &mut self.stage {
+            RunStage::Driving(driving) => driving.as_mut().poll(cx),
+            RunStage::Configuring(_) | RunStage::Starting => Poll::Pending,
+        }
     }
 }

@@ -1,106 +1,107 @@
-//! Cancelling: now, or after the turn; from anywhere; any number of times.
+//! Cancellation of a run: immediate or after the turn, from any task, and idempotent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
-use windlass_core::CallId;
+use windlass_core::id::CallId;
 
-/// A cancel of a run, shared by those who may ask and those who must stop.
+/// The cancellation state of a run, shared by its handles and its driver.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cancel {
-    pub(crate) now: CancellationToken,
-    asked: Arc<Asked>,
+pub(crate) struct CancelSignal {
+    pub(crate) token: CancellationToken,
+    requests: Arc<CancelRequests>,
 }
 
-/// What was asked for besides.
+/// Further requests besides immediate cancellation.
 #[derive(Debug, Default)]
-struct Asked {
+struct CancelRequests {
     after_turn: AtomicBool,
     keep_approvals: AtomicBool,
-    hand_over: AtomicBool,
-    lost: AtomicBool,
+    detach: AtomicBool,
+    lease_lost: AtomicBool,
 }
 
-impl Cancel {
+impl CancelSignal {
     pub(crate) fn is_due_after_turn(&self) -> bool {
-        self.asked.after_turn.load(Ordering::Relaxed)
+        self.requests.after_turn.load(Ordering::Relaxed)
     }
 
     pub(crate) fn keeps_approvals(&self) -> bool {
-        self.asked.keep_approvals.load(Ordering::Relaxed)
+        self.requests.keep_approvals.load(Ordering::Relaxed)
     }
 
-    /// This driver has lost the run: it stops, and leaves the run as it is.
-    pub(crate) fn lose(&self) {
-        self.asked.lost.store(true, Ordering::Relaxed);
-        self.asked.hand_over.store(true, Ordering::Relaxed);
-        self.now.cancel();
+    /// Marks the lease as lost: the driver stops and leaves the run unchanged.
+    pub(crate) fn mark_lease_lost(&self) {
+        self.requests.lease_lost.store(true, Ordering::Relaxed);
+        self.requests.detach.store(true, Ordering::Relaxed);
+        self.token.cancel();
     }
 
-    /// Whether this driver has lost the run, and nothing of it may go on here.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.asked.lost.load(Ordering::Relaxed)
+    /// True if this driver has lost the lease, and must execute nothing more of the run.
+    pub(crate) fn is_lease_lost(&self) -> bool {
+        self.requests.lease_lost.load(Ordering::Relaxed)
     }
 
-    /// Whether the run is to be left as it is, for another driver to go on with.
-    pub(crate) fn hands_over(&self) -> bool {
-        self.asked.hand_over.load(Ordering::Relaxed)
+    /// True if the driver leaves the run unchanged for another driver.
+    pub(crate) fn is_detaching(&self) -> bool {
+        self.requests.detach.load(Ordering::Relaxed)
     }
 }
 
-/// What becomes of approvals that are waited for when a run is cancelled.
+/// The treatment of pending approvals when a run is cancelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Approvals {
-    /// They are withdrawn, with the run.
+pub enum PendingApprovals {
+    /// Pending approvals are withdrawn with the run.
     #[default]
     Withdraw,
-    /// They stay answerable: the run ends paused instead of cancelled.
+    /// Pending approvals remain open: the run ends paused instead of cancelled.
     Keep,
 }
 
-/// Cancels a run.
+/// A handle that cancels a run.
 #[derive(Clone, Debug)]
 pub struct CancelHandle {
-    pub(crate) cancel: Cancel,
+    pub(crate) signal: CancelSignal,
 }
 
 impl CancelHandle {
-    /// Stops the run now. Calls that have finished keep their outputs; those that run are stopped, and waited
-    /// for within the run's drain.
-    pub fn now(&self) {
-        self.cancel.now.cancel();
+    /// Cancels the run immediately. Finished calls keep their outputs; running calls are stopped, and the run
+    /// waits for them up to its drain timeout.
+    pub fn cancel(&self) {
+        self.signal.token.cancel();
     }
 
-    /// As [`CancelHandle::now`], with a word on what waits for a person.
-    pub fn now_with(&self, approvals: Approvals) {
-        self.cancel.asked.keep_approvals.store(approvals == Approvals::Keep, Ordering::Relaxed);
-        self.now();
+    /// Cancels the run as [`CancelHandle::cancel`] does, with this treatment of pending approvals.
+    pub fn cancel_with(&self, approvals: PendingApprovals) {
+        self.signal.requests.keep_approvals.store(approvals == PendingApprovals::Keep, Ordering::Relaxed);
+        self.cancel();
     }
 
-    /// Leaves the run for another driver, now or later, here or elsewhere. Calls that run get the run's drain
-    /// to finish; those that do not are left as started, as a crash would leave them. Nothing is cancelled.
-    pub fn hand_over(&self) {
-        self.cancel.asked.hand_over.store(true, Ordering::Relaxed);
-        self.now();
+    /// Detaches the driver and leaves the run for another driver, now or later, in this process or another.
+    /// Running calls get the run's drain timeout to finish; those that do not finish stay started, as after a
+    /// crash. Nothing is cancelled.
+    pub fn detach(&self) {
+        self.signal.requests.detach.store(true, Ordering::Relaxed);
+        self.cancel();
     }
 
-    /// Lets the turn that is under way settle, and stops then.
-    pub fn after_turn(&self) {
-        self.cancel.asked.after_turn.store(true, Ordering::Relaxed);
+    /// Cancels the run after the current turn has settled.
+    pub fn cancel_after_turn(&self) {
+        self.signal.requests.after_turn.store(true, Ordering::Relaxed);
     }
 }
 
-/// What became of the calls of the last turn of a run that was cancelled, in the model's order. A call of an agent
-/// counts as in doubt where something inside the agent is.
+/// The calls of the last turn of a cancelled run, by their fate and in the model's order. A call of a nested
+/// agent is in doubt if a call inside the agent is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settlement {
-    /// They had finished, and keep their outputs.
+pub struct CancelSettlement {
+    /// Calls that had finished. They keep their outputs.
     pub finished: Vec<CallId>,
-    /// They were stopped, or never started.
+    /// Calls that were stopped or never started.
     pub stopped: Vec<CallId>,
-    /// They were stopped inside a body that must not happen twice: it may have taken effect.
+    /// Calls that were stopped in a body that must execute at most once: it may have taken effect.
     pub in_doubt: Vec<CallId>,
-    /// Their bodies were still running when the wait for them ended.
+    /// Calls whose bodies were still running when the drain timeout ended.
     pub draining: Vec<CallId>,
 }

@@ -1,4 +1,4 @@
-//! How a run goes, where it may go one way or another.
+//! The configuration of a run.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,37 +6,41 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass_core::{Failure, Item, OutputContent, RunId};
+use windlass_core::{
+    failure::RunFailure,
+    id::RunId,
+    item::{Item, OutputContent},
+};
 
 use crate::agent::Agent;
-use crate::drive::Given;
+use crate::drive::GivenResponse;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelSettings, SharedModel};
 use crate::session::Session;
-use crate::store::{LEASE, Store};
+use crate::store::{DEFAULT_LEASE_DURATION, Store};
 use crate::tool::{RunContext, ToolContext, ToolError};
 
-/// How many turns a run has, unless it is given another number.
-const DEFAULT_TURNS: u32 = 10;
-/// How long a cancelled body is waited for, unless the run says otherwise.
-const DEFAULT_DRAIN: Duration = Duration::from_millis(250);
-/// How many events wait for a slow watcher.
+/// Default maximum number of turns.
+const DEFAULT_MAX_TURNS: u32 = 10;
+/// Default time that a run waits for cancelled bodies.
+const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
+/// Default number of events that are buffered for a slow watcher.
 const DEFAULT_EVENT_BUFFER: usize = 256;
 
 pub(crate) struct RunConfig<C> {
-    pub(crate) given: Option<Box<Given<C>>>,
+    pub(crate) given_response: Option<Box<GivenResponse<C>>>,
     pub(crate) run_id: Option<RunId>,
     pub(crate) max_turns: Option<u32>,
-    pub(crate) concurrency: Option<usize>,
-    pub(crate) early_guardrails: bool,
-    pub(crate) missing_tool: MissingTool,
-    pub(crate) drain: Duration,
+    pub(crate) max_concurrent_calls: Option<usize>,
+    pub(crate) pre_approval_guardrails: bool,
+    pub(crate) on_unknown_tool: OnUnknownTool,
+    pub(crate) drain_timeout: Duration,
     pub(crate) model: Option<SharedModel>,
-    /// Over those of the agents, where there are any.
-    pub(crate) settings: Option<Box<ModelSettings>>,
-    pub(crate) model_retry: ModelRetry,
-    pub(crate) loops: LoopPolicy,
+    /// Overrides the settings of the agents.
+    pub(crate) model_settings: Option<Box<ModelSettings>>,
+    pub(crate) model_retry: ModelRetryPolicy,
+    pub(crate) loop_policy: LoopPolicy,
     pub(crate) approval_expiry: Option<Duration>,
     pub(crate) input_guardrails: Vec<InputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<OutputGuardrail<C>>,
@@ -44,29 +48,29 @@ pub(crate) struct RunConfig<C> {
     pub(crate) model_layers: Vec<Arc<dyn ModelLayer>>,
     pub(crate) call_layers: Vec<CallLayer<C>>,
     pub(crate) input_filter: Option<InputFilter<C>>,
-    pub(crate) handlers: RunHandlers<C>,
+    pub(crate) failure_handlers: FailureHandlers<C>,
     pub(crate) session: Option<Session>,
     pub(crate) store: Option<Arc<dyn Store>>,
-    pub(crate) lease: Duration,
-    pub(crate) agents: Vec<Agent<C>>,
-    pub(crate) on_drop: OnDrop,
-    pub(crate) event_buffer: usize,
+    pub(crate) lease_duration: Duration,
+    pub(crate) known_agents: Vec<Agent<C>>,
+    pub(crate) on_stream_drop: OnStreamDrop,
+    pub(crate) event_buffer_size: usize,
 }
 
 impl<C> Default for RunConfig<C> {
     fn default() -> Self {
         Self {
-            given: None,
+            given_response: None,
             run_id: None,
-            max_turns: Some(DEFAULT_TURNS),
-            concurrency: None,
-            early_guardrails: false,
-            missing_tool: MissingTool::default(),
-            drain: DEFAULT_DRAIN,
+            max_turns: Some(DEFAULT_MAX_TURNS),
+            max_concurrent_calls: None,
+            pre_approval_guardrails: false,
+            on_unknown_tool: OnUnknownTool::default(),
+            drain_timeout: DEFAULT_DRAIN_TIMEOUT,
             model: None,
-            settings: None,
-            model_retry: ModelRetry::default(),
-            loops: LoopPolicy::default(),
+            model_settings: None,
+            model_retry: ModelRetryPolicy::default(),
+            loop_policy: LoopPolicy::default(),
             approval_expiry: None,
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
@@ -74,79 +78,81 @@ impl<C> Default for RunConfig<C> {
             model_layers: Vec::new(),
             call_layers: Vec::new(),
             input_filter: None,
-            handlers: RunHandlers::default(),
+            failure_handlers: FailureHandlers::default(),
             session: None,
             store: None,
-            lease: LEASE,
-            agents: Vec::new(),
-            on_drop: OnDrop::default(),
-            event_buffer: DEFAULT_EVENT_BUFFER,
+            lease_duration: DEFAULT_LEASE_DURATION,
+            known_agents: Vec::new(),
+            on_stream_drop: OnStreamDrop::default(),
+            event_buffer_size: DEFAULT_EVENT_BUFFER,
         }
     }
 }
 
-/// What happens where the model asks for a tool that is not there, or not enabled.
+/// The reaction to a call of a tool that does not exist or is not enabled.
 #[derive(Clone, Default)]
-pub enum MissingTool {
-    /// The model is told, with the names of the tools that there are. Other calls run.
+pub enum OnUnknownTool {
+    /// The model receives an error with the names of the available tools. Other calls run.
     #[default]
-    Tell,
-    /// The model is told what this function makes of the name and of the names that there are.
-    Say(Arc<dyn Fn(&str, &[String]) -> String + Send + Sync>),
-    /// The run fails before any call of the answer has started.
-    Fail,
+    TellModel,
+    /// The model receives the text that this function returns for the name of the tool and the names of the
+    /// available tools.
+    CustomMessage(Arc<dyn Fn(&str, &[String]) -> String + Send + Sync>),
+    /// The run fails before any call of the response starts.
+    FailRun,
 }
 
-impl MissingTool {
-    /// The model is told what `text` says.
-    pub fn say(text: impl Fn(&str, &[String]) -> String + Send + Sync + 'static) -> Self {
-        Self::Say(Arc::new(text))
+impl OnUnknownTool {
+    /// Creates the reaction from a function that returns the text for the model.
+    pub fn custom_message(text: impl Fn(&str, &[String]) -> String + Send + Sync + 'static) -> Self {
+        Self::CustomMessage(Arc::new(text))
     }
 }
 
-/// How often a model is asked again that failed in a way that asking again may mend.
+/// The retry policy for model requests that fail with a retryable error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModelRetry {
-    /// How many times in all.
-    pub attempts: u32,
-    /// How long to wait before the second; each further wait is twice as long. A provider's own word beats it.
-    pub base: Duration,
-    /// The longest wait.
-    pub longest: Duration,
+pub struct ModelRetryPolicy {
+    /// Maximum number of attempts, including the first.
+    pub max_attempts: u32,
+    /// Delay before the second attempt; it doubles with every further attempt. A delay that the provider names
+    /// has precedence.
+    pub base_delay: Duration,
+    /// Maximum delay.
+    pub max_delay: Duration,
 }
 
-impl Default for ModelRetry {
+impl Default for ModelRetryPolicy {
     fn default() -> Self {
-        Self { attempts: 3, base: Duration::from_millis(500), longest: Duration::from_secs(30) }
+        Self { max_attempts: 3, base_delay: Duration::from_millis(500), max_delay: Duration::from_secs(30) }
     }
 }
 
-/// What happens where the model makes exactly the same calls turn after turn.
+/// The reaction to a model that makes identical calls turn after turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopPolicy {
-    /// After how many identical turns watchers are warned.
-    pub warn: u32,
-    /// After how many the run fails.
-    pub stop: u32,
+    /// Number of identical turns after which watchers get a warning.
+    pub warn_after: u32,
+    /// Number of identical turns after which the run fails.
+    pub fail_after: u32,
 }
 
 impl Default for LoopPolicy {
     fn default() -> Self {
-        Self { warn: 3, stop: 25 }
+        Self { warn_after: 3, fail_after: 25 }
     }
 }
 
-/// What a run does when the stream that watches it is dropped.
+/// The reaction of a run to a dropped stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnDrop {
-    /// It is cancelled, and settles.
+pub enum OnStreamDrop {
+    /// The run is cancelled and settles.
     #[default]
-    Cancel,
-    /// It goes on to its end.
-    GoOn,
+    CancelRun,
+    /// The run continues to its end.
+    ContinueRun,
 }
 
-/// What a model is about to be shown.
+/// The input of a model request.
 pub struct ModelInput {
     /// The instructions.
     pub instructions: Option<Arc<str>>,
@@ -154,51 +160,53 @@ pub struct ModelInput {
     pub items: Vec<Arc<Item>>,
 }
 
-/// Changes what a model is shown, right before it is asked. The history stays as it is.
+/// A function that changes the input of a model request. The history is not affected.
 pub type InputFilter<C> =
     Arc<dyn Fn(RunContext<C>, ModelInput) -> BoxFuture<'static, ModelInput> + Send + Sync>;
 
-/// What a handler puts in place of a failure.
+/// The result of a failure handler: a final output in place of a failure.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Handled {
+pub struct HandledFailure {
     /// The final output.
-    pub output: String,
-    /// Whether it joins the history, as a message of the agent.
-    pub in_history: bool,
+    pub final_output: String,
+    /// True if the output is added to the history, as a message of the agent.
+    pub include_in_history: bool,
 }
 
-type Handler<C> = Arc<dyn Fn(RunContext<C>, Failure) -> BoxFuture<'static, Option<Handled>> + Send + Sync>;
+type FailureHandlerFunction<C> =
+    Arc<dyn Fn(RunContext<C>, RunFailure) -> BoxFuture<'static, Option<HandledFailure>> + Send + Sync>;
 
-/// What to do in place of failing, where the turns are used up, the model refuses, or its answer does not fit.
-pub struct RunHandlers<C> {
-    pub(crate) on_failure: Option<Handler<C>>,
+/// Handlers that replace a failure of the run by a final output, if the maximum number of turns is exceeded,
+/// the model refuses, or the output does not match its type.
+pub struct FailureHandlers<C> {
+    pub(crate) on_failure: Option<FailureHandlerFunction<C>>,
 }
 
-impl<C> Default for RunHandlers<C> {
+impl<C> Default for FailureHandlers<C> {
     fn default() -> Self {
         Self { on_failure: None }
     }
 }
 
-impl<C> RunHandlers<C> {
-    pub(crate) fn new<Fut>(handler: impl Fn(RunContext<C>, Failure) -> Fut + Send + Sync + 'static) -> Self
+impl<C> FailureHandlers<C> {
+    pub(crate) fn new<Fut>(handler: impl Fn(RunContext<C>, RunFailure) -> Fut + Send + Sync + 'static) -> Self
     where
-        Fut: Future<Output = Option<Handled>> + Send + 'static,
+        Fut: Future<Output = Option<HandledFailure>> + Send + 'static,
     {
         Self { on_failure: Some(Arc::new(move |ctx, failure| handler(ctx, failure).boxed())) }
     }
 }
 
-/// Wraps the body of every call: around it, after the guards and inside the timeout.
+/// Middleware around the body of every call: after the guardrails and inside the timeout.
 pub type CallLayer<C> = Arc<
     dyn Fn(ToolContext<C>, NextCall) -> BoxFuture<'static, Result<OutputContent, ToolError>> + Send + Sync,
 >;
 
-/// The rest of a call, inside a layer.
+/// The remaining layers and the body of a call, from the point of view of a layer.
 pub struct NextCall(pub(crate) BoxFuture<'static, Result<OutputContent, ToolError>>);
 
 impl NextCall {
-    /// Runs it.
+    /// Runs the remaining layers and the body.
     pub async fn run(self) -> Result<OutputContent, ToolError> {
         self.0.await
     }

@@ -1,12 +1,12 @@
-//! What a run can be given.
+//! The input of a run.
 
 use std::sync::Arc;
 
-use windlass_core::{Item, Message};
+use windlass_core::item::{Item, Message};
 
-/// Something that a run can be given: text, a message, or items.
+/// A type that converts to the input of a run: text, a message, or items.
 pub trait IntoInput {
-    /// The items.
+    /// Converts to items.
     fn into_input(self) -> Vec<Arc<Item>>;
 }
 

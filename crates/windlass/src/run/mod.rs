@@ -1,30 +1,30 @@
-//! Runs, from the outside: how one is begun, watched, paused, decided about and gone on with.
+//! Runs from the outside: how to configure, stream, pause, decide, cancel and resume them.
 
 mod builder;
 mod cancel;
 mod config;
+mod exit;
 mod input;
-mod leaving;
-mod outcome;
 mod paused;
 mod records;
+mod result;
 mod settlement;
 mod stream;
 
 pub use builder::RunBuilder;
-pub use cancel::{Approvals, CancelHandle, Settlement};
+pub use cancel::{CancelHandle, CancelSettlement, PendingApprovals};
 pub use config::{
-    CallLayer, Handled, InputFilter, LoopPolicy, MissingTool, ModelInput, ModelRetry, NextCall, OnDrop,
-    RunHandlers,
+    CallLayer, FailureHandlers, HandledFailure, InputFilter, LoopPolicy, ModelInput, ModelRetryPolicy,
+    NextCall, OnStreamDrop, OnUnknownTool,
 };
+pub use exit::RunExit;
 pub use input::IntoInput;
-pub use leaving::Leaving;
-pub use outcome::{CancelledRun, FinishedRun, Outcome, RunRecord};
-pub use paused::Paused;
+pub use paused::PausedRun;
+pub use result::{CancelledRun, FinishedRun, RunRecord, RunResult};
 pub use stream::RunStream;
 
-pub(crate) use builder::Origin;
-pub(crate) use cancel::Cancel;
+pub(crate) use builder::RunSource;
+pub(crate) use cancel::CancelSignal;
 pub(crate) use config::RunConfig;
-pub(crate) use leaving::{AtEnd, EndList};
-pub(crate) use records::Records;
+pub(crate) use exit::{ExitCallbacks, ExitRegistry};
+pub(crate) use records::JournalRecords;

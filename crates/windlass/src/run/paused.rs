@@ -1,224 +1,258 @@
-//! A run that waits for a person: a value to print, store, decide about and go on with.
+//! Paused runs: values that can be stored as text, restored, decided and resumed.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use windlass_core::{
-    CallId, CallPath, Decided, Decision, Digest, Entry, HoldReason, InputAdded, OutputContent, Pending,
-    Question, Reach, Record, Replay, Revoked, Run, Standing, Timestamp, from_text, schema,
+    canonical::Digest,
+    decision::{Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion, StandingDecision},
+    id::{CallId, CallPath, Timestamp},
+    item::OutputContent,
+    journal::{DecisionRecorded, DecisionRevoked, InputAdded, JournalEntry, JournalRecord, decode_journal},
+    run::{ReplayedRun, Run},
+    schema,
 };
 
-use super::{IntoInput, Records, RunRecord};
-use crate::error::{DecideError, RestoreError};
-use crate::tool::freeze;
+use super::{IntoInput, JournalRecords, RunRecord};
+use crate::error::{DecisionError, RestoreError};
+use crate::tool::canonicalize_arguments;
 
 /// A run that waits for a person.
 ///
-/// It can be stored as text and restored by another process. Decisions may come in any order, and calls that
-/// are not decided stay pending when the run goes on.
+/// It can be stored as text and restored by another process. Decisions may come in any order, and calls without
+/// a decision stay pending when the run resumes.
 #[derive(Clone, Debug)]
-pub struct Paused {
+pub struct PausedRun {
     record: RunRecord,
-    receipts: Receipts,
-    by: Option<String>,
+    receipts: TimedReceipts,
+    decided_by: Option<String>,
 }
 
-/// Results of idempotent calls, and since when they are there.
-type Receipts = BTreeMap<Digest, (OutputContent, Timestamp)>;
+/// Outputs of idempotent calls, each with the time that it was recorded.
+type TimedReceipts = BTreeMap<Digest, (OutputContent, Timestamp)>;
 
-impl Paused {
-    pub(crate) fn new(record: RunRecord, receipts: Receipts) -> Self {
-        Self { record, receipts, by: None }
+impl PausedRun {
+    pub(crate) fn new(record: RunRecord, receipts: TimedReceipts) -> Self {
+        Self { record, receipts, decided_by: None }
     }
 
-    /// Restores a run from its text. The text is not changed: restoring it twice gives two independent runs.
+    /// Restores a run from its text. Restoring it twice creates two independent runs.
     pub fn from_text(text: &str) -> Result<Self, RestoreError> {
-        Ok(Self::from_records(from_text(text)?)?)
+        Ok(Self::from_records(decode_journal(text)?)?)
     }
 
     /// Restores a run from its journal.
-    pub fn from_records(records: Vec<Record>) -> Result<Self, windlass_core::ReplayError> {
+    pub fn from_records(records: Vec<JournalRecord>) -> Result<Self, windlass_core::run::ReplayError> {
         let replay = Run::replay(&records)?;
-        Ok(Self::of(replay, records.into()))
+        Ok(Self::from_parts(replay, records.into()))
     }
 
-    /// A run and the records that it adds up from.
-    pub(crate) fn of(replay: Replay, records: Records) -> Self {
+    /// Creates a paused run from a replayed run and its records.
+    pub(crate) fn from_parts(replay: ReplayedRun, records: JournalRecords) -> Self {
         Self::new(RunRecord { run: replay.run, records, usage: replay.usage }, replay.receipts)
     }
 
-    /// The run as text.
+    /// Encodes the run as text.
     pub fn to_text(&self) -> String {
         self.record.to_text()
     }
 
-    /// The calls that wait, nested agents' included.
-    pub fn pending(&self) -> Vec<Pending> {
-        self.record.run.pending()
+    /// Returns the pending calls, including those of nested agents.
+    pub fn pending_calls(&self) -> Vec<PendingCall> {
+        self.record.run.pending_calls()
     }
 
-    /// Decisions that cover later calls too, nested agents' included.
-    pub fn standing(&self) -> Vec<Standing> {
+    /// Returns the decisions that apply to later calls too, including those of nested agents.
+    pub fn standing_decisions(&self) -> Vec<StandingDecision> {
         let mut found = Vec::new();
         collect_standing(&self.record.run, &mut Vec::new(), &mut found);
         found
     }
 
-    /// What the run did so far.
+    /// Returns the record of the run so far.
     pub fn record(&self) -> &RunRecord {
         &self.record
     }
 
-    /// Says in whose name the decisions that follow are made. It goes into the journal.
+    /// Sets the name of the approver for the decisions that follow. It is recorded in the journal.
     pub fn decide_as(&mut self, who: impl Into<String>) {
-        self.by = Some(who.into());
+        self.decided_by = Some(who.into());
     }
 
-    /// The call may run.
-    pub fn approve(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
-        self.decide(call, Decision::Approve, Reach::Call)
+    /// Approves the call.
+    pub fn approve(&mut self, call: impl Into<CallPath>) -> Result<(), DecisionError> {
+        self.decide(call, Decision::Approve, DecisionScope::ThisCall)
     }
 
-    /// The call may run, and so may every later call of the same tool by the same agent in this run, those aside that
-    /// the tool asks about each time. It is refused where that is every one ([`Pending::reach`]).
-    pub fn approve_always(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
-        self.decide(call, Decision::Approve, Reach::Always)
+    /// Approves the call, and every later call of the same tool by the same agent in this run, except calls
+    /// that require approval every time.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if all calls of the tool require approval every time
+    /// ([`PendingCall::max_approval_scope`](windlass_core::decision::PendingCall::max_approval_scope)).
+    pub fn approve_always(&mut self, call: impl Into<CallPath>) -> Result<(), DecisionError> {
+        self.decide(call, Decision::Approve, DecisionScope::ToolForRun)
     }
 
-    /// The call may run with these arguments, a JSON object, in place of the model's. The model is told.
-    pub fn approve_edited(&mut self, call: impl Into<CallPath>, arguments: &str) -> Result<(), DecideError> {
-        let arguments = freeze(arguments, str::to_owned).map_err(DecideError::Arguments)?;
-        self.decide(call, Decision::ApproveEdited { arguments }, Reach::Call)
+    /// Approves the call with these arguments, a JSON object, in place of the model's. The model is informed.
+    pub fn approve_edited(
+        &mut self,
+        call: impl Into<CallPath>,
+        arguments: &str,
+    ) -> Result<(), DecisionError> {
+        let arguments =
+            canonicalize_arguments(arguments, str::to_owned).map_err(DecisionError::InvalidArguments)?;
+        self.decide(call, Decision::ApproveEdited { arguments }, DecisionScope::ThisCall)
     }
 
-    /// The call may not run, and the model is told so.
-    pub fn reject(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
-        self.decide(call, Decision::Reject { message: None }, Reach::Call)
+    /// Rejects the call. The model is informed.
+    pub fn reject(&mut self, call: impl Into<CallPath>) -> Result<(), DecisionError> {
+        self.decide(call, Decision::Reject { message: None }, DecisionScope::ThisCall)
     }
 
-    /// The call may not run, and the model is told why.
+    /// Rejects the call, and gives the model the reason.
     pub fn reject_because(
         &mut self,
         call: impl Into<CallPath>,
         why: impl Into<String>,
-    ) -> Result<(), DecideError> {
-        self.decide(call, Decision::Reject { message: Some(why.into()) }, Reach::Call)
+    ) -> Result<(), DecisionError> {
+        self.decide(call, Decision::Reject { message: Some(why.into()) }, DecisionScope::ThisCall)
     }
 
-    /// The call may not run, nor may any later call of the same tool by the same agent in this run.
-    pub fn reject_always(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
-        self.decide(call, Decision::Reject { message: None }, Reach::Always)
+    /// Rejects the call, and every later call of the same tool by the same agent in this run.
+    pub fn reject_always(&mut self, call: impl Into<CallPath>) -> Result<(), DecisionError> {
+        self.decide(call, Decision::Reject { message: None }, DecisionScope::ToolForRun)
     }
 
-    /// Of a call in doubt: it happened, with this result.
-    pub fn it_happened(
+    /// Resolves a call in doubt: it was executed, with this output.
+    pub fn confirm_executed(
         &mut self,
         call: impl Into<CallPath>,
         output: impl Into<OutputContent>,
-    ) -> Result<(), DecideError> {
-        self.decide(call, Decision::Happened { output: output.into() }, Reach::Call)
+    ) -> Result<(), DecisionError> {
+        self.decide(call, Decision::ConfirmExecuted { output: output.into() }, DecisionScope::ThisCall)
     }
 
-    /// Of a call in doubt: it did not happen, and may run.
-    pub fn it_did_not_happen(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
-        self.decide(call, Decision::DidNotHappen, Reach::Call)
+    /// Resolves a call in doubt: it was not executed, and may run.
+    pub fn confirm_not_executed(&mut self, call: impl Into<CallPath>) -> Result<(), DecisionError> {
+        self.decide(call, Decision::ConfirmNotExecuted, DecisionScope::ThisCall)
     }
 
-    /// Of a call in doubt: nobody knows, and the model is told so.
-    pub fn nobody_knows(&mut self, call: impl Into<CallPath>) -> Result<(), DecideError> {
-        self.decide(call, Decision::Unknown, Reach::Call)
+    /// Resolves a call in doubt: its outcome is unknown, and the model is informed.
+    pub fn mark_outcome_unknown(&mut self, call: impl Into<CallPath>) -> Result<(), DecisionError> {
+        self.decide(call, Decision::OutcomeUnknown, DecisionScope::ThisCall)
     }
 
-    /// Of a call that asks: the answer, with which it goes on. It must fit what the question says of it.
-    pub fn answer(&mut self, call: impl Into<CallPath>, value: impl Into<Value>) -> Result<(), DecideError> {
-        self.decide(call, Decision::Answer { value: value.into() }, Reach::Call)
+    /// Answers the question of a call, which then continues. The value must match the question's schema.
+    pub fn answer_question(
+        &mut self,
+        call: impl Into<CallPath>,
+        value: impl Into<Value>,
+    ) -> Result<(), DecisionError> {
+        self.decide(call, Decision::Answer { value: value.into() }, DecisionScope::ThisCall)
     }
 
-    /// Takes a decision for good back. Calls that it let run have run.
-    pub fn revoke(&mut self, standing: &Standing) -> Result<(), DecideError> {
-        let entry = Entry::Revoked(Revoked { agent: standing.agent.clone(), tool: standing.tool.clone() });
-        self.push(standing.within.clone(), entry)
+    /// Revokes a standing decision. Calls that it already approved are not affected.
+    pub fn revoke(&mut self, standing: &StandingDecision) -> Result<(), DecisionError> {
+        let entry = JournalEntry::DecisionRevoked(DecisionRevoked {
+            agent: standing.agent.clone(),
+            tool: standing.tool.clone(),
+        });
+        self.push_entry(standing.parent_calls.clone(), entry)
     }
 
-    /// Adds input, which the model sees when it is next asked.
-    pub fn add_input(&mut self, input: impl IntoInput) -> Result<(), DecideError> {
-        self.push(Vec::new(), Entry::InputAdded(InputAdded { items: input.into_input() }))
+    /// Adds input for the next model request.
+    pub fn add_input(&mut self, input: impl IntoInput) -> Result<(), DecisionError> {
+        self.push_entry(Vec::new(), JournalEntry::InputAdded(InputAdded { items: input.into_input() }))
     }
 
-    /// Makes any decision.
+    /// Records any decision about a pending call.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the call is not pending, its time limit has passed, or the decision is not
+    /// applicable to it. The run is then unchanged.
     pub fn decide(
         &mut self,
         call: impl Into<CallPath>,
         decision: Decision,
-        reach: Reach,
-    ) -> Result<(), DecideError> {
-        let path = self.find(call.into())?;
-        let digest = self.shown(&path)?;
-        if let Some(pending) = self.pending().into_iter().find(|pending| pending.path == path) {
-            if pending.is_over(now()) {
-                return Err(DecideError::Expired(path));
+        reach: DecisionScope,
+    ) -> Result<(), DecisionError> {
+        let path = self.find_pending(call.into())?;
+        let digest = self.pending_digest(&path)?;
+        if let Some(pending) = self.pending_calls().into_iter().find(|pending| pending.path == path) {
+            if pending.is_expired(wall_clock_now()) {
+                return Err(DecisionError::Expired(path));
             }
-            if let (Decision::Answer { value }, HoldReason::Question(Question { schema: Some(schema), .. })) =
-                (&decision, &pending.reason)
+            if let (
+                Decision::Answer { value },
+                HoldReason::Question(PersonQuestion { schema: Some(schema), .. }),
+            ) = (&decision, &pending.reason)
             {
-                let problems = schema::check(schema, value);
+                let problems = schema::validate(schema, value);
                 if !problems.is_empty() {
-                    return Err(DecideError::Answer(schema::describe(&problems)));
+                    return Err(DecisionError::InvalidAnswer(schema::describe_violations(&problems)));
                 }
             }
         }
-        let entry = Entry::Decided(Decided {
+        let entry = JournalEntry::DecisionRecorded(DecisionRecorded {
             call: path.call().clone(),
             digest,
             decision,
-            reach,
-            by: self.by.clone(),
+            scope: reach,
+            decided_by: self.decided_by.clone(),
         });
-        self.push(path.within().to_vec(), entry)
+        self.push_entry(path.parent_calls().to_vec(), entry)
     }
 
-    /// The full path of a call that waits, where the id alone is given and means only one.
-    fn find(&self, path: CallPath) -> Result<CallPath, DecideError> {
-        let pending = self.pending();
+    /// Resolves a call id to the full path of the pending call, if exactly one pending call has that id.
+    fn find_pending(&self, path: CallPath) -> Result<CallPath, DecisionError> {
+        let pending = self.pending_calls();
         if pending.iter().any(|pending| pending.path == path) {
             return Ok(path);
         }
-        let mut matching =
-            pending.into_iter().filter(|pending| path.within().is_empty() && pending.call() == path.call());
+        let mut matching = pending
+            .into_iter()
+            .filter(|pending| path.parent_calls().is_empty() && pending.call() == path.call());
         match (matching.next(), matching.next()) {
             (Some(only), None) => Ok(only.path),
-            (Some(_), Some(_)) => Err(DecideError::Ambiguous(path)),
-            // It may have been decided already: the machine says whether this is the same decision again.
+            (Some(_), Some(_)) => Err(DecisionError::AmbiguousCall(path)),
+            // The call may already have a decision: the core accepts an identical decision and rejects any other.
             (None, _) => Ok(path),
         }
     }
 
-    /// What was shown of the call: the decision is bound to it.
-    fn shown(&self, path: &CallPath) -> Result<Digest, DecideError> {
+    /// Returns the digest of the call as it was shown to the approver; the decision is bound to it.
+    fn pending_digest(&self, path: &CallPath) -> Result<Digest, DecisionError> {
         let mut run = &self.record.run;
-        for call in path.within() {
-            run = run.child(call).ok_or_else(|| DecideError::NotPending(path.clone()))?;
+        for call in path.parent_calls() {
+            run = run.nested_run(call).ok_or_else(|| DecisionError::NotPending(path.clone()))?;
         }
-        run.seen().get(path.call()).copied().ok_or_else(|| DecideError::NotPending(path.clone()))
+        run.call_digests().get(path.call()).copied().ok_or_else(|| DecisionError::NotPending(path.clone()))
     }
 
-    fn push(&mut self, path: Vec<CallId>, entry: Entry) -> Result<(), DecideError> {
+    fn push_entry(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), DecisionError> {
         self.record.run.apply_at(&path, &entry)?;
         let seq = self.record.records.len() as u64;
-        self.record.records.push(Record { seq, at: now(), path, entry });
+        self.record.records.push(JournalRecord { seq, at: wall_clock_now(), path, entry });
         Ok(())
     }
 
-    pub(crate) fn into_parts(self) -> (RunRecord, Receipts) {
+    pub(crate) fn into_parts(self) -> (RunRecord, TimedReceipts) {
         (self.record, self.receipts)
     }
 }
 
-fn collect_standing(run: &Run, within: &mut Vec<CallId>, found: &mut Vec<Standing>) {
-    found.extend(run.standing().into_iter().map(|standing| Standing { within: within.clone(), ..standing }));
-    for call in run.unsettled() {
-        if let Some(child) = run.child(&call) {
+fn collect_standing(run: &Run, within: &mut Vec<CallId>, found: &mut Vec<StandingDecision>) {
+    found.extend(
+        run.standing_decisions()
+            .into_iter()
+            .map(|standing| StandingDecision { parent_calls: within.clone(), ..standing }),
+    );
+    for call in run.unsettled_calls() {
+        if let Some(child) = run.nested_run(&call) {
             within.push(call);
             collect_standing(child, within, found);
             within.pop();
@@ -226,8 +260,8 @@ fn collect_standing(run: &Run, within: &mut Vec<CallId>, found: &mut Vec<Standin
     }
 }
 
-/// The wall clock. A decision is an event of the outside world, and has the outside world's time.
-fn now() -> Timestamp {
+/// Returns the wall-clock time. Decisions come from outside the runtime, so that its clock does not apply.
+fn wall_clock_now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -1,93 +1,103 @@
-//! The report of a cancelled run: what became of the calls of its last turn.
+//! The settlement of a cancelled run: the calls of its last turn, by their fate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_core::{Answered, CallId, Effect, Entry, Held, HoldReason, How, Record, Work};
+use windlass_core::{
+    decision::HoldReason,
+    id::CallId,
+    journal::{CallHeld, CallStatus, JournalEntry, JournalRecord, ModelResponded},
+    plan::CallDisposition,
+    tool::ToolEffect,
+};
 
-use super::Settlement;
+use super::CancelSettlement;
 
-/// A call, and the calls that lead to it.
-type Place<'a> = (&'a [CallId], &'a CallId);
+/// A call and the calls that lead to it.
+type NestedCallKey<'a> = (&'a [CallId], &'a CallId);
 
-/// What a journal says of the calls of the last turn, and of agents inside them.
+/// The calls of the last turn in a journal, including those of nested agents.
 #[derive(Default)]
-struct LastTurn<'a> {
-    effects: BTreeMap<Place<'a>, Effect>,
-    doubtful: BTreeSet<Place<'a>>,
-    settled: BTreeMap<&'a CallId, &'a How>,
+struct LastTurnCalls<'a> {
+    effects: BTreeMap<NestedCallKey<'a>, ToolEffect>,
+    in_doubt: BTreeSet<NestedCallKey<'a>>,
+    settled: BTreeMap<&'a CallId, &'a CallStatus>,
     draining: BTreeSet<&'a CallId>,
 }
 
-impl Settlement {
-    /// Reads it from a journal, in the model's order. What is inside an agent is told of the call that it is in.
-    pub(crate) fn of(records: &[Record]) -> Self {
-        let answer = |(at, record): (usize, &'_ Record)| match &record.entry {
-            Entry::Answered(_) if record.path.is_empty() => Some(at),
+impl CancelSettlement {
+    /// Computes the settlement from a journal, in the model's order. Calls of nested agents are reported as
+    /// their outermost call.
+    pub(crate) fn from_records(records: &[JournalRecord]) -> Self {
+        let answer = |(at, record): (usize, &'_ JournalRecord)| match &record.entry {
+            JournalEntry::ModelResponded(_) if record.path.is_empty() => Some(at),
             _ => None,
         };
         let Some(from) = records.iter().enumerate().rev().find_map(answer) else { return Self::default() };
-        let mut turn = LastTurn::default();
+        let mut turn = LastTurnCalls::default();
         for record in &records[from..] {
-            turn.read(record);
+            turn.read_record(record);
         }
         match &records[from].entry {
-            Entry::Answered(answered) => turn.report(answered),
+            JournalEntry::ModelResponded(answered) => turn.to_settlement(answered),
             _ => Self::default(),
         }
     }
 }
 
-impl<'a> LastTurn<'a> {
-    fn read(&mut self, record: &'a Record) {
+impl<'a> LastTurnCalls<'a> {
+    fn read_record(&mut self, record: &'a JournalRecord) {
         let path = record.path.as_slice();
         match &record.entry {
-            Entry::Answered(answered) => {
-                let bodies = answered.calls.iter().filter_map(|planned| match planned.work {
-                    Work::Body { effect, .. } => Some(((path, &planned.call), effect)),
+            JournalEntry::ModelResponded(answered) => {
+                let bodies = answered.calls.iter().filter_map(|planned| match planned.disposition {
+                    CallDisposition::Execute { effect, .. } => Some(((path, &planned.call), effect)),
                     _ => None,
                 });
                 self.effects.extend(bodies);
             }
-            Entry::CallStarted(started) => {
+            JournalEntry::CallStarted(started) => {
                 let place = (path, &started.call);
-                if self.effects.get(&place) == Some(&Effect::Once) {
-                    self.doubtful.insert(place);
+                if self.effects.get(&place) == Some(&ToolEffect::Once) {
+                    self.in_doubt.insert(place);
                 }
             }
-            // It ended by asking, before it had any effect.
-            Entry::Held(Held { call, reason: HoldReason::Question(_), .. }) => {
-                self.doubtful.remove(&(path, call));
+            // A body asks its question before it has any effect.
+            JournalEntry::CallHeld(CallHeld { call, reason: HoldReason::Question(_), .. }) => {
+                self.in_doubt.remove(&(path, call));
             }
-            Entry::CallSettled(settled) => {
+            JournalEntry::CallSettled(settled) => {
                 let place = (path, &settled.call);
-                match settled.how {
-                    How::Cancelled => {}
-                    How::LeftRunning => drop(self.doubtful.insert(place)),
-                    _ => drop(self.doubtful.remove(&place)),
+                match settled.status {
+                    CallStatus::Cancelled => {}
+                    CallStatus::TimedOutStillRunning => drop(self.in_doubt.insert(place)),
+                    _ => drop(self.in_doubt.remove(&place)),
                 }
                 if path.is_empty() {
-                    self.settled.insert(&settled.call, &settled.how);
+                    self.settled.insert(&settled.call, &settled.status);
                 }
             }
-            Entry::CallEndedLate(late) => drop(self.doubtful.remove(&(path, &late.call))),
-            Entry::Cancelled(cancelled) => {
-                self.draining.extend(cancelled.draining.iter().map(|call| path.first().unwrap_or(call)));
+            JournalEntry::CallEndedLate(late) => drop(self.in_doubt.remove(&(path, &late.call))),
+            JournalEntry::RunCancelled(cancelled) => {
+                self.draining
+                    .extend(cancelled.draining_calls.iter().map(|call| path.first().unwrap_or(call)));
             }
             _ => {}
         }
     }
 
-    fn report(&self, answered: &Answered) -> Settlement {
+    fn to_settlement(&self, answered: &ModelResponded) -> CancelSettlement {
         let in_doubt: BTreeSet<&CallId> =
-            self.doubtful.iter().map(|(path, call)| path.first().unwrap_or(call)).collect();
-        let mut settlement = Settlement::default();
+            self.in_doubt.iter().map(|(path, call)| path.first().unwrap_or(call)).collect();
+        let mut settlement = CancelSettlement::default();
         for planned in &answered.calls {
             let call = &planned.call;
-            let list = match (self.settled.get(call), &planned.work) {
+            let list = match (self.settled.get(call), &planned.disposition) {
                 _ if in_doubt.contains(call) => &mut settlement.in_doubt,
-                (Some(How::Cancelled), _) | (None, Work::Body { .. }) => &mut settlement.stopped,
+                (Some(CallStatus::Cancelled), _) | (None, CallDisposition::Execute { .. }) => {
+                    &mut settlement.stopped
+                }
                 (Some(_), _) => &mut settlement.finished,
-                // Nothing was to be done, and nothing was told.
+                // The call had no body to execute and was not settled.
                 (None, _) => continue,
             };
             list.push(call.clone());

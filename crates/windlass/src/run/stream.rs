@@ -1,4 +1,4 @@
-//! A run seen live.
+//! Streams of live runs.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -6,45 +6,45 @@ use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
-use super::{CancelHandle, OnDrop, Outcome};
+use super::{CancelHandle, OnStreamDrop, RunResult};
 use crate::error::RunError;
-use crate::event::{Event, Watcher};
+use crate::event::{EventReceiver, RunEvent};
 
-/// A run seen live: its events as they come, then its outcome.
+/// A live run: its events as they come, then its result.
 ///
-/// The run goes at the watcher's pace: before calls start, and before it ends, it waits until the watcher has
-/// asked for the next event, and so has dealt with those before. Dropping the stream cancels the run,
-/// or lets it go on, as the run was told.
+/// The watcher applies backpressure: before calls start, and before the run ends, the driver waits until the
+/// watcher has asked for the next event and thereby handled those before it. Dropping the stream cancels the
+/// run or lets it continue, as [`RunBuilder::on_stream_drop`](crate::run::RunBuilder::on_stream_drop) says.
 #[derive(Debug)]
 pub struct RunStream {
-    watcher: Watcher,
-    run: Option<JoinHandle<Result<Outcome, RunError>>>,
-    cancel: CancelHandle,
-    on_drop: OnDrop,
+    events: EventReceiver,
+    run: Option<JoinHandle<Result<RunResult, RunError>>>,
+    cancel_handle: CancelHandle,
+    on_stream_drop: OnStreamDrop,
 }
 
 impl RunStream {
     pub(crate) fn new(
-        watcher: Watcher,
-        run: JoinHandle<Result<Outcome, RunError>>,
+        watcher: EventReceiver,
+        run: JoinHandle<Result<RunResult, RunError>>,
         cancel: CancelHandle,
-        on_drop: OnDrop,
+        on_drop: OnStreamDrop,
     ) -> Self {
-        Self { watcher, run: Some(run), cancel, on_drop }
+        Self { events: watcher, run: Some(run), cancel_handle: cancel, on_stream_drop: on_drop }
     }
 
-    /// The next event; none when the run has ended or paused.
-    pub async fn next(&mut self) -> Option<Event> {
-        poll_fn(|cx| self.watcher.poll_next(cx)).await
+    /// Returns the next event, or `None` when the run has ended or paused.
+    pub async fn next(&mut self) -> Option<RunEvent> {
+        poll_fn(|cx| self.events.poll_next(cx)).await
     }
 
-    /// Cancels the run.
-    pub fn cancel(&self) -> CancelHandle {
-        self.cancel.clone()
+    /// Returns a handle that cancels the run.
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.cancel_handle.clone()
     }
 
-    /// What the run came to. Events that were not taken are let go.
-    pub async fn outcome(mut self) -> Result<Outcome, RunError> {
+    /// Waits for the result of the run. Remaining events are dropped.
+    pub async fn result(mut self) -> Result<RunResult, RunError> {
         while self.next().await.is_some() {}
         let Some(run) = self.run.take() else { unreachable!("the outcome takes the stream with it") };
         match run.await {
@@ -59,16 +59,16 @@ impl RunStream {
 
 impl Drop for RunStream {
     fn drop(&mut self) {
-        if self.run.is_some() && self.on_drop == OnDrop::Cancel {
-            self.cancel.now();
+        if self.run.is_some() && self.on_stream_drop == OnStreamDrop::CancelRun {
+            self.cancel_handle.cancel();
         }
     }
 }
 
 impl futures_util::Stream for RunStream {
-    type Item = Event;
+    type Item = RunEvent;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.watcher.poll_next(cx)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<RunEvent>> {
+        self.events.poll_next(cx)
     }
 }

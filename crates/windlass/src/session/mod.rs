@@ -1,133 +1,138 @@
-//! Sessions: stored history that runs share. A run adds to it a whole turn at a time, so that every call in it
-//! has its output whenever anybody looks.
+//! Sessions: stored history that runs share. A run appends whole turns, so that every call in a session always
+//! has its output.
 
-mod compact;
-mod heal;
+mod compaction;
 mod memory;
+mod repair;
 
-pub use compact::{Compacted, Compaction, Summarise};
-pub use heal::{Healed, heal};
-pub use memory::MemorySessions;
+pub use compaction::{CompactionPolicy, CompactionResult, SummaryFunction};
+pub use memory::MemorySessionStore;
+pub use repair::{RepairedTranscript, repair_transcript};
 
 use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use windlass_core::{Item, SessionId};
+use windlass_core::{id::SessionId, item::Item};
 
 use crate::error::StoreError;
 
-/// Where sessions are kept.
+/// A store of sessions.
 pub trait SessionStore: Send + Sync + 'static {
-    /// A session as it is now; an empty one where it is new.
-    fn load<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>>;
+    /// Loads a session; empty if it does not exist.
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>>;
 
-    /// Adds items to the end, all or none, whatever others do at the same time.
-    fn append<'a>(
+    /// Appends items atomically, whatever other writers do concurrently.
+    fn append_items<'a>(
         &'a self,
         session: &'a SessionId,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Puts other items in place of all that there are, all or none, if the session is still at `version`.
-    /// Otherwise somebody else changed it, and the error is of kind [`crate::error::StoreErrorKind::Stale`].
-    fn replace<'a>(
+    /// Replaces all items atomically, if the session is still at `version`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`crate::error::StoreErrorKind::Stale`] if another writer has changed the
+    /// session.
+    fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,
         version: u64,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// The sessions that there are.
-    fn sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>>;
+    /// Lists the sessions.
+    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>>;
 }
 
-/// A session at one moment.
+/// The state of a session at one point in time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionState {
-    /// Grows with every change.
+    /// Version, which increases with every change.
     pub version: u64,
-    /// What it holds, oldest first.
+    /// All items, oldest first.
     pub items: Vec<Arc<Item>>,
 }
 
-/// One session. Copies stand for the same one.
+/// A session. Clones refer to the same session.
 #[derive(Clone)]
 pub struct Session {
     id: SessionId,
     store: Arc<dyn SessionStore>,
-    limit: Option<usize>,
+    history_limit: Option<usize>,
 }
 
 impl Session {
-    /// A session kept in a store.
+    /// Creates a session in a store.
     pub fn new(id: impl Into<SessionId>, store: Arc<dyn SessionStore>) -> Self {
-        Self { id: id.into(), store, limit: None }
+        Self { id: id.into(), store, history_limit: None }
     }
 
-    /// A session that lasts as long as somebody holds it.
+    /// Creates a session in memory, which lives as long as the value and its clones.
     pub fn in_memory(id: impl Into<SessionId>) -> Self {
-        Self::new(id, Arc::new(MemorySessions::default()))
+        Self::new(id, Arc::new(MemorySessionStore::default()))
     }
 
-    /// Shows runs the newest items only, this many at most. Nothing is deleted, and no call is parted from its
-    /// output.
+    /// Limits the history that runs see to the newest items. Nothing is deleted, and calls are never separated
+    /// from their outputs.
     #[must_use]
-    pub fn limit(mut self, items: usize) -> Self {
-        self.limit = Some(items);
+    pub fn history_limit(mut self, items: usize) -> Self {
+        self.history_limit = Some(items);
         self
     }
 
-    /// Its id.
+    /// Returns the id.
     pub fn id(&self) -> &SessionId {
         &self.id
     }
 
-    /// What runs are shown of it, oldest first.
+    /// Returns the items that runs see, oldest first.
     pub async fn items(&self) -> Result<Vec<Arc<Item>>, StoreError> {
-        let items = self.store.load(&self.id).await?.items;
-        Ok(match self.limit {
-            Some(limit) => newest(items, limit),
+        let items = self.store.load_session(&self.id).await?.items;
+        Ok(match self.history_limit {
+            Some(limit) => newest_items(items, limit),
             None => items,
         })
     }
 
-    /// Adds items to the end, all or none.
+    /// Appends items atomically.
     pub async fn append(&self, items: Vec<Arc<Item>>) -> Result<(), StoreError> {
-        if items.is_empty() { Ok(()) } else { self.store.append(&self.id, items).await }
+        if items.is_empty() { Ok(()) } else { self.store.append_items(&self.id, items).await }
     }
 
-    /// Takes the session back to before the last `turns` messages of the user. Gives what was taken off.
+    /// Removes the last `turns` messages of the user and everything after them, and returns the removed items.
     pub async fn rewind(&self, turns: usize) -> Result<Vec<Arc<Item>>, StoreError> {
-        let SessionState { version, mut items } = self.store.load(&self.id).await?;
-        let users = items.iter().enumerate().filter(|(_, item)| is_user(item)).map(|(place, _)| place);
+        let SessionState { version, mut items } = self.store.load_session(&self.id).await?;
+        let users =
+            items.iter().enumerate().filter(|(_, item)| is_user_message(item)).map(|(place, _)| place);
         let from = match turns {
             0 => items.len(),
             turns => users.rev().nth(turns - 1).unwrap_or(0),
         };
         let taken = items.split_off(from);
-        self.store.replace(&self.id, version, items).await?;
+        self.store.replace_items(&self.id, version, items).await?;
         Ok(taken)
     }
 
-    /// Takes in a transcript from elsewhere, healed where it is broken, and says what was healed.
-    pub async fn import(&self, items: Vec<Arc<Item>>) -> Result<Healed, StoreError> {
-        let healed = heal(items);
+    /// Imports a transcript, repairs it if it is invalid, and returns the repaired transcript and the repairs.
+    pub async fn import(&self, items: Vec<Arc<Item>>) -> Result<RepairedTranscript, StoreError> {
+        let healed = repair_transcript(items);
         self.append(healed.items.clone()).await?;
         Ok(healed)
     }
 
-    /// All of it as text: one item a line, in JSON.
+    /// Exports all items as text: one JSON value per line.
     pub async fn export(&self) -> Result<String, StoreError> {
-        let items = self.store.load(&self.id).await?.items;
+        let items = self.store.load_session(&self.id).await?.items;
         let lines = items.iter().map(|item| serde_json::to_string(item).unwrap_or_default() + "\n");
         Ok(lines.collect())
     }
 
-    /// Empties it.
+    /// Removes all items.
     pub async fn clear(&self) -> Result<(), StoreError> {
-        let version = self.store.load(&self.id).await?.version;
-        self.store.replace(&self.id, version, Vec::new()).await
+        let version = self.store.load_session(&self.id).await?.version;
+        self.store.replace_items(&self.id, version, Vec::new()).await
     }
 }
 
@@ -137,34 +142,34 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Reads what [`Session::export`] wrote.
-pub fn read_export(text: &str) -> Result<Vec<Arc<Item>>, serde_json::Error> {
+/// Parses the output of [`Session::export`].
+pub fn parse_export(text: &str) -> Result<Vec<Arc<Item>>, serde_json::Error> {
     text.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
 }
 
-/// The newest items, cut where a turn begins, so that no call is parted from its output.
-fn newest(mut items: Vec<Arc<Item>>, limit: usize) -> Vec<Arc<Item>> {
+/// Returns the newest items, cut at the start of a turn, so that calls are not separated from their outputs.
+fn newest_items(mut items: Vec<Arc<Item>>, limit: usize) -> Vec<Arc<Item>> {
     let from = items.len().saturating_sub(limit);
-    let from = (from..items.len()).find(|place| begins_a_turn(&items, *place)).unwrap_or(items.len());
+    let from = (from..items.len()).find(|place| is_turn_start(&items, *place)).unwrap_or(items.len());
     items.split_off(from)
 }
 
-/// Whether the history from here on stands by itself: it begins with a user, or with an answer whose calls all
-/// have their outputs after it.
-fn begins_a_turn(items: &[Arc<Item>], place: usize) -> bool {
+/// True if the history from this position on is valid by itself: it starts with a message, or with a response
+/// whose calls all have their outputs after it.
+fn is_turn_start(items: &[Arc<Item>], place: usize) -> bool {
     match &*items[place] {
         Item::Message(_) => true,
-        Item::Call(_) | Item::Reasoning(_) => place == 0 || !is_answer(&items[place - 1]),
+        Item::Call(_) | Item::Reasoning(_) => place == 0 || !is_model_item(&items[place - 1]),
         _ => false,
     }
 }
 
-fn is_answer(item: &Item) -> bool {
+fn is_model_item(item: &Item) -> bool {
     matches!(item, Item::Call(_) | Item::Reasoning(_))
 }
 
-fn is_user(item: &Item) -> bool {
-    matches!(item, Item::Message(message) if message.role == windlass_core::Role::User)
+fn is_user_message(item: &Item) -> bool {
+    matches!(item, Item::Message(message) if message.role == windlass_core::item::Role::User)
 }
 
 #[cfg(test)]

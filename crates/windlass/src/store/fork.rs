@@ -1,73 +1,79 @@
-//! Forks of stored runs, kept in the same store.
+//! Forks of stored runs, in the same store.
 
-use windlass_core::time::{Change, ForkError, fork as forked};
-use windlass_core::{CallPath, Chain, Entry, Record, RunId};
+use windlass_core::inspect::{ForkChange, ForkError, fork as forked};
+use windlass_core::{
+    id::{CallPath, RunId},
+    journal::{HashChain, JournalEntry, JournalRecord},
+};
 
-use super::open::{OpenError, paused};
-use super::{Durability, LEASE, LeaseClaim, RunStatus, Store, owner_name};
-use crate::clock::Clock;
+use super::open::{OpenRunError, load_paused};
+use super::{DEFAULT_LEASE_DURATION, Durability, LeaseClaim, RunStatus, Store, unique_owner_name};
+use crate::clock::RunClock;
 use crate::error::StoreError;
-use crate::run::Paused;
+use crate::run::PausedRun;
 
-/// Why there is no fork of a stored run. Nothing has changed, unless the store says so.
+/// An error that prevents the fork of a stored run. Nothing has changed, unless the store says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoredForkError {
-    /// The run cannot be looked at.
+    /// The run could not be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
-    /// There cannot be such a fork.
+    Open(#[from] OpenRunError),
+    /// The fork is not possible.
     #[error(transparent)]
     Fork(#[from] ForkError),
-    /// The store cannot be written, or has a run of that name.
+    /// The store could not be written, or already has a run of that id.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Makes a fork of a stored run at one of its records, and keeps it beside the run, with the whole texts of outputs
-/// that were cut. Nobody drives it: [`crate::Agent::recover`] goes on with it. What had started by then and had not
-/// ended is as it would be after a crash, and keeps its idempotency key.
-pub async fn fork(
+/// Forks a stored run at one of its records and stores the fork in the same store, with the full texts of
+/// truncated outputs. The fork has no driver: [`crate::agent::Agent::recover`] continues it. Calls that had started
+/// before the record and not ended are as after a crash, and keep their idempotency keys.
+pub async fn fork_run(
     store: &dyn Store,
     run: &RunId,
     at: u64,
     new_run: RunId,
-    change: Change,
-) -> Result<Paused, StoredForkError> {
-    let origin = paused(store, run).await?;
+    change: ForkChange,
+) -> Result<PausedRun, StoredForkError> {
+    let origin = load_paused(store, run).await?;
     let records = forked(origin.record().journal(), at, new_run.clone(), change)?;
     let agent = match records.first().map(|record| &record.entry) {
-        Some(Entry::Started(started)) => started.agent.clone(),
+        Some(JournalEntry::RunStarted(started)) => started.agent.clone(),
         _ => origin.record().last_agent().clone(),
     };
-    let clock = Clock::start();
-    let owner = owner_name();
-    let lease = store.create(&new_run, &agent, LeaseClaim::lasting(&owner, clock.now(), LEASE)).await?;
-    // Before the journal, whose records may be read as soon as they are there.
-    keep_whole_outputs(store, run, &new_run, &records).await?;
-    let mut chain = Chain::default();
-    let lines = records.iter().map(|record| chain.add(record)).collect();
-    store.append(&lease, 0, lines, Durability::Now).await?;
-    let fork =
-        Paused::from_records(records).map_err(|source| OpenError::Replay { run: new_run.clone(), source })?;
-    let status = if fork.pending().is_empty() { RunStatus::Running } else { RunStatus::Paused };
-    store.mark(&lease, status, clock.now()).await?;
-    store.release(&lease).await?;
+    let clock = RunClock::start();
+    let owner = unique_owner_name();
+    let lease = store
+        .create_run(&new_run, &agent, LeaseClaim::for_duration(&owner, clock.now(), DEFAULT_LEASE_DURATION))
+        .await?;
+    // Artefacts come first: the journal's records may be read as soon as they are stored.
+    copy_full_outputs(store, run, &new_run, &records).await?;
+    let mut chain = HashChain::default();
+    let lines = records.iter().map(|record| chain.append(record)).collect();
+    store.append_journal(&lease, 0, lines, Durability::Sync).await?;
+    let fork = PausedRun::from_records(records)
+        .map_err(|source| OpenRunError::Replay { run: new_run.clone(), source })?;
+    let status = if fork.pending_calls().is_empty() { RunStatus::Running } else { RunStatus::Paused };
+    store.set_status(&lease, status, clock.now()).await?;
+    store.release_lease(&lease).await?;
     Ok(fork)
 }
 
-/// Pictures and files are named with the run that has them; whole outputs by their calls alone.
-async fn keep_whole_outputs(
+/// Copies full outputs to the fork, because they are stored per run. Media need no copy: their URLs contain the
+/// run id.
+async fn copy_full_outputs(
     store: &dyn Store,
     from: &RunId,
     to: &RunId,
-    records: &[Record],
+    records: &[JournalRecord],
 ) -> Result<(), StoreError> {
     for record in records {
-        let Entry::CallSettled(settled) = &record.entry else { continue };
+        let JournalEntry::CallSettled(settled) = &record.entry else { continue };
         let name = CallPath::new(&record.path, settled.call.clone()).to_string();
-        if let Some(text) = store.artefact(from, &name).await? {
-            store.keep_artefact(to, &name, &text).await?;
+        if let Some(text) = store.load_artefact(from, &name).await? {
+            store.save_artefact(to, &name, &text).await?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Owning a run: a name for this driver, and a heartbeat while it works.
+//! Leases: the unique owner name of a driver and the heartbeat that renews its lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,41 +7,44 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Lease, Store};
-use crate::clock::Clock;
-use crate::run::Cancel;
+use crate::clock::RunClock;
+use crate::run::CancelSignal;
 
-/// How long a lease lasts without a sign of life, unless the run says otherwise.
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// Default duration of a lease without a renewal.
+pub(crate) const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(30);
 
-/// A name that no other driver has.
-pub(crate) fn owner_name() -> String {
+/// Returns an owner name that is unique among all drivers.
+pub(crate) fn unique_owner_name() -> String {
     format!("{}-{}", std::process::id(), uuid::Uuid::now_v7())
 }
 
-/// Renews a lease until it is dropped. Where the lease was taken over, or could not be renewed for so long that it
-/// soon may be, the run is lost to this driver: its writes would be refused, and its calls must not go on beside
-/// those of the next.
-pub(crate) struct Heartbeat {
+/// Renews a lease until it is dropped. If another driver has taken over the lease, or renewals have failed for
+/// so long that one soon may, the driver loses the run: its writes would be fenced off, and its calls must not
+/// run beside those of the next driver.
+pub(crate) struct LeaseHeartbeat {
     task: JoinHandle<()>,
 }
 
-impl Heartbeat {
+impl LeaseHeartbeat {
     pub(crate) fn start(
         store: Arc<dyn Store>,
         lease: Lease,
         lasting: Duration,
-        clock: Clock,
-        lost: Cancel,
+        clock: RunClock,
+        lost: CancelSignal,
     ) -> Self {
         let task = tokio::spawn(async move {
-            let mut asked = clock.began();
+            let mut asked = clock.started_at();
             loop {
-                // The store counts from when it was asked, or later.
+                // The lease lasts at least from the time of the request.
                 let over = asked + lasting * 4 / 5;
                 tokio::time::sleep_until((Instant::now() + lasting / 3).min(over)).await;
                 let now = Instant::now();
-                let renewed =
-                    tokio::time::timeout_at(over, store.renew(&lease, clock.now().after(lasting))).await;
+                let renewed = tokio::time::timeout_at(
+                    over,
+                    store.renew_lease(&lease, clock.now().saturating_add(lasting)),
+                )
+                .await;
                 match renewed {
                     Ok(Ok(())) => {
                         asked = now;
@@ -59,13 +62,13 @@ impl Heartbeat {
                     break;
                 }
             }
-            lost.lose();
+            lost.mark_lease_lost();
         });
         Self { task }
     }
 }
 
-impl Drop for Heartbeat {
+impl Drop for LeaseHeartbeat {
     fn drop(&mut self) {
         self.task.abort();
     }

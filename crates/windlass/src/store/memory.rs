@@ -1,185 +1,189 @@
-//! A store in memory: it survives a run, not the process.
+//! An in-memory store: it outlives runs, not the process.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
-use windlass_core::{AgentName, Line, OutputContent, RunId, Timestamp};
+use windlass_core::{
+    id::{AgentName, RunId, Timestamp},
+    item::OutputContent,
+    journal::JournalLine,
+};
 
 use super::{
-    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Snapshot, Store, StoreResult,
-    StoredRun,
+    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
+    StoredRun, StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
 
-/// A store in memory: it survives a run, not the process.
+/// A store in memory: it outlives runs, not the process.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    kept: Mutex<Kept>,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    runs: BTreeMap<RunId, KeptRun>,
-    receipts: BTreeMap<ReceiptKey, Receipt>,
+struct MemoryState {
+    runs: BTreeMap<RunId, MemoryRun>,
+    receipts: BTreeMap<ReceiptKey, MemoryReceipt>,
     artefacts: BTreeMap<(RunId, String), String>,
 }
 
 #[derive(Debug)]
-struct KeptRun {
+struct MemoryRun {
     agent: AgentName,
     status: RunStatus,
     epoch: u64,
     owner: Option<(String, Timestamp)>,
-    lines: Vec<Line>,
-    inbox: Vec<Posted>,
-    snapshot: Option<Snapshot>,
-    created: Timestamp,
-    updated: Timestamp,
+    lines: Vec<JournalLine>,
+    inbox: Vec<PostedDecision>,
+    snapshot: Option<StoredSnapshot>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
 }
 
 #[derive(Debug)]
-enum Receipt {
-    Claimed { owner: String, until: Timestamp },
-    Kept { output: OutputContent, expires: Option<Timestamp> },
+enum MemoryReceipt {
+    Claimed { owner: String, expires_at: Timestamp },
+    Saved { output: OutputContent, expires_at: Option<Timestamp> },
 }
 
 impl MemoryStore {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, MemoryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something at once, as an answer that is ready.
-    fn now<T: Send + 'static>(
+    /// Executes an operation synchronously and returns its result as a ready future.
+    fn ready_result<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Kept) -> Result<T, StoreError>,
-    ) -> StoreResult<'_, T> {
-        std::future::ready(act(&mut self.kept())).boxed()
+        act: impl FnOnce(&mut MemoryState) -> Result<T, StoreError>,
+    ) -> StoreFuture<'_, T> {
+        std::future::ready(act(&mut self.lock_state())).boxed()
     }
 }
 
-impl Kept {
-    fn run(&mut self, run: &RunId) -> Result<&mut KeptRun, StoreError> {
-        self.runs
-            .get_mut(run)
-            .ok_or_else(|| StoreError::of(StoreErrorKind::NoSuchRun, format!("there is no run `{run}`")))
+impl MemoryState {
+    fn run_mut(&mut self, run: &RunId) -> Result<&mut MemoryRun, StoreError> {
+        self.runs.get_mut(run).ok_or_else(|| {
+            StoreError::with_kind(StoreErrorKind::RunNotFound, format!("there is no run `{run}`"))
+        })
     }
 
-    fn owned(&mut self, lease: &Lease) -> Result<&mut KeptRun, StoreError> {
-        let run = self.run(&lease.run)?;
-        if run.epoch == lease.epoch { Ok(run) } else { Err(StoreError::fenced(lease)) }
+    fn owned_run_mut(&mut self, lease: &Lease) -> Result<&mut MemoryRun, StoreError> {
+        let run = self.run_mut(&lease.run)?;
+        if run.epoch == lease.epoch { Ok(run) } else { Err(StoreError::fenced_off(lease)) }
     }
 }
 
 impl Store for MemoryStore {
-    fn create<'a>(
+    fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, Lease> {
-        self.now(|kept| {
+    ) -> StoreFuture<'a, Lease> {
+        self.ready_result(|kept| {
             if kept.runs.contains_key(run) {
-                return Err(StoreError::of(
-                    StoreErrorKind::Exists,
+                return Err(StoreError::with_kind(
+                    StoreErrorKind::AlreadyExists,
                     format!("there is a run `{run}` already"),
                 ));
             }
-            let kept_run = KeptRun {
+            let kept_run = MemoryRun {
                 agent: agent.clone(),
                 status: RunStatus::Running,
                 epoch: 1,
-                owner: Some((claim.owner.to_owned(), claim.until)),
+                owner: Some((claim.owner.to_owned(), claim.expires_at)),
                 lines: Vec::new(),
                 inbox: Vec::new(),
                 snapshot: None,
-                created: claim.now,
-                updated: claim.now,
+                created_at: claim.now,
+                updated_at: claim.now,
             };
             kept.runs.insert(run.clone(), kept_run);
             Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: 1 })
         })
     }
 
-    fn acquire<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease> {
-        self.now(|kept| {
-            let kept_run = kept.run(run)?;
+    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
+        self.ready_result(|kept| {
+            let kept_run = kept.run_mut(run)?;
             if let Some((owner, until)) = &kept_run.owner
                 && *until > claim.now
                 && owner != claim.owner
             {
-                return Err(StoreError::leased(run, owner));
+                return Err(StoreError::lease_held(run, owner));
             }
             kept_run.epoch += 1;
-            kept_run.owner = Some((claim.owner.to_owned(), claim.until));
+            kept_run.owner = Some((claim.owner.to_owned(), claim.expires_at));
             Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: kept_run.epoch })
         })
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            kept.owned(lease)?.owner = Some((lease.owner.clone(), until));
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            kept.owned_run_mut(lease)?.owner = Some((lease.owner.clone(), until));
             Ok(())
         })
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            if let Ok(run) = kept.owned(lease) {
+    fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            if let Ok(run) = kept.owned_run_mut(lease) {
                 run.owner = None;
             }
             Ok(())
         })
     }
 
-    fn append<'a>(
+    fn append_journal<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
-        lines: Vec<Line>,
+        lines: Vec<JournalLine>,
         _: Durability,
-    ) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            let run = kept.owned(lease)?;
+    ) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            let run = kept.owned_run_mut(lease)?;
             let next = run.lines.len() as u64;
             if next != at {
-                return Err(StoreError::stale(&lease.run, next, at));
+                return Err(StoreError::stale_read(&lease.run, next, at));
             }
             run.lines.extend(lines);
             Ok(())
         })
     }
 
-    fn mark<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            let run = kept.owned(lease)?;
+    fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            let run = kept.owned_run_mut(lease)?;
             run.status = status;
-            run.updated = now;
+            run.updated_at = now;
             Ok(())
         })
     }
 
-    fn keep_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: Snapshot) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            kept.owned(lease)?.snapshot = Some(snapshot);
+    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            kept.owned_run_mut(lease)?.snapshot = Some(snapshot);
             Ok(())
         })
     }
 
-    fn snapshot<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
-        self.now(|kept| Ok(kept.runs.get(run).and_then(|run| run.snapshot.clone())))
+    fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {
+        self.ready_result(|kept| Ok(kept.runs.get(run).and_then(|run| run.snapshot.clone())))
     }
 
-    fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>> {
-        self.now(|kept| {
+    fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
+        self.ready_result(|kept| {
             let from = usize::try_from(from).unwrap_or(usize::MAX);
             let lines = kept.runs.get(run).and_then(|run| run.lines.get(from..));
-            Ok(lines.map(<[Line]>::to_vec).unwrap_or_default())
+            Ok(lines.map(<[JournalLine]>::to_vec).unwrap_or_default())
         })
     }
 
-    fn runs(&self) -> StoreResult<'_, Vec<StoredRun>> {
-        self.now(|kept| {
+    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>> {
+        self.ready_result(|kept| {
             let mut runs: Vec<StoredRun> = kept
                 .runs
                 .iter()
@@ -187,23 +191,23 @@ impl Store for MemoryStore {
                     run: id.clone(),
                     agent: run.agent.clone(),
                     status: run.status,
-                    records: run.lines.len() as u64,
+                    record_count: run.lines.len() as u64,
                     owner: run.owner.clone(),
-                    created: run.created,
-                    updated: run.updated,
+                    created_at: run.created_at,
+                    updated_at: run.updated_at,
                 })
                 .collect();
-            runs.sort_by(|a, b| (b.created, &b.run).cmp(&(a.created, &a.run)));
+            runs.sort_by(|a, b| (b.created_at, &b.run).cmp(&(a.created_at, &a.run)));
             Ok(runs)
         })
     }
 
-    fn post<'a>(&'a self, run: &'a RunId, posted: Posted) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            let inbox = &mut kept.run(run)?.inbox;
-            match inbox.iter().find(|known| known.is_about_the_same(&posted)) {
-                Some(known) if known.decided.is_same(&posted.decided) => Ok(()),
-                Some(_) => Err(StoreError::decided(run, &posted.path)),
+    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            let inbox = &mut kept.run_mut(run)?.inbox;
+            match inbox.iter().find(|known| known.answers_same_question(&posted)) {
+                Some(known) if known.decision.is_same_decision(&posted.decision) => Ok(()),
+                Some(_) => Err(StoreError::already_decided(run, &posted.path)),
                 None => {
                     inbox.push(posted);
                     Ok(())
@@ -212,62 +216,70 @@ impl Store for MemoryStore {
         })
     }
 
-    fn posted<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Vec<Posted>> {
-        self.now(|kept| Ok(kept.runs.get(run).map(|run| run.inbox.clone()).unwrap_or_default()))
+    fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>> {
+        self.ready_result(|kept| Ok(kept.runs.get(run).map(|run| run.inbox.clone()).unwrap_or_default()))
     }
 
     fn claim_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, ReceiptClaim> {
-        self.now(|kept| {
+    ) -> StoreFuture<'a, ReceiptClaim> {
+        self.ready_result(|kept| {
             match kept.receipts.get(key) {
-                Some(Receipt::Kept { output, expires })
+                Some(MemoryReceipt::Saved { output, expires_at: expires })
                     if expires.is_none_or(|expires| expires > claim.now) =>
                 {
-                    return Ok(ReceiptClaim::Receipt(output.clone()));
+                    return Ok(ReceiptClaim::Completed(output.clone()));
                 }
-                Some(Receipt::Claimed { owner, until }) if *until > claim.now && owner != claim.owner => {
-                    return Ok(ReceiptClaim::Busy { until: *until });
+                Some(MemoryReceipt::Claimed { owner, expires_at: until })
+                    if *until > claim.now && owner != claim.owner =>
+                {
+                    return Ok(ReceiptClaim::InProgress { expires_at: *until });
                 }
-                Some(Receipt::Kept { .. } | Receipt::Claimed { .. }) | None => {}
+                Some(MemoryReceipt::Saved { .. } | MemoryReceipt::Claimed { .. }) | None => {}
             }
-            let claimed = Receipt::Claimed { owner: claim.owner.to_owned(), until: claim.until };
+            let claimed =
+                MemoryReceipt::Claimed { owner: claim.owner.to_owned(), expires_at: claim.expires_at };
             kept.receipts.insert(key.clone(), claimed);
-            Ok(ReceiptClaim::Mine)
+            Ok(ReceiptClaim::Acquired)
         })
     }
 
-    fn keep_receipt<'a>(
+    fn save_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         owner: &'a str,
         output: &'a OutputContent,
         expires: Option<Timestamp>,
-    ) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            if matches!(kept.receipts.get(key), Some(Receipt::Claimed { owner: by, .. }) if by == owner) {
-                kept.receipts.insert(key.clone(), Receipt::Kept { output: output.clone(), expires });
+    ) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            if matches!(kept.receipts.get(key), Some(MemoryReceipt::Claimed { owner: by, .. }) if by == owner)
+            {
+                kept.receipts.insert(
+                    key.clone(),
+                    MemoryReceipt::Saved { output: output.clone(), expires_at: expires },
+                );
             }
             Ok(())
         })
     }
 
-    fn keep_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreResult<'a, ()> {
-        self.now(|kept| {
+    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
             kept.artefacts.insert((run.clone(), name.to_owned()), text.to_owned());
             Ok(())
         })
     }
 
-    fn artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreResult<'a, Option<String>> {
-        self.now(|kept| Ok(kept.artefacts.get(&(run.clone(), name.to_owned())).cloned()))
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>> {
+        self.ready_result(|kept| Ok(kept.artefacts.get(&(run.clone(), name.to_owned())).cloned()))
     }
 
-    fn give_up_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreResult<'a, ()> {
-        self.now(|kept| {
-            if matches!(kept.receipts.get(key), Some(Receipt::Claimed { owner: by, .. }) if by == owner) {
+    fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            if matches!(kept.receipts.get(key), Some(MemoryReceipt::Claimed { owner: by, .. }) if by == owner)
+            {
                 kept.receipts.remove(key);
             }
             Ok(())

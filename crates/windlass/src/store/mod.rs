@@ -1,8 +1,8 @@
-//! Stores: where runs are kept, owned and decided about.
+//! Stores: they persist runs, and coordinate their drivers and approvers.
 //!
-//! A run is owned by one driver at a time, through a lease with an epoch. Whoever writes shows its lease, and a
-//! writer whose lease was taken over is refused, so that a process that slept through its own funeral changes
-//! nothing. Times come in from the caller: a store has no clock of its own.
+//! A run has one driver at a time, by a lease with an epoch. The epoch is the fencing token: every write
+//! carries the lease, and a writer whose lease was taken over is fenced off by its epoch. All times come from
+//! the caller: a store has no clock of its own.
 
 mod fork;
 mod lease;
@@ -10,238 +10,264 @@ mod memory;
 mod open;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod wrapper;
 
-pub use fork::{StoredForkError, fork};
+pub use fork::{StoredForkError, fork_run};
 pub use memory::MemoryStore;
-pub use open::{OpenError, PostError, decide, paused};
-pub(crate) use open::{Opened, read};
+pub use open::{OpenRunError, PostDecisionError, load_paused, post_decision};
+pub(crate) use open::{OpenedRun, read_run};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteStore, Written};
+pub use sqlite::{SqliteStore, WriterStats};
+pub use wrapper::StoreWrapper;
 
-pub(crate) use lease::{Heartbeat, LEASE, owner_name};
+pub(crate) use lease::{DEFAULT_LEASE_DURATION, LeaseHeartbeat, unique_owner_name};
 
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use windlass_core::{AgentName, CallPath, Decided, Digest, Line, OutputContent, RunId, Timestamp};
+use windlass_core::{
+    canonical::Digest,
+    id::{AgentName, CallPath, RunId, Timestamp},
+    item::OutputContent,
+    journal::{DecisionRecorded, JournalLine},
+};
 
 use crate::error::StoreError;
 
-/// What a store gives back.
-pub type StoreResult<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+/// The future of a store operation.
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// Where runs are kept. The suite in [`crate::testing`] says what every store must do.
+/// A store of runs. The suite in [`crate::testing`] checks the contract of an implementation.
 pub trait Store: Send + Sync + 'static {
-    /// Makes a new run, owned by `owner`. A run that exists is refused.
-    fn create<'a>(
+    /// Creates a run that is leased to the claimant.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::AlreadyExists`](crate::error::StoreErrorKind::AlreadyExists) if
+    /// the run exists.
+    fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, Lease>;
+    ) -> StoreFuture<'a, Lease>;
 
-    /// Takes a run that nobody owns, or whose owner's lease has run out. The epoch grows.
-    fn acquire<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease>;
+    /// Acquires the lease of a run that has no owner or whose lease has expired. The epoch increases.
+    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease>;
 
-    /// Makes a lease last longer. Refused where it was taken over.
-    fn renew<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreResult<'a, ()>;
+    /// Extends a lease.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if the lease was
+    /// taken over.
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()>;
 
-    /// Gives a run back. Giving back what was taken over does nothing.
-    fn release<'a>(&'a self, lease: &'a Lease) -> StoreResult<'a, ()>;
+    /// Releases a lease. Releasing a lease that was taken over has no effect.
+    fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()>;
 
-    /// Adds lines to a run's journal, all or none: the first has the number `at`, which must be the next. With
-    /// [`Durability::Now`] they must survive the loss of the process, and of the machine's power, when the
-    /// future resolves.
-    fn append<'a>(
+    /// Appends lines to a run's journal atomically: the first has the sequence number `at`, which must be the
+    /// next. With [`Durability::Sync`] they are durable, even on power loss, when the future resolves.
+    ///
+    /// # Cancel safety
+    ///
+    /// The lines are written even if the future is dropped.
+    fn append_journal<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
-        lines: Vec<Line>,
+        lines: Vec<JournalLine>,
         durability: Durability,
-    ) -> StoreResult<'a, ()>;
+    ) -> StoreFuture<'a, ()>;
 
-    /// Says what state the run is in, for lists. It costs nothing to be wrong about: the journal knows.
-    fn mark<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreResult<'a, ()>;
+    /// Sets the status of a run for lists. It is informative: the journal is authoritative.
+    fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()>;
 
-    /// The lines of a run's journal from number `from` on; none for a run that is not known.
-    fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>>;
+    /// Loads the lines of a run's journal from sequence number `from` on; empty if the run is unknown.
+    fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>>;
 
-    /// After how many records of a run a snapshot of it is wanted, so that it opens fast when it is long; none for a
-    /// store that keeps none.
-    fn snapshot_every(&self) -> Option<u64> {
+    /// Returns the number of records between snapshots, which speed up opening long runs; `None` if the store
+    /// keeps no snapshots.
+    fn snapshot_interval(&self) -> Option<u64> {
         None
     }
 
-    /// Keeps a snapshot of a run, in place of the one before. The journal is the truth: a store may lose it.
-    fn keep_snapshot<'a>(&'a self, _lease: &'a Lease, _snapshot: Snapshot) -> StoreResult<'a, ()> {
+    /// Saves a snapshot of a run, in place of the previous one. The journal is authoritative: a store may drop
+    /// snapshots.
+    fn save_snapshot<'a>(&'a self, _lease: &'a Lease, _snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// The last snapshot of a run, where there is one.
-    fn snapshot<'a>(&'a self, _run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
+    /// Loads the latest snapshot of a run, if there is one.
+    fn load_snapshot<'a>(&'a self, _run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// All runs, the newest first.
-    fn runs(&self) -> StoreResult<'_, Vec<StoredRun>>;
+    /// Lists all runs, newest first.
+    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>>;
 
-    /// Puts a decision where the run's driver will find it, whoever drives it and whenever. The same decision
-    /// twice is one; another decision about the same call is refused.
-    fn post<'a>(&'a self, run: &'a RunId, posted: Posted) -> StoreResult<'a, ()>;
+    /// Posts a decision for the current or a later driver of the run. Posting an identical decision again has
+    /// no effect.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::AlreadyDecided`](crate::error::StoreErrorKind::AlreadyDecided)
+    /// if the call has a different decision.
+    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()>;
 
-    /// The decisions that were posted for a run, oldest first.
-    fn posted<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Vec<Posted>>;
+    /// Returns the decisions that were posted for a run, oldest first.
+    fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>>;
 
-    /// Asks for the result of an idempotent call that may have been made elsewhere, or for the right to make it.
+    /// Returns the receipt of an identical idempotent call, or claims the right to execute it.
     fn claim_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, ReceiptClaim>;
+    ) -> StoreFuture<'a, ReceiptClaim>;
 
-    /// Keeps the result of an idempotent call, until `expires`. Only for whoever has the right to make it.
-    fn keep_receipt<'a>(
+    /// Saves the output of an idempotent call until `expires`. It has no effect unless `owner` holds the claim.
+    fn save_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         owner: &'a str,
         output: &'a OutputContent,
         expires: Option<Timestamp>,
-    ) -> StoreResult<'a, ()>;
+    ) -> StoreFuture<'a, ()>;
 
-    /// Gives the right to make a call back, because it did not succeed.
-    fn give_up_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreResult<'a, ()>;
+    /// Releases the claim of a call that did not succeed.
+    fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()>;
 
-    /// Keeps a text that belongs to a run and is too long for its journal.
-    fn keep_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreResult<'a, ()>;
+    /// Saves a text that belongs to a run and is too long for its journal.
+    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()>;
 
-    /// A text that was kept for a run.
-    fn artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreResult<'a, Option<String>>;
+    /// Loads an artefact of a run.
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>>;
 }
 
-/// How soon lines must survive the loss of the process.
+/// The time by which appended lines must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// With the next lines that must.
-    Later,
-    /// Before anything else happens.
-    Now,
+    /// With the next append that is [`Durability::Sync`].
+    Deferred,
+    /// Before the append completes.
+    Sync,
 }
 
-/// What the first records of a run add up to, written down.
+/// A snapshot: the state after the first records of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// How many records.
-    pub records: u64,
-    /// The hash of the last of their lines: it stands for exactly these records.
-    pub head: Digest,
-    /// See [`windlass_core::Replay::to_snapshot`].
+pub struct StoredSnapshot {
+    /// Number of records that the snapshot covers.
+    pub record_count: u64,
+    /// Hash of the last covered line, which identifies exactly these records.
+    pub head_hash: Digest,
+    /// The encoded state: see [`windlass_core::run::ReplayedRun::to_snapshot`].
     pub body: String,
 }
 
-/// Who wants to own something, from when until when.
+/// A request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseClaim<'a> {
-    /// A name for whoever asks, unique among all processes.
+    /// Name of the claimant, unique among all processes.
     pub owner: &'a str,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
-    /// When the lease runs out.
-    pub until: Timestamp,
+    /// Expiry time of the lease.
+    pub expires_at: Timestamp,
 }
 
 impl<'a> LeaseClaim<'a> {
-    /// A claim for so long.
-    pub fn lasting(owner: &'a str, now: Timestamp, lasting: Duration) -> Self {
+    /// Creates a claim for this duration.
+    pub fn for_duration(owner: &'a str, now: Timestamp, lasting: Duration) -> Self {
         let lasting = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
-        Self { owner, now, until: Timestamp(now.0.saturating_add(lasting)) }
+        Self { owner, now, expires_at: Timestamp(now.0.saturating_add(lasting)) }
     }
 }
 
-/// The right to drive a run.
+/// The exclusive right to drive a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
-    /// Who owns it.
+    /// Name of the driver that holds the lease, unique among all processes.
     pub owner: String,
-    /// Grows with every owner. A writer with an older one is refused.
+    /// Epoch, which increases with every owner: the fencing token. Writes with an older epoch are rejected.
     pub epoch: u64,
 }
 
-/// What state a run is in.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Somebody drives it, or did until the process ended.
+    /// A driver runs it, or did until its process ended.
     Running,
-    /// It waits for a person.
+    /// The run waits for a person.
     Paused,
-    /// It ended with an output.
+    /// The run ended with an output.
     Finished,
-    /// It ended with an error.
+    /// The run ended with an error.
     Failed,
-    /// It was cancelled.
+    /// The run was cancelled.
     Cancelled,
 }
 
-/// A run in a list.
+/// A run in the list of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRun {
-    /// Its id.
+    /// Id of the run.
     pub run: RunId,
-    /// The agent that it began with.
+    /// The agent that the run started with.
     pub agent: AgentName,
-    /// What state it is in.
+    /// Status of the run.
     pub status: RunStatus,
-    /// How many records it has.
-    pub records: u64,
-    /// Who owns it, and until when, where somebody does.
+    /// Number of records.
+    pub record_count: u64,
+    /// Owner of the lease and its expiry time, if the run is leased.
     pub owner: Option<(String, Timestamp)>,
-    /// When it began.
-    pub created: Timestamp,
-    /// When it was last written to.
-    pub updated: Timestamp,
+    /// Time of creation.
+    pub created_at: Timestamp,
+    /// Time of the last status change.
+    pub updated_at: Timestamp,
 }
 
-/// A decision on its way to a run.
+/// A decision that was posted for a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Posted {
-    /// The call and the calls that lead to it.
+pub struct PostedDecision {
+    /// Path of the call: the calls that lead to it, and the call itself.
     pub path: CallPath,
-    /// Which question about the call it answers: see [`windlass_core::Pending::attempt`].
+    /// Number of the hold that it decides: see [`windlass_core::decision::PendingCall::attempt`].
     #[serde(default)]
     pub attempt: u32,
     /// The decision.
-    pub decided: Decided,
+    pub decision: DecisionRecorded,
 }
 
-impl Posted {
-    /// Whether both answer the same question.
-    pub fn is_about_the_same(&self, other: &Self) -> bool {
+impl PostedDecision {
+    /// True if both decide the same hold of the same call.
+    pub fn answers_same_question(&self, other: &Self) -> bool {
         self.path == other.path && self.attempt == other.attempt
     }
 }
 
-/// Which idempotent call a result belongs to.
+/// The key of the receipt of an idempotent call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReceiptKey {
-    /// Who shares it: a session's name, or nothing for everybody who uses the store.
+    /// The scope: the id of a session, or empty for the whole store.
     pub scope: String,
-    /// The tool and its canonical arguments.
+    /// Digest of the tool and its canonical arguments.
     pub digest: Digest,
 }
 
-/// What an idempotent call finds in a store.
+/// The result of claiming a receipt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReceiptClaim {
-    /// The result of an identical call.
-    Receipt(OutputContent),
-    /// Somebody else makes it right now, and has the right to until then.
-    Busy {
-        /// Until when.
-        until: Timestamp,
+    /// An identical call has completed, with this output.
+    Completed(OutputContent),
+    /// Another caller is executing the call.
+    InProgress {
+        /// Expiry time of its claim.
+        expires_at: Timestamp,
     },
-    /// The right to make it.
-    Mine,
+    /// The claim is granted: the caller may execute the call.
+    Acquired,
 }

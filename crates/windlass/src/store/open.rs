@@ -1,135 +1,145 @@
-//! Looking at a stored run and deciding about it, from any process, without owning it.
+//! Opening stored runs and posting decisions about them, from any process and without a lease.
 
 use windlass_core::{
-    CallPath, Chain, Decision, Entry, Line, Reach, Replay, ReplayError, Run, RunId, SavedError,
+    decision::{Decision, DecisionScope},
+    id::{CallPath, RunId},
+    journal::{HashChain, JournalEntry, JournalFormatError, JournalLine},
+    run::{ReplayError, ReplayedRun, Run},
 };
 
-use super::{Posted, Snapshot, Store};
-use crate::error::{DecideError, RunError, StoreError, StoreErrorKind};
-use crate::run::{Paused, Records};
+use super::{PostedDecision, Store, StoredSnapshot};
+use crate::error::{DecisionError, RunError, StoreError, StoreErrorKind};
+use crate::run::{JournalRecords, PausedRun};
 
-/// Why a stored run cannot be looked at.
+/// An error that prevents opening a stored run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
-    /// The store does not have it, or cannot be read.
+pub enum OpenRunError {
+    /// The store does not have the run, or could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its journal is not what was written.
+    /// The journal could not be decoded or its hashes do not match.
     #[error("run `{run}` cannot be read: {source}")]
-    Saved {
-        /// Which run.
+    JournalFormat {
+        /// Id of the run.
         run: RunId,
-        /// Why not.
-        source: SavedError,
+        /// The cause.
+        source: JournalFormatError,
     },
-    /// Its journal can be read and does not add up.
+    /// The journal was decoded and could not be replayed.
     #[error("run `{run}` cannot be replayed: {source}")]
     Replay {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Why not.
+        /// The cause.
         source: ReplayError,
     },
 }
 
-impl From<OpenError> for RunError {
-    fn from(error: OpenError) -> Self {
+impl From<OpenRunError> for RunError {
+    fn from(error: OpenRunError) -> Self {
         match error {
-            OpenError::Store(error) => error.into(),
-            OpenError::Saved { source, .. } => source.into(),
-            OpenError::Replay { source, .. } => source.into(),
+            OpenRunError::Store(error) => error.into(),
+            OpenRunError::JournalFormat { source, .. } => source.into(),
+            OpenRunError::Replay { source, .. } => source.into(),
         }
     }
 }
 
-/// Why a decision was not posted. Nothing has changed.
+/// An error that prevents posting a decision. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PostError {
-    /// The run cannot be looked at.
+pub enum PostDecisionError {
+    /// The run could not be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The decision does not count.
+    Open(#[from] OpenRunError),
+    /// The decision is not valid.
     #[error(transparent)]
-    Decide(#[from] DecideError),
-    /// Another decision was there first, or the store cannot be written.
+    Decide(#[from] DecisionError),
+    /// The call already has a different decision, or the store could not be written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A stored run as it stands in its journal: what it did, and what waits. Whoever drives it goes on with it.
-pub async fn paused(store: &dyn Store, run: &RunId) -> Result<Paused, OpenError> {
-    let Opened { replay, records, .. } = read(store, run).await?;
-    Ok(Paused::of(replay, records))
+/// Loads a stored run from its journal: its record and its pending calls. The run's driver is not affected.
+pub async fn load_paused(store: &dyn Store, run: &RunId) -> Result<PausedRun, OpenRunError> {
+    let OpenedRun { replay, records, .. } = read_run(store, run).await?;
+    Ok(PausedRun::from_parts(replay, records))
 }
 
 /// A stored run as it was read.
-pub(crate) struct Opened {
-    pub(crate) replay: Replay,
-    pub(crate) records: Records,
-    pub(crate) chain: Chain,
-    /// How many records the snapshot covers that it was opened from; none without one.
-    pub(crate) covered: u64,
+pub(crate) struct OpenedRun {
+    pub(crate) replay: ReplayedRun,
+    pub(crate) records: JournalRecords,
+    pub(crate) chain: HashChain,
+    /// Number of records that the snapshot covers; 0 without a snapshot.
+    pub(crate) snapshot_record_count: u64,
 }
 
-/// Reads a stored run: from its snapshot, where there is one that fits, or else from its beginning. All of its lines
-/// are checked to be what was written in either case.
-pub(crate) async fn read(store: &dyn Store, run: &RunId) -> Result<Opened, OpenError> {
-    let mut lines = store.load(run, 0).await?;
+/// Reads a stored run from its latest snapshot, if that matches the journal, or else from the start. The hashes
+/// of all lines are verified in either case.
+pub(crate) async fn read_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun, OpenRunError> {
+    let mut lines = store.load_journal(run, 0).await?;
     if lines.is_empty() {
-        return Err(StoreError::of(StoreErrorKind::NoSuchRun, format!("there is no run `{run}`")).into());
+        return Err(
+            StoreError::with_kind(StoreErrorKind::RunNotFound, format!("there is no run `{run}`")).into()
+        );
     }
-    // Without it the run opens all the same.
-    let snapshot = store.snapshot(run).await.ok().flatten();
-    let snapshot = snapshot.and_then(|snapshot| fitting(run, &lines, &snapshot));
+    // An unreadable snapshot is ignored: the journal suffices.
+    let snapshot = store.load_snapshot(run).await.ok().flatten();
+    let snapshot = snapshot.and_then(|snapshot| restore_snapshot(run, &lines, &snapshot));
     let covered = snapshot.as_ref().map_or(0, |replay| replay.next_seq);
     let later = lines.split_off(covered as usize);
-    let unreadable = |source| OpenError::Saved { run: run.clone(), source };
-    let mut chain = Chain::default();
+    let unreadable = |source| OpenRunError::JournalFormat { run: run.clone(), source };
+    let mut chain = HashChain::default();
     for (seq, line) in lines.iter().enumerate() {
-        chain.follow(seq as u64, line).map_err(unreadable)?;
+        chain.verify_line(seq as u64, line).map_err(unreadable)?;
     }
-    let later = later.iter().zip(covered..).map(|(line, seq)| chain.read(seq, line));
+    let later = later.iter().zip(covered..).map(|(line, seq)| chain.read_record(seq, line));
     let later = later.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
     let replay = match snapshot {
-        Some(mut replay) => later.iter().try_for_each(|record| replay.go_on(record)).map(|()| replay),
+        Some(mut replay) => later.iter().try_for_each(|record| replay.apply_record(record)).map(|()| replay),
         None => Run::replay(&later),
     };
-    let replay = replay.map_err(|source| OpenError::Replay { run: run.clone(), source })?;
-    Ok(Opened { replay, records: Records::since(lines, later), chain, covered })
+    let replay = replay.map_err(|source| OpenRunError::Replay { run: run.clone(), source })?;
+    Ok(OpenedRun {
+        replay,
+        records: JournalRecords::from_snapshot(lines, later),
+        chain,
+        snapshot_record_count: covered,
+    })
 }
 
-/// What a snapshot stands for, where it is one of these lines.
-fn fitting(run: &RunId, lines: &[Line], snapshot: &Snapshot) -> Option<Replay> {
-    let last = usize::try_from(snapshot.records).ok()?.checked_sub(1)?;
-    let is_of_these = lines.get(last).is_some_and(|line| line.hash == snapshot.head);
-    let replay = is_of_these.then(|| Replay::from_snapshot(&snapshot.body)).flatten()?;
-    (replay.next_seq == snapshot.records && replay.run.id() == run).then_some(replay)
+/// Restores a snapshot if it matches the journal.
+fn restore_snapshot(run: &RunId, lines: &[JournalLine], snapshot: &StoredSnapshot) -> Option<ReplayedRun> {
+    let last = usize::try_from(snapshot.record_count).ok()?.checked_sub(1)?;
+    let is_of_these = lines.get(last).is_some_and(|line| line.hash == snapshot.head_hash);
+    let replay = is_of_these.then(|| ReplayedRun::from_snapshot(&snapshot.body)).flatten()?;
+    (replay.next_seq == snapshot.record_count && replay.run.id() == run).then_some(replay)
 }
 
-/// Decides about a call that waits, in somebody's name. The decision is bound to what the journal shows of the call,
-/// and posted: the run's driver takes it when nothing but decisions is left to wait for, or else whoever recovers
-/// the run.
-pub async fn decide(
+/// Posts a decision about a pending call in the name of `by`. The decision is bound to the digest of the call
+/// in the journal. The run's driver picks it up when only decisions are left to wait for; without a driver, the
+/// next recovery does.
+pub async fn post_decision(
     store: &dyn Store,
     run: &RunId,
     call: impl Into<CallPath>,
     decision: Decision,
-    reach: Reach,
+    reach: DecisionScope,
     by: impl Into<String>,
-) -> Result<(), PostError> {
-    let mut paused = paused(store, run).await?;
+) -> Result<(), PostDecisionError> {
+    let mut paused = load_paused(store, run).await?;
     let call = call.into();
-    let asked = paused.pending();
+    let asked = paused.pending_calls();
     paused.decide_as(by);
     paused.decide(call.clone(), decision, reach)?;
-    let made = paused.record().records.later().last().map(|record| (&record.path, &record.entry));
-    let Some((within, Entry::Decided(decided))) = made else {
-        return Err(DecideError::NotPending(call).into());
+    let made = paused.record().records.later_records().last().map(|record| (&record.path, &record.entry));
+    let Some((within, JournalEntry::DecisionRecorded(decided))) = made else {
+        return Err(DecisionError::NotPending(call).into());
     };
     let path = CallPath::new(within, decided.call.clone());
     let attempt = asked.iter().find(|pending| pending.path == path).map_or(0, |pending| pending.attempt);
-    let posted = Posted { path, attempt, decided: decided.clone() };
-    Ok(store.post(run, posted).await?)
+    let posted = PostedDecision { path, attempt, decision: decided.clone() };
+    Ok(store.post_decision(run, posted).await?)
 }

@@ -1,29 +1,39 @@
-//! How a check says what was wrong.
+//! Assertions of the store suites.
 
 use std::fmt::Debug;
 
-use windlass_core::{AgentName, Chain, Digest, Entry, Line, OutputContent, Record, RunId, Timestamp};
+use windlass_core::{
+    canonical::Digest,
+    id::{AgentName, RunId, Timestamp},
+    item::OutputContent,
+    journal::{HashChain, JournalEntry, JournalLine, JournalRecord},
+};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{Lease, LeaseClaim, Store};
 
-/// One check, by name.
+/// A named check.
 #[derive(Clone, Copy)]
-pub(super) struct Check(pub(super) &'static str);
+pub(super) struct StoreCheck(pub(super) &'static str);
 
-impl Check {
-    /// What was asked for must have been done.
+impl StoreCheck {
+    /// Asserts that the operation succeeded, and returns its value.
     #[track_caller]
-    pub(super) fn done<T>(self, what: &str, result: Result<T, StoreError>) -> T {
+    pub(super) fn expect_ok<T>(self, what: &str, result: Result<T, StoreError>) -> T {
         match result {
             Ok(value) => value,
             Err(error) => panic!("check `{}`: {what} failed: {error} ({:?})", self.0, error.kind()),
         }
     }
 
-    /// What was asked for must have been refused, for this reason.
+    /// Asserts that the operation failed with this kind of error.
     #[track_caller]
-    pub(super) fn refused<T: Debug>(self, what: &str, result: Result<T, StoreError>, kind: StoreErrorKind) {
+    pub(super) fn expect_error<T: Debug>(
+        self,
+        what: &str,
+        result: Result<T, StoreError>,
+        kind: StoreErrorKind,
+    ) {
         match result {
             Ok(value) => {
                 panic!("check `{}`: {what} should be refused ({kind:?}), and gave {value:?}", self.0)
@@ -39,39 +49,45 @@ impl Check {
         }
     }
 
-    /// Both must be the same.
+    /// Asserts that both values are equal.
     #[track_caller]
-    pub(super) fn same<T: PartialEq + Debug>(self, what: &str, found: T, expected: T) {
+    pub(super) fn expect_equal<T: PartialEq + Debug>(self, what: &str, found: T, expected: T) {
         assert!(found == expected, "check `{}`: {what}:\n   found {found:?}\nexpected {expected:?}", self.0);
     }
 
-    /// A run that `owner` owns from the time 1,000 until 2,000.
-    pub(super) async fn run<S: Store>(self, store: &S, run: &str, owner: &str) -> Lease {
-        let made = store.create(&RunId::from(run), &AgentName::from("agent"), claim(owner, 1_000)).await;
-        self.done("making a run", made)
+    /// Creates a run that is leased to `owner` from time 1,000 to 2,000.
+    pub(super) async fn create_run<S: Store>(self, store: &S, run: &str, owner: &str) -> Lease {
+        let made =
+            store.create_run(&RunId::from(run), &AgentName::from("agent"), lease_claim(owner, 1_000)).await;
+        self.expect_ok("making a run", made)
     }
 }
 
-/// A claim from this time on, for a second.
-pub(super) fn claim(owner: &str, now: u64) -> LeaseClaim<'_> {
-    LeaseClaim { owner, now: Timestamp(now), until: Timestamp(now + 1_000) }
+/// Returns a claim for one second, starting at `now`.
+pub(super) fn lease_claim(owner: &str, now: u64) -> LeaseClaim<'_> {
+    LeaseClaim { owner, now: Timestamp(now), expires_at: Timestamp(now + 1_000) }
 }
 
-/// The first lines of a journal.
-pub(super) fn lines(count: u64) -> Vec<Line> {
-    let mut chain = Chain::default();
-    let record = |seq| Record { seq, at: Timestamp(1_000 + seq), path: Vec::new(), entry: Entry::WentOn };
-    (0..count).map(|seq| chain.add(&record(seq))).collect()
+/// Returns the first lines of a journal.
+pub(super) fn journal_lines(count: u64) -> Vec<JournalLine> {
+    let mut chain = HashChain::default();
+    let record = |seq| JournalRecord {
+        seq,
+        at: Timestamp(1_000 + seq),
+        path: Vec::new(),
+        entry: JournalEntry::TurnContinued,
+    };
+    (0..count).map(|seq| chain.append(&record(seq))).collect()
 }
 
-/// An output with more in it than plain text.
-pub(super) fn output(text: &str) -> OutputContent {
+/// Returns an output with several parts.
+pub(super) fn rich_output(text: &str) -> OutputContent {
     OutputContent::Parts(vec![
-        windlass_core::Content::text(text),
-        windlass_core::Content::text("\u{0}ü\n\"🧵\""),
+        windlass_core::item::ContentPart::text(text),
+        windlass_core::item::ContentPart::text("\u{0}ü\n\"🧵\""),
     ])
 }
 
-pub(super) fn digest(text: &str) -> Digest {
-    Digest::of(text)
+pub(super) fn sample_digest(text: &str) -> Digest {
+    Digest::of_text(text)
 }

@@ -1,4 +1,4 @@
-//! When a person must decide.
+//! Approval rules of tools: the calls that a person must approve.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -6,42 +6,46 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass_core::Gate;
+use windlass_core::tool::ApprovalPolicy;
 
 use super::{Tool, ToolContext};
 
-pub(crate) enum Approval<C> {
+pub(crate) enum ApprovalRule<C> {
     Never,
     Always,
-    Rule(Arc<dyn Fn(ToolContext<C>, &dyn Any) -> BoxFuture<'static, bool> + Send + Sync>),
+    ByFunction(Arc<dyn Fn(ToolContext<C>, &dyn Any) -> BoxFuture<'static, bool> + Send + Sync>),
 }
 
 impl<C: Send + Sync + 'static> Tool<C> {
-    /// A person decides before every call. An approval for good covers the calls to come.
+    /// Requires approval before every call. A standing approval covers later calls.
     #[must_use]
-    pub fn approve_always(mut self) -> Self {
-        self.approval = Approval::Always;
+    pub fn needs_approval(mut self) -> Self {
+        self.approval = ApprovalRule::Always;
         self
     }
 
-    /// Nobody is asked, whatever the tool said before: for a policy that knows better.
+    /// Removes all approval rules of the tool, for policies that decide otherwise.
     #[must_use]
-    pub fn approve_never(mut self) -> Self {
-        (self.approval, self.each) = (Approval::Never, Approval::Never);
+    pub fn never_needs_approval(mut self) -> Self {
+        (self.approval, self.each_time_approval) = (ApprovalRule::Never, ApprovalRule::Never);
         self
     }
 
-    /// A person decides before calls whose arguments the rule picks. `A` is the type of the tool's arguments,
-    /// or [`serde_json::Value`]. A rule that panics, or is given another type, asks.
+    /// Requires approval for calls whose arguments match the rule. `A` is the type of the tool's arguments, or
+    /// [`serde_json::Value`]. If the rule panics or gets another type, approval is required.
     #[must_use]
-    pub fn approve_if<A: 'static>(mut self, rule: impl Fn(&A) -> bool + Send + Sync + 'static) -> Self {
-        self.approval = Approval::of(rule);
+    pub fn needs_approval_if<A: 'static>(
+        mut self,
+        rule: impl Fn(&A) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.approval = ApprovalRule::from_predicate(rule);
         self
     }
 
-    /// As [`Tool::approve_if`], with the call's context and an async rule.
+    /// Requires approval as [`Tool::needs_approval_if`] does, with an async rule that receives the call's
+    /// context.
     #[must_use]
-    pub fn approve_when<A, Fut>(
+    pub fn needs_approval_if_async<A, Fut>(
         mut self,
         rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static,
     ) -> Self
@@ -49,29 +53,33 @@ impl<C: Send + Sync + 'static> Tool<C> {
         A: 'static,
         Fut: Future<Output = bool> + Send + 'static,
     {
-        self.approval = Approval::when(rule);
+        self.approval = ApprovalRule::from_async_predicate(rule);
         self
     }
 
-    /// A person decides before every call, and about each alone: an approval for good is refused. For what must be
-    /// looked at every time, such as a payment.
+    /// Requires approval before every call, each time: a standing approval is not accepted. For calls such as
+    /// payments.
     #[must_use]
-    pub fn approve_each(mut self) -> Self {
-        self.each = Approval::Always;
+    pub fn needs_approval_each_time(mut self) -> Self {
+        self.each_time_approval = ApprovalRule::Always;
         self
     }
 
-    /// A person decides before calls whose arguments the rule picks, each time: an approval for good does not cover
-    /// them. It stands beside what else the tool asks about, which such an approval does cover.
+    /// Requires approval for calls whose arguments match the rule, each time: a standing approval does not
+    /// cover them. The other approval rule of the tool remains, and a standing approval covers that.
     #[must_use]
-    pub fn approve_each_if<A: 'static>(mut self, rule: impl Fn(&A) -> bool + Send + Sync + 'static) -> Self {
-        self.each = Approval::of(rule);
+    pub fn needs_approval_each_time_if<A: 'static>(
+        mut self,
+        rule: impl Fn(&A) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.each_time_approval = ApprovalRule::from_predicate(rule);
         self
     }
 
-    /// As [`Tool::approve_each_if`], with the call's context and an async rule.
+    /// Requires approval as [`Tool::needs_approval_each_time_if`] does, with an async rule that receives the
+    /// call's context.
     #[must_use]
-    pub fn approve_each_when<A, Fut>(
+    pub fn needs_approval_each_time_if_async<A, Fut>(
         mut self,
         rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static,
     ) -> Self
@@ -79,48 +87,51 @@ impl<C: Send + Sync + 'static> Tool<C> {
         A: 'static,
         Fut: Future<Output = bool> + Send + 'static,
     {
-        self.each = Approval::when(rule);
+        self.each_time_approval = ApprovalRule::from_async_predicate(rule);
         self
     }
 
-    /// Whether it runs unasked, is always asked about, or has a rule that looks at each call; and whether an approval
-    /// for good answers that.
-    pub fn gate(&self) -> Gate {
-        match (&self.each, &self.approval) {
-            (Approval::Always, _) => Gate::Each,
-            (Approval::Rule(_), _) => Gate::AskEach,
-            (Approval::Never, Approval::Never) => Gate::Open,
-            (Approval::Never, Approval::Always) => Gate::Closed,
-            (Approval::Never, Approval::Rule(_)) => Gate::Ask,
+    /// Returns the approval policy: never, always, or by a rule, and with or without standing approvals.
+    pub fn approval_policy(&self) -> ApprovalPolicy {
+        match (&self.each_time_approval, &self.approval) {
+            (ApprovalRule::Always, _) => ApprovalPolicy::RequiredEachTime,
+            (ApprovalRule::ByFunction(_), _) => ApprovalPolicy::ByRuleEachTime,
+            (ApprovalRule::Never, ApprovalRule::Never) => ApprovalPolicy::NotRequired,
+            (ApprovalRule::Never, ApprovalRule::Always) => ApprovalPolicy::Required,
+            (ApprovalRule::Never, ApprovalRule::ByFunction(_)) => ApprovalPolicy::ByRule,
         }
     }
 }
 
-impl<C: Send + Sync + 'static> Approval<C> {
-    fn of<A: 'static>(rule: impl Fn(&A) -> bool + Send + Sync + 'static) -> Self {
-        Self::Rule(Arc::new(move |_, arguments| {
+impl<C: Send + Sync + 'static> ApprovalRule<C> {
+    fn from_predicate<A: 'static>(rule: impl Fn(&A) -> bool + Send + Sync + 'static) -> Self {
+        Self::ByFunction(Arc::new(move |_, arguments| {
             let asks = arguments.downcast_ref::<A>().is_none_or(&rule);
             std::future::ready(asks).boxed()
         }))
     }
 
-    fn when<A, Fut>(rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static) -> Self
+    fn from_async_predicate<A, Fut>(rule: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static) -> Self
     where
         A: 'static,
         Fut: Future<Output = bool> + Send + 'static,
     {
-        Self::Rule(Arc::new(move |ctx, arguments| match arguments.downcast_ref::<A>() {
+        Self::ByFunction(Arc::new(move |ctx, arguments| match arguments.downcast_ref::<A>() {
             Some(arguments) => rule(ctx, arguments).boxed(),
             None => std::future::ready(true).boxed(),
         }))
     }
 
-    /// Whether a person must decide about a call. A rule that fails means that one must.
-    pub(crate) async fn asks(&self, ctx: ToolContext<C>, arguments: &(dyn Any + Send + Sync)) -> bool {
+    /// True if the call requires approval. A rule that panics requires it.
+    pub(crate) async fn requires_approval(
+        &self,
+        ctx: ToolContext<C>,
+        arguments: &(dyn Any + Send + Sync),
+    ) -> bool {
         match self {
             Self::Never => false,
             Self::Always => true,
-            Self::Rule(rule) => {
+            Self::ByFunction(rule) => {
                 let asked = std::panic::catch_unwind(AssertUnwindSafe(|| rule(ctx, arguments)));
                 match asked {
                     Ok(answer) => AssertUnwindSafe(answer).catch_unwind().await.unwrap_or(true),
@@ -131,12 +142,12 @@ impl<C: Send + Sync + 'static> Approval<C> {
     }
 }
 
-impl<C> Clone for Approval<C> {
+impl<C> Clone for ApprovalRule<C> {
     fn clone(&self) -> Self {
         match self {
             Self::Never => Self::Never,
             Self::Always => Self::Always,
-            Self::Rule(rule) => Self::Rule(rule.clone()),
+            Self::ByFunction(rule) => Self::ByFunction(rule.clone()),
         }
     }
 }

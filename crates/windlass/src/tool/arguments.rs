@@ -1,75 +1,93 @@
-//! Freezing arguments: what the model wrote becomes one canonical text, or a message that says what is wrong.
+//! Parsing of arguments: the model's text is converted to canonical JSON, or to a message that lists the
+//! problems.
 
 use std::panic::AssertUnwindSafe;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::schema::{Shape, describe};
-use windlass_core::with_canonical_text;
+use windlass_core::canonical::with_canonical_text;
+use windlass_core::schema::{CompiledSchema, describe_violations};
 
 use super::{Tool, ToolBody};
 
-/// The longest arguments that are read, in bytes.
-const LONGEST: usize = 4 * 1024 * 1024;
+/// Maximum size of the arguments in bytes.
+const MAX_ARGUMENT_BYTES: usize = 4 * 1024 * 1024;
 
 impl<C: Send + Sync + 'static> Tool<C> {
-    /// Whether a call could run with these arguments. If not: what the model would be told is wrong with them.
-    pub fn check(&self, arguments: &str) -> Result<(), String> {
-        freeze(arguments, |frozen| match &self.body {
+    /// Checks that a call could run with these arguments.
+    ///
+    /// # Errors
+    ///
+    /// Returns the message that the model would get.
+    pub fn check_arguments(&self, arguments: &str) -> Result<(), String> {
+        canonicalize_arguments(arguments, |frozen| match &self.body {
             ToolBody::Function(body) => body.prepare(frozen).map(drop),
-            ToolBody::Agent(agent) => checked_value(frozen, &agent.shape).map(drop),
+            ToolBody::Agent(agent) => parse_value(frozen, &agent.schema).map(drop),
         })?
     }
 }
 
-/// Frozen arguments as a value, which has no type but its schema.
-pub(crate) fn checked_value(frozen: &str, shape: &Shape) -> Result<Value, String> {
-    let problems = shape.check(frozen);
-    if problems.is_empty() { read(frozen, shape) } else { Err(describe(&problems)) }
+/// Parses canonical arguments to a value after validation against the schema.
+pub(crate) fn parse_value(frozen: &str, shape: &CompiledSchema) -> Result<Value, String> {
+    let problems = shape.validate_text(frozen);
+    if problems.is_empty() { parse_arguments(frozen, shape) } else { Err(describe_violations(&problems)) }
 }
 
-/// Freezes what the model wrote. The body never sees anything else, so what was shown, decided, recorded and
-/// run is the same. Some providers write nothing at all for a call without arguments.
-pub(crate) fn freeze<T>(raw: &str, then: impl FnOnce(&str) -> T) -> Result<T, String> {
-    if raw.len() > LONGEST {
-        return Err(format!("`arguments` must be at most {LONGEST} bytes long, is {} bytes long", raw.len()));
+/// Converts the model's arguments to canonical JSON. The body never sees another form, so that the arguments
+/// that were shown, decided, recorded and executed are identical. Empty text stands for no arguments, as some
+/// providers write it.
+pub(crate) fn canonicalize_arguments<T>(raw: &str, then: impl FnOnce(&str) -> T) -> Result<T, String> {
+    if raw.len() > MAX_ARGUMENT_BYTES {
+        return Err(format!(
+            "`arguments` must be at most {MAX_ARGUMENT_BYTES} bytes long, is {} bytes long",
+            raw.len()
+        ));
     }
     let written = if raw.trim().is_empty() { "{}" } else { raw };
-    let frozen = with_canonical_text(written, |frozen| match kind(frozen) {
+    let frozen = with_canonical_text(written, |frozen| match json_kind(frozen) {
         None => Ok(then(frozen)),
         Some(kind) => Err(format!("`arguments` must be a JSON object, is {kind}")),
     });
     frozen.map_err(|error| format!("`arguments` must be JSON: {error}"))?
 }
 
-/// Reads canonical arguments as `A`, or lists everything that is wrong with them, by path.
-pub(crate) fn read<A: DeserializeOwned>(text: &str, shape: &Shape) -> Result<A, String> {
-    // A type may do what it likes while it is read.
+/// Parses canonical arguments as `A`.
+///
+/// # Errors
+///
+/// Returns a list of all problems, by path.
+pub(crate) fn parse_arguments<A: DeserializeOwned>(text: &str, shape: &CompiledSchema) -> Result<A, String> {
+    // The implementation of `Deserialize` may panic.
     match std::panic::catch_unwind(AssertUnwindSafe(|| serde_json::from_str(text))) {
-        Ok(read) => read.map_err(|error| problems::<A>(text, shape, &error)),
+        Ok(read) => read.map_err(|error| list_problems::<A>(text, shape, &error)),
         Err(_) => Err("`arguments` cannot be read".to_owned()),
     }
 }
 
-/// Only wrong arguments pay for finding out all that is wrong with them.
+/// Lists all problems of the arguments. Only invalid arguments pay for this.
 #[cold]
-fn problems<A: DeserializeOwned>(text: &str, shape: &Shape, error: &serde_json::Error) -> String {
-    let found = shape.check(text);
+fn list_problems<A: DeserializeOwned>(
+    text: &str,
+    shape: &CompiledSchema,
+    error: &serde_json::Error,
+) -> String {
+    let found = shape.validate_text(text);
     if !found.is_empty() {
-        return describe(&found);
+        return describe_violations(&found);
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, A>(&mut reader) {
         Err(placed) => match placed.path().to_string().as_str() {
-            "." => format!("`arguments` {}", without_place(placed.inner())),
-            path => format!("`{path}` {}", without_place(placed.inner())),
+            "." => format!("`arguments` {}", strip_position(placed.inner())),
+            path => format!("`{path}` {}", strip_position(placed.inner())),
         },
         Ok(_) => error.to_string(),
     }
 }
 
-/// An error's text without line and column, which mean nothing to the model: it did not write this text.
-fn without_place(error: &serde_json::Error) -> String {
+/// Returns the text of an error without line and column: they refer to the canonical text, which the model did
+/// not write.
+fn strip_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
         Some(at) => text[..at].to_owned(),
@@ -77,8 +95,8 @@ fn without_place(error: &serde_json::Error) -> String {
     }
 }
 
-/// What canonical text is, where it is not an object.
-fn kind(text: &str) -> Option<&'static str> {
+/// Returns the JSON type of canonical text that is not an object.
+fn json_kind(text: &str) -> Option<&'static str> {
     match text.as_bytes().first() {
         Some(b'{') => None,
         Some(b'n') => Some("null"),

@@ -1,4 +1,4 @@
-//! The one erased boundary of tools: whatever a body is made of, it is prepared with arguments and started.
+//! The type-erased boundary of tools: a body of any kind is prepared with arguments and started.
 
 use std::any::Any;
 use std::fmt;
@@ -10,73 +10,73 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::OutputContent;
-use windlass_core::schema::Shape;
+use windlass_core::item::OutputContent;
+use windlass_core::schema::CompiledSchema;
 
-use super::{ToolContext, ToolError, arguments, content_of};
+use super::{ToolContext, ToolError, arguments, to_output_content};
 
-/// A function that a tool runs.
-pub(crate) trait Body<C>: Send + Sync {
-    /// Reads canonical arguments, or lists what is wrong with them. Nothing runs.
-    fn prepare(&self, text: &str) -> Result<Box<dyn Prepared<C>>, String>;
+/// The function that a tool runs.
+pub(crate) trait ToolFunction<C>: Send + Sync {
+    /// Parses canonical arguments, or returns a list of their problems. Nothing runs.
+    fn prepare(&self, text: &str) -> Result<Box<dyn PreparedBody<C>>, String>;
 }
 
-/// A body with its arguments, ready to start.
-pub(crate) trait Prepared<C>: Send + Sync {
-    /// The arguments, for rules to look at.
+/// A body with its parsed arguments, ready to start.
+pub(crate) trait PreparedBody<C>: Send + Sync {
+    /// Returns the arguments, for rules.
     fn arguments(&self) -> &(dyn Any + Send + Sync);
 
-    /// Starts.
-    fn start(self: Box<Self>, ctx: ToolContext<C>) -> Start;
+    /// Starts the body.
+    fn start(self: Box<Self>, ctx: ToolContext<C>) -> BodyStart;
 }
 
 pub(crate) type BodyResult = Result<OutputContent, ToolError>;
 
-/// How a body runs.
-pub(crate) enum Start {
-    /// On the runtime; it can be dropped.
+/// A started body.
+pub(crate) enum BodyStart {
+    /// A future on the runtime; it can be dropped.
     Async(BoxFuture<'static, BodyResult>),
-    /// On a thread of its own; it cannot.
+    /// A function on a thread of its own; it cannot be dropped.
     Blocking(Box<dyn FnOnce() -> BodyResult + Send>),
 }
 
-/// How arguments become what the function takes.
-type Read<A> = fn(&str, &Shape) -> Result<A, String>;
+/// A function that parses canonical arguments.
+type ArgumentParser<A> = fn(&str, &CompiledSchema) -> Result<A, String>;
 
-struct Function<A, F> {
-    shape: Shape,
-    read: Read<A>,
-    run: Arc<F>,
+struct ParsedFunction<A, F> {
+    schema: CompiledSchema,
+    parse: ArgumentParser<A>,
+    function: Arc<F>,
 }
 
-impl<A, F> Function<A, F> {
-    fn new(schema: Arc<Value>, read: Read<A>, run: F) -> Self {
-        Self { shape: Shape::new(schema), read, run: Arc::new(run) }
+impl<A, F> ParsedFunction<A, F> {
+    fn new(schema: Arc<Value>, read: ArgumentParser<A>, run: F) -> Self {
+        Self { schema: CompiledSchema::new(schema), parse: read, function: Arc::new(run) }
     }
 }
 
-struct Ready<A, F> {
+struct BoundFunction<A, F> {
     arguments: A,
-    run: Arc<F>,
+    function: Arc<F>,
 }
 
-/// Tells the two kinds of function apart, which no trait bound could.
-struct Asynchronous<F>(F);
-struct Blocking<F>(F);
+/// Marks async functions, so that the two kinds can implement one trait.
+struct AsyncFunction<F>(F);
+struct BlockingFunction<F>(F);
 
-impl<C, A, F> Body<C> for Function<A, F>
+impl<C, A, F> ToolFunction<C> for ParsedFunction<A, F>
 where
     A: Send + Sync + 'static,
     F: Send + Sync + 'static,
-    Ready<A, F>: Prepared<C> + 'static,
+    BoundFunction<A, F>: PreparedBody<C> + 'static,
 {
-    fn prepare(&self, text: &str) -> Result<Box<dyn Prepared<C>>, String> {
-        let arguments = (self.read)(text, &self.shape)?;
-        Ok(Box::new(Ready { arguments, run: self.run.clone() }))
+    fn prepare(&self, text: &str) -> Result<Box<dyn PreparedBody<C>>, String> {
+        let arguments = (self.parse)(text, &self.schema)?;
+        Ok(Box::new(BoundFunction { arguments, function: self.function.clone() }))
     }
 }
 
-impl<C, A, F, Fut, T, E> Prepared<C> for Ready<A, Asynchronous<F>>
+impl<C, A, F, Fut, T, E> PreparedBody<C> for BoundFunction<A, AsyncFunction<F>>
 where
     C: Send + Sync + 'static,
     A: Send + Sync + 'static,
@@ -89,15 +89,15 @@ where
         &self.arguments
     }
 
-    fn start(self: Box<Self>, ctx: ToolContext<C>) -> Start {
-        let Self { arguments, run } = *self;
-        // The function itself is called inside the future, so that what it does before its first await is
-        // the body's doing too.
-        Start::Async(async move { told((run.0)(ctx, arguments).await) }.boxed())
+    fn start(self: Box<Self>, ctx: ToolContext<C>) -> BodyStart {
+        let Self { arguments, function: run } = *self;
+        // The function is called inside the future, so that its code before the first await is part of the
+        // body too.
+        BodyStart::Async(async move { to_body_result((run.0)(ctx, arguments).await) }.boxed())
     }
 }
 
-impl<C, A, F, T, E> Prepared<C> for Ready<A, Blocking<F>>
+impl<C, A, F, T, E> PreparedBody<C> for BoundFunction<A, BlockingFunction<F>>
 where
     C: Send + Sync + 'static,
     A: Send + Sync + 'static,
@@ -109,21 +109,21 @@ where
         &self.arguments
     }
 
-    fn start(self: Box<Self>, ctx: ToolContext<C>) -> Start {
-        let Self { arguments, run } = *self;
-        Start::Blocking(Box::new(move || told((run.0)(ctx, arguments))))
+    fn start(self: Box<Self>, ctx: ToolContext<C>) -> BodyStart {
+        let Self { arguments, function: run } = *self;
+        BodyStart::Blocking(Box::new(move || to_body_result((run.0)(ctx, arguments))))
     }
 }
 
-fn told<T: Serialize, E: fmt::Display + 'static>(result: Result<T, E>) -> BodyResult {
+fn to_body_result<T: Serialize, E: fmt::Display + 'static>(result: Result<T, E>) -> BodyResult {
     match result {
-        Ok(value) => content_of(&value)
+        Ok(value) => to_output_content(&value)
             .map_err(|error| ToolError::hidden(format!("the result cannot be written as JSON: {error}"))),
-        Err(error) => Err(ToolError::of(error)),
+        Err(error) => Err(ToolError::from_body_error(error)),
     }
 }
 
-pub(crate) fn typed<C, A, F, Fut, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
+pub(crate) fn typed_async<C, A, F, Fut, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn ToolFunction<C>>
 where
     C: Send + Sync + 'static,
     A: DeserializeOwned + Send + Sync + 'static,
@@ -132,10 +132,10 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function::new(schema, arguments::read::<A>, Asynchronous(run)))
+    Arc::new(ParsedFunction::new(schema, arguments::parse_arguments::<A>, AsyncFunction(run)))
 }
 
-pub(crate) fn typed_blocking<C, A, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
+pub(crate) fn typed_blocking<C, A, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn ToolFunction<C>>
 where
     C: Send + Sync + 'static,
     A: DeserializeOwned + Send + Sync + 'static,
@@ -143,10 +143,10 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function::new(schema, arguments::read::<A>, Blocking(run)))
+    Arc::new(ParsedFunction::new(schema, arguments::parse_arguments::<A>, BlockingFunction(run)))
 }
 
-pub(crate) fn dynamic<C, F, Fut, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
+pub(crate) fn dynamic_async<C, F, Fut, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn ToolFunction<C>>
 where
     C: Send + Sync + 'static,
     F: Fn(ToolContext<C>, Value) -> Fut + Send + Sync + 'static,
@@ -154,15 +154,15 @@ where
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function::new(schema, arguments::checked_value, Asynchronous(run)))
+    Arc::new(ParsedFunction::new(schema, arguments::parse_value, AsyncFunction(run)))
 }
 
-pub(crate) fn dynamic_blocking<C, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn Body<C>>
+pub(crate) fn dynamic_blocking<C, F, T, E>(schema: Arc<Value>, run: F) -> Arc<dyn ToolFunction<C>>
 where
     C: Send + Sync + 'static,
     F: Fn(ToolContext<C>, Value) -> Result<T, E> + Send + Sync + 'static,
     T: Serialize,
     E: fmt::Display + Send + Sync + 'static,
 {
-    Arc::new(Function::new(schema, arguments::checked_value, Blocking(run)))
+    Arc::new(ParsedFunction::new(schema, arguments::parse_value, BlockingFunction(run)))
 }

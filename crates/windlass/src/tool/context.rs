@@ -1,4 +1,4 @@
-//! What a tool, a rule, a guardrail or a hook is told of where it runs.
+//! The contexts that tools, rules, guardrails and hooks receive.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,16 +8,22 @@ use std::sync::{Arc, OnceLock};
 use futures_util::FutureExt;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use windlass_core::{AgentName, CallId, CallPath, Digest, Item, Media, Question, Reply, RunId, ToolKey};
+use windlass_core::{
+    canonical::Digest,
+    decision::{AnsweredQuestion, PersonQuestion},
+    id::{AgentName, CallId, CallPath, RunId},
+    item::{Item, MediaSource},
+    tool::ToolKey,
+};
 
 use super::Tool;
-use crate::artefact::Artefacts;
-use crate::drive::Visibility;
+use crate::artefact::RunArtefacts;
+use crate::drive::OutputVisibility;
 use crate::error::StoreError;
-use crate::event::{BodyEmitter, EventKind};
-use crate::run::{EndList, Leaving};
+use crate::event::{CallEventEmitter, RunEventKind};
+use crate::run::{ExitRegistry, RunExit};
 
-/// A run, as the application's functions see it. It gives the application's own context by dereferencing.
+/// The context of a run, for the application's functions. It dereferences to the application's own context.
 pub struct RunContext<C = ()> {
     app: Arc<C>,
     run: RunId,
@@ -29,17 +35,17 @@ impl<C> RunContext<C> {
         Self { app, run, agent }
     }
 
-    /// The application's own context.
+    /// Returns the application's own context.
     pub fn app(&self) -> &Arc<C> {
         &self.app
     }
 
-    /// The run.
+    /// Returns the id of the run.
     pub fn run_id(&self) -> &RunId {
         &self.run
     }
 
-    /// The agent that is current.
+    /// Returns the current agent.
     pub fn agent(&self) -> &AgentName {
         &self.agent
     }
@@ -59,47 +65,47 @@ impl<C> Deref for RunContext<C> {
     }
 }
 
-/// One call, as its body sees it. It gives the application's own context by dereferencing.
+/// The context of a tool call. It dereferences to the application's own context.
 pub struct ToolContext<C = ()> {
-    inner: Arc<Inner<C>>,
+    inner: Arc<ToolContextInner<C>>,
 }
 
-struct Inner<C> {
-    around: Arc<Around<C>>,
+struct ToolContextInner<C> {
+    turn: Arc<TurnContext<C>>,
     call: CallId,
     path: OnceLock<CallPath>,
-    facts: CallFacts<C>,
-    /// Stops this call alone. There is none before somebody asks for it.
-    stop: OnceLock<CancellationToken>,
+    details: CallDetails<C>,
+    /// Cancels this call alone. Created on first use.
+    cancel_token: OnceLock<CancellationToken>,
 }
 
-/// What the contexts of a turn's calls share.
-pub(crate) struct Around<C> {
-    pub(crate) run: RunContext<C>,
-    /// The calls that lead to the agent that makes these.
-    pub(crate) within: Arc<[CallId]>,
-    /// Stops all of them.
-    pub(crate) stop: CancellationToken,
-    pub(crate) emitter: BodyEmitter,
-    pub(crate) artefacts: Arc<Artefacts>,
-    pub(crate) at_end: EndList,
-    /// Calls that began in another run, which this one is a fork of.
-    pub(crate) inherited: BTreeMap<CallId, RunId>,
+/// Data that the contexts of a turn's calls share.
+pub(crate) struct TurnContext<C> {
+    pub(crate) run_context: RunContext<C>,
+    /// Calls that lead to the agent of these calls.
+    pub(crate) parent_calls: Arc<[CallId]>,
+    /// Cancels all calls of the turn.
+    pub(crate) cancel_token: CancellationToken,
+    pub(crate) emitter: CallEventEmitter,
+    pub(crate) artefacts: Arc<RunArtefacts>,
+    pub(crate) exit_registry: ExitRegistry,
+    /// Calls that started in another run, of which this one is a fork.
+    pub(crate) inherited_calls: BTreeMap<CallId, RunId>,
 }
 
-/// What a call's context is made of.
-pub(crate) struct CallFacts<C> {
+/// The details of one call.
+pub(crate) struct CallDetails<C> {
     pub(crate) tool: Arc<Tool<C>>,
     pub(crate) arguments: Arc<str>,
     pub(crate) raw_arguments: RawArguments,
-    pub(crate) replies: Vec<Reply>,
+    pub(crate) answered_questions: Vec<AnsweredQuestion>,
 }
 
 /// Arguments as the model wrote them.
 #[derive(Clone)]
 pub(crate) enum RawArguments {
-    /// In the item that it wrote.
-    Of(Arc<Item>),
+    /// Contained in the call's item.
+    InItem(Arc<Item>),
     Text(Arc<str>),
 }
 
@@ -107,7 +113,7 @@ impl RawArguments {
     fn as_str(&self) -> &str {
         match self {
             Self::Text(text) => text,
-            Self::Of(item) => match &**item {
+            Self::InItem(item) => match &**item {
                 Item::Call(call) => &call.arguments,
                 _ => "",
             },
@@ -116,153 +122,169 @@ impl RawArguments {
 }
 
 impl<C> ToolContext<C> {
-    pub(crate) fn new(around: Arc<Around<C>>, call: CallId, facts: CallFacts<C>) -> Self {
+    pub(crate) fn new(around: Arc<TurnContext<C>>, call: CallId, facts: CallDetails<C>) -> Self {
         let (path, stop) = (OnceLock::new(), OnceLock::new());
-        Self { inner: Arc::new(Inner { around, call, path, facts, stop }) }
+        Self {
+            inner: Arc::new(ToolContextInner {
+                turn: around,
+                call,
+                path,
+                details: facts,
+                cancel_token: stop,
+            }),
+        }
     }
 
-    /// The run around the call.
-    pub fn run(&self) -> &RunContext<C> {
-        &self.inner.around.run
+    /// Returns the context of the run.
+    pub fn run_context(&self) -> &RunContext<C> {
+        &self.inner.turn.run_context
     }
 
-    /// The application's own context.
+    /// Returns the application's own context.
     pub fn app(&self) -> &Arc<C> {
-        self.inner.around.run.app()
+        self.inner.turn.run_context.app()
     }
 
-    /// The agent that made the call.
+    /// Returns the agent that made the call.
     pub fn agent(&self) -> &AgentName {
-        self.inner.around.run.agent()
+        self.inner.turn.run_context.agent()
     }
 
-    /// The call and the calls that lead to it.
-    pub fn path(&self) -> &CallPath {
-        self.inner.path.get_or_init(|| CallPath::new(&self.inner.around.within, self.inner.call.clone()))
+    /// Returns the path of the call: the calls that lead to it, and the call itself.
+    pub fn call_path(&self) -> &CallPath {
+        self.inner.path.get_or_init(|| CallPath::new(&self.inner.turn.parent_calls, self.inner.call.clone()))
     }
 
-    /// The call's id.
+    /// Returns the id of the call, assigned by the model. With nested agents only [`ToolContext::call_path`] is unique.
     pub fn call_id(&self) -> &str {
         self.inner.call.as_str()
     }
 
-    /// The tool's identity.
-    pub fn tool(&self) -> &ToolKey {
-        &self.inner.facts.tool.key
+    /// Returns the key of the tool.
+    pub fn tool_key(&self) -> &ToolKey {
+        &self.inner.details.tool.key
     }
 
-    /// The arguments that the call runs with, in canonical form.
+    /// Returns the arguments of the call, as canonical JSON.
     pub fn arguments(&self) -> &str {
-        &self.inner.facts.arguments
+        &self.inner.details.arguments
     }
 
-    /// The arguments as the model wrote them.
+    /// Returns the arguments as the model wrote them.
     pub fn raw_arguments(&self) -> &str {
-        self.inner.facts.raw_arguments.as_str()
+        self.inner.details.raw_arguments.as_str()
     }
 
-    /// A key to hand to whatever the tool calls, so that a repeat is known as one. It is the same in every
-    /// attempt, after a crash, on another machine, and in a fork that goes on with the call. For an idempotent tool it is the same for every call
-    /// with the same arguments; otherwise it belongs to this call alone.
+    /// Returns an idempotency key to pass to the services that the tool calls, so that they can detect a
+    /// repeated call. The key is the same in every attempt, after a crash, on another machine, and in a fork
+    /// that continues the call. For an idempotent tool it is the same for all calls with the same arguments;
+    /// otherwise it is unique to this call.
     pub fn idempotency_key(&self) -> String {
-        let digest = match self.inner.facts.tool.receipt(&self.inner.facts.arguments) {
+        let digest = match self.inner.details.tool.receipt_digest(&self.inner.details.arguments) {
             Some(receipt) => receipt,
             None => {
-                let tool = self.tool().to_string();
-                let path = self.path().to_string();
-                let around = &self.inner.around;
-                let run = around.inherited.get(&self.inner.call).unwrap_or(&around.run.run);
-                Digest::of_parts(&[run.as_str(), &path, &tool, &self.inner.facts.arguments])
+                let tool = self.tool_key().to_string();
+                let path = self.call_path().to_string();
+                let around = &self.inner.turn;
+                let run = around.inherited_calls.get(&self.inner.call).unwrap_or(&around.run_context.run);
+                Digest::of_parts(&[run.as_str(), &path, &tool, &self.inner.details.arguments])
             }
         };
         format!("wl-{}", &digest.to_string()[..32])
     }
 
-    /// What the body asked in earlier attempts, with the answers, in order.
-    pub fn replies(&self) -> &[Reply] {
-        &self.inner.facts.replies
+    /// Returns the questions that the body asked in earlier attempts, with their answers, in order.
+    pub fn answered_questions(&self) -> &[AnsweredQuestion] {
+        &self.inner.details.answered_questions
     }
 
-    /// The answer to a question, where it was asked and answered. A body that needs to know something looks here
-    /// first, and asks if there is nothing:
+    /// Returns the answer to a question, if it was asked and answered. A body that needs an answer looks here
+    /// first, and asks if there is none:
     ///
     /// ```
-    /// use windlass::core::Question;
+    /// use windlass::core::decision::PersonQuestion;
     /// use windlass::prelude::*;
     ///
     /// /// Books a table.
     /// #[tool]
     /// async fn book(ctx: &ToolContext<()>, guests: u32) -> Result<String, ToolError> {
-    ///     let question = Question::new("Inside or outside?");
-    ///     let Some(place) = ctx.reply(&question) else { return Err(ToolError::ask(question)) };
+    ///     let question = PersonQuestion::new("Inside or outside?");
+    ///     let Some(place) = ctx.answer_to(&question) else { return Err(ToolError::ask_person(question)) };
     ///     Ok(format!("a table for {guests}, {}", place.as_str().unwrap_or("anywhere")))
     /// }
     /// ```
-    pub fn reply(&self, question: &Question) -> Option<&Value> {
-        self.inner.facts.replies.iter().find(|reply| reply.question == *question).map(|reply| &reply.answer)
+    pub fn answer_to(&self, question: &PersonQuestion) -> Option<&Value> {
+        self.inner
+            .details
+            .answered_questions
+            .iter()
+            .find(|reply| reply.question == *question)
+            .map(|reply| &reply.answer)
     }
 
-    /// Resolves when the call should stop: the run is cancelled, or a deadline has passed. Bodies that hold
-    /// something open can wait for it; all others are simply dropped.
+    /// Resolves when the call should stop: the run is cancelled, or its deadline has passed. Bodies that must
+    /// release resources can await it; all others are simply dropped.
     pub async fn cancelled(&self) {
-        self.own_stop().cancelled().await;
+        self.call_token().cancelled().await;
     }
 
-    /// Whether the call should stop. For blocking bodies, which cannot be dropped.
+    /// True if the call should stop. For blocking bodies, which cannot be dropped.
     pub fn is_cancelled(&self) -> bool {
-        self.inner.stop.get().is_some_and(CancellationToken::is_cancelled)
-            || self.inner.around.stop.is_cancelled()
+        self.inner.cancel_token.get().is_some_and(CancellationToken::is_cancelled)
+            || self.inner.turn.cancel_token.is_cancelled()
     }
 
-    /// The whole output of an earlier call of this run, where the model was shown only a part of it.
-    pub async fn artefact(&self, call: &str) -> Result<Option<Arc<str>>, StoreError> {
-        self.inner.around.artefacts.read(call).await
+    /// Loads an artefact of this run: by the id of an earlier call, its full output if the model saw a
+    /// truncated one; by the name given to [`ToolContext::save_artefact`], the saved text.
+    pub async fn load_artefact(&self, call: &str) -> Result<Option<Arc<str>>, StoreError> {
+        self.inner.turn.artefacts.load(call).await
     }
 
-    /// Keeps a text with the run, under a name of the tool's own. Where the run has no store it lasts as long as
-    /// the run is driven.
-    pub async fn keep_artefact(&self, name: &str, text: &str) -> Result<(), StoreError> {
-        self.inner.around.artefacts.keep(name, text).await
+    /// Saves a text with the run, under a name that the tool chooses. Without a store it is kept in memory
+    /// while the run is driven.
+    pub async fn save_artefact(&self, name: &str, text: &str) -> Result<(), StoreError> {
+        self.inner.turn.artefacts.save(name, text).await
     }
 
-    /// Keeps the bytes of a picture or a file with the run, once, and gives what stands for them in an output.
-    /// The journal then names them and does not hold them; the model is shown them. Without a store, and for a
-    /// secret output, they travel with the output instead.
-    pub async fn keep_media(&self, media_type: &str, base64: &str) -> Result<Media, StoreError> {
-        match self.inner.facts.tool.output_visibility {
-            Visibility::Open => self.inner.around.artefacts.keep_media(media_type, base64).await,
-            Visibility::Secret => Ok(Media {
+    /// Saves the bytes of a picture or a file with the run, once, and returns the source that references them
+    /// in an output. The journal then contains the reference and the model sees the bytes. Without a store, and
+    /// for a secret output, the bytes are inlined in the output instead.
+    pub async fn save_media(&self, media_type: &str, base64: &str) -> Result<MediaSource, StoreError> {
+        match self.inner.details.tool.output_visibility {
+            OutputVisibility::Public => self.inner.turn.artefacts.save_media(media_type, base64).await,
+            OutputVisibility::Secret => Ok(MediaSource {
                 data: Some(base64.to_owned()),
                 media_type: Some(media_type.to_owned()),
-                ..Media::default()
+                ..MediaSource::default()
             }),
         }
     }
 
-    /// Does something when the run leaves this process, however it does: it ended, failed, was cancelled, waits for
-    /// a person, or its driver is gone. What was asked for last is done first. The run waits for it, for a while.
-    pub fn at_end<Fut>(&self, act: impl FnOnce(Leaving) -> Fut + Send + 'static)
+    /// Registers a callback for the exit of the run's driver: the run ended, failed, was cancelled or paused,
+    /// or its driver was dropped. Callbacks run in reverse order of their registration, and the run waits for
+    /// them for a limited time.
+    pub fn on_run_exit<Fut>(&self, act: impl FnOnce(RunExit) -> Fut + Send + 'static)
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.inner.around.at_end.add(Box::new(move |leaving| act(leaving).boxed()));
+        self.inner.turn.exit_registry.register(Box::new(move |leaving| act(leaving).boxed()));
     }
 
-    /// Asks the body to stop.
-    pub(crate) fn stop(&self) {
-        self.own_stop().cancel();
+    /// Requests the body to stop.
+    pub(crate) fn cancel_call(&self) {
+        self.call_token().cancel();
     }
 
-    fn own_stop(&self) -> &CancellationToken {
-        self.inner.stop.get_or_init(|| self.inner.around.stop.child_token())
+    fn call_token(&self) -> &CancellationToken {
+        self.inner.cancel_token.get_or_init(|| self.inner.turn.cancel_token.child_token())
     }
 
-    /// Tells whoever watches the run how far the call has come.
-    pub fn progress(&self, progress: impl Into<Value>) {
-        self.inner
-            .around
-            .emitter
-            .try_emit(EventKind::Progress { call: self.inner.call.clone(), progress: progress.into() });
+    /// Reports the progress of the call to the watcher of the run.
+    pub fn report_progress(&self, progress: impl Into<Value>) {
+        self.inner.turn.emitter.try_emit(RunEventKind::CallProgress {
+            call: self.inner.call.clone(),
+            progress: progress.into(),
+        });
     }
 }
 
@@ -276,6 +298,6 @@ impl<C> Deref for ToolContext<C> {
     type Target = C;
 
     fn deref(&self) -> &C {
-        self.inner.around.run.app()
+        self.inner.turn.run_context.app()
     }
 }

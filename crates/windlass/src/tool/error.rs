@@ -1,102 +1,123 @@
-//! Why a tool's body failed: one text for the operator, and maybe another for the model.
+//! Errors of tool bodies: a text for the operator, and optionally one for the model.
 
 use std::any::Any;
 use std::fmt;
 
-use windlass_core::{Content, OutputContent, Question};
+use windlass_core::{
+    decision::PersonQuestion,
+    item::{ContentPart, OutputContent},
+};
 
-/// Why a tool's body failed.
+/// An error of a tool's body.
 ///
-/// What was written for the model ([`ToolError::tell`], or a plain string as the error type) reaches it. The
-/// text of any other error is for the operator alone, because it may hold addresses, paths and secrets that
-/// nobody meant to show; `on_failure = show` lifts that for one tool.
+/// Text that was written for the model ([`ToolError::visible`], or a plain string as the error type) reaches
+/// it. The text of any other error is for the operator only, because it may contain addresses, paths and
+/// secrets; `on_failure = show_error` shows it to the model for one tool.
 ///
-/// It deliberately is not a [`std::error::Error`], so that `?` turns every error that is one into it.
+/// It deliberately does not implement [`std::error::Error`], so that `?` converts every type that does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolError {
     message: String,
-    audience: Audience,
-    question: Option<Box<Question>>,
-    shown: Vec<Content>,
+    audience: ErrorAudience,
+    question: Option<Box<PersonQuestion>>,
+    attachments: Vec<ContentPart>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Audience {
+enum ErrorAudience {
     Operator,
     Model,
 }
 
 impl ToolError {
-    /// A failure that the model is told of in these words.
-    pub fn tell(message: impl Into<String>) -> Self {
-        Self { message: message.into(), audience: Audience::Model, question: None, shown: Vec::new() }
+    /// Creates an error whose text the model sees.
+    pub fn visible(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            audience: ErrorAudience::Model,
+            question: None,
+            attachments: Vec::new(),
+        }
     }
 
-    /// A failure whose words are for the operator alone.
+    /// Creates an error whose text only the operator sees.
     pub fn hidden(message: impl Into<String>) -> Self {
-        Self { message: message.into(), audience: Audience::Operator, question: None, shown: Vec::new() }
+        Self {
+            message: message.into(),
+            audience: ErrorAudience::Operator,
+            question: None,
+            attachments: Vec::new(),
+        }
     }
 
-    /// No failure: the body needs a person's answer before it can go on. The call waits, and so does the run once
-    /// nothing else moves. With the answer the body runs again from its beginning, and finds it in
-    /// [`ToolContext::reply`](crate::ToolContext::reply). A body asks before it has any effect.
-    pub fn ask(question: Question) -> Self {
+    /// Creates a question to a person, which is not a failure: the body needs an answer before it can continue.
+    /// The call waits, and the run pauses once nothing else is running. After the answer, the body runs again
+    /// from its start, and finds the answer in [`ToolContext::answer_to`](crate::tool::ToolContext::answer_to). A
+    /// body must ask before it has any effect.
+    pub fn ask_person(question: PersonQuestion) -> Self {
         let message = format!("it asks: {}", question.text);
-        Self { message, audience: Audience::Operator, question: Some(Box::new(question)), shown: Vec::new() }
+        Self {
+            message,
+            audience: ErrorAudience::Operator,
+            question: Some(Box::new(question)),
+            attachments: Vec::new(),
+        }
     }
 
-    /// What the body asks; or itself, where it is a failure.
-    pub(crate) fn asked(self) -> Result<Question, Self> {
+    /// Returns the question, or the error itself if it is a failure.
+    pub(crate) fn into_question(self) -> Result<PersonQuestion, Self> {
         match self.question {
             Some(question) => Ok(*question),
             None => Err(self),
         }
     }
 
-    /// Shows the model this beside the words, such as the last picture of a screen.
+    /// Adds content that the model sees beside the text, such as the last screenshot.
     #[must_use]
-    pub fn showing(mut self, content: Content) -> Self {
-        self.shown.push(content);
+    pub fn with_attachments(mut self, content: ContentPart) -> Self {
+        self.attachments.push(content);
         self
     }
 
-    /// These words, with what is shown beside them.
-    pub(crate) fn output(&self, text: String) -> OutputContent {
-        if self.shown.is_empty() {
+    /// Returns the output for the model: this text and the attachments.
+    pub(crate) fn to_output(&self, text: String) -> OutputContent {
+        if self.attachments.is_empty() {
             return OutputContent::Text(text);
         }
-        OutputContent::Parts(std::iter::once(Content::text(text)).chain(self.shown.iter().cloned()).collect())
+        OutputContent::Parts(
+            std::iter::once(ContentPart::text(text)).chain(self.attachments.iter().cloned()).collect(),
+        )
     }
 
-    /// What the operator sees.
+    /// Returns the text for the operator.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What was written for the model.
-    pub fn for_model(&self) -> Option<&str> {
+    /// Returns the text for the model, if it was written for it.
+    pub fn model_message(&self) -> Option<&str> {
         match self.audience {
-            Audience::Model => Some(&self.message),
-            Audience::Operator => None,
+            ErrorAudience::Model => Some(&self.message),
+            ErrorAudience::Operator => None,
         }
     }
 
-    /// The same error in other words.
-    pub(crate) fn map(self, change: impl FnOnce(&str) -> String) -> Self {
+    /// Replaces the text of the error.
+    pub(crate) fn map_message(self, change: impl FnOnce(&str) -> String) -> Self {
         Self { message: change(&self.message), ..self }
     }
 
-    /// Takes whatever a body returned as its error.
-    pub(crate) fn of<E: fmt::Display + 'static>(error: E) -> Self {
+    /// Converts the error type of a body.
+    pub(crate) fn from_body_error<E: fmt::Display + 'static>(error: E) -> Self {
         let any: &dyn Any = &error;
         if let Some(own) = any.downcast_ref::<Self>() {
             own.clone()
         } else if let Some(text) = any.downcast_ref::<String>() {
-            Self::tell(text.as_str())
+            Self::visible(text.as_str())
         } else if let Some(text) = any.downcast_ref::<&'static str>() {
-            Self::tell(*text)
+            Self::visible(*text)
         } else {
-            // Errors that hold their causes print them in this form.
+            // The alternate form of error types such as `anyhow::Error` includes their causes.
             Self::hidden(format!("{error:#}"))
         }
     }

@@ -1,20 +1,21 @@
-//! Tools that the provider runs itself: they are offered, and what came of them is seen as items.
+//! Hosted tools: tools that the provider executes. They are defined in the request, and their results appear as
+//! items.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use windlass_core::{Effect, ToolKey};
+use windlass_core::tool::{ToolEffect, ToolKey};
 
 use super::{IntoTool, Tool, ToolBody, ToolContext, body};
-use crate::guardrail::{ToolInputGuardrail, ToolVerdict};
-use crate::model::OfferedKind;
+use crate::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
+use crate::model::ToolKind;
 
 impl<C: Send + Sync + 'static> Tool<C> {
-    /// A tool that the provider runs: web search, code interpreter, image generation, and whatever comes. It takes
-    /// the definition that the OpenAI Responses API has for it, with its `type`. A run whose model cannot be offered
-    /// it does not start.
+    /// Creates a tool that the provider executes: web search, code interpreter, image generation and others. It
+    /// takes the definition of the OpenAI Responses API, with its `type`. A run does not start if its model
+    /// does not support the tool.
     ///
     /// ```
     /// use windlass::prelude::*;
@@ -24,160 +25,170 @@ impl<C: Send + Sync + 'static> Tool<C> {
     /// ```
     pub fn hosted(definition: Value) -> Self {
         let name = definition.get("type").and_then(Value::as_str).unwrap_or("hosted").to_owned();
-        Self::run_by_provider(ToolKey::bare(name), definition)
+        Self::new_hosted(ToolKey::bare(name), definition)
     }
 
-    fn run_by_provider(key: ToolKey, definition: Value) -> Self {
+    fn new_hosted(key: ToolKey, definition: Value) -> Self {
         let schema = Arc::new(json!({ "type": "object" }));
         let refuse = |_: ToolContext<C>, _: Value| async {
             Err::<String, _>("The provider runs this tool itself; it cannot be called here.")
         };
-        let body = ToolBody::Function(body::dynamic(schema.clone(), refuse));
-        let mut tool = Self::new(key.name(), "", schema, body).non_strict().effect(Effect::Pure);
+        let body = ToolBody::Function(body::dynamic_async(schema.clone(), refuse));
+        let mut tool = Self::new(key.name(), "", schema, body).non_strict().effect(ToolEffect::Pure);
         tool.key = key;
-        tool.offered_as(OfferedKind::Hosted(Arc::new(definition)))
+        tool.provider_kind(ToolKind::Hosted(Arc::new(definition)))
     }
 }
 
-/// The key of a server that the provider calls.
-pub(crate) fn hosted_server(label: &str) -> ToolKey {
+/// Returns the key of a hosted MCP server.
+pub(crate) fn hosted_server_key(label: &str) -> ToolKey {
     ToolKey::Mcp { server: label.into(), name: "*".into() }
 }
 
-/// What a function says about a call that the provider wants to make.
+/// The verdict about a call that the provider asks approval for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostedVerdict {
-    /// It may.
+pub enum HostedCallVerdict {
+    /// The call is approved.
     Approve,
-    /// It may not, for this reason.
+    /// The call is rejected, for this reason.
     Reject(String),
     /// A person decides.
-    Ask,
+    AskPerson,
 }
 
-type Decide<C> = Arc<dyn Fn(&ToolContext<C>, &str, &Value) -> HostedVerdict + Send + Sync>;
+type ApprovalRequestFunction<C> =
+    Arc<dyn Fn(&ToolContext<C>, &str, &Value) -> HostedCallVerdict + Send + Sync>;
 
-/// An MCP server that the provider calls itself. Where it asks before a call, that is a call like any other here: it
-/// is planned, guarded, decided by rule or by a person, and journalled, and decisions belong to the one tool of the
-/// server that was asked about.
+/// An MCP server that the provider calls. Its approval requests are treated like tool calls: they are planned,
+/// guarded, decided by a rule or a person, and journalled, and decisions apply to the one tool of the server
+/// that was requested.
 ///
 /// ```
 /// use windlass::prelude::*;
-/// use windlass::tool::{HostedMcp, HostedVerdict};
+/// use windlass::tool::{HostedCallVerdict, HostedMcpServer};
 ///
-/// let files: HostedMcp = HostedMcp::at("files", "https://files.example/mcp")
+/// let files: HostedMcpServer = HostedMcpServer::from_url("files", "https://files.example/mcp")
 ///     .allowed_tools(["read", "write"])
-///     .ask_about_all_but(["read"])
-///     .decide(|_, tool, arguments| match arguments["path"].as_str() {
-///         Some(path) if tool == "write" && path.starts_with("/scratch/") => HostedVerdict::Approve,
-///         Some(path) if path.contains("..") => HostedVerdict::Reject("no way up".into()),
-///         _ => HostedVerdict::Ask,
+///     .require_approval_except(["read"])
+///     .on_approval_request(|_, tool, arguments| match arguments["path"].as_str() {
+///         Some(path) if tool == "write" && path.starts_with("/scratch/") => HostedCallVerdict::Approve,
+///         Some(path) if path.contains("..") => HostedCallVerdict::Reject("no way up".into()),
+///         _ => HostedCallVerdict::AskPerson,
 ///     });
 /// let agent = Agent::new("clerk").tool(files);
 /// # let _ = agent;
 /// ```
-pub struct HostedMcp<C = ()> {
+pub struct HostedMcpServer<C = ()> {
     label: String,
     definition: Map<String, Value>,
-    allowed: Option<BTreeSet<String>>,
-    decide: Option<Decide<C>>,
+    allowed_tools: Option<BTreeSet<String>>,
+    on_approval_request: Option<ApprovalRequestFunction<C>>,
 }
 
-impl<C: Send + Sync + 'static> HostedMcp<C> {
-    /// A server at an address.
-    pub fn at(label: &str, url: &str) -> Self {
-        Self::new(label).set("server_url", url)
+impl<C: Send + Sync + 'static> HostedMcpServer<C> {
+    /// Creates a server with this URL.
+    pub fn from_url(label: &str, url: &str) -> Self {
+        Self::new(label).set_field("server_url", url)
     }
 
-    /// One of the provider's own connectors.
-    pub fn connector(label: &str, id: &str) -> Self {
-        Self::new(label).set("connector_id", id)
+    /// Creates a server for one of the provider's own connectors.
+    pub fn from_connector(label: &str, id: &str) -> Self {
+        Self::new(label).set_field("connector_id", id)
     }
 
     fn new(label: &str) -> Self {
-        let empty = Self { label: label.to_owned(), definition: Map::new(), allowed: None, decide: None };
-        empty.set("type", "mcp").set("server_label", label).set("require_approval", "always")
+        let empty = Self {
+            label: label.to_owned(),
+            definition: Map::new(),
+            allowed_tools: None,
+            on_approval_request: None,
+        };
+        empty
+            .set_field("type", "mcp")
+            .set_field("server_label", label)
+            .set_field("require_approval", "always")
     }
 
-    /// Any other field of the definition.
+    /// Sets any other field of the definition.
     #[must_use]
-    pub fn set(mut self, field: &str, value: impl Into<Value>) -> Self {
+    pub fn set_field(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.definition.insert(field.to_owned(), value.into());
         self
     }
 
-    /// What the provider shows to the server. It is sent with every request, and written down nowhere.
+    /// Sets the token that the provider sends to the server. It is part of every request, and is never stored.
     #[must_use]
     pub fn authorization(self, token: &str) -> Self {
-        self.set("authorization", token)
+        self.set_field("authorization", token)
     }
 
-    /// The only tools of the server that the model is offered. Where the provider asks about another one all the same,
-    /// it is refused, and nobody is asked.
+    /// Sets the tools of the server that the model may call. Approval requests for other tools are rejected
+    /// without asking a person.
     #[must_use]
     pub fn allowed_tools<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<&str> = names.into_iter().collect();
-        self.allowed = Some(names.iter().map(|&name| name.to_owned()).collect());
-        self.set("allowed_tools", names)
+        self.allowed_tools = Some(names.iter().map(|&name| name.to_owned()).collect());
+        self.set_field("allowed_tools", names)
     }
 
-    /// The provider asks about every call, which it also does where nothing else is said.
+    /// Requires approval for every call; this is the default.
     #[must_use]
-    pub fn ask_always(self) -> Self {
-        self.set("require_approval", "always")
+    pub fn require_approval(self) -> Self {
+        self.set_field("require_approval", "always")
     }
 
-    /// The provider never asks. It is the application's word alone that lifts approvals.
+    /// Requires approval for no call. Only the application can disable approvals.
     #[must_use]
-    pub fn ask_never(self) -> Self {
-        self.set("require_approval", "never")
+    pub fn never_require_approval(self) -> Self {
+        self.set_field("require_approval", "never")
     }
 
-    /// The provider asks about every call but those of these tools.
+    /// Requires approval for every call except those of these tools.
     #[must_use]
-    pub fn ask_about_all_but<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn require_approval_except<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
-        self.set("require_approval", json!({ "never": { "tool_names": names } }))
+        self.set_field("require_approval", json!({ "never": { "tool_names": names } }))
     }
 
-    /// Decides in a person's place, by the name of the tool and its arguments. Without it, a person decides.
+    /// Sets a function that decides approval requests by the name of the tool and its arguments. Without it, a
+    /// person decides.
     #[must_use]
-    pub fn decide(
+    pub fn on_approval_request(
         mut self,
-        decide: impl Fn(&ToolContext<C>, &str, &Value) -> HostedVerdict + Send + Sync + 'static,
+        decide: impl Fn(&ToolContext<C>, &str, &Value) -> HostedCallVerdict + Send + Sync + 'static,
     ) -> Self {
-        self.decide = Some(Arc::new(decide));
+        self.on_approval_request = Some(Arc::new(decide));
         self
     }
 }
 
-impl<C: Send + Sync + 'static> IntoTool<C> for HostedMcp<C> {
+impl<C: Send + Sync + 'static> IntoTool<C> for HostedMcpServer<C> {
     fn into_tool(self) -> Tool<C> {
         let schema = Arc::new(json!({ "type": "object" }));
-        // What it does is the provider's doing. Here it is only allowed, and may be allowed again after a crash.
+        // The provider executes the call. The body only approves it, which may be repeated after a crash.
         let allow = |_: ToolContext<C>, _: Value| async { Ok::<_, String>("approved") };
-        let mut tool = Tool::run_by_provider(hosted_server(&self.label), Value::Object(self.definition));
-        tool.body = ToolBody::Function(body::dynamic(schema, allow));
-        if self.allowed.is_none() && self.decide.is_none() {
-            return tool.approve_always();
+        let mut tool = Tool::new_hosted(hosted_server_key(&self.label), Value::Object(self.definition));
+        tool.body = ToolBody::Function(body::dynamic_async(schema, allow));
+        if self.allowed_tools.is_none() && self.on_approval_request.is_none() {
+            return tool.needs_approval();
         }
-        let (allowed, decide) = (self.allowed, self.decide);
+        let (allowed, decide) = (self.allowed_tools, self.on_approval_request);
         let verdict = Arc::new(move |ctx: &ToolContext<C>, arguments: &Value| {
-            let name = ctx.tool().name();
+            let name = ctx.tool_key().name();
             if allowed.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
-                return HostedVerdict::Reject(NOT_ALLOWED.to_owned());
+                return HostedCallVerdict::Reject(NOT_ALLOWED_REASON.to_owned());
             }
-            decide.as_ref().map_or(HostedVerdict::Ask, |decide| decide(ctx, name, arguments))
+            decide.as_ref().map_or(HostedCallVerdict::AskPerson, |decide| decide(ctx, name, arguments))
         });
         let asks = verdict.clone();
-        let tool = tool.approve_when(move |ctx: ToolContext<C>, arguments: &Value| {
-            std::future::ready(asks(&ctx, arguments) == HostedVerdict::Ask)
+        let tool = tool.needs_approval_if_async(move |ctx: ToolContext<C>, arguments: &Value| {
+            std::future::ready(asks(&ctx, arguments) == HostedCallVerdict::AskPerson)
         });
         let refuses = move |ctx: ToolContext<C>| {
             let verdict =
                 serde_json::from_str(ctx.arguments()).map(|arguments| match verdict(&ctx, &arguments) {
-                    HostedVerdict::Reject(why) => ToolVerdict::Reject(why),
-                    HostedVerdict::Approve | HostedVerdict::Ask => ToolVerdict::Allow,
+                    HostedCallVerdict::Reject(why) => ToolGuardrailVerdict::RejectCall(why),
+                    HostedCallVerdict::Approve | HostedCallVerdict::AskPerson => ToolGuardrailVerdict::Allow,
                 });
             async move { Ok(verdict?) }
         };
@@ -185,11 +196,11 @@ impl<C: Send + Sync + 'static> IntoTool<C> for HostedMcp<C> {
     }
 }
 
-/// What the provider is told about a tool that is not allowed.
-const NOT_ALLOWED: &str = "This tool of the server may not be used.";
+/// Reason that the provider receives for a tool that is not allowed.
+const NOT_ALLOWED_REASON: &str = "This tool of the server may not be used.";
 
-impl<C> fmt::Debug for HostedMcp<C> {
+impl<C> fmt::Debug for HostedMcpServer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostedMcp").field("label", &self.label).finish_non_exhaustive()
+        f.debug_struct("HostedMcpServer").field("label", &self.label).finish_non_exhaustive()
     }
 }

@@ -1,32 +1,35 @@
-//! Tools: a name, a description, a schema, a body, and how it may be run.
+//! Tools: a name, a description, a schema, a body, and the policies for its execution.
 
 mod approval;
 mod arguments;
 mod body;
 mod context;
 mod error;
+mod execution;
 mod hosted;
+mod into_tools;
 mod options;
 mod output;
-mod set;
-mod settings;
 mod source;
 
 pub use context::{RunContext, ToolContext};
 pub use error::ToolError;
-pub use hosted::{HostedMcp, HostedVerdict};
-pub use options::{OnFailure, OnTimeout, Receipts, Reconciled, Retry, Say, Scope};
-pub use output::{File, Image, Part, Text};
-pub use set::{IntoTool, IntoTools};
-pub use source::{SourceRequest, SourcedTools, ToolSource};
+pub use hosted::{HostedCallVerdict, HostedMcpServer};
+pub use into_tools::{IntoTool, IntoTools};
+pub use options::{
+    FailureMessageFunction, OnFailure, OnTimeout, ReceiptPolicy, ReceiptScope, ReconcileOutcome,
+    ToolRetryPolicy,
+};
+pub use output::{FilePart, ImagePart, OutputPart, TextPart};
+pub use source::{SourcedTools, ToolSource, ToolSourceRequest};
 
-pub(crate) use approval::Approval;
-pub(crate) use arguments::{checked_value, freeze};
-pub(crate) use body::{Body, BodyResult, Prepared, Start};
-pub(crate) use context::{Around, CallFacts, RawArguments};
-pub(crate) use hosted::hosted_server;
-pub(crate) use options::{Enabled, Order};
-pub(crate) use output::content_of;
+pub(crate) use approval::ApprovalRule;
+pub(crate) use arguments::{canonicalize_arguments, parse_value};
+pub(crate) use body::{BodyResult, BodyStart, PreparedBody, ToolFunction};
+pub(crate) use context::{CallDetails, RawArguments, TurnContext};
+pub(crate) use hosted::hosted_server_key;
+pub(crate) use options::{ConflictOrder, EnabledRule};
+pub(crate) use output::to_output_content;
 
 use std::any::Any;
 use std::fmt;
@@ -41,82 +44,86 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use windlass_core::{Digest, Effect, ToolKey, canonical, schema};
+use windlass_core::{
+    canonical::{Digest, canonical_json},
+    schema,
+    tool::{ToolEffect, ToolKey},
+};
 
 use crate::agent::AgentTool;
-use crate::drive::{Pace, Visibility};
+use crate::drive::{OutputVisibility, PollLatency};
 use crate::error::ConfigError;
 use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
-use crate::model::{OfferedKind, OfferedTool};
+use crate::model::{ToolDefinition, ToolKind};
 
-/// How much of a tool's output the model is shown, in bytes, unless the tool says otherwise.
-pub const DEFAULT_OUTPUT_BUDGET: usize = 256 * 1024;
+/// Default maximum size of an output that the model sees, in bytes.
+pub const DEFAULT_MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
-/// A tool: what the model is told of it, what runs when it is called, and under which conditions.
+/// A tool: its definition for the model, its body, and the policies for its execution.
 ///
-/// Most tools are functions with `#[tool]` on them. This is what they become, and what tools that are known
-/// only at run time are built with.
+/// Most tools are functions with `#[tool]`. The attribute creates this type; tools that are known only at run
+/// time are built with it directly.
 pub struct Tool<C = ()> {
     key: ToolKey,
-    /// What the model calls it by, where that is not the last part of its identity.
-    alias: Option<Arc<str>>,
+    /// Name for the model, if it differs from the last part of the key.
+    model_name: Option<Arc<str>>,
     description: Arc<str>,
     schema: Arc<Value>,
-    strictness: Strictness,
-    kind: OfferedKind,
+    strictness: SchemaStrictness,
+    kind: ToolKind,
     pub(crate) body: ToolBody<C>,
-    pub(crate) pace: Arc<Pace>,
-    pub(crate) effect: Effect,
+    pub(crate) poll_latency: Arc<PollLatency>,
+    pub(crate) effect: ToolEffect,
     effect_rule: Option<EffectRule>,
-    pub(crate) approval: Approval<C>,
-    /// What approvals for good do not answer.
-    pub(crate) each: Approval<C>,
-    pub(crate) enabled: Enabled<C>,
+    pub(crate) approval: ApprovalRule<C>,
+    /// Rule for calls that a standing approval does not cover.
+    pub(crate) each_time_approval: ApprovalRule<C>,
+    pub(crate) enabled: EnabledRule<C>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) on_timeout: OnTimeout,
     pub(crate) on_failure: OnFailure<C>,
-    pub(crate) retry: Option<Retry>,
-    pub(crate) receipts: Receipts,
-    pub(crate) permits: Option<Arc<Semaphore>>,
-    pub(crate) conflict: Option<ConflictRule>,
-    pub(crate) order: Order,
-    pub(crate) reconcile: Option<options::Reconcile<C>>,
+    pub(crate) retry: Option<ToolRetryPolicy>,
+    pub(crate) receipt_policy: ReceiptPolicy,
+    pub(crate) concurrency_permits: Option<Arc<Semaphore>>,
+    pub(crate) conflict_rule: Option<ConflictRule>,
+    pub(crate) conflict_order: ConflictOrder,
+    pub(crate) reconcile: Option<options::ReconcileFunction<C>>,
     pub(crate) input_guardrails: Vec<ToolInputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<ToolOutputGuardrail<C>>,
-    pub(crate) output_budget: usize,
+    pub(crate) max_output_bytes: usize,
     pub(crate) secret_arguments: Vec<Arc<str>>,
-    pub(crate) output_visibility: Visibility,
+    pub(crate) output_visibility: OutputVisibility,
 }
 
-/// The schemas of a tool whose arguments are known only at run time.
+/// The schemas of a dynamic tool.
 #[derive(Clone, Debug)]
-pub struct Schemas {
-    /// What the model is shown.
-    pub offered: Arc<Value>,
-    /// What arguments are checked against; `true` fits everything.
-    pub checked: Arc<Value>,
+pub struct DynamicToolSchemas {
+    /// The schema that the model sees.
+    pub model_schema: Arc<Value>,
+    /// The schema that arguments are validated against; `true` accepts everything.
+    pub validation_schema: Arc<Value>,
 }
 
-/// What runs when a tool is called.
+/// The body of a tool.
 pub(crate) enum ToolBody<C> {
-    Function(Arc<dyn Body<C>>),
+    Function(Arc<dyn ToolFunction<C>>),
     Agent(AgentTool<C>),
 }
 
-/// Says which calls must keep the model's order, by their arguments.
+/// A function that returns the conflict key of a call, by its arguments.
 pub(crate) type ConflictRule = Arc<dyn Fn(&dyn Any) -> Option<String> + Send + Sync>;
 
-/// Says what one call does to the world, by its arguments.
-type EffectRule = Arc<dyn Fn(&dyn Any) -> Option<Effect> + Send + Sync>;
+/// A function that returns the effect of a call, by its arguments.
+type EffectRule = Arc<dyn Fn(&dyn Any) -> Option<ToolEffect> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Strictness {
+enum SchemaStrictness {
     Strict,
-    Loose,
+    Unmodified,
 }
 
 impl<C: Send + Sync + 'static> Tool<C> {
-    /// A tool whose body is an async function of typed arguments.
+    /// Creates a tool whose body is an async function of typed arguments.
     pub fn function<A, F, Fut, T, E>(name: &str, description: &str, body: F) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + Sync + 'static,
@@ -125,12 +132,12 @@ impl<C: Send + Sync + 'static> Tool<C> {
         T: Serialize,
         E: fmt::Display + Send + Sync + 'static,
     {
-        let schema = Arc::new(schema_of::<A>());
-        let body = body::typed(schema.clone(), body);
+        let schema = Arc::new(generate_schema::<A>());
+        let body = body::typed_async(schema.clone(), body);
         Self::new(name, description, schema, ToolBody::Function(body))
     }
 
-    /// A tool whose body blocks its thread: it gets one of its own.
+    /// Creates a tool whose body blocks its thread and runs on one of its own.
     pub fn blocking<A, F, T, E>(name: &str, description: &str, body: F) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + Sync + 'static,
@@ -138,13 +145,13 @@ impl<C: Send + Sync + 'static> Tool<C> {
         T: Serialize,
         E: fmt::Display + Send + Sync + 'static,
     {
-        let schema = Arc::new(schema_of::<A>());
+        let schema = Arc::new(generate_schema::<A>());
         let body = body::typed_blocking(schema.clone(), body);
         Self::new(name, description, schema, ToolBody::Function(body))
     }
 
-    /// A tool that is known only at run time: its arguments are checked against a JSON Schema and reach the
-    /// body as a value.
+    /// Creates a tool whose schema is known only at run time: its arguments are validated against a JSON Schema
+    /// and passed to the body as a value.
     pub fn dynamic<F, Fut, T, E>(name: &str, description: &str, schema: Value, body: F) -> Self
     where
         F: Fn(ToolContext<C>, Value) -> Fut + Send + Sync + 'static,
@@ -153,23 +160,33 @@ impl<C: Send + Sync + 'static> Tool<C> {
         E: fmt::Display + Send + Sync + 'static,
     {
         let schema = Arc::new(schema);
-        Self::dynamic_with(name, description, Schemas { offered: schema.clone(), checked: schema }, body)
+        Self::dynamic_with_schemas(
+            name,
+            description,
+            DynamicToolSchemas { model_schema: schema.clone(), validation_schema: schema },
+            body,
+        )
     }
 
-    /// As [`Tool::dynamic`], with a schema that the model is shown and one that arguments are checked against: for
-    /// schemas of others, which may have rules that cannot be checked here.
-    pub fn dynamic_with<F, Fut, T, E>(name: &str, description: &str, schemas: Schemas, body: F) -> Self
+    /// Creates a tool as [`Tool::dynamic`] does, with separate schemas for the model and for validation. For
+    /// schemas of third parties, which may have rules that cannot be validated here.
+    pub fn dynamic_with_schemas<F, Fut, T, E>(
+        name: &str,
+        description: &str,
+        schemas: DynamicToolSchemas,
+        body: F,
+    ) -> Self
     where
         F: Fn(ToolContext<C>, Value) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
         T: Serialize,
         E: fmt::Display + Send + Sync + 'static,
     {
-        let body = body::dynamic(schemas.checked, body);
-        Self::new(name, description, schemas.offered, ToolBody::Function(body))
+        let body = body::dynamic_async(schemas.validation_schema, body);
+        Self::new(name, description, schemas.model_schema, ToolBody::Function(body))
     }
 
-    /// As [`Tool::dynamic`], for a body that blocks its thread.
+    /// Creates a tool as [`Tool::dynamic`] does, with a body that blocks its thread.
     pub fn dynamic_blocking<F, T, E>(name: &str, description: &str, schema: Value, body: F) -> Self
     where
         F: Fn(ToolContext<C>, Value) -> Result<T, E> + Send + Sync + 'static,
@@ -184,230 +201,243 @@ impl<C: Send + Sync + 'static> Tool<C> {
     pub(crate) fn new(name: &str, description: &str, schema: Arc<Value>, body: ToolBody<C>) -> Self {
         Self {
             key: ToolKey::bare(name),
-            alias: None,
+            model_name: None,
             description: description.into(),
             schema,
-            strictness: Strictness::Strict,
-            kind: OfferedKind::Function,
+            strictness: SchemaStrictness::Strict,
+            kind: ToolKind::Function,
             body,
-            pace: Arc::default(),
-            effect: Effect::default(),
+            poll_latency: Arc::default(),
+            effect: ToolEffect::default(),
             effect_rule: None,
-            approval: Approval::Never,
-            each: Approval::Never,
-            enabled: Enabled::Always,
+            approval: ApprovalRule::Never,
+            each_time_approval: ApprovalRule::Never,
+            enabled: EnabledRule::Always,
             timeout: None,
-            on_timeout: OnTimeout::Tell,
-            on_failure: OnFailure::Hide,
+            on_timeout: OnTimeout::TellModel,
+            on_failure: OnFailure::HideError,
             retry: None,
-            receipts: Receipts::default(),
-            permits: None,
-            conflict: None,
-            order: Order::Apart,
+            receipt_policy: ReceiptPolicy::default(),
+            concurrency_permits: None,
+            conflict_rule: None,
+            conflict_order: ConflictOrder::Independent,
             reconcile: None,
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
-            output_budget: DEFAULT_OUTPUT_BUDGET,
+            max_output_bytes: DEFAULT_MAX_OUTPUT_BYTES,
             secret_arguments: Vec::new(),
-            output_visibility: Visibility::Open,
+            output_visibility: OutputVisibility::Public,
         }
     }
 
-    /// What running it does to the world. Without this, it must not happen twice.
+    /// Sets the effect of the tool. The default is at-most-once execution
+    /// ([`ToolEffect::Once`]).
     #[must_use]
-    pub fn effect(mut self, effect: Effect) -> Self {
+    pub fn effect(mut self, effect: ToolEffect) -> Self {
         self.effect = effect;
         self.effect_rule = None;
         self
     }
 
-    /// What running it does to the world, said for each call by its arguments, when the answer is planned. A rule
-    /// that panics, or is given another type than the tool's arguments, means that the call must not happen twice.
-    /// Calls that it says are idempotent share no receipts.
+    /// Sets a rule that returns the effect of each call by its arguments, when the response is planned. If the
+    /// rule panics or gets another type than the tool's arguments, the call executes at most once. Calls with
+    /// the effect idempotent from a rule share no receipts.
     #[must_use]
-    pub fn effect_by<A: 'static>(mut self, rule: impl Fn(&A) -> Effect + Send + Sync + 'static) -> Self {
-        self.effect = Effect::Once;
+    pub fn effect_by_arguments<A: 'static>(
+        mut self,
+        rule: impl Fn(&A) -> ToolEffect + Send + Sync + 'static,
+    ) -> Self {
+        self.effect = ToolEffect::Once;
         self.effect_rule = Some(Arc::new(move |arguments| arguments.downcast_ref::<A>().map(&rule)));
         self
     }
 
-    /// Whether the tool is there at all.
+    /// Enables or disables the tool.
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
-        self.enabled = if enabled { Enabled::Always } else { Enabled::Never };
+        self.enabled = if enabled { EnabledRule::Always } else { EnabledRule::Never };
         self
     }
 
-    /// Whether the tool is there, asked anew for every turn.
+    /// Enables the tool only if the rule returns true. The rule runs before every turn.
     #[must_use]
     pub fn enabled_if(mut self, rule: impl Fn(&RunContext<C>) -> bool + Send + Sync + 'static) -> Self {
-        self.enabled = Enabled::If(Arc::new(move |ctx| std::future::ready(rule(&ctx)).boxed()));
+        self.enabled = EnabledRule::ByFunction(Arc::new(move |ctx| std::future::ready(rule(&ctx)).boxed()));
         self
     }
 
-    /// As [`Tool::enabled_if`], with an async rule.
+    /// Enables the tool as [`Tool::enabled_if`] does, with an async rule.
     #[must_use]
-    pub fn enabled_when<Fut>(mut self, rule: impl Fn(RunContext<C>) -> Fut + Send + Sync + 'static) -> Self
+    pub fn enabled_if_async<Fut>(
+        mut self,
+        rule: impl Fn(RunContext<C>) -> Fut + Send + Sync + 'static,
+    ) -> Self
     where
         Fut: Future<Output = bool> + Send + 'static,
     {
-        self.enabled = Enabled::If(Arc::new(move |ctx| rule(ctx).boxed()));
+        self.enabled = EnabledRule::ByFunction(Arc::new(move |ctx| rule(ctx).boxed()));
         self
     }
 
-    /// Checks every call right before the body.
+    /// Adds a guardrail that checks every call immediately before the body.
     #[must_use]
     pub fn input_guardrail(mut self, guardrail: ToolInputGuardrail<C>) -> Self {
         self.input_guardrails.push(guardrail);
         self
     }
 
-    /// Checks every output before anybody sees it.
+    /// Adds a guardrail that checks every output before the model, the journal or a watcher sees it.
     #[must_use]
     pub fn output_guardrail(mut self, guardrail: ToolOutputGuardrail<C>) -> Self {
         self.output_guardrails.push(guardrail);
         self
     }
 
-    /// How much of an output the model is shown, in bytes.
+    /// Sets the maximum size of an output that the model sees, in bytes. A longer one is truncated.
     #[must_use]
-    pub fn output_budget(mut self, bytes: usize) -> Self {
-        self.output_budget = bytes;
+    pub fn max_output_bytes(mut self, bytes: usize) -> Self {
+        self.max_output_bytes = bytes;
         self
     }
 
-    /// Arguments that are written down nowhere: not in the journal, not in a session, not in an error. The model
-    /// and the body see them. A run that is restored from what was written does not have them any more, so a
-    /// call that still waits for a person then has to be made again. `card.number` names a field inside another, and
-    /// inside everything that a list holds.
+    /// Marks arguments as secret: they are never stored in a journal, a session or an error. The model and the
+    /// body see them. A run that is restored from its journal no longer has them, so that the model has to
+    /// repeat a call that still waits for a person. `card.number` names a nested field, also in every element
+    /// of a list.
     #[must_use]
     pub fn secret_arguments<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.secret_arguments.extend(names.into_iter().map(Arc::from));
         self
     }
 
-    /// An output that is written down nowhere. The model sees it, in the process that made it.
+    /// Marks the output as secret: it is never stored. The model sees it, in the process that created it.
     #[must_use]
     pub fn secret_output(mut self) -> Self {
-        self.output_visibility = Visibility::Secret;
+        self.output_visibility = OutputVisibility::Secret;
         self
     }
 
-    /// Offers the schema as it is, for arguments that the strict form cannot express, such as maps.
+    /// Uses the schema unmodified, for arguments that the strict form cannot express, such as maps.
     #[must_use]
     pub fn non_strict(mut self) -> Self {
-        self.strictness = Strictness::Loose;
+        self.strictness = SchemaStrictness::Unmodified;
         self
     }
 
-    /// Puts the tool into a namespace.
+    /// Sets the namespace of the tool.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.key = ToolKey::Namespaced { namespace: namespace.into(), name: self.key.name().into() };
         self
     }
 
-    /// Says what kind of tool it is to the provider, where it is no function.
+    /// Sets the kind of tool that the provider sees, if it is not a function.
     #[must_use]
-    pub fn offered_as(mut self, kind: OfferedKind) -> Self {
+    pub fn provider_kind(mut self, kind: ToolKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// The tool is `name` of an MCP server. Decisions and receipts belong to that identity, whatever the model calls
-    /// it by: that stays the name it was made with.
+    /// Sets the identity of the tool to the tool `name` of an MCP server. Decisions and receipts belong to that
+    /// identity. The name for the model does not change.
     #[must_use]
-    pub fn of_mcp_server(mut self, server: &str, name: &str) -> Self {
-        self.alias = Some(self.name().into());
+    pub fn mcp_identity(mut self, server: &str, name: &str) -> Self {
+        self.model_name = Some(self.name().into());
         self.key = ToolKey::Mcp { server: server.into(), name: name.into() };
         self
     }
 
-    /// The tool's identity.
+    /// Returns the key of the tool: its identity.
     pub fn key(&self) -> &ToolKey {
         &self.key
     }
 
-    /// Its name, as the model writes it.
+    /// Returns the name of the tool for the model.
     pub fn name(&self) -> &str {
-        self.alias.as_deref().unwrap_or_else(|| self.key.name())
+        self.model_name.as_deref().unwrap_or_else(|| self.key.name())
     }
 
-    /// What the model is told of it.
+    /// Returns the description of the tool for the model.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// What running it does to the world.
-    pub fn declared_effect(&self) -> Effect {
+    /// Returns the effect of the tool.
+    pub fn declared_effect(&self) -> ToolEffect {
         self.effect
     }
 
-    /// The schema of its arguments, before it was made strict.
-    pub fn schema(&self) -> &Value {
+    /// Returns the schema of the arguments, before the conversion to the strict form.
+    pub fn arguments_schema(&self) -> &Value {
         &self.schema
     }
 
-    /// The tool as a model is offered it.
-    pub fn offer(&self) -> Result<OfferedTool, ConfigError> {
+    /// Returns the definition of the tool for the model.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the schema has no strict form.
+    pub fn to_definition(&self) -> Result<ToolDefinition, ConfigError> {
         let namespace = match &self.key {
             ToolKey::Namespaced { namespace, .. } => Some(namespace.clone()),
             ToolKey::Bare(_) | ToolKey::Deferred(_) | ToolKey::Mcp { .. } => None,
         };
         let (parameters, strict) = match self.strictness {
-            Strictness::Loose => (self.schema.clone(), false),
-            Strictness::Strict => {
-                let strict = schema::strict((*self.schema).clone())
-                    .map_err(|why| ConfigError::NotStrict { tool: self.name().to_owned(), why })?;
+            SchemaStrictness::Unmodified => (self.schema.clone(), false),
+            SchemaStrictness::Strict => {
+                let strict = schema::to_strict((*self.schema).clone()).map_err(|why| {
+                    ConfigError::ToolNotStrict { tool: self.name().to_owned(), reason: why }
+                })?;
                 (Arc::new(strict), true)
             }
         };
-        Ok(OfferedTool {
+        Ok(ToolDefinition {
             name: self.name().into(),
             namespace,
             description: self.description.clone(),
             parameters,
-            strict,
+            is_strict: strict,
             kind: self.kind.clone(),
         })
     }
 
     pub(crate) fn is_function(&self) -> bool {
-        matches!(self.kind, OfferedKind::Function)
+        matches!(self.kind, ToolKind::Function)
     }
 
-    /// Whether a call under this key is a call of this tool.
-    pub(crate) fn answers_to(&self, key: &ToolKey) -> bool {
+    /// True if a call with this key is a call of this tool.
+    pub(crate) fn matches_key(&self, key: &ToolKey) -> bool {
         match key {
-            ToolKey::Mcp { server, .. } => self.key == *key || self.key == hosted_server(server),
+            ToolKey::Mcp { server, .. } => self.key == *key || self.key == hosted_server_key(server),
             ToolKey::Bare(_) | ToolKey::Namespaced { .. } | ToolKey::Deferred(_) => self.key == *key,
         }
     }
 
-    /// The same tool, known by the key of a call.
-    pub(crate) fn as_called(&self, key: &ToolKey) -> Self {
+    /// Returns the same tool with the key of a call.
+    pub(crate) fn with_call_key(&self, key: &ToolKey) -> Self {
         Self { key: key.clone(), ..self.clone() }
     }
 
-    /// What a call with these arguments does to the world.
-    pub(crate) fn effect_of(&self, arguments: Option<&(dyn Any + Send + Sync)>) -> Effect {
+    /// Returns the effect of a call with these arguments.
+    pub(crate) fn effect_of_call(&self, arguments: Option<&(dyn Any + Send + Sync)>) -> ToolEffect {
         match (&self.effect_rule, arguments) {
             (None, _) => self.effect,
-            (Some(_), None) => Effect::Once,
+            (Some(_), None) => ToolEffect::Once,
             (Some(rule), Some(arguments)) => {
                 let said = std::panic::catch_unwind(AssertUnwindSafe(|| rule(arguments)));
-                said.ok().flatten().unwrap_or(Effect::Once)
+                said.ok().flatten().unwrap_or(ToolEffect::Once)
             }
         }
     }
 }
 
 impl<C> Tool<C> {
-    /// Under which digest a result is kept, where the tool is idempotent.
-    pub(crate) fn receipt(&self, arguments: &str) -> Option<Digest> {
-        // The schema is part of it, so that two tools that merely share a name do not share results.
-        (self.effect == Effect::Idempotent && self.receipts.scope != Scope::Call)
-            .then(|| Digest::of_parts(&[&self.key.text(), &canonical(&self.schema), arguments]))
+    /// Returns the digest that identifies the receipt of a call, if the tool is idempotent and its receipts are
+    /// shared.
+    pub(crate) fn receipt_digest(&self, arguments: &str) -> Option<Digest> {
+        // The schema is part of the digest, so that two tools with the same name do not share receipts.
+        (self.effect == ToolEffect::Idempotent && self.receipt_policy.scope != ReceiptScope::Call)
+            .then(|| Digest::of_parts(&[&self.key.to_text(), &canonical_json(&self.schema), arguments]))
     }
 }
 
@@ -424,30 +454,30 @@ impl<C> Clone for Tool<C> {
     fn clone(&self) -> Self {
         Self {
             key: self.key.clone(),
-            alias: self.alias.clone(),
+            model_name: self.model_name.clone(),
             description: self.description.clone(),
             schema: self.schema.clone(),
             strictness: self.strictness,
             kind: self.kind.clone(),
             body: self.body.clone(),
-            pace: self.pace.clone(),
+            poll_latency: self.poll_latency.clone(),
             effect: self.effect,
             effect_rule: self.effect_rule.clone(),
             approval: self.approval.clone(),
-            each: self.each.clone(),
+            each_time_approval: self.each_time_approval.clone(),
             enabled: self.enabled.clone(),
             timeout: self.timeout,
             on_timeout: self.on_timeout,
             on_failure: self.on_failure.clone(),
             retry: self.retry,
-            receipts: self.receipts,
-            permits: self.permits.clone(),
-            conflict: self.conflict.clone(),
-            order: self.order,
+            receipt_policy: self.receipt_policy,
+            concurrency_permits: self.concurrency_permits.clone(),
+            conflict_rule: self.conflict_rule.clone(),
+            conflict_order: self.conflict_order,
             reconcile: self.reconcile.clone(),
             input_guardrails: self.input_guardrails.clone(),
             output_guardrails: self.output_guardrails.clone(),
-            output_budget: self.output_budget,
+            max_output_bytes: self.max_output_bytes,
             secret_arguments: self.secret_arguments.clone(),
             output_visibility: self.output_visibility,
         }
@@ -460,6 +490,6 @@ impl<C> fmt::Debug for Tool<C> {
     }
 }
 
-fn schema_of<A: JsonSchema>() -> Value {
+fn generate_schema<A: JsonSchema>() -> Value {
     schemars::schema_for!(A).to_value()
 }

@@ -1,43 +1,46 @@
-//! How a tool may be run.
+//! Policies for the execution of a tool.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use windlass_core::OutputContent;
+use windlass_core::item::OutputContent;
 
 use super::{RunContext, Tool, ToolContext, ToolError};
 
-/// What a body's failure means for the run, and what the model is told of it.
+/// The reaction to a failure of a body: for the run and for the model.
 pub enum OnFailure<C = ()> {
-    /// The run goes on. The model is told that the call failed, and what the error was written to tell it.
-    Hide,
-    /// The run goes on. The model is told the error's text.
-    Show,
-    /// The run goes on. The model is told what this function says.
-    Say(Say<C>),
-    /// The run ends with the error.
-    Fail,
+    /// The run continues. The model is informed of the failure, with the error's text only if it was written
+    /// for the model.
+    HideError,
+    /// The run continues. The model sees the text of the error.
+    ShowError,
+    /// The run continues. The model sees the text that this function returns.
+    CustomMessage(FailureMessageFunction<C>),
+    /// The run fails with the error.
+    FailRun,
 }
 
-/// Says what the model is told of a failure.
-pub type Say<C> = Arc<dyn Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync>;
+/// A function that returns the text that the model sees for a failure.
+pub type FailureMessageFunction<C> = Arc<dyn Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync>;
 
 impl<C> OnFailure<C> {
-    /// The run goes on, and the model is told what `text` says.
-    pub fn say(text: impl Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync + 'static) -> Self {
-        Self::Say(Arc::new(text))
+    /// Creates the reaction from a function that returns the text for the model.
+    pub fn custom_message(
+        text: impl Fn(&ToolContext<C>, &ToolError) -> String + Send + Sync + 'static,
+    ) -> Self {
+        Self::CustomMessage(Arc::new(text))
     }
 }
 
 impl<C> Clone for OnFailure<C> {
     fn clone(&self) -> Self {
         match self {
-            Self::Hide => Self::Hide,
-            Self::Show => Self::Show,
-            Self::Say(text) => Self::Say(text.clone()),
-            Self::Fail => Self::Fail,
+            Self::HideError => Self::HideError,
+            Self::ShowError => Self::ShowError,
+            Self::CustomMessage(text) => Self::CustomMessage(text.clone()),
+            Self::FailRun => Self::FailRun,
         }
     }
 }
@@ -45,129 +48,131 @@ impl<C> Clone for OnFailure<C> {
 impl<C> fmt::Debug for OnFailure<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Hide => "Hide",
-            Self::Show => "Show",
-            Self::Say(_) => "Say",
-            Self::Fail => "Fail",
+            Self::HideError => "HideError",
+            Self::ShowError => "ShowError",
+            Self::CustomMessage(_) => "CustomMessage",
+            Self::FailRun => "FailRun",
         })
     }
 }
 
-/// What a timeout means for the run.
+/// The reaction to a timeout of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// The run goes on, and the model is told.
+    /// The run continues, and the model is informed.
     #[default]
-    Tell,
-    /// The run ends.
-    Fail,
+    TellModel,
+    /// The run fails.
+    FailRun,
 }
 
-/// How a failed body is tried again.
+/// The retry policy for a failed body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// How many attempts there are in all.
-    pub attempts: u32,
-    /// How long to wait before the second; each further wait is twice as long, up to half a minute.
-    pub base: Duration,
+pub struct ToolRetryPolicy {
+    /// Maximum number of attempts, including the first.
+    pub max_attempts: u32,
+    /// Delay before the second attempt; it doubles with every further attempt, up to 30 seconds.
+    pub base_delay: Duration,
 }
 
-impl Retry {
-    /// How long to wait after attempt number `attempt` failed; none where it was the last.
-    pub(crate) fn wait_after(&self, attempt: u32) -> Option<Duration> {
-        const LONGEST: Duration = Duration::from_secs(30);
-        (attempt < self.attempts)
-            .then(|| self.base.saturating_mul(1 << (attempt.saturating_sub(1)).min(16)).min(LONGEST))
+impl ToolRetryPolicy {
+    /// Returns the delay after a failed attempt, or `None` if it was the last.
+    pub(crate) fn delay_after(&self, attempt: u32) -> Option<Duration> {
+        const MAX_DELAY: Duration = Duration::from_secs(30);
+        (attempt < self.max_attempts)
+            .then(|| self.base_delay.saturating_mul(1 << (attempt.saturating_sub(1)).min(16)).min(MAX_DELAY))
     }
 }
 
-/// Who shares the results of an idempotent tool, and for how long.
+/// The scope and lifetime of an idempotent tool's receipts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Receipts {
-    /// Who shares them.
-    pub scope: Scope,
-    /// How long they last; for good where absent.
+pub struct ReceiptPolicy {
+    /// Scope within which receipts are shared.
+    pub scope: ReceiptScope,
+    /// Lifetime of a receipt; unlimited if absent.
     pub expire_after: Option<Duration>,
 }
 
-/// Who shares the results of an idempotent tool.
+/// The scope within which receipts of an idempotent tool are shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
-    /// Nobody: only a call that is run again, after a crash or a failure, has the same key.
+pub enum ReceiptScope {
+    /// A single call: only its own attempts, after a crash or a failure, have the same key.
     Call,
-    /// The calls of one run, agents nested in it included.
+    /// The calls of one run, including nested agents.
     #[default]
     Run,
-    /// The runs of one session, on the same store.
+    /// The runs of one session, in the same store.
     Session,
-    /// All runs on the same store.
+    /// All runs in the same store.
     Store,
 }
 
-/// What a tool knows of a call that a crash interrupted.
+/// The result of reconciling a call that a crash interrupted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reconciled {
-    /// It happened, with this result.
-    Happened(OutputContent),
-    /// It did not happen: run it.
-    DidNotHappen,
-    /// The tool cannot say: a person must.
+pub enum ReconcileOutcome {
+    /// The call was executed, with this output.
+    Executed(OutputContent),
+    /// The call was not executed, and runs now.
+    NotExecuted,
+    /// The tool cannot tell: a person decides.
     Unknown,
 }
 
-pub(crate) type Reconcile<C> = Arc<dyn Fn(ToolContext<C>) -> BoxFuture<'static, Reconciled> + Send + Sync>;
+pub(crate) type ReconcileFunction<C> =
+    Arc<dyn Fn(ToolContext<C>) -> BoxFuture<'static, ReconcileOutcome> + Send + Sync>;
 
-/// Whether a tool, or a handoff, is there.
-pub(crate) enum Enabled<C> {
+/// The rule that enables a tool or a handoff.
+pub(crate) enum EnabledRule<C> {
     Always,
     Never,
-    If(Arc<dyn Fn(RunContext<C>) -> BoxFuture<'static, bool> + Send + Sync>),
+    ByFunction(Arc<dyn Fn(RunContext<C>) -> BoxFuture<'static, bool> + Send + Sync>),
 }
 
-impl<C> Clone for Enabled<C> {
+impl<C> Clone for EnabledRule<C> {
     fn clone(&self) -> Self {
         match self {
             Self::Always => Self::Always,
             Self::Never => Self::Never,
-            Self::If(rule) => Self::If(rule.clone()),
+            Self::ByFunction(rule) => Self::ByFunction(rule.clone()),
         }
     }
 }
 
-impl<C> Enabled<C> {
-    /// The answer, where nobody needs to be asked.
-    pub(crate) fn fixed(&self) -> Option<bool> {
+impl<C> EnabledRule<C> {
+    /// Returns the value if it does not depend on the run.
+    pub(crate) fn static_value(&self) -> Option<bool> {
         match self {
             Self::Always => Some(true),
             Self::Never => Some(false),
-            Self::If(_) => None,
+            Self::ByFunction(_) => None,
         }
     }
 
-    pub(crate) async fn ask(&self, ctx: &RunContext<C>) -> bool {
+    pub(crate) async fn evaluate(&self, ctx: &RunContext<C>) -> bool {
         match self {
             Self::Always => true,
             Self::Never => false,
-            Self::If(rule) => rule(ctx.clone()).await,
+            Self::ByFunction(rule) => rule(ctx.clone()).await,
         }
     }
 }
 
-/// What calls that keep their order are to each other.
+/// The relation between calls with the same conflict key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Each is a call of its own.
-    Apart,
-    /// They are steps of one plan.
-    Steps,
+pub(crate) enum ConflictOrder {
+    /// The calls are independent.
+    Independent,
+    /// The calls are steps of one plan.
+    PlanSteps,
 }
 
 impl<C: Send + Sync + 'static> Tool<C> {
-    /// Calls of one answer that keep their order ([`Tool::conflict`]) are steps of one plan: once one of them failed, was
-    /// refused or was rejected, those after it do not run, and the model is told. Calls that only look run all the same.
+    /// Treats calls of one response with the same conflict key ([`Tool::conflict_key`]) as steps of one plan:
+    /// after a step that failed, was blocked or was rejected, later steps do not run, and the model is
+    /// informed. Pure calls run in any case.
     #[must_use]
-    pub fn in_steps(mut self) -> Self {
-        self.order = Order::Steps;
+    pub fn plan_steps(mut self) -> Self {
+        self.conflict_order = ConflictOrder::PlanSteps;
         self
     }
 }

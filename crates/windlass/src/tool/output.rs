@@ -1,38 +1,39 @@
-//! From what a body returns to what the model is told: text, pictures, files, or JSON of any value.
+//! Conversion of a body's return value to the output that the model sees: text, pictures, files, or the JSON of
+//! any value.
 //!
-//! Pictures and files are told apart from data by the name of their Rust type, which only this program can
-//! give: a tool whose *data* looks like a picture, an approval or a pause is still data.
+//! Pictures and files are distinguished from data by the name of their Rust type, which only this program can
+//! set: data of a tool that merely look like a picture, an approval or a pause remain data.
 
 use serde::ser::{Impossible, Serialize, SerializeSeq, Serializer};
-use windlass_core::{Content, Media, OutputContent};
+use windlass_core::item::{ContentPart, MediaSource, OutputContent};
 
 /// A picture, as a tool's output or a part of one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Image(pub Media);
+pub struct ImagePart(pub MediaSource);
 
 /// A file, as a tool's output or a part of one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct File(pub Media);
+pub struct FilePart(pub MediaSource);
 
 /// Text, as a part of an output that has other parts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Text(pub String);
+pub struct TextPart(pub String);
 
 /// Any part of an output, such as one that only the provider understands.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part(pub Content);
+pub struct OutputPart(pub ContentPart);
 
-impl Image {
-    /// A picture at an address, `data:` addresses included.
-    pub fn at(url: impl Into<String>) -> Self {
-        Self(Media { url: Some(url.into()), ..Media::default() })
+impl ImagePart {
+    /// Creates a picture from a URL, including `data:` URLs.
+    pub fn from_url(url: impl Into<String>) -> Self {
+        Self(MediaSource { url: Some(url.into()), ..MediaSource::default() })
     }
 }
 
-impl File {
-    /// A file whose bytes, in base64, travel with the output.
+impl FilePart {
+    /// Creates a file whose base64 bytes are inlined in the output.
     pub fn inline(name: impl Into<String>, base64: impl Into<String>) -> Self {
-        Self(Media { name: Some(name.into()), data: Some(base64.into()), ..Media::default() })
+        Self(MediaSource { name: Some(name.into()), data: Some(base64.into()), ..MediaSource::default() })
     }
 }
 
@@ -41,104 +42,107 @@ const FILE: &str = "$windlass::File";
 const TEXT: &str = "$windlass::Text";
 const PART: &str = "$windlass::Part";
 
-impl Serialize for Image {
+impl Serialize for ImagePart {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_newtype_struct(IMAGE, &self.0)
     }
 }
 
-impl Serialize for File {
+impl Serialize for FilePart {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_newtype_struct(FILE, &self.0)
     }
 }
 
-impl Serialize for Text {
+impl Serialize for TextPart {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_newtype_struct(TEXT, &self.0)
     }
 }
 
-impl Serialize for Part {
+impl Serialize for OutputPart {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_newtype_struct(PART, &self.0)
     }
 }
 
-/// What the model is told of a returned value: a string as it is, parts as parts, anything else as JSON.
-pub(crate) fn content_of<T: Serialize + ?Sized>(value: &T) -> Result<OutputContent, serde_json::Error> {
-    match value.serialize(Probe) {
-        Ok(Found::Text(text)) => Ok(OutputContent::Text(text)),
-        Ok(Found::Part(part)) => Ok(OutputContent::Parts(vec![part])),
-        Ok(Found::Parts(parts)) => Ok(OutputContent::Parts(parts)),
-        Err(Plain) => serde_json::to_string(value).map(OutputContent::Text),
+/// Converts a returned value to the output for the model: strings as text, parts as parts, anything else as
+/// JSON.
+pub(crate) fn to_output_content<T: Serialize + ?Sized>(
+    value: &T,
+) -> Result<OutputContent, serde_json::Error> {
+    match value.serialize(OutputProbe) {
+        Ok(ProbedOutput::Text(text)) => Ok(OutputContent::Text(text)),
+        Ok(ProbedOutput::Part(part)) => Ok(OutputContent::Parts(vec![part])),
+        Ok(ProbedOutput::Parts(parts)) => Ok(OutputContent::Parts(parts)),
+        Err(PlainDataError) => serde_json::to_string(value).map(OutputContent::Text),
     }
 }
 
-/// Looks at a value's outermost shape and gives up where it is plain data.
-struct Probe;
+/// A serializer that inspects the outermost layer of a value and fails for plain data.
+struct OutputProbe;
 
-enum Found {
+enum ProbedOutput {
     Text(String),
-    Part(Content),
-    Parts(Vec<Content>),
+    Part(ContentPart),
+    Parts(Vec<ContentPart>),
 }
 
-/// The value is plain data.
+/// The error for plain data.
 #[derive(Debug)]
-struct Plain;
+struct PlainDataError;
 
-impl std::fmt::Display for Plain {
+impl std::fmt::Display for PlainDataError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("plain data")
     }
 }
 
-impl std::error::Error for Plain {}
+impl std::error::Error for PlainDataError {}
 
-impl serde::ser::Error for Plain {
+impl serde::ser::Error for PlainDataError {
     fn custom<T: std::fmt::Display>(_: T) -> Self {
         Self
     }
 }
 
-struct PartList(Vec<Content>);
+struct PartList(Vec<ContentPart>);
 
 impl SerializeSeq for PartList {
-    type Ok = Found;
-    type Error = Plain;
+    type Ok = ProbedOutput;
+    type Error = PlainDataError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Plain> {
-        match value.serialize(Probe)? {
-            Found::Part(part) => self.0.push(part),
-            Found::Text(_) | Found::Parts(_) => return Err(Plain),
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), PlainDataError> {
+        match value.serialize(OutputProbe)? {
+            ProbedOutput::Part(part) => self.0.push(part),
+            ProbedOutput::Text(_) | ProbedOutput::Parts(_) => return Err(PlainDataError),
         }
         Ok(())
     }
 
-    fn end(self) -> Result<Found, Plain> {
-        if self.0.is_empty() { Err(Plain) } else { Ok(Found::Parts(self.0)) }
+    fn end(self) -> Result<ProbedOutput, PlainDataError> {
+        if self.0.is_empty() { Err(PlainDataError) } else { Ok(ProbedOutput::Parts(self.0)) }
     }
 }
 
 macro_rules! plain {
     ($($method:ident: $type:ty),* $(,)?) => {
-        $(fn $method(self, _: $type) -> Result<Found, Plain> {
-            Err(Plain)
+        $(fn $method(self, _: $type) -> Result<ProbedOutput, PlainDataError> {
+            Err(PlainDataError)
         })*
     };
 }
 
-impl Serializer for Probe {
-    type Ok = Found;
-    type Error = Plain;
+impl Serializer for OutputProbe {
+    type Ok = ProbedOutput;
+    type Error = PlainDataError;
     type SerializeSeq = PartList;
-    type SerializeTuple = Impossible<Found, Plain>;
-    type SerializeTupleStruct = Impossible<Found, Plain>;
-    type SerializeTupleVariant = Impossible<Found, Plain>;
-    type SerializeMap = Impossible<Found, Plain>;
-    type SerializeStruct = Impossible<Found, Plain>;
-    type SerializeStructVariant = Impossible<Found, Plain>;
+    type SerializeTuple = Impossible<ProbedOutput, PlainDataError>;
+    type SerializeTupleStruct = Impossible<ProbedOutput, PlainDataError>;
+    type SerializeTupleVariant = Impossible<ProbedOutput, PlainDataError>;
+    type SerializeMap = Impossible<ProbedOutput, PlainDataError>;
+    type SerializeStruct = Impossible<ProbedOutput, PlainDataError>;
+    type SerializeStructVariant = Impossible<ProbedOutput, PlainDataError>;
 
     plain! {
         serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
@@ -147,39 +151,48 @@ impl Serializer for Probe {
         serialize_unit_struct: &'static str,
     }
 
-    fn serialize_str(self, text: &str) -> Result<Found, Plain> {
-        Ok(Found::Text(text.to_owned()))
+    fn serialize_str(self, text: &str) -> Result<ProbedOutput, PlainDataError> {
+        Ok(ProbedOutput::Text(text.to_owned()))
     }
 
-    fn serialize_none(self) -> Result<Found, Plain> {
-        Err(Plain)
+    fn serialize_none(self) -> Result<ProbedOutput, PlainDataError> {
+        Err(PlainDataError)
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<Found, Plain> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<ProbedOutput, PlainDataError> {
         value.serialize(self)
     }
 
-    fn serialize_unit(self) -> Result<Found, Plain> {
-        Err(Plain)
+    fn serialize_unit(self) -> Result<ProbedOutput, PlainDataError> {
+        Err(PlainDataError)
     }
 
-    fn serialize_unit_variant(self, _: &'static str, _: u32, _: &'static str) -> Result<Found, Plain> {
-        Err(Plain)
+    fn serialize_unit_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+    ) -> Result<ProbedOutput, PlainDataError> {
+        Err(PlainDataError)
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         name: &'static str,
         value: &T,
-    ) -> Result<Found, Plain> {
-        let read = || serde_json::to_value(value).map_err(|_| Plain);
+    ) -> Result<ProbedOutput, PlainDataError> {
+        let read = || serde_json::to_value(value).map_err(|_| PlainDataError);
         match name {
-            IMAGE => Ok(Found::Part(Content::Image(serde_json::from_value(read()?).map_err(|_| Plain)?))),
-            FILE => Ok(Found::Part(Content::File(serde_json::from_value(read()?).map_err(|_| Plain)?))),
-            TEXT => {
-                Ok(Found::Part(Content::Text { text: serde_json::from_value(read()?).map_err(|_| Plain)? }))
-            }
-            PART => Ok(Found::Part(serde_json::from_value(read()?).map_err(|_| Plain)?)),
+            IMAGE => Ok(ProbedOutput::Part(ContentPart::Image(
+                serde_json::from_value(read()?).map_err(|_| PlainDataError)?,
+            ))),
+            FILE => Ok(ProbedOutput::Part(ContentPart::File(
+                serde_json::from_value(read()?).map_err(|_| PlainDataError)?,
+            ))),
+            TEXT => Ok(ProbedOutput::Part(ContentPart::Text {
+                text: serde_json::from_value(read()?).map_err(|_| PlainDataError)?,
+            })),
+            PART => Ok(ProbedOutput::Part(serde_json::from_value(read()?).map_err(|_| PlainDataError)?)),
             _ => value.serialize(self),
         }
     }
@@ -190,20 +203,24 @@ impl Serializer for Probe {
         _: u32,
         _: &'static str,
         _: &T,
-    ) -> Result<Found, Plain> {
-        Err(Plain)
+    ) -> Result<ProbedOutput, PlainDataError> {
+        Err(PlainDataError)
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<PartList, Plain> {
+    fn serialize_seq(self, _: Option<usize>) -> Result<PartList, PlainDataError> {
         Ok(PartList(Vec::new()))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Self::SerializeTuple, Plain> {
-        Err(Plain)
+    fn serialize_tuple(self, _: usize) -> Result<Self::SerializeTuple, PlainDataError> {
+        Err(PlainDataError)
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeTupleStruct, Plain> {
-        Err(Plain)
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeTupleStruct, PlainDataError> {
+        Err(PlainDataError)
     }
 
     fn serialize_tuple_variant(
@@ -212,16 +229,16 @@ impl Serializer for Probe {
         _: u32,
         _: &'static str,
         _: usize,
-    ) -> Result<Self::SerializeTupleVariant, Plain> {
-        Err(Plain)
+    ) -> Result<Self::SerializeTupleVariant, PlainDataError> {
+        Err(PlainDataError)
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, Plain> {
-        Err(Plain)
+    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, PlainDataError> {
+        Err(PlainDataError)
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeStruct, Plain> {
-        Err(Plain)
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeStruct, PlainDataError> {
+        Err(PlainDataError)
     }
 
     fn serialize_struct_variant(
@@ -230,8 +247,8 @@ impl Serializer for Probe {
         _: u32,
         _: &'static str,
         _: usize,
-    ) -> Result<Self::SerializeStructVariant, Plain> {
-        Err(Plain)
+    ) -> Result<Self::SerializeStructVariant, PlainDataError> {
+        Err(PlainDataError)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tools whose set is known only while an agent runs, such as those of other programs.
+//! Sources of tools that are known only at run time, such as those of MCP servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,30 +7,36 @@ use futures_util::future::BoxFuture;
 
 use super::{RunContext, Tool};
 
-/// Where tools come from that an agent does not hold itself. It is asked before every turn.
+/// A source of tools that the agent queries before every turn.
 ///
-/// It should answer with the *same* list while nothing has changed: then the agent works its tools out once, and
-/// a turn costs the same with five tools and with five hundred.
+/// A source should return the *same* list while nothing has changed: the agent then resolves its tools once,
+/// and a turn costs the same with five tools as with five hundred.
 pub trait ToolSource<C>: Send + Sync + 'static {
-    /// The tools for a turn. An error ends the run where it is, before anything of the turn has happened; a source
-    /// that can do without the part that failed should rather warn.
-    fn tools<'a>(&'a self, asked: SourceRequest<'a, C>) -> BoxFuture<'a, Result<SourcedTools<C>, String>>;
+    /// Returns the tools for a turn.
+    ///
+    /// # Errors
+    ///
+    /// An error ends the run before anything of the turn is executed. A source that can work without the failed
+    /// part should return a warning instead.
+    fn list_tools<'a>(
+        &'a self,
+        asked: ToolSourceRequest<'a, C>,
+    ) -> BoxFuture<'a, Result<SourcedTools<C>, String>>;
 }
 
-/// What a source is asked with.
-pub struct SourceRequest<'a, C> {
-    /// The run, and the agent whose turn it is.
+/// A query to a tool source.
+pub struct ToolSourceRequest<'a, C> {
+    /// The context of the run, with the agent whose turn it is.
     pub ctx: &'a RunContext<C>,
-    /// The names that the model knows other tools by: those of the agent's own tools and handoffs, and of sources
-    /// before this one.
-    pub taken: &'a BTreeSet<Arc<str>>,
+    /// Names that are already taken: those of the agent's own tools and handoffs, and of earlier sources.
+    pub taken_names: &'a BTreeSet<Arc<str>>,
 }
 
-/// What a source has for a turn.
+/// The tools of a source for a turn.
 pub struct SourcedTools<C> {
-    /// The tools, in the order in which the model is offered them.
+    /// The tools, in the order in which the model sees them.
     pub tools: Arc<[Arc<Tool<C>>]>,
-    /// What the operator should know of those that are not there. Told once for each list.
+    /// Warnings for the operator about missing tools. They are reported once per list.
     pub warnings: Arc<[String]>,
 }
 
@@ -41,14 +47,17 @@ impl<C> Clone for SourcedTools<C> {
 }
 
 impl<C> SourcedTools<C> {
-    /// Whether both are the very same lists.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    /// True if both are the same lists, by address.
+    pub(crate) fn is_same_list(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tools, &other.tools) && Arc::ptr_eq(&self.warnings, &other.warnings)
     }
 }
 
 impl<C, S: ToolSource<C> + ?Sized> ToolSource<C> for Arc<S> {
-    fn tools<'a>(&'a self, asked: SourceRequest<'a, C>) -> BoxFuture<'a, Result<SourcedTools<C>, String>> {
-        (**self).tools(asked)
+    fn list_tools<'a>(
+        &'a self,
+        asked: ToolSourceRequest<'a, C>,
+    ) -> BoxFuture<'a, Result<SourcedTools<C>, String>> {
+        (**self).list_tools(asked)
     }
 }

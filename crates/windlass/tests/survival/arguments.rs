@@ -1,23 +1,23 @@
-//! Arguments that cannot be used: S8.
+//! Invalid arguments: S8.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use windlass::prelude::*;
-use windlass::{How, tool_fn};
+use windlass::{core::journal::CallStatus, tool_fn};
 
 use crate::support::*;
 
 const FAILED: &str = "An error occurred while running the tool. Please try again. Error: ";
 
-/// A tool with a nested argument, which counts its executions.
-fn order(bodies: &Arc<AtomicUsize>) -> Tool {
+/// Creates a tool with a nested argument; it counts its executions.
+fn order_tool(bodies: &Arc<AtomicUsize>) -> Tool {
     let bodies = bodies.clone();
     tool_fn! {
         /// Orders things.
         name = "order",
-        async |items: Vec<Line>, note: String| -> Result<String, ToolError> {
+        async |items: Vec<OrderedItem>, note: String| -> Result<String, ToolError> {
             bodies.fetch_add(1, Ordering::SeqCst);
             Ok(format!("{} lines, {note}", items.len()))
         }
@@ -26,15 +26,15 @@ fn order(bodies: &Arc<AtomicUsize>) -> Tool {
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct OrderedItem {
     #[serde(rename = "name")]
     _name: String,
     #[serde(rename = "qty")]
     _qty: u32,
 }
 
-/// The same tool, known only at run time.
-fn dynamic_order(bodies: &Arc<AtomicUsize>) -> Tool {
+/// Creates the same tool as a dynamic tool.
+fn dynamic_order_tool(bodies: &Arc<AtomicUsize>) -> Tool {
     let bodies = bodies.clone();
     let line = json!({
         "type": "object",
@@ -54,13 +54,16 @@ fn dynamic_order(bodies: &Arc<AtomicUsize>) -> Tool {
     })
 }
 
-/// What the model is told of the arguments that it wrote.
-async fn told(surface: Surface, tool: Tool, arguments: &str) -> (Vec<(String, How)>, String) {
-    let calls = Reply::items([]).and_raw_call("a", "order", arguments);
-    let act = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(tool)).play().await;
-    let played = act.played();
-    assert_eq!(played.end, Ended::Finished("bye".to_owned()), "{surface:?}");
-    (act.hows(), played.said[1].clone())
+/// Runs one call with these arguments and returns the call statuses and the output that the model receives.
+async fn output_for(surface: RunSurface, tool: Tool, arguments: &str) -> (Vec<(String, CallStatus)>, String) {
+    let calls = ScriptedResponse::items([]).and_raw_call("a", "order", arguments);
+    let act =
+        ScenarioRunner::new(surface, scripted_agent([calls, ScriptedResponse::text("bye")]).tools(tool))
+            .run_to_pause()
+            .await;
+    let played = act.result();
+    assert_eq!(played.end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
+    (act.call_statuses(), played.items[1].clone())
 }
 
 #[tokio::test]
@@ -86,13 +89,13 @@ async fn s08_every_problem_is_listed_by_path_and_the_body_never_runs() {
         ("{\"note\":NaN}", "`arguments` must be JSON: expected value at line 1 column 9"),
         (&deep, "`arguments` must be JSON: recursion limit exceeded at line 1 column 1144"),
     ];
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         for (arguments, problems) in cases {
-            for make in [order, dynamic_order] {
+            for make in [order_tool, dynamic_order_tool] {
                 let bodies = Arc::default();
-                let (hows, output) = told(surface, make(&bodies), arguments).await;
+                let (hows, output) = output_for(surface, make(&bodies), arguments).await;
                 assert_eq!(output, format!("output a {FAILED}{problems}"), "{surface:?}");
-                assert_eq!(hows, [("a".to_owned(), How::Invalid)], "{surface:?}");
+                assert_eq!(hows, [("a".to_owned(), CallStatus::InvalidArguments)], "{surface:?}");
                 assert_eq!(bodies.load(Ordering::SeqCst), 0, "{surface:?}");
             }
         }
@@ -102,12 +105,12 @@ async fn s08_every_problem_is_listed_by_path_and_the_body_never_runs() {
 #[tokio::test]
 async fn s08_ten_megabytes_are_refused_without_being_read() {
     let huge = format!(r#"{{"items":[],"note":"{}"}}"#, "x".repeat(10 * 1024 * 1024));
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let bodies = Arc::default();
-        let (hows, output) = told(surface, order(&bodies), &huge).await;
+        let (hows, output) = output_for(surface, order_tool(&bodies), &huge).await;
         let problem = format!("`arguments` must be at most 4194304 bytes long, is {} bytes long", huge.len());
         assert_eq!(output, format!("output a {FAILED}{problem}"), "{surface:?}");
-        assert_eq!(hows, [("a".to_owned(), How::Invalid)], "{surface:?}");
+        assert_eq!(hows, [("a".to_owned(), CallStatus::InvalidArguments)], "{surface:?}");
         assert_eq!(bodies.load(Ordering::SeqCst), 0, "{surface:?}");
     }
 }
@@ -117,19 +120,19 @@ async fn s08_ten_thousand_problems_are_counted_and_not_all_listed() {
     let items: Vec<_> = (0..10_000).map(|_| json!({ "name": 1, "qty": 1 })).collect();
     let many = json!({ "items": items, "note": "" }).to_string();
     let bodies = Arc::default();
-    let (_, output) = told(Surface::Blocking, order(&bodies), &many).await;
+    let (_, output) = output_for(RunSurface::Blocking, order_tool(&bodies), &many).await;
     let listed: Vec<String> =
         (0..20).map(|at| format!("`items[{at}].name` must be a string, is the number 1")).collect();
     let want = format!("output a {FAILED}{}; `arguments` has 9980 more problems", listed.join("; "));
     assert_eq!(output, want);
 }
 
-/// A type's own rule, which no schema expresses.
+/// A type with a validation rule that no schema expresses.
 #[derive(serde::Deserialize)]
 #[serde(try_from = "u64")]
-struct Even;
+struct EvenNumber;
 
-impl schemars::JsonSchema for Even {
+impl schemars::JsonSchema for EvenNumber {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Even".into()
     }
@@ -139,7 +142,7 @@ impl schemars::JsonSchema for Even {
     }
 }
 
-impl TryFrom<u64> for Even {
+impl TryFrom<u64> for EvenNumber {
     type Error = String;
 
     fn try_from(number: u64) -> Result<Self, String> {
@@ -151,12 +154,12 @@ impl TryFrom<u64> for Even {
     }
 }
 
-fn even() -> Tool {
+fn even_tool() -> Tool {
     tool_fn! {
         /// Takes even numbers.
         name = "order",
-        async |number: Even| -> Result<&'static str, ToolError> {
-            let Even = number;
+        async |number: EvenNumber| -> Result<&'static str, ToolError> {
+            let EvenNumber = number;
             Ok("done")
         }
     }
@@ -164,19 +167,23 @@ fn even() -> Tool {
 
 #[tokio::test]
 async fn s08_a_types_own_rule_is_told_with_its_path() {
-    for surface in Surface::ALL {
-        let (hows, output) = told(surface, even(), r#"{"number":7}"#).await;
+    for surface in RunSurface::ALL {
+        let (hows, output) = output_for(surface, even_tool(), r#"{"number":7}"#).await;
         assert_eq!(output, format!("output a {FAILED}`number` 7 is odd"), "{surface:?}");
-        assert_eq!(hows, [("a".to_owned(), How::Invalid)], "{surface:?}");
-        assert_eq!(told(surface, even(), r#"{"number":8}"#).await.1, "output a done", "{surface:?}");
+        assert_eq!(hows, [("a".to_owned(), CallStatus::InvalidArguments)], "{surface:?}");
+        assert_eq!(
+            output_for(surface, even_tool(), r#"{"number":8}"#).await.1,
+            "output a done",
+            "{surface:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn s08_a_type_that_panics_while_it_is_read_is_that_calls_failure() {
-    for surface in Surface::ALL {
-        let (hows, output) = told(surface, even(), r#"{"number":13}"#).await;
+    for surface in RunSurface::ALL {
+        let (hows, output) = output_for(surface, even_tool(), r#"{"number":13}"#).await;
         assert_eq!(output, format!("output a {FAILED}`arguments` cannot be read"), "{surface:?}");
-        assert_eq!(hows, [("a".to_owned(), How::Invalid)], "{surface:?}");
+        assert_eq!(hows, [("a".to_owned(), CallStatus::InvalidArguments)], "{surface:?}");
     }
 }

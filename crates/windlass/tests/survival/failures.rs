@@ -3,63 +3,71 @@
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::agent::ToolUse;
-use windlass::core::{CallSettled, Entry};
+use windlass::agent::ToolUsePolicy;
+use windlass::core::journal::{CallSettled, JournalEntry};
 use windlass::guardrail::{
-    InputGuardrail, OutputGuardrail, ToolInputGuardrail, ToolOutputGuardrail, ToolVerdict, Verdict,
+    GuardrailVerdict, InputGuardrail, OutputGuardrail, ToolGuardrailVerdict, ToolInputGuardrail,
+    ToolOutputGuardrail,
 };
-use windlass::hook::{Hook, Moment};
+use windlass::hook::{Hook, HookEvent};
 use windlass::prelude::*;
-use windlass::{EventKind, Failure, How, OnFailure, tool_fn};
+use windlass::{
+    core::failure::RunFailure, core::journal::CallStatus, event::RunEventKind, tool::OnFailure, tool_fn,
+};
 
 use crate::support::*;
 
 const FAILED: &str = "An error occurred while running the tool. Please try again.";
 
-/// A call of `tool` between two that succeed.
-async fn middle(surface: Surface, tool: Tool) -> Act {
-    let log = Log::default();
-    let calls = Reply::call("a", "effect", json!({})).and_call("b", tool.name(), json!({})).and_call(
-        "c",
-        "effect",
-        json!({}),
-    );
-    let agent = agent([calls, Reply::text("bye")]).tools((effect("effect", &log), tool));
-    let act = Stage::new(surface, agent).play().await;
+/// Runs a call of `tool` between two calls that succeed.
+async fn run_middle_call(surface: RunSurface, tool: Tool) -> ScenarioRun {
+    let log = TestLog::default();
+    let calls = ScriptedResponse::call("a", "effect", json!({}))
+        .and_call("b", tool.name(), json!({}))
+        .and_call("c", "effect", json!({}));
+    let agent =
+        scripted_agent([calls, ScriptedResponse::text("bye")]).tools((logging_tool("effect", &log), tool));
+    let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
     assert_eq!(log.take(), ["effect a", "effect c"], "{surface:?}");
     act
 }
 
-/// The middle call's output, where the run went on and the others are kept.
-async fn told(surface: Surface, tool: Tool) -> String {
-    let mut played = middle(surface, tool).await.played();
-    assert_eq!(played.end, Ended::Finished("bye".to_owned()), "{surface:?}");
-    let output = played.said.remove(4);
-    assert_eq!(played.said[3..], ["output a done", "output c done", "assistant: bye"], "{surface:?}");
+/// Returns the middle call's output, and asserts that the run and the other calls succeed.
+async fn middle_output(surface: RunSurface, tool: Tool) -> String {
+    let mut played = run_middle_call(surface, tool).await.result();
+    assert_eq!(played.end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
+    let output = played.items.remove(4);
+    assert_eq!(played.items[3..], ["output a done", "output c done", "assistant: bye"], "{surface:?}");
     output
 }
 
 #[tokio::test]
 async fn s11_a_failure_in_the_middle_takes_nothing_from_the_others() {
-    for surface in Surface::ALL {
-        let fails = tool("fails", |_, _| async { Err(ToolError::tell("no stock")) });
-        assert_eq!(told(surface, fails).await, format!("output b {FAILED} Error: no stock"), "{surface:?}");
-        // What was not written for the model does not reach it.
-        let fails = tool("fails", |_, _| async { Err(ToolError::hidden("db at 10.0.0.7 is down")) });
-        assert_eq!(told(surface, fails).await, format!("output b {FAILED}"), "{surface:?}");
+    for surface in RunSurface::ALL {
+        let fails = any_object_tool("fails", |_, _| async { Err(ToolError::visible("no stock")) });
+        assert_eq!(
+            middle_output(surface, fails).await,
+            format!("output b {FAILED} Error: no stock"),
+            "{surface:?}"
+        );
+        // A hidden error does not reach the model.
+        let fails =
+            any_object_tool("fails", |_, _| async { Err(ToolError::hidden("db at 10.0.0.7 is down")) });
+        assert_eq!(middle_output(surface, fails).await, format!("output b {FAILED}"), "{surface:?}");
     }
 }
 
 #[tokio::test]
 async fn s12_a_body_that_panics_is_that_calls_failure() {
-    for surface in Surface::ALL {
-        let at_once = tool("panics", |_, _| -> std::future::Ready<_> { panic!("a test panics here") });
-        let later = tool("panics", |_, _| async {
+    for surface in RunSurface::ALL {
+        let at_once =
+            any_object_tool("panics", |_, _| -> std::future::Ready<_> { panic!("a test panics here") });
+        let later = any_object_tool("panics", |_, _| async {
             tokio::task::yield_now().await;
             panic!("a test panics here")
         });
         let on_a_thread = blocking_tool("panics", |_, _| panic!("a test panics here"));
-        let with_no_words = tool("panics", |_, _| async { std::panic::panic_any(7) });
+        let with_no_words = any_object_tool("panics", |_, _| async { std::panic::panic_any(7) });
         let overflows = tool_fn! {
             /// Adds one.
             name = "panics",
@@ -67,118 +75,138 @@ async fn s12_a_body_that_panics_is_that_calls_failure() {
             async |#[default = 255] number: u8| -> Result<u8, ToolError> { Ok(number + 1) }
         };
         for panics in [at_once, later, on_a_thread, with_no_words, overflows] {
-            assert_eq!(told(surface, panics).await, format!("output b {FAILED}"), "{surface:?}");
+            assert_eq!(middle_output(surface, panics).await, format!("output b {FAILED}"), "{surface:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn s12_a_result_that_panics_while_it_is_written_is_that_calls_failure() {
-    struct Unprintable;
-    impl serde::Serialize for Unprintable {
+    /// A value that panics when it is serialised.
+    struct PanickingValue;
+    impl serde::Serialize for PanickingValue {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
             panic!("a test panics here")
         }
     }
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let panics = Tool::dynamic("panics", "A tool.", json!({ "type": "object" }), |_, _| async {
-            Ok::<_, ToolError>(Unprintable)
+            Ok::<_, ToolError>(PanickingValue)
         });
-        assert_eq!(told(surface, panics.non_strict()).await, format!("output b {FAILED}"), "{surface:?}");
+        assert_eq!(
+            middle_output(surface, panics.non_strict()).await,
+            format!("output b {FAILED}"),
+            "{surface:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn s12_a_guardrail_that_panics_is_that_calls_failure() {
     const UNCHECKED: &str = "output b The call was stopped by a check that could not be completed.";
-    for surface in Surface::ALL {
-        let log = Log::default();
+    for surface in RunSurface::ALL {
+        let log = TestLog::default();
         let before =
             ToolInputGuardrail::new("panics", |_| -> std::future::Ready<_> { panic!("a test panics here") });
-        let guarded = effect("guarded", &log).input_guardrail(before);
-        assert_eq!(told(surface, guarded).await, UNCHECKED, "{surface:?}");
+        let guarded = logging_tool("guarded", &log).input_guardrail(before);
+        assert_eq!(middle_output(surface, guarded).await, UNCHECKED, "{surface:?}");
         assert_eq!(log.take(), [""; 0], "{surface:?}");
         let after = ToolOutputGuardrail::new("panics", |_, _| async { panic!("a test panics here") });
-        let guarded = effect("guarded", &log).output_guardrail(after);
-        assert_eq!(told(surface, guarded).await, UNCHECKED, "{surface:?}");
+        let guarded = logging_tool("guarded", &log).output_guardrail(after);
+        assert_eq!(middle_output(surface, guarded).await, UNCHECKED, "{surface:?}");
         assert_eq!(log.take(), ["guarded b"], "{surface:?}");
     }
 }
 
 #[tokio::test]
 async fn s12_a_failure_text_that_panics_is_that_calls_failure() {
-    for surface in Surface::ALL {
-        let fails = tool("fails", |_, _| async { Err(ToolError::tell("no stock")) })
-            .on_failure(OnFailure::say(|_, _| panic!("a test panics here")));
-        assert_eq!(told(surface, fails).await, format!("output b {FAILED}"), "{surface:?}");
+    for surface in RunSurface::ALL {
+        let fails = any_object_tool("fails", |_, _| async { Err(ToolError::visible("no stock")) })
+            .on_failure(OnFailure::custom_message(|_, _| panic!("a test panics here")));
+        assert_eq!(middle_output(surface, fails).await, format!("output b {FAILED}"), "{surface:?}");
     }
 }
 
 #[tokio::test]
 async fn s12_a_conflict_rule_that_panics_takes_nothing_from_the_others() {
-    for surface in Surface::ALL {
-        let log = Log::default();
-        let conflicts =
-            effect("conflicts", &log).conflict(|_: &serde_json::Value| panic!("a test panics here"));
-        assert_eq!(told(surface, conflicts).await, "output b done", "{surface:?}");
+    for surface in RunSurface::ALL {
+        let log = TestLog::default();
+        let conflicts = logging_tool("conflicts", &log)
+            .conflict_key(|_: &serde_json::Value| panic!("a test panics here"));
+        assert_eq!(middle_output(surface, conflicts).await, "output b done", "{surface:?}");
     }
 }
 
 #[tokio::test]
 async fn s12_an_approval_rule_that_panics_asks() {
-    for surface in Surface::ALL {
-        let log = Log::default();
-        let at_once = effect("gated", &log).approve_if(|_: &serde_json::Value| panic!("a test panics here"));
-        let later = effect("gated", &log)
-            .approve_when(|_, _: &serde_json::Value| async { panic!("a test panics here") });
+    for surface in RunSurface::ALL {
+        let log = TestLog::default();
+        let at_once = logging_tool("gated", &log)
+            .needs_approval_if(|_: &serde_json::Value| panic!("a test panics here"));
+        let later = logging_tool("gated", &log)
+            .needs_approval_if_async(|_, _: &serde_json::Value| async { panic!("a test panics here") });
         for gated in [at_once, later] {
-            let act = middle(surface, gated).await;
-            assert_eq!(act.played().end, Ended::Paused(lines(&["b"])), "{surface:?}");
+            let act = run_middle_call(surface, gated).await;
+            assert_eq!(act.result().end, ScenarioEnd::Paused(owned_lines(&["b"])), "{surface:?}");
             assert_eq!(log.take(), [""; 0], "{surface:?}");
         }
     }
 }
 
-/// An agent inside a call is that call's body.
+/// A nested agent is the body of its call.
 #[tokio::test]
 async fn s12_an_agent_that_panics_inside_a_call_is_that_calls_failure() {
-    for surface in Surface::ALL {
-        let at_first = Agent::new("inside").instructions_from(|_| async { panic!("a test panics here") });
-        let later =
-            Agent::new("inside").tool_use(ToolUse::judge(|_, _| async { panic!("a test panics here") }));
+    for surface in RunSurface::ALL {
+        let at_first = Agent::new("inside").dynamic_instructions(|_| async { panic!("a test panics here") });
+        let later = Agent::new("inside")
+            .tool_use_policy(ToolUsePolicy::custom_function(|_, _| async { panic!("a test panics here") }));
         for inside in [at_first, later] {
-            let replies = [Reply::call("i", "effect", json!({})), Reply::text("inside done")];
-            let inside = inside.model(ScriptedModel::new(replies)).tools(effect("effect", &Log::default()));
-            let log = Log::default();
-            let calls =
-                Reply::call("a", "inside", json!({ "input": "go" })).and_call("b", "effect", json!({}));
-            let tools = (inside.as_tool("inside", "An agent."), effect("effect", &log));
-            let act = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(tools)).play().await;
+            let replies =
+                [ScriptedResponse::call("i", "effect", json!({})), ScriptedResponse::text("inside done")];
+            let inside =
+                inside.model(ScriptedModel::new(replies)).tools(logging_tool("effect", &TestLog::default()));
+            let log = TestLog::default();
+            let calls = ScriptedResponse::call("a", "inside", json!({ "input": "go" })).and_call(
+                "b",
+                "effect",
+                json!({}),
+            );
+            let tools = (inside.as_tool("inside", "An agent."), logging_tool("effect", &log));
+            let act = ScenarioRunner::new(
+                surface,
+                scripted_agent([calls, ScriptedResponse::text("bye")]).tools(tools),
+            )
+            .run_to_pause()
+            .await;
             let outputs = [&format!("output a {FAILED}"), "output b done", "assistant: bye"];
-            assert_eq!(act.played().said[2..], outputs, "{surface:?}");
+            assert_eq!(act.result().items[2..], outputs, "{surface:?}");
             assert_eq!(log.take(), ["effect b"], "{surface:?}");
         }
     }
 }
 
-/// Where a hook fails, and how.
+/// The point and the kind of a hook's failure.
 #[derive(Clone, Copy)]
-enum Trouble {
+enum HookFault {
     ErrorBefore,
     PanicBefore,
     ErrorAfter,
     PanicAfter,
 }
 
-fn troubled_hook(trouble: Trouble) -> Hook {
-    Hook::new(move |moment: Moment| async move {
+fn faulty_hook(trouble: HookFault) -> Hook {
+    Hook::new(move |moment: HookEvent| async move {
         match (moment, trouble) {
-            (Moment::CallStarted { ctx }, Trouble::ErrorBefore) if ctx.call_id() == "b" => Err("no".into()),
-            (Moment::CallStarted { ctx }, Trouble::PanicBefore) if ctx.call_id() == "b" => {
+            (HookEvent::CallStarted { ctx }, HookFault::ErrorBefore) if ctx.call_id() == "b" => {
+                Err("no".into())
+            }
+            (HookEvent::CallStarted { ctx }, HookFault::PanicBefore) if ctx.call_id() == "b" => {
                 panic!("a test panics here")
             }
-            (Moment::CallEnded { ctx, .. }, Trouble::ErrorAfter) if ctx.call_id() == "b" => Err("no".into()),
-            (Moment::CallEnded { ctx, .. }, Trouble::PanicAfter) if ctx.call_id() == "b" => {
+            (HookEvent::CallEnded { ctx, .. }, HookFault::ErrorAfter) if ctx.call_id() == "b" => {
+                Err("no".into())
+            }
+            (HookEvent::CallEnded { ctx, .. }, HookFault::PanicAfter) if ctx.call_id() == "b" => {
                 panic!("a test panics here")
             }
             _ => Ok(()),
@@ -188,15 +216,16 @@ fn troubled_hook(trouble: Trouble) -> Hook {
 
 #[tokio::test]
 async fn s16_a_hook_that_fails_before_the_body_fails_that_call_closed() {
-    for surface in Surface::ALL {
-        for trouble in [Trouble::ErrorBefore, Trouble::PanicBefore] {
-            let log = Log::default();
-            let calls = Reply::call("a", "effect", json!({})).and_call("b", "effect", json!({}));
-            let agent =
-                agent([calls, Reply::text("bye")]).tools(effect("effect", &log)).hook(troubled_hook(trouble));
-            let act = Stage::new(surface, agent).play().await;
+    for surface in RunSurface::ALL {
+        for trouble in [HookFault::ErrorBefore, HookFault::PanicBefore] {
+            let log = TestLog::default();
+            let calls = ScriptedResponse::call("a", "effect", json!({})).and_call("b", "effect", json!({}));
+            let agent = scripted_agent([calls, ScriptedResponse::text("bye")])
+                .tools(logging_tool("effect", &log))
+                .hook(faulty_hook(trouble));
+            let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
             let outputs = ["output a done", &format!("output b {FAILED}"), "assistant: bye"];
-            assert_eq!(act.played().said[2..], outputs, "{surface:?}");
+            assert_eq!(act.result().items[2..], outputs, "{surface:?}");
             assert_eq!(log.take(), ["effect a"], "{surface:?}");
         }
     }
@@ -204,23 +233,24 @@ async fn s16_a_hook_that_fails_before_the_body_fails_that_call_closed() {
 
 #[tokio::test]
 async fn s16_a_hook_that_fails_after_the_body_changes_nothing() {
-    for surface in Surface::ALL {
-        for trouble in [Trouble::ErrorAfter, Trouble::PanicAfter] {
-            let log = Log::default();
-            let calls = Reply::call("a", "effect", json!({})).and_call("b", "effect", json!({}));
-            let agent =
-                agent([calls, Reply::text("bye")]).tools(effect("effect", &log)).hook(troubled_hook(trouble));
-            let act = Stage::new(surface, agent).play().await;
+    for surface in RunSurface::ALL {
+        for trouble in [HookFault::ErrorAfter, HookFault::PanicAfter] {
+            let log = TestLog::default();
+            let calls = ScriptedResponse::call("a", "effect", json!({})).and_call("b", "effect", json!({}));
+            let agent = scripted_agent([calls, ScriptedResponse::text("bye")])
+                .tools(logging_tool("effect", &log))
+                .hook(faulty_hook(trouble));
+            let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
             assert_eq!(
-                act.played().said[2..],
+                act.result().items[2..],
                 ["output a done", "output b done", "assistant: bye"],
                 "{surface:?}"
             );
-            let hows = [("a".to_owned(), How::Succeeded), ("b".to_owned(), How::Succeeded)];
-            assert_eq!(act.hows(), hows, "{surface:?}");
-            if surface == Surface::Streamed {
+            let hows = [("a".to_owned(), CallStatus::Succeeded), ("b".to_owned(), CallStatus::Succeeded)];
+            assert_eq!(act.call_statuses(), hows, "{surface:?}");
+            if surface == RunSurface::Streamed {
                 let warned = act.events.iter().any(|event| {
-                    matches!(&event.kind, EventKind::Warning { message } if message.starts_with("hook `call_ended` failed"))
+                    matches!(&event.kind, RunEventKind::Warning { message } if message.starts_with("hook `call_ended` failed"))
                 });
                 assert!(warned);
             }
@@ -231,39 +261,47 @@ async fn s16_a_hook_that_fails_after_the_body_changes_nothing() {
 #[tokio::test]
 async fn s17_a_guardrail_of_a_tool_that_fails_fails_closed() {
     const UNCHECKED: &str = "output b The call was stopped by a check that could not be completed.";
-    for surface in Surface::ALL {
-        let log = Log::default();
-        let before = ToolInputGuardrail::new("down", |_| async { Err::<ToolVerdict, _>("secret".into()) });
-        let act = middle(surface, effect("guarded", &log).input_guardrail(before)).await;
-        assert_eq!(act.played().said[4], UNCHECKED, "{surface:?}");
-        assert_eq!(act.hows().iter().find(|(call, _)| call == "b"), Some(&("b".to_owned(), How::Guarded)));
-        assert_eq!((log.take(), act.started()), (vec![], lines(&["a", "c"])), "{surface:?}");
-        // Of what the body gave, nothing is shown.
-        let after = ToolOutputGuardrail::new("down", |_, _| async { Err::<ToolVerdict, _>("secret".into()) });
-        let act = middle(surface, effect("guarded", &log).output_guardrail(after)).await;
-        assert_eq!(act.played().said[4], UNCHECKED, "{surface:?}");
+    for surface in RunSurface::ALL {
+        let log = TestLog::default();
+        let before =
+            ToolInputGuardrail::new("down", |_| async { Err::<ToolGuardrailVerdict, _>("secret".into()) });
+        let act = run_middle_call(surface, logging_tool("guarded", &log).input_guardrail(before)).await;
+        assert_eq!(act.result().items[4], UNCHECKED, "{surface:?}");
+        assert_eq!(
+            act.call_statuses().iter().find(|(call, _)| call == "b"),
+            Some(&("b".to_owned(), CallStatus::BlockedByGuardrail))
+        );
+        assert_eq!((log.take(), act.started_calls()), (vec![], owned_lines(&["a", "c"])), "{surface:?}");
+        // Nothing of the body's output is shown.
+        let after = ToolOutputGuardrail::new("down", |_, _| async {
+            Err::<ToolGuardrailVerdict, _>("secret".into())
+        });
+        let act = run_middle_call(surface, logging_tool("guarded", &log).output_guardrail(after)).await;
+        assert_eq!(act.result().items[4], UNCHECKED, "{surface:?}");
         assert_eq!(log.take(), ["guarded b"], "{surface:?}");
     }
 }
 
 #[tokio::test]
 async fn s17_a_guardrail_of_the_input_that_fails_fails_closed() {
-    for surface in [Surface::Blocking, Surface::Streamed, Surface::Nested] {
+    for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         for panics in [false, true] {
             for first in [false, true] {
-                let log = Log::default();
+                let log = TestLog::default();
                 let guardrail = InputGuardrail::new("down", move |_, _| async move {
                     assert!(!panics, "a test panics here");
-                    Err::<Verdict, _>("no answer".into())
+                    Err::<GuardrailVerdict, _>("no answer".into())
                 });
-                let guardrail = if first { guardrail.first() } else { guardrail };
-                let replies = [Reply::call("a", "effect", json!({})), Reply::text("bye")];
-                let agent = agent(replies).tools(effect("effect", &log)).input_guardrail(guardrail);
-                let act = Stage::new(surface, agent).play().await;
+                let guardrail = if first { guardrail.blocking() } else { guardrail };
+                let replies =
+                    [ScriptedResponse::call("a", "effect", json!({})), ScriptedResponse::text("bye")];
+                let agent =
+                    scripted_agent(replies).tools(logging_tool("effect", &log)).input_guardrail(guardrail);
+                let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
                 let message = if panics { "it panicked: a test panics here" } else { "no answer" }.to_owned();
-                let failure = Failure::GuardrailFailed { guardrail: "down".to_owned(), message };
-                let want = Played { end: Ended::Failed(failure), said: Vec::new() };
-                assert_eq!(act.played(), want, "{surface:?}");
+                let failure = RunFailure::GuardrailFailed { guardrail: "down".to_owned(), message };
+                let want = ScenarioResult { end: ScenarioEnd::Failed(failure), items: Vec::new() };
+                assert_eq!(act.result(), want, "{surface:?}");
                 assert_eq!(log.take(), [""; 0], "{surface:?}");
             }
         }
@@ -272,59 +310,70 @@ async fn s17_a_guardrail_of_the_input_that_fails_fails_closed() {
 
 #[tokio::test]
 async fn s17_a_guardrail_of_the_output_that_fails_fails_closed() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         for panics in [false, true] {
             let guardrail = OutputGuardrail::new("down", move |_, _| async move {
                 assert!(!panics, "a test panics here");
-                Err::<Verdict, _>("no answer".into())
+                Err::<GuardrailVerdict, _>("no answer".into())
             });
-            let replies = [Reply::call("a", "effect", json!({})), Reply::text("bye")];
-            let agent = agent(replies).tools(effect("effect", &Log::default())).output_guardrail(guardrail);
-            let act = Stage::new(surface, agent).play().await;
+            let replies = [ScriptedResponse::call("a", "effect", json!({})), ScriptedResponse::text("bye")];
+            let agent = scripted_agent(replies)
+                .tools(logging_tool("effect", &TestLog::default()))
+                .output_guardrail(guardrail);
+            let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
             let message = if panics { "it panicked: a test panics here" } else { "no answer" }.to_owned();
-            let failure = Failure::GuardrailFailed { guardrail: "down".to_owned(), message };
-            // The answer that nobody may see is not kept.
-            let said = lines(&["call a effect {}", "output a done"]);
-            assert_eq!(act.played(), Played { end: Ended::Failed(failure), said }, "{surface:?}");
+            let failure = RunFailure::GuardrailFailed { guardrail: "down".to_owned(), message };
+            // The rejected response is not kept.
+            let said = owned_lines(&["call a effect {}", "output a done"]);
+            assert_eq!(
+                act.result(),
+                ScenarioResult { end: ScenarioEnd::Failed(failure), items: said },
+                "{surface:?}"
+            );
         }
     }
 }
 
 #[tokio::test]
 async fn s13_a_body_that_cancels_itself_is_that_calls_failure() {
-    for surface in Surface::ALL {
-        // A body sees its own cancellation as the error of a task that it waits for, or as a token's.
-        let child = tool("cancels", |_, _| async {
+    for surface in RunSurface::ALL {
+        // A body sees its own cancellation as the error of a task or of a timeout.
+        let child = any_object_tool("cancels", |_, _| async {
             let task = tokio::spawn(std::future::pending::<String>());
             task.abort();
             Ok(task.await?)
         });
-        assert_eq!(told(surface, child).await, format!("output b {FAILED}"), "{surface:?}");
-        let elapsed = tool("cancels", |_, _| async {
+        assert_eq!(middle_output(surface, child).await, format!("output b {FAILED}"), "{surface:?}");
+        let elapsed = any_object_tool("cancels", |_, _| async {
             tokio::time::timeout(Duration::ZERO, std::future::pending::<()>()).await?;
             Ok("done".to_owned())
         });
-        assert_eq!(told(surface, elapsed).await, format!("output b {FAILED}"), "{surface:?}");
+        assert_eq!(middle_output(surface, elapsed).await, format!("output b {FAILED}"), "{surface:?}");
     }
 }
 
 #[tokio::test]
 async fn s13_an_agent_inside_a_call_that_fails_is_that_calls_failure() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let inner = Agent::new("inside").model(ScriptedModel::new([]));
         let tool = inner.as_tool("inside", "An agent.");
-        let log = Log::default();
-        let calls = Reply::call("a", "effect", json!({})).and_call("b", "inside", json!({ "input": "go" }));
-        let agent = agent([calls, Reply::text("bye")]).tools((effect("effect", &log), tool));
-        let act = Stage::new(surface, agent).play().await;
+        let log = TestLog::default();
+        let calls = ScriptedResponse::call("a", "effect", json!({})).and_call(
+            "b",
+            "inside",
+            json!({ "input": "go" }),
+        );
+        let agent = scripted_agent([calls, ScriptedResponse::text("bye")])
+            .tools((logging_tool("effect", &log), tool));
+        let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
         let outputs = ["output a done", &format!("output b {FAILED}"), "assistant: bye"];
-        assert_eq!(act.played().said[2..], outputs, "{surface:?}");
+        assert_eq!(act.result().items[2..], outputs, "{surface:?}");
     }
 }
 
-fn settled(act: &Act, call: &str) -> CallSettled {
+fn settlement_entry(act: &ScenarioRun, call: &str) -> CallSettled {
     let found = act.entries().into_iter().find_map(|entry| match entry {
-        Entry::CallSettled(settled) if settled.call == *call => Some(settled),
+        JournalEntry::CallSettled(settled) if settled.call == *call => Some(settled),
         _ => None,
     });
     found.expect("the call has its output")
@@ -332,54 +381,68 @@ fn settled(act: &Act, call: &str) -> CallSettled {
 
 #[tokio::test(start_paused = true)]
 async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported() {
-    for surface in Surface::ALL {
-        let fatal = tool("fatal", |ctx, _| async move {
+    for surface in RunSurface::ALL {
+        let fatal = any_object_tool("fatal", |ctx, _| async move {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            Err(ToolError::tell(format!("{} failed", ctx.call_id())))
+            Err(ToolError::visible(format!("{} failed", ctx.call_id())))
         });
-        // They fail at the same time, and the last one is looked at first where nothing keeps their order.
-        let calls =
-            (1..=5).fold(Reply::items([]), |reply, at| reply.and_call(&format!("c{at}"), "fatal", json!({})));
-        let act = Stage::new(surface, agent([calls]).tools(fatal.on_failure(OnFailure::Fail))).play().await;
-        let failure =
-            Failure::Tool { tool: "fatal".to_owned(), call: "c1".into(), message: "c1 failed".to_owned() };
-        assert_eq!(act.played().end, Ended::Failed(failure), "{surface:?}");
+        // All calls fail at the same time; without ordering, the last one would be reported.
+        let calls = (1..=5).fold(ScriptedResponse::items([]), |reply, at| {
+            reply.and_call(&format!("c{at}"), "fatal", json!({}))
+        });
+        let act =
+            ScenarioRunner::new(surface, scripted_agent([calls]).tools(fatal.on_failure(OnFailure::FailRun)))
+                .run_to_pause()
+                .await;
+        let failure = RunFailure::ToolFailed {
+            tool: "fatal".to_owned(),
+            call: "c1".into(),
+            message: "c1 failed".to_owned(),
+        };
+        assert_eq!(act.result().end, ScenarioEnd::Failed(failure), "{surface:?}");
         for call in ["c1", "c2", "c3", "c4", "c5"] {
             let want = CallSettled {
                 call: call.into(),
-                how: How::Failed,
+                status: CallStatus::Failed,
                 output: format!("{FAILED} Error: {call} failed").into(),
                 ends_run: true,
             };
-            assert_eq!(settled(&act, call), want, "{surface:?}");
+            assert_eq!(settlement_entry(&act, call), want, "{surface:?}");
         }
     }
 }
 
-/// The second fails at once; the first fails because it is asked to stop. The report does not depend on which
-/// came first.
+/// The second call fails at once; the first fails because it is asked to stop. The report does not depend on
+/// the order of the failures.
 #[tokio::test]
 async fn s18_a_failure_during_the_drain_counts_by_its_place() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let stubborn = blocking_tool("stubborn", |ctx, _| {
             while !ctx.is_cancelled() {
                 std::thread::yield_now();
             }
-            Err(ToolError::tell("stopped"))
+            Err(ToolError::visible("stopped"))
         });
-        let fatal = tool("fatal", |_, _| async { Err(ToolError::tell("over")) });
-        let calls = Reply::call("a", "stubborn", json!({})).and_call("b", "fatal", json!({}));
-        let tools = (stubborn.on_failure(OnFailure::Fail), fatal.on_failure(OnFailure::Fail));
-        let stage = Stage::new(surface, agent([calls]).tools(tools));
-        let act = stage.configure(|run| run.drain(Duration::from_secs(20))).play().await;
-        let failure =
-            Failure::Tool { tool: "stubborn".to_owned(), call: "a".into(), message: "stopped".to_owned() };
-        assert_eq!(act.played().end, Ended::Failed(failure), "{surface:?}");
-        assert_eq!(act.hows(), [("b".to_owned(), How::Failed), ("a".to_owned(), How::Failed)], "{surface:?}");
+        let fatal = any_object_tool("fatal", |_, _| async { Err(ToolError::visible("over")) });
+        let calls = ScriptedResponse::call("a", "stubborn", json!({})).and_call("b", "fatal", json!({}));
+        let tools = (stubborn.on_failure(OnFailure::FailRun), fatal.on_failure(OnFailure::FailRun));
+        let stage = ScenarioRunner::new(surface, scripted_agent([calls]).tools(tools));
+        let act = stage.configure_runs(|run| run.drain_timeout(Duration::from_secs(20))).run_to_pause().await;
+        let failure = RunFailure::ToolFailed {
+            tool: "stubborn".to_owned(),
+            call: "a".into(),
+            message: "stopped".to_owned(),
+        };
+        assert_eq!(act.result().end, ScenarioEnd::Failed(failure), "{surface:?}");
+        assert_eq!(
+            act.call_statuses(),
+            [("b".to_owned(), CallStatus::Failed), ("a".to_owned(), CallStatus::Failed)],
+            "{surface:?}"
+        );
     }
 }
 
-/// Five megabytes of several lines.
+/// Returns several megabytes of text with several lines.
 fn long_text() -> String {
     "line one\nline two\r\n\u{0007}\n".repeat(250_000)
 }
@@ -387,23 +450,25 @@ fn long_text() -> String {
 #[tokio::test]
 async fn s19_an_errors_text_is_bounded_wherever_it_goes() {
     const BOUND: usize = 64 * 1024;
-    let shown = || OnFailure::Show;
-    for surface in [Surface::Blocking, Surface::Streamed, Surface::Nested] {
-        let tell = tool("fails", |_, _| async { Err(ToolError::tell(long_text())) });
-        let show = tool("fails", |_, _| async { Err(ToolError::hidden(long_text())) }).on_failure(shown());
-        let panics = tool("fails", |_, _| async { std::panic::resume_unwind(Box::new(long_text())) })
+    let shown = || OnFailure::ShowError;
+    for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
+        let tell = any_object_tool("fails", |_, _| async { Err(ToolError::visible(long_text())) });
+        let show = any_object_tool("fails", |_, _| async { Err(ToolError::hidden(long_text())) })
             .on_failure(shown());
-        let says = tool("fails", |_, _| async { Err(ToolError::tell("no")) })
-            .on_failure(OnFailure::say(|_, _| long_text()))
-            .output_budget(4096);
+        let panics =
+            any_object_tool("fails", |_, _| async { std::panic::resume_unwind(Box::new(long_text())) })
+                .on_failure(shown());
+        let says = any_object_tool("fails", |_, _| async { Err(ToolError::visible("no")) })
+            .on_failure(OnFailure::custom_message(|_, _| long_text()))
+            .max_output_bytes(4096);
         for fails in [tell, show, panics, says] {
-            let act = middle(surface, fails).await;
-            let output = settled(&act, "b").output.text().into_owned();
-            // It is bounded, not mangled: lines stay lines.
+            let act = run_middle_call(surface, fails).await;
+            let output = settlement_entry(&act, "b").output.text().into_owned();
+            // The text is truncated and keeps its line breaks.
             assert!(output.len() < 5 * 1024 && output.contains("line one\nline two\r\n"), "{surface:?}");
             let longest = act.events.iter().map(|event| format!("{:?}", event.kind).len()).max().unwrap_or(0);
             assert!(longest < BOUND, "an event of {longest} bytes");
-            let text = windlass::core::to_text(act.journal());
+            let text = windlass::core::journal::encode_journal(act.journal());
             assert!(text.len() < BOUND, "a journal of {} bytes", text.len());
         }
     }
@@ -412,30 +477,32 @@ async fn s19_an_errors_text_is_bounded_wherever_it_goes() {
 #[tokio::test]
 async fn s19_a_failure_that_ends_the_run_is_bounded() {
     const BOUND: usize = 64 * 1024;
-    let fatal = tool("fails", |_, _| async { Err(ToolError::tell(long_text())) }).on_failure(OnFailure::Fail);
-    let hook = Hook::new(|moment: Moment| async move {
+    let fatal = any_object_tool("fails", |_, _| async { Err(ToolError::visible(long_text())) })
+        .on_failure(OnFailure::FailRun);
+    let hook = Hook::new(|moment: HookEvent| async move {
         match moment {
-            Moment::ModelAnswered { .. } => Err(long_text().into()),
+            HookEvent::ModelResponded { .. } => Err(long_text().into()),
             _ => Ok(()),
         }
     });
-    let guardrail = OutputGuardrail::new("down", |_, _| async { Err::<Verdict, _>(long_text().into()) });
-    let input = InputGuardrail::new("down", |_, _| async { Err::<Verdict, _>(long_text().into()) });
+    let guardrail =
+        OutputGuardrail::new("down", |_, _| async { Err::<GuardrailVerdict, _>(long_text().into()) });
+    let input = InputGuardrail::new("down", |_, _| async { Err::<GuardrailVerdict, _>(long_text().into()) });
     let model_error = windlass::model::ModelError::new(long_text());
     let agents = [
-        agent([Reply::call("a", "fails", json!({}))]).tools(fatal),
-        agent([Reply::text("bye")]).hook(hook),
-        agent([Reply::text("bye")]).output_guardrail(guardrail),
-        agent([Reply::text("bye")]).input_guardrail(input),
-        agent([Reply::error(model_error)]),
+        scripted_agent([ScriptedResponse::call("a", "fails", json!({}))]).tools(fatal),
+        scripted_agent([ScriptedResponse::text("bye")]).hook(hook),
+        scripted_agent([ScriptedResponse::text("bye")]).output_guardrail(guardrail),
+        scripted_agent([ScriptedResponse::text("bye")]).input_guardrail(input),
+        scripted_agent([ScriptedResponse::error(model_error)]),
     ];
     for agent in agents {
-        for surface in [Surface::Blocking, Surface::Streamed] {
-            let act = Stage::new(surface, agent.clone()).play().await;
-            assert!(matches!(act.played().end, Ended::Failed(_)), "{surface:?}");
-            let text = windlass::core::to_text(act.journal());
+        for surface in [RunSurface::Blocking, RunSurface::Streamed] {
+            let act = ScenarioRunner::new(surface, agent.clone()).run_to_pause().await;
+            assert!(matches!(act.result().end, ScenarioEnd::Failed(_)), "{surface:?}");
+            let text = windlass::core::journal::encode_journal(act.journal());
             assert!(text.len() < BOUND, "a journal of {} bytes", text.len());
-            assert!(act.error().to_string().len() < BOUND);
+            assert!(act.into_error().to_string().len() < BOUND);
         }
     }
 }

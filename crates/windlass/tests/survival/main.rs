@@ -1,5 +1,5 @@
-//! Would it survive this? One test or more for every row of `docs/guarantees.md`, on every surface where it can
-//! happen. A test's name begins with its row.
+//! Fault-tolerance tests: at least one for every row of `docs/guarantees.md`, on every surface where the fault
+//! can occur. A test's name begins with its row.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unreachable_pub)]
 

@@ -1,37 +1,47 @@
-//! One scenario, played on every surface, with one result to compare.
+//! Test support: runs one scenario on every surface and returns one result to compare.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::core::{
-    CallId, CallPath, CallSettled, End, Entry, Next, Record, Run, from_text, read_lines, to_text,
+    id::{CallId, CallPath},
+    journal::{CallSettled, JournalEntry, JournalRecord, decode_journal, decode_lines, encode_journal},
+    run::{Run, RunAction, RunEnd},
 };
 use windlass::guardrail::InputGuardrail;
-use windlass::hook::{Hook, Moment};
-use windlass::model::item_line;
+use windlass::hook::{Hook, HookEvent};
+use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::run::CancelHandle;
-use windlass::{Event, EventKind, Failure, How, MemoryStore, RunBuilder, RunError, Store, Usage};
+use windlass::{
+    core::failure::RunFailure,
+    core::journal::CallStatus,
+    core::usage::Usage,
+    error::RunError,
+    event::{RunEvent, RunEventKind},
+    run::RunBuilder,
+    store::{MemoryStore, Store},
+};
 
-/// Where a run can happen.
+/// The way in which a run is driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surface {
-    /// Awaited.
+pub enum RunSurface {
+    /// The caller awaits the run.
     Blocking,
-    /// Watched, event by event.
+    /// The caller watches the run, event by event.
     Streamed,
-    /// Inside a call of another agent.
+    /// The run is nested in a call of another agent.
     Nested,
-    /// Its first driver is lost right after the model's first answer, and another goes on from the text.
+    /// The first driver is lost right after the first model response, and another driver resumes from the text.
     Resumed,
-    /// The same, for a run inside a call.
+    /// The same, for a nested run.
     NestedResumed,
 }
 
-impl Surface {
+impl RunSurface {
     pub const ALL: [Self; 5] =
         [Self::Blocking, Self::Streamed, Self::Nested, Self::Resumed, Self::NestedResumed];
 
@@ -44,121 +54,128 @@ impl Surface {
     }
 }
 
-type Configure = Arc<dyn Fn(RunBuilder) -> RunBuilder + Send + Sync>;
+/// A function that configures every run of a scenario.
+type ConfigureRun = Arc<dyn Fn(RunBuilder) -> RunBuilder + Send + Sync>;
 
-/// An agent on a surface.
-pub struct Stage {
-    surface: Surface,
+/// A scenario: an agent on a surface.
+pub struct ScenarioRunner {
+    surface: RunSurface,
     agent: Agent,
-    /// Answers for the agent around, where there is one.
-    outer: ScriptedModel,
-    configure: Configure,
+    /// Model of the outer agent, if the surface is nested.
+    outer_model: ScriptedModel,
+    configure: ConfigureRun,
 }
 
-impl Stage {
-    pub fn new(surface: Surface, agent: Agent) -> Self {
+impl ScenarioRunner {
+    pub fn new(surface: RunSurface, agent: Agent) -> Self {
         let outer = ScriptedModel::new([
-            Reply::call("outer", "inner", json!({ "input": "go" })),
-            Reply::text("outer done"),
+            ScriptedResponse::call("outer", "inner", json!({ "input": "go" })),
+            ScriptedResponse::text("outer done"),
         ]);
-        Self { surface, agent, outer, configure: Arc::new(|run| run) }
+        Self { surface, agent, outer_model: outer, configure: Arc::new(|run| run) }
     }
 
-    /// Sets up every run on this stage.
-    pub fn configure(mut self, configure: impl Fn(RunBuilder) -> RunBuilder + Send + Sync + 'static) -> Self {
+    /// Sets the configuration of every run of this scenario.
+    pub fn configure_runs(
+        mut self,
+        configure: impl Fn(RunBuilder) -> RunBuilder + Send + Sync + 'static,
+    ) -> Self {
         self.configure = Arc::new(configure);
         self
     }
 
-    /// The same stage with another agent: what the program may have become while a run was paused.
-    pub fn recast(&self, agent: Agent) -> Self {
-        let outer = ScriptedModel::new([Reply::text("outer done")]);
-        Self { surface: self.surface, agent, outer, configure: self.configure.clone() }
+    /// Returns the same scenario with another agent, as after a change of the program while a run was paused.
+    pub fn with_agent(&self, agent: Agent) -> Self {
+        let outer = ScriptedModel::new([ScriptedResponse::text("outer done")]);
+        Self { surface: self.surface, agent, outer_model: outer, configure: self.configure.clone() }
     }
 
-    /// The same stage, on which every run is cancelled before it begins.
-    pub fn recast_cancelled(&self, act: fn(&CancelHandle)) -> Self {
+    /// Returns the same scenario with every run cancelled before it starts.
+    pub fn with_cancelled_runs(&self, act: fn(&CancelHandle)) -> Self {
         let configure = self.configure.clone();
         let configure = move |run: RunBuilder| {
             let run = configure(run);
             act(&run.cancel_handle());
             run
         };
-        Self { configure: Arc::new(configure), ..self.recast(self.agent.clone()) }
+        Self { configure: Arc::new(configure), ..self.with_agent(self.agent.clone()) }
     }
 
-    /// What is run: the agent, or one that does nothing but call it.
-    fn root(&self, agent: &Agent) -> Agent {
+    /// Returns the agent to run: the agent itself, or an outer agent that calls it.
+    fn root_agent(&self, agent: &Agent) -> Agent {
         if self.surface.is_nested() {
-            let inner = agent.as_tool("inner", "The agent.").agent_turns(u32::MAX);
-            Agent::new("outer").model(self.outer.clone()).tools(inner)
+            let inner = agent.as_tool("inner", "The agent.").agent_max_turns(u32::MAX);
+            Agent::new("outer").model(self.outer_model.clone()).tools(inner)
         } else {
             agent.clone()
         }
     }
 
-    /// Where a call of the agent stands.
-    pub fn path(&self, call: &str) -> CallPath {
-        CallPath::new(&self.within(), call.into())
+    /// Returns the path of a call of the agent.
+    pub fn call_path(&self, call: &str) -> CallPath {
+        CallPath::new(&self.parent_calls(), call.into())
     }
 
-    /// The calls that lead to the agent.
-    pub fn within(&self) -> Vec<CallId> {
+    /// Returns the calls that contain the agent.
+    pub fn parent_calls(&self) -> Vec<CallId> {
         if self.surface.is_nested() { vec!["outer".into()] } else { Vec::new() }
     }
 
-    /// Plays the agent from the beginning until it ends or pauses.
-    pub async fn play(&self) -> Act {
+    /// Runs the agent from the start until it ends or pauses.
+    pub async fn run_to_pause(&self) -> ScenarioRun {
         let run = match self.surface {
-            Surface::Blocking | Surface::Streamed | Surface::Nested => self.root(&self.agent).run("go"),
-            Surface::Resumed | Surface::NestedResumed => {
-                let paused = self.lost().await;
-                self.root(&self.agent).resume(paused)
+            RunSurface::Blocking | RunSurface::Streamed | RunSurface::Nested => {
+                self.root_agent(&self.agent).run("go")
+            }
+            RunSurface::Resumed | RunSurface::NestedResumed => {
+                let paused = self.lose_first_driver().await;
+                self.root_agent(&self.agent).resume(paused)
             }
         };
-        self.follow(run).await
+        self.drive_run(run).await
     }
 
-    /// Goes on with a paused run, as this surface does.
-    pub async fn go_on(&self, paused: Paused) -> Act {
-        let paused = if self.surface.is_resumed() { through_text(&paused) } else { paused };
-        self.follow(self.root(&self.agent).resume(paused)).await
+    /// Resumes a paused run; on a resumed surface, from its text.
+    pub async fn resume_paused(&self, paused: PausedRun) -> ScenarioRun {
+        let paused = if self.surface.is_resumed() { round_trip(&paused) } else { paused };
+        self.drive_run(self.root_agent(&self.agent).resume(paused)).await
     }
 
-    /// A run on this stage, set up and not begun.
-    pub fn run(&self) -> RunBuilder {
-        (self.configure)(self.root(&self.agent).run("go"))
+    /// Returns a configured run that has not started.
+    pub fn build_run(&self) -> RunBuilder {
+        (self.configure)(self.root_agent(&self.agent).run("go"))
     }
 
-    /// A run of this stage that a store has.
-    pub fn recover(&self, run: &str, store: Arc<dyn Store>) -> RunBuilder {
-        (self.configure)(self.root(&self.agent).recover(run, store))
+    /// Returns a configured run that recovers from a store.
+    pub fn build_recovery(&self, run: &str, store: Arc<dyn Store>) -> RunBuilder {
+        (self.configure)(self.root_agent(&self.agent).recover(run, store))
     }
 
-    /// Follows a run to its outcome, watching it where this surface does.
-    async fn follow(&self, run: RunBuilder) -> Act {
+    /// Drives a run to its outcome, and watches it on the streamed surface.
+    async fn drive_run(&self, run: RunBuilder) -> ScenarioRun {
         let run = (self.configure)(run);
         let (outcome, events) = match self.surface {
-            Surface::Streamed => watch(run).await,
-            Surface::Blocking | Surface::Nested | Surface::Resumed | Surface::NestedResumed => {
-                (within(run.into_future()).await, Vec::new())
+            RunSurface::Streamed => watch_run(run).await,
+            RunSurface::Blocking | RunSurface::Nested | RunSurface::Resumed | RunSurface::NestedResumed => {
+                (with_timeout(run).await, Vec::new())
             }
         };
-        Act { outcome, events, within: self.within() }
+        ScenarioRun { outcome, events, parent_calls: self.parent_calls() }
     }
 
-    /// A run, read from its text, whose driver was lost when the model had answered and nothing else had happened.
-    pub async fn lost(&self) -> Paused {
+    /// Loses the driver right after the first model response, and returns the run read from its text.
+    pub async fn lose_first_driver(&self) -> PausedRun {
         let stuck = InputGuardrail::new("stuck", |_, _| std::future::pending());
         let agent = self.agent.clone().input_guardrail(stuck);
-        let root = self.root(&agent);
+        let root = self.root_agent(&agent);
         let store = Arc::new(MemoryStore::default());
         let run = (self.configure)(root.run("go")).run_id("run").store(store.clone());
         let answered = async {
             loop {
-                let records = stored(&*store, "run").await;
-                let is_answer = |record: &&Record| {
-                    record.path == self.within() && matches!(record.entry, Entry::Answered(_))
+                let records = stored_records(&*store, "run").await;
+                let is_answer = |record: &&JournalRecord| {
+                    record.path == self.parent_calls()
+                        && matches!(record.entry, JournalEntry::ModelResponded(_))
                 };
                 if records.iter().any(|record| is_answer(&record)) {
                     return records;
@@ -166,138 +183,140 @@ impl Stage {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let records = within(async {
+        let records = with_timeout(async {
             tokio::select! {
-                outcome = run.into_future() => panic!("the run should have been stuck: {outcome:?}"),
+                outcome = run => panic!("the run should have been stuck: {outcome:?}"),
                 records = answered => records,
             }
         });
-        Paused::from_text(&to_text(&records.await)).expect("what was written can be read")
+        PausedRun::from_text(&encode_journal(&records.await)).expect("what was written can be read")
     }
 }
 
-/// What a stage showed.
-pub struct Act {
-    pub outcome: Result<Outcome, RunError>,
-    pub events: Vec<Event>,
-    within: Vec<CallId>,
+/// The outcome of one run of a scenario.
+pub struct ScenarioRun {
+    pub outcome: Result<RunResult, RunError>,
+    pub events: Vec<RunEvent>,
+    parent_calls: Vec<CallId>,
 }
 
-/// What a run came to, the same on every surface.
+/// The result of a scenario, independent of the surface.
 #[derive(Debug, PartialEq)]
-pub struct Played {
-    pub end: Ended,
-    /// What the run added to the conversation, a line for each item.
-    pub said: Vec<String>,
+pub struct ScenarioResult {
+    pub end: ScenarioEnd,
+    /// The items that the run added to the conversation, one line each.
+    pub items: Vec<String>,
 }
 
+/// The end of a scenario's run.
 #[derive(Debug, PartialEq)]
-pub enum Ended {
+pub enum ScenarioEnd {
     Finished(String),
-    Failed(Failure),
+    Failed(RunFailure),
     Cancelled,
-    /// It waits for a person to decide about these calls.
+    /// These calls wait for a decision.
     Paused(Vec<String>),
-    /// Its driver left it in the middle.
-    Open,
+    /// The driver left the run open.
+    LeftOpen,
 }
 
-impl Act {
-    /// The journal of everything.
-    pub fn journal(&self) -> &[Record] {
+impl ScenarioRun {
+    /// Returns the journal of the whole run, with nested agents.
+    pub fn journal(&self) -> &[JournalRecord] {
         match &self.outcome {
             Ok(outcome) => outcome.record().journal(),
             Err(error) => error.record().unwrap_or_else(|| panic!("no outcome: {error}")).journal(),
         }
     }
 
-    /// The state of the agent's own run, as its journal adds up to.
-    pub fn state(&self) -> Run {
-        let own = self.journal().iter().filter(|record| record.path.starts_with(&self.within)).cloned();
-        let records: Vec<Record> = own
+    /// Returns the state of the agent's own run, replayed from the journal.
+    pub fn replayed_run(&self) -> Run {
+        let own = self.journal().iter().filter(|record| record.path.starts_with(&self.parent_calls)).cloned();
+        let records: Vec<JournalRecord> = own
             .enumerate()
-            .map(|(at, record)| Record {
+            .map(|(at, record)| JournalRecord {
                 seq: at as u64,
-                path: record.path[self.within.len()..].to_vec(),
+                path: record.path[self.parent_calls.len()..].to_vec(),
                 ..record
             })
             .collect();
         Run::replay(&records).expect("the journal adds up").run
     }
 
-    pub fn played(&self) -> Played {
-        let run = self.state();
-        assert_whole(&run);
-        let end = match (run.end().cloned(), run.next()) {
-            (Some(End::Finished(output)), _) => Ended::Finished(output),
-            (Some(End::Failed(failure)), _) => Ended::Failed(failure),
-            (Some(End::Cancelled), _) => Ended::Cancelled,
-            (None, Next::Pause(pending)) => {
-                Ended::Paused(pending.iter().map(|pending| pending.path.to_string()).collect())
+    pub fn result(&self) -> ScenarioResult {
+        let run = self.replayed_run();
+        assert_outputs_complete(&run);
+        let end = match (run.outcome().cloned(), run.next()) {
+            (Some(RunEnd::Finished(output)), _) => ScenarioEnd::Finished(output),
+            (Some(RunEnd::Failed(failure)), _) => ScenarioEnd::Failed(failure),
+            (Some(RunEnd::Cancelled), _) => ScenarioEnd::Cancelled,
+            (None, RunAction::Pause(pending)) => {
+                ScenarioEnd::Paused(pending.iter().map(|pending| pending.path.to_string()).collect())
             }
-            (None, _) => Ended::Open,
+            (None, _) => ScenarioEnd::LeftOpen,
         };
-        let mut said: Vec<String> = run.produced().iter().map(|produced| item_line(&produced.item)).collect();
-        said.extend(run.produced_in_open_turn().iter().map(|produced| item_line(&produced.item)));
-        Played { end, said }
+        let mut said: Vec<String> =
+            run.items().iter().map(|produced| describe_item(&produced.item)).collect();
+        said.extend(run.open_turn_items().iter().map(|produced| describe_item(&produced.item)));
+        ScenarioResult { end, items: said }
     }
 
-    /// What happened to the agent's own run, agents nested in it left out.
-    pub fn entries(&self) -> Vec<Entry> {
-        let own = self.journal().iter().filter(|record| record.path == self.within);
+    /// Returns the entries of the agent's own run, without nested agents.
+    pub fn entries(&self) -> Vec<JournalEntry> {
+        let own = self.journal().iter().filter(|record| record.path == self.parent_calls);
         own.map(|record| record.entry.clone()).collect()
     }
 
-    /// How the agent's calls settled, in the order in which they did.
-    pub fn hows(&self) -> Vec<(String, How)> {
+    /// Returns the status of the agent's calls, in the order in which they settled.
+    pub fn call_statuses(&self) -> Vec<(String, CallStatus)> {
         let settled = self.entries().into_iter().filter_map(|entry| match entry {
-            Entry::CallSettled(CallSettled { call, how, .. }) => Some((call.to_string(), how)),
+            JournalEntry::CallSettled(CallSettled { call, status: how, .. }) => Some((call.to_string(), how)),
             _ => None,
         });
         settled.collect()
     }
 
-    /// The calls of the agent whose start is in the journal, in that order.
-    pub fn started(&self) -> Vec<String> {
+    /// Returns the agent's started calls, in journal order.
+    pub fn started_calls(&self) -> Vec<String> {
         let started = self.entries().into_iter().filter_map(|entry| match entry {
-            Entry::CallStarted(started) => Some(started.call.to_string()),
+            JournalEntry::CallStarted(started) => Some(started.call.to_string()),
             _ => None,
         });
         started.collect()
     }
 
     pub fn usage(&self) -> Usage {
-        *self.state().usage()
+        *self.replayed_run().usage()
     }
 
-    pub fn paused(self) -> Paused {
+    pub fn into_paused(self) -> PausedRun {
         match self.outcome {
-            Ok(outcome) => outcome.paused().expect("the run waits for a person"),
+            Ok(outcome) => outcome.into_paused().expect("the run waits for a person"),
             Err(error) => panic!("no outcome: {error}"),
         }
     }
 
-    pub fn error(self) -> RunError {
+    pub fn into_error(self) -> RunError {
         self.outcome.expect_err("the run does not come to an outcome")
     }
 }
 
-impl fmt::Debug for Act {
+impl fmt::Debug for ScenarioRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.outcome.fmt(f)
     }
 }
 
-/// Every call in the conversation has exactly one output, after it; and no output stands alone. A turn that is
-/// still open may lack some.
-pub fn assert_whole(run: &Run) {
-    use windlass::Item;
+/// Asserts that every call has exactly one later output, and that every output has a call. Calls of an open
+/// turn may lack an output.
+pub fn assert_outputs_complete(run: &Run) {
+    use windlass::core::item::Item;
     let mut open: Vec<CallId> = Vec::new();
     for item in run.history() {
         match &**item {
             Item::Call(call) => open.push(call.id.clone()),
-            Item::Output(windlass::core::Output { call, .. })
-            | Item::Handoff(windlass::core::Handoff { call, .. }) => {
+            Item::Output(windlass::core::item::CallOutput { call, .. })
+            | Item::Handoff(windlass::core::item::HandoffOutput { call, .. }) => {
                 let at = open.iter().position(|open| open == call);
                 open.remove(
                     at.unwrap_or_else(|| panic!("output of `{call}` without a call, or a second one")),
@@ -309,41 +328,41 @@ pub fn assert_whole(run: &Run) {
     assert!(!run.is_between_turns() || open.is_empty(), "calls without an output: {open:?}");
 }
 
-/// A paused run as another process would have it.
-pub fn through_text(paused: &Paused) -> Paused {
+/// Returns the paused run after a round trip through its text.
+pub fn round_trip(paused: &PausedRun) -> PausedRun {
     let text = paused.to_text();
-    let restored = Paused::from_text(&text).expect("what was written can be read");
-    assert_eq!(from_text(&text).expect("can be read"), restored.record().journal());
+    let restored = PausedRun::from_text(&text).expect("what was written can be read");
+    assert_eq!(decode_journal(&text).expect("can be read"), restored.record().journal());
     restored
 }
 
-/// Streams a run to its end, with everything that was seen.
-pub async fn watch(run: RunBuilder) -> (Result<Outcome, RunError>, Vec<Event>) {
-    within(async {
+/// Streams a run to its end and returns its outcome and events.
+pub async fn watch_run(run: RunBuilder) -> (Result<RunResult, RunError>, Vec<RunEvent>) {
+    with_timeout(async {
         let mut stream = run.stream();
         let mut events = Vec::new();
         while let Some(event) = stream.next().await {
             events.push(event);
         }
-        (stream.outcome().await, events)
+        (stream.result().await, events)
     })
     .await
 }
 
-/// The records that a store has of a run.
-pub async fn stored(store: &dyn Store, run: &str) -> Vec<Record> {
-    let lines = store.load(&run.into(), 0).await.expect("memory can be read");
-    read_lines(&lines).expect("what was written can be read")
+/// Returns the stored records of a run.
+pub async fn stored_records(store: &dyn Store, run: &str) -> Vec<JournalRecord> {
+    let lines = store.load_journal(&run.into(), 0).await.expect("memory can be read");
+    decode_lines(&lines).expect("what was written can be read")
 }
 
-/// Fails a test that would otherwise hang. Nothing is said about how long anything takes.
-pub async fn within<F: Future>(future: F) -> F::Output {
+/// Awaits a future; panics after 60 seconds, so that a hanging test fails.
+pub async fn with_timeout<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("this should have ended")
 }
 
-/// Waits for something that no future stands for.
-pub async fn until(mut is_true: impl FnMut() -> bool) {
-    within(async {
+/// Polls a condition until it is true.
+pub async fn wait_until(mut is_true: impl FnMut() -> bool) {
+    with_timeout(async {
         while !is_true() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -351,11 +370,11 @@ pub async fn until(mut is_true: impl FnMut() -> bool) {
     .await;
 }
 
-/// Holds a thread until the test lets it go, or until it is clear that the test never will.
+/// Blocks a thread until the test opens the latch, or for 30 seconds.
 #[derive(Clone, Default)]
-pub struct Latch(Arc<(Mutex<bool>, Condvar)>);
+pub struct ThreadLatch(Arc<(Mutex<bool>, Condvar)>);
 
-impl Latch {
+impl ThreadLatch {
     pub fn wait(&self) -> Result<(), &'static str> {
         let open = self.0.0.lock().expect("no test panics while it waits");
         let waited = self.0.1.wait_timeout_while(open, Duration::from_secs(30), |open| !*open);
@@ -368,11 +387,11 @@ impl Latch {
     }
 }
 
-/// What happened, in order.
+/// A shared log of test events, in order.
 #[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<String>>>);
+pub struct TestLog(Arc<Mutex<Vec<String>>>);
 
-impl Log {
+impl TestLog {
     pub fn push(&self, line: impl Into<String>) {
         self.0.lock().expect("no test panics while it writes").push(line.into());
     }
@@ -390,15 +409,18 @@ impl Log {
     }
 }
 
-/// A tool that takes any object.
-pub fn tool<Fut>(name: &str, body: impl Fn(ToolContext, Value) -> Fut + Send + Sync + 'static) -> Tool
+/// Creates a tool that accepts any object.
+pub fn any_object_tool<Fut>(
+    name: &str,
+    body: impl Fn(ToolContext, Value) -> Fut + Send + Sync + 'static,
+) -> Tool
 where
     Fut: Future<Output = Result<String, ToolError>> + Send + 'static,
 {
     Tool::dynamic(name, "A tool.", json!({ "type": "object" }), body).non_strict()
 }
 
-/// A blocking tool that takes any object.
+/// Creates a blocking tool that accepts any object.
 pub fn blocking_tool(
     name: &str,
     body: impl Fn(ToolContext, Value) -> Result<String, ToolError> + Send + Sync + 'static,
@@ -406,19 +428,19 @@ pub fn blocking_tool(
     Tool::dynamic_blocking(name, "A tool.", json!({ "type": "object" }), body).non_strict()
 }
 
-/// A tool that writes its name and its call into the log, and says `done`.
-pub fn effect(name: &'static str, log: &Log) -> Tool {
+/// Creates a tool that logs its name and its call, and returns `done`.
+pub fn logging_tool(name: &'static str, log: &TestLog) -> Tool {
     let log = log.clone();
-    tool(name, move |ctx, _| {
+    any_object_tool(name, move |ctx, _| {
         log.push(format!("{name} {}", ctx.call_id()));
         async { Ok("done".to_owned()) }
     })
 }
 
-/// A tool that takes as many milliseconds as `ms` says, and writes down when it starts and ends.
-pub fn slow(name: &'static str, log: &Log) -> Tool {
+/// Creates a tool that sleeps for `ms` milliseconds and logs its start and end.
+pub fn slow_tool(name: &'static str, log: &TestLog) -> Tool {
     let log = log.clone();
-    tool(name, move |ctx, arguments| {
+    any_object_tool(name, move |ctx, arguments| {
         let log = log.clone();
         async move {
             log.push(format!("start {}", ctx.call_id()));
@@ -429,41 +451,45 @@ pub fn slow(name: &'static str, log: &Log) -> Tool {
     })
 }
 
-/// A hook that writes down the start and the end of every call.
-pub fn call_log(log: &Log) -> Hook {
+/// Creates a hook that logs the start and the end of every call.
+pub fn call_log_hook(log: &TestLog) -> Hook {
     let log = log.clone();
-    Hook::new(move |moment: Moment| {
+    Hook::new(move |moment: HookEvent| {
         match moment {
-            Moment::CallStarted { ctx } => log.push(format!("start {}", ctx.path())),
-            Moment::CallEnded { ctx, how, .. } => log.push(format!("end {} {how:?}", ctx.path())),
+            HookEvent::CallStarted { ctx } => log.push(format!("start {}", ctx.call_path())),
+            HookEvent::CallEnded { ctx, status: how, .. } => {
+                log.push(format!("end {} {how:?}", ctx.call_path()))
+            }
             _ => {}
         }
         async { Ok(()) }
     })
 }
 
-/// What watchers were told of a call's start and end, in order.
-pub fn call_events(events: &[Event]) -> Vec<String> {
+/// Returns the call starts and ends that watchers received, in order.
+pub fn call_event_lines(events: &[RunEvent]) -> Vec<String> {
     let lines = events.iter().filter_map(|event| {
         let path = |call: &CallId| CallPath::new(&event.path, call.clone());
         match &event.kind {
-            EventKind::CallStarted { call, .. } => Some(format!("start {}", path(call))),
-            EventKind::CallSettled { call, how, .. } => Some(format!("end {} {how:?}", path(call))),
+            RunEventKind::CallStarted { call, .. } => Some(format!("start {}", path(call))),
+            RunEventKind::CallSettled { call, status: how, .. } => {
+                Some(format!("end {} {how:?}", path(call)))
+            }
             _ => None,
         }
     });
     lines.collect()
 }
 
-/// An agent with a script.
-pub fn agent(replies: impl IntoIterator<Item = Reply>) -> Agent {
+/// Creates an agent with a scripted model.
+pub fn scripted_agent(replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
     Agent::new("agent").model(ScriptedModel::new(replies))
 }
 
-pub fn finished(output: &str, said: &[&str]) -> Played {
-    Played { end: Ended::Finished(output.to_owned()), said: lines(said) }
+pub fn finished_result(output: &str, said: &[&str]) -> ScenarioResult {
+    ScenarioResult { end: ScenarioEnd::Finished(output.to_owned()), items: owned_lines(said) }
 }
 
-pub fn lines(lines: &[&str]) -> Vec<String> {
+pub fn owned_lines(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| (*line).to_owned()).collect()
 }

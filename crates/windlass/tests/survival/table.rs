@@ -1,4 +1,4 @@
-//! `docs/guarantees.md` names every test of this folder, and no other.
+//! Checks that `docs/guarantees.md` names every test of this folder, and no other.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,142 +1,171 @@
-//! Nothing twice: S26 to S30, S36 and S37.
+//! Duplicate calls and idempotency: S26 to S30, S36 and S37.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::core::{Digest, Misbehaviour};
-use windlass::guardrail::{ToolOutputGuardrail, ToolVerdict};
+use windlass::core::{canonical::Digest, plan::ModelProtocolError};
+use windlass::guardrail::{ToolGuardrailVerdict, ToolOutputGuardrail};
 use windlass::prelude::*;
-use windlass::{Effect, Failure, How, MemoryStore, tool_fn};
+use windlass::{
+    core::failure::RunFailure, core::journal::CallStatus, core::tool::ToolEffect, store::MemoryStore, tool_fn,
+};
 
 use crate::support::*;
 
-/// An idempotent tool whose body takes a while and counts its executions.
-fn charge(bodies: &Arc<AtomicUsize>) -> Tool {
+/// Creates an idempotent tool whose body sleeps and counts its executions.
+fn charge_tool(bodies: &Arc<AtomicUsize>) -> Tool {
     let bodies = bodies.clone();
-    let charge = tool("charge", move |_, _| {
+    let charge = any_object_tool("charge", move |_, _| {
         let number = bodies.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
             tokio::time::sleep(Duration::from_millis(5)).await;
             Ok(format!("charge {number}"))
         }
     });
-    charge.effect(Effect::Idempotent)
+    charge.effect(ToolEffect::Idempotent)
 }
 
-fn hows(of: &[(&str, How)]) -> Vec<(String, How)> {
+fn owned_statuses(of: &[(&str, CallStatus)]) -> Vec<(String, CallStatus)> {
     of.iter().map(|(call, how)| ((*call).to_owned(), how.clone())).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn s26_two_identical_calls_in_one_turn_run_one_body() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         for limit in [1, 2, 10] {
             let bodies = Arc::default();
-            let calls = Reply::call("a", "charge", json!({ "order": 7, "cents": 100 }))
+            let calls = ScriptedResponse::call("a", "charge", json!({ "order": 7, "cents": 100 }))
                 .and_raw_call("b", "charge", r#"{ "cents": 1e2, "order": 7 }"#)
                 .and_call("c", "charge", json!({ "order": 8, "cents": 100 }));
-            let agent = agent([calls, Reply::text("bye")]).tools(charge(&bodies));
-            let act = Stage::new(surface, agent).configure(move |run| run.concurrency(limit)).play().await;
+            let agent = scripted_agent([calls, ScriptedResponse::text("bye")]).tools(charge_tool(&bodies));
+            let act = ScenarioRunner::new(surface, agent)
+                .configure_runs(move |run| run.max_concurrent_calls(limit))
+                .run_to_pause()
+                .await;
             assert_eq!(bodies.load(Ordering::SeqCst), 2, "{surface:?} {limit}");
-            let mut ends = act.hows();
+            let mut ends = act.call_statuses();
             ends.sort_by(|a, b| a.0.cmp(&b.0));
-            let want = hows(&[("a", How::Succeeded), ("b", How::Receipt), ("c", How::Succeeded)]);
+            let want = owned_statuses(&[
+                ("a", CallStatus::Succeeded),
+                ("b", CallStatus::Deduplicated),
+                ("c", CallStatus::Succeeded),
+            ]);
             assert_eq!(ends, want, "{surface:?} {limit}");
             let outputs = ["output a charge 1", "output b charge 1", "output c charge 2", "assistant: bye"];
-            assert_eq!(act.played().said[3..], outputs, "{surface:?} {limit}");
+            assert_eq!(act.result().items[3..], outputs, "{surface:?} {limit}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn s26_where_the_first_fails_the_second_runs() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let bodies = Arc::new(AtomicUsize::new(0));
         let counted = bodies.clone();
-        let flaky = tool("charge", move |_, _| {
+        let flaky = any_object_tool("charge", move |_, _| {
             let number = counted.fetch_add(1, Ordering::SeqCst);
             async move {
                 tokio::time::sleep(Duration::from_millis(5)).await;
-                if number == 0 { Err(ToolError::tell("busy")) } else { Ok("charged".to_owned()) }
+                if number == 0 { Err(ToolError::visible("busy")) } else { Ok("charged".to_owned()) }
             }
         });
         let calls = ["a", "b", "c"]
             .iter()
-            .fold(Reply::items([]), |calls, call| calls.and_call(call, "charge", json!({})));
-        let agent = agent([calls, Reply::text("bye")]).tools(flaky.effect(Effect::Idempotent));
-        let act = Stage::new(surface, agent).play().await;
-        // Which of the two that waited goes first is not said.
-        let mut ends: Vec<How> = act.hows().into_iter().map(|(_, how)| how).collect();
+            .fold(ScriptedResponse::items([]), |calls, call| calls.and_call(call, "charge", json!({})));
+        let agent = scripted_agent([calls, ScriptedResponse::text("bye")])
+            .tools(flaky.effect(ToolEffect::Idempotent));
+        let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
+        // The order of the two waiting calls is not specified.
+        let mut ends: Vec<CallStatus> = act.call_statuses().into_iter().map(|(_, how)| how).collect();
         ends.sort_by_key(|how| format!("{how:?}"));
-        assert_eq!(ends, [How::Failed, How::Receipt, How::Succeeded], "{surface:?}");
+        assert_eq!(
+            ends,
+            [CallStatus::Deduplicated, CallStatus::Failed, CallStatus::Succeeded],
+            "{surface:?}"
+        );
         assert_eq!(bodies.load(Ordering::SeqCst), 2, "{surface:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn s27_the_same_call_in_a_later_turn_and_after_a_pause_runs_no_body() {
-    for surface in Surface::ALL {
-        let (bodies, log) = (Arc::default(), Log::default());
+    for surface in RunSurface::ALL {
+        let (bodies, log) = (Arc::default(), TestLog::default());
         let replies = [
-            Reply::call("a", "charge", json!({ "order": 7 })),
-            Reply::call("b", "charge", json!({ "order": 7 })).and_call("wait", "gated", json!({})),
-            Reply::call("c", "charge", json!({ "order": 7 })),
-            Reply::text("bye"),
+            ScriptedResponse::call("a", "charge", json!({ "order": 7 })),
+            ScriptedResponse::call("b", "charge", json!({ "order": 7 })).and_call("wait", "gated", json!({})),
+            ScriptedResponse::call("c", "charge", json!({ "order": 7 })),
+            ScriptedResponse::text("bye"),
         ];
-        let agent = agent(replies).tools((charge(&bodies), effect("gated", &log).approve_always()));
-        let stage = Stage::new(surface, agent);
-        let mut paused = stage.play().await.paused();
-        paused.approve(stage.path("wait")).expect("it waits");
-        let act = stage.go_on(paused).await;
-        let want =
-            [("a", How::Succeeded), ("b", How::Receipt), ("wait", How::Succeeded), ("c", How::Receipt)];
-        assert_eq!(act.hows(), hows(&want), "{surface:?}");
+        let agent = scripted_agent(replies)
+            .tools((charge_tool(&bodies), logging_tool("gated", &log).needs_approval()));
+        let stage = ScenarioRunner::new(surface, agent);
+        let mut paused = stage.run_to_pause().await.into_paused();
+        paused.approve(stage.call_path("wait")).expect("it waits");
+        let act = stage.resume_paused(paused).await;
+        let want = [
+            ("a", CallStatus::Succeeded),
+            ("b", CallStatus::Deduplicated),
+            ("wait", CallStatus::Succeeded),
+            ("c", CallStatus::Deduplicated),
+        ];
+        assert_eq!(act.call_statuses(), owned_statuses(&want), "{surface:?}");
         assert_eq!(bodies.load(Ordering::SeqCst), 1, "{surface:?}");
-        assert_eq!(act.played().end, Ended::Finished("bye".to_owned()), "{surface:?}");
+        assert_eq!(act.result().end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
     }
 }
 
-/// A twin that was running when its driver was lost runs again, with the same key, and once.
+/// An identical call that was running when its driver was lost runs once more, with the same idempotency key.
 #[tokio::test(start_paused = true)]
 async fn s27_the_same_call_after_a_crash_runs_one_more_body_at_most() {
     let (bodies, store) = (Arc::default(), Arc::new(MemoryStore::default()));
-    let calls = Reply::call("a", "charge", json!({})).and_call("b", "charge", json!({}));
-    let agent = agent([calls, Reply::text("bye")]).tools(charge(&bodies));
+    let calls = ScriptedResponse::call("a", "charge", json!({})).and_call("b", "charge", json!({}));
+    let agent = scripted_agent([calls, ScriptedResponse::text("bye")]).tools(charge_tool(&bodies));
     let run = agent.run("go").run_id("run").store(store.clone());
-    let lost = tokio::time::timeout(Duration::from_millis(2), async { run.await }).await;
+    let lost = tokio::time::timeout(Duration::from_millis(2), run).await;
     assert!(lost.is_err());
-    let paused = Paused::from_records(stored(&*store, "run").await).expect("the journal adds up");
+    let paused = PausedRun::from_records(stored_records(&*store, "run").await).expect("the journal adds up");
     let outcome = agent.resume(paused).await.expect("it finishes");
-    let outputs: Vec<String> =
-        outcome.record().items()[2..].iter().map(|item| windlass::model::item_line(&item.item)).collect();
+    let outputs: Vec<String> = outcome.record().run_items()[2..]
+        .iter()
+        .map(|item| windlass::model::describe_item(&item.item))
+        .collect();
     assert_eq!(outputs, ["output a charge 2", "output b charge 2", "assistant: bye"]);
     assert_eq!(bodies.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn s27_the_same_call_in_an_agent_inside_a_call_runs_no_body() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let bodies = Arc::default();
         let inner = Agent::new("inside")
-            .model(ScriptedModel::new([Reply::call("a", "charge", json!({})), Reply::text("inside done")]))
-            .tools(charge(&bodies));
+            .model(ScriptedModel::new([
+                ScriptedResponse::call("a", "charge", json!({})),
+                ScriptedResponse::text("inside done"),
+            ]))
+            .tools(charge_tool(&bodies));
         let replies = [
-            // The agent inside and the agent itself make the same call at the same time.
-            Reply::call("x", "inside", json!({ "input": "go" })).and_call("a", "charge", json!({})),
-            Reply::call("b", "charge", json!({})),
-            Reply::text("bye"),
+            // The nested agent and the agent itself make the same call concurrently.
+            ScriptedResponse::call("x", "inside", json!({ "input": "go" })).and_call(
+                "a",
+                "charge",
+                json!({}),
+            ),
+            ScriptedResponse::call("b", "charge", json!({})),
+            ScriptedResponse::text("bye"),
         ];
-        let agent = agent(replies).tools((inner.as_tool("inside", "An agent."), charge(&bodies)));
-        let act = Stage::new(surface, agent).play().await;
-        assert_eq!(act.played().end, Ended::Finished("bye".to_owned()), "{surface:?}");
+        let agent =
+            scripted_agent(replies).tools((inner.as_tool("inside", "An agent."), charge_tool(&bodies)));
+        let act = ScenarioRunner::new(surface, agent).run_to_pause().await;
+        assert_eq!(act.result().end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
         assert_eq!(bodies.load(Ordering::SeqCst), 1, "{surface:?}");
     }
 }
 
-/// A tool with a default.
-fn spell(bodies: &Arc<AtomicUsize>) -> Tool {
+/// Creates an idempotent tool with a default argument.
+fn spell_tool(bodies: &Arc<AtomicUsize>) -> Tool {
     let bodies = bodies.clone();
     tool_fn! {
         /// Takes anything.
@@ -150,29 +179,39 @@ fn spell(bodies: &Arc<AtomicUsize>) -> Tool {
     }
 }
 
-/// What two spellings of the arguments are to receipts, to repeated call ids and to decisions.
-async fn spelt(surface: Surface, one: &str, other: &str) -> [bool; 3] {
+/// Returns if two spellings of the arguments are equal for receipts, for repeated call ids and for decisions.
+async fn compare_spellings(surface: RunSurface, one: &str, other: &str) -> [bool; 3] {
     let bodies = Arc::default();
-    let calls = Reply::items([]).and_raw_call("a", "spell", one).and_raw_call("b", "spell", other);
-    let twins = Stage::new(surface, agent([calls, Reply::text("bye")]).tools(spell(&bodies))).play().await;
-    assert_eq!(twins.played().end, Ended::Finished("bye".to_owned()));
+    let calls = ScriptedResponse::items([]).and_raw_call("a", "spell", one).and_raw_call("b", "spell", other);
+    let twins = ScenarioRunner::new(
+        surface,
+        scripted_agent([calls, ScriptedResponse::text("bye")]).tools(spell_tool(&bodies)),
+    )
+    .run_to_pause()
+    .await;
+    assert_eq!(twins.result().end, ScenarioEnd::Finished("bye".to_owned()));
     let one_body = bodies.load(Ordering::SeqCst) == 1;
 
     let replies = [
-        Reply::items([]).and_raw_call("a", "spell", one),
-        Reply::items([]).and_raw_call("a", "spell", other),
-        Reply::text("bye"),
+        ScriptedResponse::items([]).and_raw_call("a", "spell", one),
+        ScriptedResponse::items([]).and_raw_call("a", "spell", other),
+        ScriptedResponse::text("bye"),
     ];
-    let again = Stage::new(surface, agent(replies).tools(spell(&bodies))).play().await;
-    let one_call = match again.played().end {
-        Ended::Finished(_) => true,
-        Ended::Failed(Failure::Misbehaviour(Misbehaviour::ReusedCallId { .. })) => false,
+    let again =
+        ScenarioRunner::new(surface, scripted_agent(replies).tools(spell_tool(&bodies))).run_to_pause().await;
+    let one_call = match again.result().end {
+        ScenarioEnd::Finished(_) => true,
+        ScenarioEnd::Failed(RunFailure::ModelProtocolError(ModelProtocolError::ReusedCallId { .. })) => false,
         other => panic!("{other:?}"),
     };
 
-    let calls = Reply::items([]).and_raw_call("a", "spell", one).and_raw_call("b", "spell", other);
-    let gated = Stage::new(surface, agent([calls]).tools(spell(&bodies).approve_always())).play().await;
-    let digests: Vec<Digest> = gated.paused().pending().iter().map(|pending| pending.digest).collect();
+    let calls = ScriptedResponse::items([]).and_raw_call("a", "spell", one).and_raw_call("b", "spell", other);
+    let gated =
+        ScenarioRunner::new(surface, scripted_agent([calls]).tools(spell_tool(&bodies).needs_approval()))
+            .run_to_pause()
+            .await;
+    let digests: Vec<Digest> =
+        gated.into_paused().pending_calls().iter().map(|pending| pending.digest).collect();
     [one_body, one_call, digests[0] == digests[1]]
 }
 
@@ -196,24 +235,32 @@ async fn s28_one_rule_says_everywhere_which_arguments_are_the_same() {
         (r#"{"x":0.1}"#, r#"{"x":0.10000000000000001e1}"#),
         (r#"{"x":[1,2]}"#, r#"{"x":[2,1]}"#),
         (r#"{"x":"e"}"#, r#"{"x":"E"}"#),
-        // What is written out is part of the call, be it the default.
+        // An explicit value is part of the call, even if it equals the default.
         (r#"{"x":1}"#, r#"{"x":1,"days":3}"#),
         (r#"{"days":3}"#, r#"{"days":3,"x":null}"#),
     ];
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         for (one, other) in same {
-            assert_eq!(spelt(surface, one, other).await, [true; 3], "{surface:?}: {one} and {other}");
+            assert_eq!(
+                compare_spellings(surface, one, other).await,
+                [true; 3],
+                "{surface:?}: {one} and {other}"
+            );
         }
         for (one, other) in different {
-            assert_eq!(spelt(surface, one, other).await, [false; 3], "{surface:?}: {one} and {other}");
+            assert_eq!(
+                compare_spellings(surface, one, other).await,
+                [false; 3],
+                "{surface:?}: {one} and {other}"
+            );
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn s29_a_body_that_changes_its_arguments_changes_nothing_else() {
-    for surface in Surface::ALL {
-        let seen = Log::default();
+    for surface in RunSurface::ALL {
+        let seen = TestLog::default();
         let noted = seen.clone();
         let sorts = tool_fn! {
             /// Sorts a list, in place.
@@ -229,11 +276,11 @@ async fn s29_a_body_that_changes_its_arguments_changes_nothing_else() {
             }
         };
         let replies = [
-            Reply::call("a", "sorts", json!({ "list": [3, 1] })),
-            Reply::call("b", "sorts", json!({ "list": [3, 1] })),
-            Reply::text("bye"),
+            ScriptedResponse::call("a", "sorts", json!({ "list": [3, 1] })),
+            ScriptedResponse::call("b", "sorts", json!({ "list": [3, 1] })),
+            ScriptedResponse::text("bye"),
         ];
-        let act = Stage::new(surface, agent(replies).tools(sorts)).play().await;
+        let act = ScenarioRunner::new(surface, scripted_agent(replies).tools(sorts)).run_to_pause().await;
         let said = [
             r#"call a sorts {"list":[3,1]}"#,
             "output a [1, 3, 9]",
@@ -241,108 +288,126 @@ async fn s29_a_body_that_changes_its_arguments_changes_nothing_else() {
             "output b [1, 3, 9]",
             "assistant: bye",
         ];
-        assert_eq!(act.played(), finished("bye", &said), "{surface:?}");
+        assert_eq!(act.result(), finished_result("bye", &said), "{surface:?}");
         assert_eq!(seen.take(), [r#"{"list":[3,1]}"#], "{surface:?}");
     }
 }
 
-/// An identical call in a second turn, after a first that did not succeed.
-async fn second(surface: Surface, charge: Tool, arguments: &str) -> Vec<(String, How)> {
+/// Runs the same call in two turns, the first without success, and returns both statuses.
+async fn statuses_of_repeat(surface: RunSurface, charge: Tool, arguments: &str) -> Vec<(String, CallStatus)> {
     let replies = [
-        Reply::items([]).and_raw_call("a", "charge", arguments),
-        Reply::items([]).and_raw_call("b", "charge", arguments),
-        Reply::text("bye"),
+        ScriptedResponse::items([]).and_raw_call("a", "charge", arguments),
+        ScriptedResponse::items([]).and_raw_call("b", "charge", arguments),
+        ScriptedResponse::text("bye"),
     ];
-    let act = Stage::new(surface, agent(replies).tools(charge.effect(Effect::Idempotent))).play().await;
-    assert_eq!(act.played().end, Ended::Finished("bye".to_owned()), "{surface:?}");
-    act.hows()
+    let act =
+        ScenarioRunner::new(surface, scripted_agent(replies).tools(charge.effect(ToolEffect::Idempotent)))
+            .run_to_pause()
+            .await;
+    assert_eq!(act.result().end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
+    act.call_statuses()
 }
 
 #[tokio::test(start_paused = true)]
 async fn s30_only_success_leaves_a_receipt() {
-    for surface in Surface::ALL {
-        let fails = tool("charge", |_, _| async { Err(ToolError::tell("no")) });
-        let want = hows(&[("a", How::Failed), ("b", How::Failed)]);
-        assert_eq!(second(surface, fails, "{}").await, want, "{surface:?}");
+    for surface in RunSurface::ALL {
+        let fails = any_object_tool("charge", |_, _| async { Err(ToolError::visible("no")) });
+        let want = owned_statuses(&[("a", CallStatus::Failed), ("b", CallStatus::Failed)]);
+        assert_eq!(statuses_of_repeat(surface, fails, "{}").await, want, "{surface:?}");
 
-        let panics = tool("charge", |_, _| async { panic!("a test panics here") });
-        assert_eq!(second(surface, panics, "{}").await, want, "{surface:?}");
+        let panics = any_object_tool("charge", |_, _| async { panic!("a test panics here") });
+        assert_eq!(statuses_of_repeat(surface, panics, "{}").await, want, "{surface:?}");
 
-        let late = tool("charge", |_, _| std::future::pending()).timeout(Duration::from_millis(1));
-        let want = hows(&[("a", How::TimedOut), ("b", How::TimedOut)]);
-        assert_eq!(second(surface, late, "{}").await, want, "{surface:?}");
+        let late = any_object_tool("charge", |_, _| std::future::pending()).timeout(Duration::from_millis(1));
+        let want = owned_statuses(&[("a", CallStatus::TimedOut), ("b", CallStatus::TimedOut)]);
+        assert_eq!(statuses_of_repeat(surface, late, "{}").await, want, "{surface:?}");
 
-        let guard = ToolOutputGuardrail::new("no", |_, _| async { Ok(ToolVerdict::Reject("no".to_owned())) });
-        let guarded = tool("charge", |_, _| async { Ok("secret".to_owned()) }).output_guardrail(guard);
-        let want = hows(&[("a", How::Guarded), ("b", How::Guarded)]);
-        assert_eq!(second(surface, guarded, "{}").await, want, "{surface:?}");
+        let guard = ToolOutputGuardrail::new("no", |_, _| async {
+            Ok(ToolGuardrailVerdict::RejectCall("no".to_owned()))
+        });
+        let guarded =
+            any_object_tool("charge", |_, _| async { Ok("secret".to_owned()) }).output_guardrail(guard);
+        let want =
+            owned_statuses(&[("a", CallStatus::BlockedByGuardrail), ("b", CallStatus::BlockedByGuardrail)]);
+        assert_eq!(statuses_of_repeat(surface, guarded, "{}").await, want, "{surface:?}");
 
-        let unread = tool("charge", |_, _| async { Ok("done".to_owned()) });
-        let want = hows(&[("a", How::Invalid), ("b", How::Invalid)]);
-        assert_eq!(second(surface, unread, "[]").await, want, "{surface:?}");
+        let unread = any_object_tool("charge", |_, _| async { Ok("done".to_owned()) });
+        let want =
+            owned_statuses(&[("a", CallStatus::InvalidArguments), ("b", CallStatus::InvalidArguments)]);
+        assert_eq!(statuses_of_repeat(surface, unread, "[]").await, want, "{surface:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn s30_a_rejected_or_held_call_leaves_no_receipt() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let bodies = Arc::default();
-        let both = Reply::call("a", "charge", json!({})).and_call("b", "charge", json!({}));
-        let replies = [both, Reply::call("c", "charge", json!({})), Reply::text("bye")];
-        let stage = Stage::new(surface, agent(replies).tools(charge(&bodies).approve_always()));
-        let act = stage.play().await;
-        assert_eq!(act.played().end, Ended::Paused(lines(&["a", "b"])), "{surface:?}");
-        let mut paused = act.paused();
-        paused.reject(stage.path("a")).expect("it waits");
-        let act = stage.go_on(paused).await;
-        assert_eq!(act.played().end, Ended::Paused(lines(&["b"])), "{surface:?}");
-        let mut paused = act.paused();
-        paused.reject(stage.path("b")).expect("it waits");
-        let act = stage.go_on(paused).await;
-        assert_eq!(act.played().end, Ended::Paused(lines(&["c"])), "{surface:?}");
-        assert_eq!(act.hows(), hows(&[("a", How::Rejected), ("b", How::Rejected)]), "{surface:?}");
+        let both = ScriptedResponse::call("a", "charge", json!({})).and_call("b", "charge", json!({}));
+        let replies = [both, ScriptedResponse::call("c", "charge", json!({})), ScriptedResponse::text("bye")];
+        let stage = ScenarioRunner::new(
+            surface,
+            scripted_agent(replies).tools(charge_tool(&bodies).needs_approval()),
+        );
+        let act = stage.run_to_pause().await;
+        assert_eq!(act.result().end, ScenarioEnd::Paused(owned_lines(&["a", "b"])), "{surface:?}");
+        let mut paused = act.into_paused();
+        paused.reject(stage.call_path("a")).expect("it waits");
+        let act = stage.resume_paused(paused).await;
+        assert_eq!(act.result().end, ScenarioEnd::Paused(owned_lines(&["b"])), "{surface:?}");
+        let mut paused = act.into_paused();
+        paused.reject(stage.call_path("b")).expect("it waits");
+        let act = stage.resume_paused(paused).await;
+        assert_eq!(act.result().end, ScenarioEnd::Paused(owned_lines(&["c"])), "{surface:?}");
+        assert_eq!(
+            act.call_statuses(),
+            owned_statuses(&[("a", CallStatus::Rejected), ("b", CallStatus::Rejected)]),
+            "{surface:?}"
+        );
         assert_eq!(bodies.load(Ordering::SeqCst), 0, "{surface:?}");
     }
 }
 
-/// The result of arguments that a person changed is no answer to a call with those of the model.
+/// The result of edited arguments is no receipt for the model's arguments.
 #[tokio::test(start_paused = true)]
 async fn s30_changed_arguments_leave_no_receipt_for_the_models() {
-    for surface in Surface::ALL {
+    for surface in RunSurface::ALL {
         let bodies = Arc::default();
         let replies = [
-            Reply::call("a", "charge", json!({ "cents": 900 })),
-            Reply::call("b", "charge", json!({ "cents": 900 })),
-            Reply::text("bye"),
+            ScriptedResponse::call("a", "charge", json!({ "cents": 900 })),
+            ScriptedResponse::call("b", "charge", json!({ "cents": 900 })),
+            ScriptedResponse::text("bye"),
         ];
-        let stage = Stage::new(surface, agent(replies).tools(charge(&bodies).approve_always()));
-        let mut paused = stage.play().await.paused();
-        paused.approve_edited(stage.path("a"), r#"{"cents":1}"#).expect("it waits");
-        let act = stage.go_on(paused).await;
-        assert_eq!(act.played().end, Ended::Paused(lines(&["b"])), "{surface:?}");
-        assert_eq!(act.hows(), hows(&[("a", How::Succeeded)]), "{surface:?}");
+        let stage = ScenarioRunner::new(
+            surface,
+            scripted_agent(replies).tools(charge_tool(&bodies).needs_approval()),
+        );
+        let mut paused = stage.run_to_pause().await.into_paused();
+        paused.approve_edited(stage.call_path("a"), r#"{"cents":1}"#).expect("it waits");
+        let act = stage.resume_paused(paused).await;
+        assert_eq!(act.result().end, ScenarioEnd::Paused(owned_lines(&["b"])), "{surface:?}");
+        assert_eq!(act.call_statuses(), owned_statuses(&[("a", CallStatus::Succeeded)]), "{surface:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn s36_the_idempotency_key_is_the_same_in_every_attempt() {
-    for surface in Surface::ALL {
-        for effect in [Effect::Once, Effect::Idempotent, Effect::Pure] {
-            let keys = Log::default();
+    for surface in RunSurface::ALL {
+        for effect in [ToolEffect::Once, ToolEffect::Idempotent, ToolEffect::Pure] {
+            let keys = TestLog::default();
             let noted = keys.clone();
-            let flaky = tool("charge", move |ctx, _| {
+            let flaky = any_object_tool("charge", move |ctx, _| {
                 noted.push(ctx.idempotency_key());
                 let is_last = noted.lines().len() % 3 == 0;
-                async move { if is_last { Ok("done".to_owned()) } else { Err(ToolError::tell("busy")) } }
+                async move { if is_last { Ok("done".to_owned()) } else { Err(ToolError::visible("busy")) } }
             });
             let flaky = flaky.effect(effect).retry(3, Duration::from_millis(10));
             let replies = [
-                Reply::call("a", "charge", json!({ "order": 7 })),
-                Reply::call("b", "charge", json!({ "order": 8 })),
-                Reply::text("bye"),
+                ScriptedResponse::call("a", "charge", json!({ "order": 7 })),
+                ScriptedResponse::call("b", "charge", json!({ "order": 8 })),
+                ScriptedResponse::text("bye"),
             ];
-            let act = Stage::new(surface, agent(replies).tools(flaky)).play().await;
-            assert_eq!(act.started(), ["a", "a", "a", "b", "b", "b"], "{surface:?} {effect:?}");
+            let act = ScenarioRunner::new(surface, scripted_agent(replies).tools(flaky)).run_to_pause().await;
+            assert_eq!(act.started_calls(), ["a", "a", "a", "b", "b", "b"], "{surface:?} {effect:?}");
             let keys = keys.take();
             assert_eq!((&keys[0], &keys[3]), (&keys[1], &keys[4]), "{surface:?} {effect:?}");
             assert_eq!((&keys[1], &keys[4]), (&keys[2], &keys[5]), "{surface:?} {effect:?}");
@@ -354,26 +419,27 @@ async fn s36_the_idempotency_key_is_the_same_in_every_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn s36_the_idempotency_key_survives_the_process() {
-    for surface in [Surface::Blocking, Surface::Nested] {
-        for effect in [Effect::Once, Effect::Idempotent, Effect::Pure] {
-            let (keys, store) = (Log::default(), Arc::new(MemoryStore::default()));
+    for surface in [RunSurface::Blocking, RunSurface::Nested] {
+        for effect in [ToolEffect::Once, ToolEffect::Idempotent, ToolEffect::Pure] {
+            let (keys, store) = (TestLog::default(), Arc::new(MemoryStore::default()));
             let noted = keys.clone();
-            let charge = tool("charge", move |ctx, _| {
+            let charge = any_object_tool("charge", move |ctx, _| {
                 noted.push(ctx.idempotency_key());
                 let is_lost = noted.lines().len() == 1;
                 async move { if is_lost { std::future::pending().await } else { Ok("done".to_owned()) } }
             });
-            let replies = [Reply::call("a", "charge", json!({})), Reply::text("bye")];
-            let stage = Stage::new(surface, agent(replies).tools(charge.effect(effect)));
-            let run = stage.run().run_id("run").store(store.clone());
-            assert!(tokio::time::timeout(Duration::from_millis(5), async { run.await }).await.is_err());
-            let mut paused = Paused::from_records(stored(&*store, "run").await).expect("the journal adds up");
-            if effect == Effect::Once {
-                paused = stage.go_on(paused).await.paused();
-                paused.it_did_not_happen(stage.path("a")).expect("it is in doubt");
+            let replies = [ScriptedResponse::call("a", "charge", json!({})), ScriptedResponse::text("bye")];
+            let stage = ScenarioRunner::new(surface, scripted_agent(replies).tools(charge.effect(effect)));
+            let run = stage.build_run().run_id("run").store(store.clone());
+            assert!(tokio::time::timeout(Duration::from_millis(5), run).await.is_err());
+            let mut paused =
+                PausedRun::from_records(stored_records(&*store, "run").await).expect("the journal adds up");
+            if effect == ToolEffect::Once {
+                paused = stage.resume_paused(paused).await.into_paused();
+                paused.confirm_not_executed(stage.call_path("a")).expect("it is in doubt");
             }
-            let act = stage.go_on(paused).await;
-            assert_eq!(act.played().end, Ended::Finished("bye".to_owned()), "{surface:?} {effect:?}");
+            let act = stage.resume_paused(paused).await;
+            assert_eq!(act.result().end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?} {effect:?}");
             let keys = keys.take();
             assert_eq!(keys, [keys[0].clone(), keys[0].clone()], "{surface:?} {effect:?}");
         }
@@ -382,26 +448,28 @@ async fn s36_the_idempotency_key_survives_the_process() {
 
 #[tokio::test]
 async fn s37_a_saved_run_resumed_twice_is_two_runs() {
-    for surface in Surface::ALL {
-        let log = Log::default();
-        let script = || [Reply::call("a", "gated", json!({})), Reply::text("bye")];
-        let make = |replies: Vec<Reply>| agent(replies).tools(effect("gated", &log).approve_always());
-        let stage = Stage::new(surface, make(script().into()));
-        let text = stage.play().await.paused().to_text();
+    for surface in RunSurface::ALL {
+        let log = TestLog::default();
+        let script = || [ScriptedResponse::call("a", "gated", json!({})), ScriptedResponse::text("bye")];
+        let make = |replies: Vec<ScriptedResponse>| {
+            scripted_agent(replies).tools(logging_tool("gated", &log).needs_approval())
+        };
+        let stage = ScenarioRunner::new(surface, make(script().into()));
+        let text = stage.run_to_pause().await.into_paused().to_text();
         let before = text.clone();
         let mut ends = Vec::new();
         for _ in 0..2 {
-            let mut paused = Paused::from_text(&text).expect("can be read");
-            paused.approve(stage.path("a")).expect("it waits, each time");
-            let again = stage.recast(make(vec![Reply::text("bye")]));
-            ends.push(again.go_on(paused).await.played());
+            let mut paused = PausedRun::from_text(&text).expect("can be read");
+            paused.approve(stage.call_path("a")).expect("it waits, each time");
+            let again = stage.with_agent(make(vec![ScriptedResponse::text("bye")]));
+            ends.push(again.resume_paused(paused).await.result());
         }
-        let want = || finished("bye", &["call a gated {}", "output a done", "assistant: bye"]);
+        let want = || finished_result("bye", &["call a gated {}", "output a done", "assistant: bye"]);
         assert_eq!(ends, [want(), want()], "{surface:?}");
         assert_eq!(log.take(), ["gated a", "gated a"], "{surface:?}");
         assert_eq!(text, before, "{surface:?}");
-        // What one of them decided, the other does not know of.
-        let untouched = Paused::from_text(&text).expect("can be read");
-        assert_eq!(untouched.pending().len(), 1, "{surface:?}");
+        // A decision in one copy does not affect the other.
+        let untouched = PausedRun::from_text(&text).expect("can be read");
+        assert_eq!(untouched.pending_calls().len(), 1, "{surface:?}");
     }
 }

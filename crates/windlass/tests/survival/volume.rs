@@ -1,27 +1,30 @@
-//! Many calls: S10. That the cost of a call stays flat is shown by counting instructions, elsewhere; here, that
-//! nothing breaks.
+//! Large numbers of calls, turns and runs: S10. These tests check correctness; the benchmarks count
+//! instructions to show that the cost per call stays constant.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
-use windlass::model::{Answer, Deltas, Model, ModelError, ModelRequest};
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
-use windlass::{Item, Usage};
+use windlass::{core::item::Item, core::usage::Usage};
 
 use crate::support::*;
 
-/// Makes `width` calls in each of `turns` turns, and then is done.
-struct Busy {
-    width: usize,
+/// A model that makes `width` calls in each of `turns` turns, and then finishes.
+struct BusyModel {
+    calls_per_turn: usize,
     turns: u32,
 }
 
-impl Model for Busy {
-    async fn answer<'a>(&'a self, request: ModelRequest<'a>, _: &'a Deltas) -> Result<Answer, ModelError> {
+impl Model for BusyModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
         let turn = request.turn;
-        let calls = 2 * self.width * (turn as usize - 1);
+        let calls = 2 * self.calls_per_turn * (turn as usize - 1);
         assert_eq!(request.input.len(), calls + 1, "every call so far stands there with its output");
         let items = if turn > self.turns {
             vec![Arc::new(Item::assistant("done"))]
@@ -29,25 +32,25 @@ impl Model for Busy {
             let call = |at| {
                 Item::call(format!("{turn}-{at}"), "count", json!({ "turn": turn, "at": at }).to_string())
             };
-            (0..self.width).map(|at| Arc::new(call(at))).collect()
+            (0..self.calls_per_turn).map(|at| Arc::new(call(at))).collect()
         };
-        Ok(Answer { items, usage: Some(Usage::tokens(1, 1)), ..Answer::default() })
+        Ok(ModelResponse { items, usage: Some(Usage::of_tokens(1, 1)), ..ModelResponse::default() })
     }
 }
 
-fn counter(bodies: &Arc<AtomicUsize>) -> Tool {
+fn counting_tool(bodies: &Arc<AtomicUsize>) -> Tool {
     let bodies = bodies.clone();
-    tool("count", move |ctx, _| {
+    any_object_tool("count", move |ctx, _| {
         bodies.fetch_add(1, Ordering::SeqCst);
         async move { Ok(ctx.call_id().to_owned()) }
     })
 }
 
-async fn check(width: usize, turns: u32, tool: impl Fn(&Arc<AtomicUsize>) -> Tool) {
+async fn check_volume(width: usize, turns: u32, tool: impl Fn(&Arc<AtomicUsize>) -> Tool) {
     let bodies = Arc::default();
-    let agent = Agent::new("busy").model(Busy { width, turns }).tools(tool(&bodies));
-    let outcome = within(async { agent.run("go").unlimited_turns().await }).await.expect("it finishes");
-    assert_eq!(outcome.text(), "done");
+    let agent = Agent::new("busy").model(BusyModel { calls_per_turn: width, turns }).tools(tool(&bodies));
+    let outcome = with_timeout(async { agent.run("go").unlimited_turns().await }).await.expect("it finishes");
+    assert_eq!(outcome.output_text().expect("the run finished"), "done");
     assert_eq!(bodies.load(Ordering::SeqCst), width * turns as usize);
     let history = outcome.record().history();
     let outputs: Vec<String> = history
@@ -59,58 +62,63 @@ async fn check(width: usize, turns: u32, tool: impl Fn(&Arc<AtomicUsize>) -> Too
         .collect();
     let order = (1..=turns).flat_map(|turn| (0..width).map(move |at| format!("{turn}-{at} {turn}-{at}")));
     assert_eq!(outputs, order.collect::<Vec<_>>());
-    assert_whole(outcome.record().state());
+    assert_outputs_complete(outcome.record().state());
     let text = outcome.record().to_text();
-    assert_eq!(windlass::core::from_text(&text).expect("can be read"), outcome.record().journal());
+    assert_eq!(
+        windlass::core::journal::decode_journal(&text).expect("can be read"),
+        outcome.record().journal()
+    );
 }
 
 #[tokio::test]
 async fn s10_ten_thousand_calls_in_one_turn() {
-    check(10_000, 1, counter).await;
+    check_volume(10_000, 1, counting_tool).await;
 }
 
 #[tokio::test]
 async fn s10_two_thousand_turns_of_one_call() {
-    check(1, 2_000, counter).await;
+    check_volume(1, 2_000, counting_tool).await;
 }
 
 #[tokio::test]
 async fn s10_ten_thousand_calls_that_conflict() {
-    let one_by_one =
-        |bodies: &Arc<AtomicUsize>| counter(bodies).conflict(|_: &serde_json::Value| "all".to_owned());
-    check(10_000, 1, one_by_one).await;
+    let one_by_one = |bodies: &Arc<AtomicUsize>| {
+        counting_tool(bodies).conflict_key(|_: &serde_json::Value| "all".to_owned())
+    };
+    check_volume(10_000, 1, one_by_one).await;
 }
 
 #[tokio::test]
 async fn s10_ten_thousand_calls_are_cancelled() {
     let agent = Agent::new("busy")
-        .model(Busy { width: 10_000, turns: 1 })
-        .tools(tool("count", |_, _| std::future::pending()));
+        .model(BusyModel { calls_per_turn: 10_000, turns: 1 })
+        .tools(any_object_tool("count", |_, _| std::future::pending()));
     let run = agent.run("go");
     let cancel = run.cancel_handle();
-    let (outcome, ()) = within(async {
-        tokio::join!(run.into_future(), async {
+    let (outcome, ()) = with_timeout(async {
+        tokio::join!(run, async {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            cancel.now();
+            cancel.cancel();
         })
     })
     .await;
-    let Ok(Outcome::Cancelled(cancelled)) = outcome else { panic!("it was cancelled: {outcome:?}") };
+    let Ok(RunResult::Cancelled(cancelled)) = outcome else { panic!("it was cancelled: {outcome:?}") };
     let all = cancelled.settlement.in_doubt.len() + cancelled.settlement.stopped.len();
     assert_eq!(all, 10_000);
-    assert_whole(cancelled.record.state());
+    assert_outputs_complete(cancelled.record.state());
 }
 
 #[tokio::test]
 async fn s10_ten_thousand_runs_at_once() {
     let bodies = Arc::default();
-    let agent = Agent::new("busy").model(Busy { width: 1, turns: 1 }).tools(counter(&bodies));
+    let agent =
+        Agent::new("busy").model(BusyModel { calls_per_turn: 1, turns: 1 }).tools(counting_tool(&bodies));
     let runs = (0..10_000).map(|_| {
         let run = agent.run("go");
-        async move { run.await.map(|outcome| outcome.text().to_owned()) }
+        async move { run.await.map(|outcome| outcome.output_text().expect("the run finished").to_owned()) }
     });
     let ends: Vec<String> =
-        within(futures_util::future::join_all(runs)).await.into_iter().flatten().collect();
+        with_timeout(futures_util::future::join_all(runs)).await.into_iter().flatten().collect();
     assert_eq!(ends, vec!["done"; 10_000]);
     assert_eq!(bodies.load(Ordering::SeqCst), 10_000);
 }

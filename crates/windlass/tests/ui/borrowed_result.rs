@@ -1,4 +1,4 @@
-use windlass::{ToolContext, tool};
+use windlass::{tool::ToolContext, tool};
 
 struct Desk {
     name: String,

@@ -17,7 +17,7 @@ fn on_failure() {}
 fn strict() {}
 
 /// Asks oddly.
-#[tool(approve = 3)]
+#[tool(needs_approval = 3)]
 fn approve() {}
 
 /// Tries again oddly.
@@ -29,11 +29,11 @@ fn retry() {}
 fn retry_once() {}
 
 /// Never runs.
-#[tool(concurrency = 0)]
+#[tool(max_concurrent_calls = 0)]
 fn concurrency() {}
 
 /// Says nothing.
-#[tool(output_budget = 0)]
+#[tool(max_output_bytes = 0)]
 fn output_budget() {}
 
 /// Has a lone guardrail.

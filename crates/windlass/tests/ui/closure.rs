@@ -1,4 +1,4 @@
-use windlass::{Tool, tool_fn};
+use windlass::{tool::Tool, tool_fn};
 
 fn main() {
     let _: Tool = tool_fn!(

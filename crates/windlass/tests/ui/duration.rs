@@ -13,7 +13,7 @@ fn no_text() {}
 fn no_time() {}
 
 /// Never has one.
-#[tool(on_timeout = fail)]
+#[tool(on_timeout = fail_run)]
 fn never() {}
 
 fn main() {}

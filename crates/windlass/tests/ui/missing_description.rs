@@ -1,4 +1,4 @@
-use windlass::{IntoTool, tool};
+use windlass::{tool::IntoTool, tool};
 
 #[tool]
 fn weather(city: String) -> String {

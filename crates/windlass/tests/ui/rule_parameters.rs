@@ -1,7 +1,7 @@
 use windlass::tool;
 
 /// Asks about nothing.
-#[tool(approve = || true)]
+#[tool(needs_approval = || true)]
 fn approve() {}
 
 /// Is there for two.
@@ -9,7 +9,7 @@ fn approve() {}
 fn enabled() {}
 
 /// Conflicts with nothing.
-#[tool(conflict = || String::new())]
+#[tool(conflict_key = || String::new())]
 fn conflict() {}
 
 /// Says too little.

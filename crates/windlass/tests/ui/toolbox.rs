@@ -1,4 +1,4 @@
-use windlass::{ToolContext, toolbox};
+use windlass::{tool::ToolContext, toolbox};
 
 struct Desk;
 struct Till;

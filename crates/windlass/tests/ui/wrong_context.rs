@@ -1,4 +1,4 @@
-use windlass::{Agent, ToolContext, tool};
+use windlass::{agent::Agent, tool::ToolContext, tool};
 
 struct Desk;
 struct Till;

@@ -1,71 +1,73 @@
-//! Many live sessions at once, with audio both ways: what one of them costs, what a session adds to the wait, and that
-//! nothing is lost.
+//! A load test of concurrent realtime sessions with audio in both directions: memory per session, added latency,
+//! and completeness of the audio.
 //!
-//! `live [SESSIONS] [SECONDS] [ROUNDS]`. Bare connections do the same before the sessions do: what is more than theirs is
-//! what sessions add. The server, the connections and the sessions are processes of their own, so that the memory
-//! measured is theirs alone.
+//! Usage: `live [SESSIONS] [SECONDS] [ROUNDS]`. Bare connections run first as the baseline; the difference is the
+//! cost of a session. The server, the bare connections and the sessions run in separate processes, so that memory
+//! is measured for each alone.
 //!
-//! Everything here ends: a session that does not come to its end in time is an error that says how far it came, and
-//! the server ends with whoever started it.
+//! The program always terminates: a session that does not finish in time is an error that names its stage, and the
+//! server exits with its parent process.
 
-mod bare;
-mod figures;
-mod serve;
-mod session;
+mod bare_client;
+mod server_process;
+mod session_client;
+mod stats;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use figures::{Figures, Seen, resident_kib};
-use serve::Server;
+use server_process::LiveServerProcess;
+use stats::{ConnectionStats, LiveLoadReport, resident_kib};
 
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type LiveBenchError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The length of a piece of audio.
-pub(crate) const PIECE_MS: u64 = 100;
+/// Length of an audio chunk in milliseconds.
+pub(crate) const CHUNK_MS: u64 = 100;
 
-/// What is measured.
+/// The kind of client that is measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
-    /// A connection that does what a session would, and nothing else.
+pub(crate) enum LiveClientKind {
+    /// A bare WebSocket connection with the same traffic as a session.
     Bare,
-    /// A session.
+    /// A realtime session.
     Session,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Load {
+struct LiveLoad {
     sessions: u64,
     seconds: u64,
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), LiveBenchError> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        [serve::WORD, seconds] => runtime()?.block_on(serve::serve(seconds.parse()?)),
-        ["bare", rest @ ..] => measure(Kind::Bare, rest),
-        ["session", rest @ ..] => measure(Kind::Session, rest),
+        [server_process::SERVE_COMMAND, seconds] => {
+            build_runtime()?.block_on(server_process::serve_until_parent_exits(seconds.parse()?))
+        }
+        ["bare", rest @ ..] => measure_clients(LiveClientKind::Bare, rest),
+        ["session", rest @ ..] => measure_clients(LiveClientKind::Session, rest),
         rest => {
             let number = |place: usize, default: u64| match rest.get(place) {
                 Some(word) => word.parse().map_err(|_| format!("`{word}` is not a number")),
                 None => Ok(default),
             };
-            let load = Load { sessions: number(0, 1000)?.max(1), seconds: number(1, 5)?.max(1) };
-            (0..number(2, 1)?.max(1)).try_for_each(|_| compare(load))
+            let load = LiveLoad { sessions: number(0, 1000)?.max(1), seconds: number(1, 5)?.max(1) };
+            (0..number(2, 1)?.max(1)).try_for_each(|_| compare_clients(load))
         }
     }
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+fn build_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
 
-/// Measures connections and sessions, each in a process of its own.
-fn compare(load: Load) -> Result<(), Failure> {
-    let Load { sessions, seconds } = load;
+/// Measures bare connections and sessions, each in its own process.
+fn compare_clients(load: LiveLoad) -> Result<(), LiveBenchError> {
+    let LiveLoad { sessions, seconds } = load;
     println!("{sessions} at once, {seconds} s each, with audio both ways");
-    let server = Server::start(seconds)?;
+    let server = LiveServerProcess::start(seconds)?;
     for kind in ["bare", "session"] {
         let status = Command::new(std::env::current_exe()?)
             .args([kind, &server.address, &sessions.to_string(), &seconds.to_string()])
@@ -77,57 +79,64 @@ fn compare(load: Load) -> Result<(), Failure> {
     Ok(())
 }
 
-fn measure(kind: Kind, words: &[&str]) -> Result<(), Failure> {
+fn measure_clients(kind: LiveClientKind, words: &[&str]) -> Result<(), LiveBenchError> {
     let [address, sessions, seconds] = words else {
-        return Err("an address and two numbers are wanted".into());
+        return Err("expected an address, the number of sessions and the seconds".into());
     };
-    let load = Load { sessions: sessions.parse()?, seconds: seconds.parse()? };
-    let figures = runtime()?.block_on(async {
-        // The first of its kind pays for what all of them share.
-        let alone = talk(kind, address, load.seconds).await?;
-        Ok::<_, Failure>(Figures { alone: alone.to_first_audio, ..all(kind, address, load).await })
+    let load = LiveLoad { sessions: sessions.parse()?, seconds: seconds.parse()? };
+    let figures = build_runtime()?.block_on(async {
+        // The first connection pays the one-time costs that all share.
+        let alone = run_client(kind, address, load.seconds).await?;
+        Ok::<_, LiveBenchError>(LiveLoadReport {
+            first_audio_alone: alone.to_first_audio,
+            ..run_all(kind, address, load).await
+        })
     })?;
     println!("{kind:?}: {figures}");
-    match figures.failed.len() {
+    match figures.failures.len() {
         0 => Ok(()),
-        failed => Err(format!("{failed} did not come to a whole end").into()),
+        failed => Err(format!("{failed} connections did not complete").into()),
     }
 }
 
-async fn all(kind: Kind, address: &str, load: Load) -> Figures {
+async fn run_all(kind: LiveClientKind, address: &str, load: LiveLoad) -> LiveLoadReport {
     let before = resident_kib();
     let began = Instant::now();
     let tasks: Vec<_> = (0..load.sessions)
         .map(|number| {
             let address = address.to_owned();
             tokio::spawn(async move {
-                // They do not all begin in one moment.
+                // The starts are staggered.
                 tokio::time::sleep(Duration::from_millis(number * 2)).await;
-                talk(kind, &address, load.seconds).await
+                run_client(kind, &address, load.seconds).await
             })
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(load.sessions * 2 + load.seconds * 500)).await;
     let kib_each = resident_kib().saturating_sub(before) / load.sessions;
-    let mut figures = Figures { kib_each, ..Figures::default() };
+    let mut figures = LiveLoadReport { kib_per_connection: kib_each, ..LiveLoadReport::default() };
     for task in tasks {
-        match task.await.map_err(Failure::from).and_then(|seen| seen) {
+        match task.await.map_err(LiveBenchError::from).and_then(|seen| seen) {
             Ok(seen) => figures.add(seen, load.seconds),
-            Err(error) => figures.failed.push(error.to_string()),
+            Err(error) => figures.failures.push(error.to_string()),
         }
     }
-    figures.took = began.elapsed();
+    figures.elapsed = began.elapsed();
     figures
 }
 
-async fn talk(kind: Kind, address: &str, seconds: u64) -> Result<Seen, Failure> {
+async fn run_client(
+    kind: LiveClientKind,
+    address: &str,
+    seconds: u64,
+) -> Result<ConnectionStats, LiveBenchError> {
     match kind {
-        Kind::Bare => bare::talk(address, seconds).await,
-        Kind::Session => session::talk(address, seconds).await,
+        LiveClientKind::Bare => bare_client::run_bare_client(address, seconds).await,
+        LiveClientKind::Session => session_client::run_session_client(address, seconds).await,
     }
 }
 
-/// Longer than any of them takes on a machine that does other work too.
-pub(crate) fn bound(seconds: u64) -> Duration {
+/// Returns the time limit of a client, with a margin for a busy machine.
+pub(crate) fn client_timeout(seconds: u64) -> Duration {
     Duration::from_secs(seconds * 4 + 60)
 }

@@ -1,94 +1,93 @@
-//! `windlass new`: a project of one's own, that builds, runs, and has a test, with no key.
+//! `windlass new`: creates a Rust project with an agent and tests that need no API key.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use crate::args::NewArgs;
-use crate::problem::{Exit, Problem};
-use crate::term::{Form, Paint, Term};
+use crate::cli_error::{CliError, CommandExit};
+use crate::terminal::{OutputFormat, Terminal, TextStyle};
 
-const CARGO: &str = include_str!("Cargo.toml.in");
-const LIB: &str = include_str!("lib.rs.in");
-const MAIN: &str = include_str!("main.rs.in");
-const TEST: &str = include_str!("test.rs.in");
-const README: &str = include_str!("README.md.in");
+const CARGO_TEMPLATE: &str = include_str!("Cargo.toml.in");
+const LIB_TEMPLATE: &str = include_str!("lib.rs.in");
+const MAIN_TEMPLATE: &str = include_str!("main.rs.in");
+const TEST_TEMPLATE: &str = include_str!("test.rs.in");
+const README_TEMPLATE: &str = include_str!("README.md.in");
 
-pub(crate) fn run(asked: &NewArgs, term: &Term) -> Result<Exit, Problem> {
+pub(crate) fn run(asked: &NewArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let folder = Path::new(&asked.name);
     let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if !is_crate_name(&name) {
-        return Err(Problem::usage(format!("`{name}` cannot be the name of a Rust project"))
-            .hint("letters, digits, `-` and `_`, and a letter first: `windlass new my-agent`"));
+        return Err(CliError::usage(format!("`{name}` cannot be the name of a Rust project"))
+            .with_hint("use letters, digits, `-` and `_`, starting with a letter: `windlass new my-agent`"));
     }
     if folder.exists() {
-        return Err(
-            Problem::usage(format!("`{}` is there already", folder.display())).hint("choose another name")
-        );
+        return Err(CliError::usage(format!("`{}` already exists", folder.display()))
+            .with_hint("choose another name"));
     }
-    let source = source(asked.path.as_deref())?;
+    let source = windlass_dependency(asked.path.as_deref())?;
     let fill = |text: &str| {
         text.replace("{{name}}", &name)
             .replace("{{crate}}", &name.replace('-', "_"))
             .replace("{{windlass}}", &source)
     };
     for (path, text) in [
-        ("Cargo.toml", CARGO),
-        ("src/lib.rs", LIB),
-        ("src/main.rs", MAIN),
-        ("tests/agent.rs", TEST),
-        ("README.md", README),
+        ("Cargo.toml", CARGO_TEMPLATE),
+        ("src/lib.rs", LIB_TEMPLATE),
+        ("src/main.rs", MAIN_TEMPLATE),
+        ("tests/agent.rs", TEST_TEMPLATE),
+        ("README.md", README_TEMPLATE),
         (".gitignore", "/target\n*.db\n*.db-shm\n*.db-wal\n"),
     ] {
-        write(&folder.join(path), &fill(text))?;
+        write_file(&folder.join(path), &fill(text))?;
     }
-    match term.form() {
-        Form::Json => term.say_json(&json!({ "type": "new", "name": name, "folder": folder })),
-        Form::Human => {
-            let paint = term.paint_out();
-            term.say(format!(
-                "{} {} is there: an agent with a tool, and a test that needs no key",
-                { paint.of(Paint::Good, "✓") },
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&json!({ "type": "new", "name": name, "folder": folder })),
+        OutputFormat::Text => {
+            let paint = term.stdout_colour();
+            term.print_line(format!(
+                "{} created {}: an agent with tools, and tests that need no API key",
+                { paint.paint(TextStyle::Success, "✓") },
                 folder.display()
             ));
-            term.say(format!("  cd {} && cargo test && cargo run", folder.display()));
+            term.print_line(format!("  cd {} && cargo test && cargo run", folder.display()));
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandExit::Success)
 }
 
-/// Where the project gets Windlass from: the clone that was named or that this command was built in, or else the
-/// registry.
-fn source(named: Option<&Path>) -> Result<String, Problem> {
+/// Returns the `windlass` dependency line of the project: a path to the named clone or to the one this
+/// command was built in, or else the registry version.
+fn windlass_dependency(named: Option<&Path>) -> Result<String, CliError> {
     let crates = match named {
         Some(clone) => {
             let crates = [clone.join("crates"), clone.to_owned()];
-            let Some(crates) = crates.into_iter().find(|folder| is_ours(folder)) else {
-                return Err(Problem::not_found(format!("`{}` is not a clone of Windlass", clone.display()))
-                    .hint("--path names the folder that has `crates/windlass` in it"));
+            let Some(crates) = crates.into_iter().find(|folder| is_windlass_clone(folder)) else {
+                return Err(CliError::not_found(format!("`{}` is not a clone of Windlass", clone.display()))
+                    .with_hint("--path must be the folder that contains `crates/windlass`"));
             };
             Some(std::path::absolute(crates)?)
         }
         None => {
             let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from);
-            built_in.filter(|folder| is_ours(folder))
+            built_in.filter(|folder| is_windlass_clone(folder))
         }
     };
     Ok(match crates {
         Some(crates) => {
-            // A name of a folder may hold what TOML would take for something else.
-            let path = toml_text(&crates.join("windlass").to_string_lossy());
+            // A folder name may contain characters that TOML must escape.
+            let path = quote_toml(&crates.join("windlass").to_string_lossy());
             format!("windlass = {{ path = {path} }}")
         }
         None => format!("windlass = \"{}\"", env!("CARGO_PKG_VERSION")),
     })
 }
 
-fn is_ours(crates: &Path) -> bool {
+fn is_windlass_clone(crates: &Path) -> bool {
     crates.join("windlass/Cargo.toml").is_file()
 }
 
-fn toml_text(text: &str) -> String {
+fn quote_toml(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
@@ -98,9 +97,9 @@ fn is_crate_name(name: &str) -> bool {
         && !["windlass", "test", "core", "std"].contains(&name)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Problem> {
+fn write_file(path: &Path, text: &str) -> Result<(), CliError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(path, text))
-        .map_err(|error| Problem::new(format!("`{}` cannot be made: {error}", path.display())))
+        .map_err(|error| CliError::new(format!("`{}` cannot be created: {error}", path.display())))
 }

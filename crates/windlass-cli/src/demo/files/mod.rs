@@ -1,13 +1,13 @@
-//! The files that the demo works on.
+//! The files of the demo.
 
 use std::path::{Path, PathBuf};
 
-use crate::problem::Problem;
+use crate::cli_error::CliError;
 
-/// A file that says that a folder was made by the demo, and may be made again.
-const MARK: &str = ".windlass-demo";
+/// Marker file of a folder that the demo created and may delete.
+const MARKER_FILE: &str = ".windlass-demo";
 
-const FILES: [(&str, &str); 5] = [
+const DEMO_FILES: [(&str, &str); 5] = [
     ("agent.toml", include_str!("agent.toml")),
     ("answers.toml", include_str!("answers.toml")),
     ("inbox/harbour.txt", "Harbour Office\nInvoice H-204\nBerth 7, three nights\nTotal: 40 euros\n"),
@@ -15,34 +15,35 @@ const FILES: [(&str, &str); 5] = [
     ("inbox/ropeworks.txt", "Ropeworks\nInvoice R-1931\nMooring line, 220 m\nTotal: 480 euros\n"),
 ];
 
-/// Makes the folder anew. One that the demo did not make is left alone.
-pub(super) fn make(folder: &Path) -> Result<PathBuf, Problem> {
+/// Creates the folder, replacing one of an earlier demo. Any other existing folder is left alone.
+pub(super) fn create_folder(folder: &Path) -> Result<PathBuf, CliError> {
     let shown = folder.display();
     if folder.exists() {
-        if !folder.join(MARK).is_file() {
-            return Err(Problem::usage(format!(
-                "`{shown}` is there already, and is not a folder of the demo"
-            ))
-            .hint("--folder names another place"));
+        if !folder.join(MARKER_FILE).is_file() {
+            return Err(CliError::usage(format!("`{shown}` already exists and was not created by the demo"))
+                .with_hint("use --folder to choose another place"));
         }
-        std::fs::remove_dir_all(folder).map_err(|error| cannot(folder, &error))?;
+        std::fs::remove_dir_all(folder).map_err(|error| creation_error(folder, &error))?;
     }
     for part in ["", "inbox", "paid", "bank"] {
         let part = folder.join(part);
-        std::fs::create_dir_all(&part).map_err(|error| cannot(&part, &error))?;
+        std::fs::create_dir_all(&part).map_err(|error| creation_error(&part, &error))?;
     }
-    write(&folder.join(MARK), "Made by `windlass demo`, which makes it anew each time.\n")?;
-    for (name, text) in FILES {
-        write(&folder.join(name), text)?;
+    write_file(
+        &folder.join(MARKER_FILE),
+        "Created by `windlass demo`, which deletes and recreates this folder each time.\n",
+    )?;
+    for (name, text) in DEMO_FILES {
+        write_file(&folder.join(name), text)?;
     }
     Ok(std::path::absolute(folder)?)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Problem> {
-    std::fs::write(path, text).map_err(|error| cannot(path, &error))
+fn write_file(path: &Path, text: &str) -> Result<(), CliError> {
+    std::fs::write(path, text).map_err(|error| creation_error(path, &error))
 }
 
-fn cannot(path: &Path, error: &std::io::Error) -> Problem {
-    Problem::new(format!("`{}` cannot be made: {error}", path.display()))
-        .hint("--folder names another place, such as a folder under /tmp")
+fn creation_error(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::new(format!("`{}` cannot be created: {error}", path.display()))
+        .with_hint("use --folder to choose another place, such as a folder under /tmp")
 }

@@ -1,44 +1,57 @@
-//! A machine that is played with scripts: entries separated by `;`, each a word and what it is about.
+//! A test bench for the state machine, driven by scripts: entries separated by `;`, each a verb and its
+//! operands.
 
 use std::sync::Arc;
 
-use crate::run::{CandidateSource, End, Illegal, Next, Replay, Run, Step};
+use crate::run::{ApplyError, CallAction, OutputCandidateSource, ReplayedRun, Run, RunAction, RunEnd};
 use crate::{
-    AfterTools, AnswerRefused, Answered, BodyKind, Call, CallEndedLate, CallId, CallSettled, CallStarted,
-    Cancelled, Carried, Content, Decided, Decision, Effect, Entry, Failed, Failure, Finished, FoundTool,
-    Gate, HandedOff, Held, HoldReason, How, InputAdded, Item, Lookup, Message, ModelFailed, OutputStatus,
-    Plan, Reach, Record, Revoked, Role, Started, Timestamp, ToolKey, Usage, call_digest, plan,
+    decision::{Decision, DecisionScope, HoldReason},
+    failure::RunFailure,
+    id::{CallId, Timestamp},
+    item::{ContentPart, Item, Message, OpaqueItem, OutputStatus, Role, ToolCall},
+    journal::{
+        CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, DecisionRevoked,
+        HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded,
+        ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+    },
+    plan::{BodyKind, ResolvedTool, ResponsePlan, ToolLookup, call_digest, plan_response},
+    tool::{ApprovalPolicy, ToolEffect, ToolKey},
+    usage::Usage,
 };
 
 /// A run and its journal.
-pub(super) struct Bench {
+pub(super) struct RunBench {
     pub(super) run: Run,
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<JournalRecord>,
 }
 
-/// The run that a script leads to.
-pub(super) fn play(script: &str) -> Run {
-    Bench::of(script).run
+/// Returns the run after a script.
+pub(super) fn play_script(script: &str) -> Run {
+    RunBench::from_script(script).run
 }
 
-/// Why the machine refuses the last entry of a script; it must be as it was before.
-pub(super) fn refusal(script: &str, entry: &str) -> String {
-    let mut bench = Bench::of(script);
+/// Returns the error for `entry` after a script, and asserts that the run is unchanged.
+pub(super) fn refusal_message(script: &str, entry: &str) -> String {
+    let mut bench = RunBench::from_script(script);
     let before = bench.run.clone();
     let refused = bench.try_line(entry).expect_err(&format!("`{entry}` does not fit after `{script}`"));
     assert_eq!(bench.run, before, "`{entry}` is refused after `{script}` and changed something");
     refused.to_string()
 }
 
-impl Bench {
+impl RunBench {
     pub(super) fn new() -> Self {
-        let started = started("run-1", "desk");
-        let first =
-            Record { seq: 0, at: Timestamp(0), path: vec![], entry: Entry::Started(started.clone().into()) };
+        let started = run_started("run-1", "desk");
+        let first = JournalRecord {
+            seq: 0,
+            at: Timestamp(0),
+            path: vec![],
+            entry: JournalEntry::RunStarted(started.clone().into()),
+        };
         Self { run: Run::start(started), records: vec![first] }
     }
 
-    pub(super) fn of(script: &str) -> Self {
+    pub(super) fn from_script(script: &str) -> Self {
         let mut bench = Self::new();
         for line in script.split(';').map(str::trim).filter(|line| !line.is_empty()) {
             bench.try_line(line).unwrap_or_else(|why| panic!("`{line}` in `{script}`: {why}"));
@@ -46,30 +59,30 @@ impl Bench {
         bench
     }
 
-    pub(super) fn try_line(&mut self, line: &str) -> Result<(), Illegal> {
+    pub(super) fn try_line(&mut self, line: &str) -> Result<(), ApplyError> {
         let (path, line) = match line.split_once("/ ") {
             Some((path, line)) => (path.split('/').map(CallId::from).collect(), line),
             None => (Vec::new(), line),
         };
-        let run = path.iter().try_fold(&self.run, |run, call| run.child(call));
-        let entry = entry(run.unwrap_or(&self.run), line);
+        let run = path.iter().try_fold(&self.run, |run, call| run.nested_run(call));
+        let entry = parse_entry(run.unwrap_or(&self.run), line);
         self.try_record(path, entry)
     }
 
-    pub(super) fn try_record(&mut self, path: Vec<CallId>, entry: Entry) -> Result<(), Illegal> {
+    pub(super) fn try_record(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), ApplyError> {
         self.run.apply_at(&path, &entry)?;
         let seq = self.records.len() as u64;
-        self.records.push(Record { seq, at: Timestamp(seq), path, entry });
+        self.records.push(JournalRecord { seq, at: Timestamp(seq), path, entry });
         Ok(())
     }
 
-    pub(super) fn replay(&self) -> Replay {
+    pub(super) fn replay(&self) -> ReplayedRun {
         Run::replay(&self.records).expect("what was accepted replays")
     }
 }
 
-pub(super) fn started(run: &str, agent: &str) -> Started {
-    Started {
+pub(super) fn run_started(run: &str, agent: &str) -> RunStarted {
+    RunStarted {
         run: run.into(),
         agent: agent.into(),
         history: vec![],
@@ -80,105 +93,171 @@ pub(super) fn started(run: &str, agent: &str) -> Started {
     }
 }
 
-/// What a line of a script stands for.
-fn entry(run: &Run, line: &str) -> Entry {
+/// Parses one line of a script into an entry.
+fn parse_entry(run: &Run, line: &str) -> JournalEntry {
     let mut words = line.split_whitespace();
     let verb = words.next().expect("a line has a verb");
     let rest: Vec<&str> = words.collect();
     let call = || CallId::from(*rest.first().expect("the line names a call"));
     let decided = |decision, reach| {
-        let digest = run.seen().get(&call()).copied().unwrap_or_else(|| crate::Digest::of("nothing"));
-        Entry::Decided(Decided { call: call(), digest, decision, reach, by: None })
+        let digest = run
+            .call_digests()
+            .get(&call())
+            .copied()
+            .unwrap_or_else(|| crate::canonical::Digest::of_text("nothing"));
+        JournalEntry::DecisionRecorded(DecisionRecorded {
+            call: call(),
+            digest,
+            decision,
+            scope: reach,
+            decided_by: None,
+        })
     };
     let says = |content| Item::Message(Message { role: Role::Assistant, content, item_id: None });
     match verb {
-        "started" | "nest" => Entry::Started(started("run-1/c1", "clerk").into()),
-        "say" => answer(run, vec![says(vec![Content::text("said")])], AfterTools::RunAgain),
+        "started" | "nest" => JournalEntry::RunStarted(run_started("run-1/c1", "clerk").into()),
+        "say" => {
+            model_response(run, vec![says(vec![ContentPart::text("said")])], ToolUsePolicyKind::RunModelAgain)
+        }
         "refuse_to_say" => {
-            let refusal = says(vec![Content::Refusal { text: "no".to_owned() }]);
-            answer(run, vec![refusal], AfterTools::RunAgain)
+            let refusal = says(vec![ContentPart::Refusal { text: "no".to_owned() }]);
+            model_response(run, vec![refusal], ToolUsePolicyKind::RunModelAgain)
         }
         "hosted" => {
-            let hosted = Item::Hosted(Carried { kind: "search".to_owned(), raw: true.into() });
-            answer(run, vec![hosted], AfterTools::RunAgain)
+            let hosted = Item::HostedTool(OpaqueItem { kind: "search".to_owned(), raw: true.into() });
+            model_response(run, vec![hosted], ToolUsePolicyKind::RunModelAgain)
         }
-        "answer" => answer(run, calls(&rest), AfterTools::RunAgain),
-        "stop_on_first" => answer(run, calls(&rest), AfterTools::StopOnFirst),
-        "judge" => answer(run, calls(&rest), AfterTools::Ask),
+        "answer" => model_response(run, parse_calls(&rest), ToolUsePolicyKind::RunModelAgain),
+        "stop_on_first" => model_response(run, parse_calls(&rest), ToolUsePolicyKind::StopOnFirstTool),
+        "judge" => model_response(run, parse_calls(&rest), ToolUsePolicyKind::CustomFunction),
         stop_at if stop_at.starts_with("stop_at:") => {
             let names = vec![stop_at["stop_at:".len()..].to_owned()];
-            answer(run, calls(&rest), AfterTools::StopAt(names))
+            model_response(run, parse_calls(&rest), ToolUsePolicyKind::StopAtTools(names))
         }
         "refused" => {
             let agent = run.agent().clone();
-            Entry::AnswerRefused(AnswerRefused { agent, items: vec![], usage: Usage::tokens(1, 1) })
+            JournalEntry::ResponseRejected(ResponseRejected {
+                agent,
+                items: vec![],
+                usage: Usage::of_tokens(1, 1),
+            })
         }
         "failed_model" => {
             let (agent, error) = (run.agent().clone(), "overloaded".to_owned());
-            Entry::ModelFailed(ModelFailed { agent, error, retry_after_ms: None, usage: None })
+            JournalEntry::ModelRequestFailed(ModelRequestFailed {
+                agent,
+                error,
+                retry_after_ms: None,
+                usage: None,
+            })
         }
-        "hold" => Entry::Held(Held { call: call(), reason: HoldReason::Approval, expires: None }),
-        "doubt" => Entry::Held(Held { call: call(), reason: HoldReason::InDoubt, expires: None }),
-        "approve" => decided(Decision::Approve, Reach::Call),
-        "approve_always" => decided(Decision::Approve, Reach::Always),
-        "edit" => decided(Decision::ApproveEdited { arguments: "{\"edited\":true}".to_owned() }, Reach::Call),
-        "edit_always" => {
-            decided(Decision::ApproveEdited { arguments: "{\"edited\":true}".to_owned() }, Reach::Always)
+        "hold" => {
+            JournalEntry::CallHeld(CallHeld { call: call(), reason: HoldReason::Approval, expires_at: None })
         }
-        "reject" => decided(Decision::Reject { message: None }, Reach::Call),
-        "reject_because" => decided(Decision::Reject { message: Some("because".to_owned()) }, Reach::Call),
-        "reject_always" => decided(Decision::Reject { message: None }, Reach::Always),
-        "happened" => decided(Decision::Happened { output: "it did".into() }, Reach::Call),
-        "did_not_happen" => decided(Decision::DidNotHappen, Reach::Call),
-        "unknown" => decided(Decision::Unknown, Reach::Call),
+        "doubt" => {
+            JournalEntry::CallHeld(CallHeld { call: call(), reason: HoldReason::InDoubt, expires_at: None })
+        }
+        "approve" => decided(Decision::Approve, DecisionScope::ThisCall),
+        "approve_always" => decided(Decision::Approve, DecisionScope::ToolForRun),
+        "edit" => decided(
+            Decision::ApproveEdited { arguments: "{\"edited\":true}".to_owned() },
+            DecisionScope::ThisCall,
+        ),
+        "edit_always" => decided(
+            Decision::ApproveEdited { arguments: "{\"edited\":true}".to_owned() },
+            DecisionScope::ToolForRun,
+        ),
+        "reject" => decided(Decision::Reject { message: None }, DecisionScope::ThisCall),
+        "reject_because" => {
+            decided(Decision::Reject { message: Some("because".to_owned()) }, DecisionScope::ThisCall)
+        }
+        "reject_always" => decided(Decision::Reject { message: None }, DecisionScope::ToolForRun),
+        "happened" => decided(Decision::ConfirmExecuted { output: "it did".into() }, DecisionScope::ThisCall),
+        "did_not_happen" => decided(Decision::ConfirmNotExecuted, DecisionScope::ThisCall),
+        "unknown" => decided(Decision::OutcomeUnknown, DecisionScope::ThisCall),
         "approve_other" => {
-            let digest = crate::Digest::of("other arguments");
-            let (decision, reach) = (Decision::Approve, Reach::Call);
-            Entry::Decided(Decided { call: call(), digest, decision, reach, by: None })
+            let digest = crate::canonical::Digest::of_text("other arguments");
+            let (decision, reach) = (Decision::Approve, DecisionScope::ThisCall);
+            JournalEntry::DecisionRecorded(DecisionRecorded {
+                call: call(),
+                digest,
+                decision,
+                scope: reach,
+                decided_by: None,
+            })
         }
-        "revoke" => Entry::Revoked(Revoked { agent: run.agent().clone(), tool: ToolKey::bare(rest[0]) }),
+        "revoke" => JournalEntry::DecisionRevoked(DecisionRevoked {
+            agent: run.agent().clone(),
+            tool: ToolKey::bare(rest[0]),
+        }),
         "start" => {
             let attempt = rest.get(1).map_or(1, |attempt| attempt.parse().expect("an attempt is a number"));
-            Entry::CallStarted(CallStarted { call: call(), attempt })
+            JournalEntry::CallStarted(CallStarted { call: call(), attempt })
         }
-        "settle" => Entry::CallSettled(CallSettled::new(call(), how(rest[1]), format!("{} done", rest[0]))),
+        "settle" => JournalEntry::CallSettled(CallSettled::new(
+            call(),
+            parse_status(rest[1]),
+            format!("{} done", rest[0]),
+        )),
         "settle_and_end" => {
-            let settled = CallSettled::new(call(), how(rest[1]), format!("{} done", rest[0]));
-            Entry::CallSettled(CallSettled { ends_run: true, ..settled })
+            let settled = CallSettled::new(call(), parse_status(rest[1]), format!("{} done", rest[0]));
+            JournalEntry::CallSettled(CallSettled { ends_run: true, ..settled })
         }
-        "late" => Entry::CallEndedLate(CallEndedLate { call: call(), result: Ok("late".into()) }),
-        "handoff" => Entry::HandedOff(HandedOff { call: call(), to: rest[1].into(), history: None }),
+        "late" => JournalEntry::CallEndedLate(CallEndedLate { call: call(), result: Ok("late".into()) }),
+        "handoff" => JournalEntry::HandoffRecorded(HandoffRecorded {
+            call: call(),
+            to: rest[1].into(),
+            filtered_history: None,
+        }),
         "filter" => {
             let history = Some(vec![Arc::new(Item::user("filtered"))]);
-            Entry::HandedOff(HandedOff { call: call(), to: rest[1].into(), history })
+            JournalEntry::HandoffRecorded(HandoffRecorded {
+                call: call(),
+                to: rest[1].into(),
+                filtered_history: history,
+            })
         }
-        "went_on" => Entry::WentOn,
-        "input" => Entry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
-        "finish" => Entry::Finished(Finished { output: "the end".to_owned(), message: None }),
+        "went_on" => JournalEntry::TurnContinued,
+        "input" => JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
+        "finish" => JournalEntry::RunFinished(RunFinished { output: "the end".to_owned(), message: None }),
         "finish_with_message" => {
             let message = Some(Arc::new(Item::assistant("handled")));
-            Entry::Finished(Finished { output: "handled".to_owned(), message })
+            JournalEntry::RunFinished(RunFinished { output: "handled".to_owned(), message })
         }
-        "fail" => Entry::Failed(Failed { failure: Failure::Model { message: "gone".to_owned() } }),
-        "trip" => Entry::Failed(Failed { failure: Failure::OutputGuardrail { guardrail: "g".to_owned() } }),
-        "cancel" => Entry::Cancelled(Cancelled::default()),
+        "fail" => JournalEntry::RunFailed(RunFailed {
+            failure: RunFailure::ModelRequestFailed { message: "gone".to_owned() },
+        }),
+        "trip" => JournalEntry::RunFailed(RunFailed {
+            failure: RunFailure::OutputGuardrailTripped { guardrail: "g".to_owned() },
+        }),
+        "cancel" => JournalEntry::RunCancelled(RunCancelled::default()),
         other => panic!("`{other}` is no verb"),
     }
 }
 
-/// An answer of the current agent's model, planned.
-pub(super) fn answer(run: &Run, items: Vec<Item>, after: AfterTools) -> Entry {
+/// Creates a planned response of the current agent's model.
+pub(super) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKind) -> JournalEntry {
     let agent = run.agent().clone();
     let items = items.into_iter().map(Arc::new).collect();
-    let Plan { items, calls, repeated } =
-        plan(items, &agent, run.seen(), look_up).expect("it can be planned");
-    let usage = Usage::tokens(1, 1);
+    let ResponsePlan { items, calls, duplicate_calls: repeated } =
+        plan_response(items, &agent, run.call_digests(), look_up_tool).expect("it can be planned");
+    let usage = Usage::of_tokens(1, 1);
     let (response_id, request_id, model) = (None, None, None);
-    let answered = Answered { agent, items, calls, repeated, after, usage, response_id, request_id, model };
-    Entry::Answered(answered.into())
+    let answered = ModelResponded {
+        agent,
+        items,
+        calls,
+        duplicate_calls: repeated,
+        tool_use_policy: after,
+        usage,
+        response_id,
+        request_id,
+        model,
+    };
+    JournalEntry::ModelResponded(answered.into())
 }
 
-fn calls(words: &[&str]) -> Vec<Item> {
+fn parse_calls(words: &[&str]) -> Vec<Item> {
     words
         .iter()
         .map(|word| {
@@ -193,105 +272,118 @@ fn calls(words: &[&str]) -> Vec<Item> {
         .collect()
 }
 
-/// The tools that scripts know.
-pub(super) fn look_up(call: &Call) -> Lookup {
+/// Resolves the tools that scripts use.
+pub(super) fn look_up_tool(call: &ToolCall) -> ToolLookup {
     let (body, effect, gate) = match call.name.as_str() {
-        "look" => (BodyKind::Function, Effect::Pure, Gate::Open),
-        "print" => (BodyKind::Function, Effect::Idempotent, Gate::Open),
-        "transfer" => (BodyKind::Function, Effect::Once, Gate::Open),
-        "send" => (BodyKind::Function, Effect::Once, Gate::Ask),
-        "pay" => (BodyKind::Function, Effect::Once, Gate::Closed),
-        "post" => (BodyKind::Function, Effect::Once, Gate::AskEach),
-        "sign" => (BodyKind::Function, Effect::Once, Gate::Each),
-        "books" => (BodyKind::Agent, Effect::Once, Gate::Open),
-        "audited_books" => (BodyKind::Agent, Effect::Once, Gate::Closed),
-        "to_billing" => return Lookup::Handoff { to: "billing".into() },
-        "to_desk" => return Lookup::Handoff { to: "desk".into() },
-        name => return Lookup::Missing { text: format!("no {name}") },
+        "look" => (BodyKind::Function, ToolEffect::Pure, ApprovalPolicy::NotRequired),
+        "print" => (BodyKind::Function, ToolEffect::Idempotent, ApprovalPolicy::NotRequired),
+        "transfer" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::NotRequired),
+        "send" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::ByRule),
+        "pay" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::Required),
+        "post" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::ByRuleEachTime),
+        "sign" => (BodyKind::Function, ToolEffect::Once, ApprovalPolicy::RequiredEachTime),
+        "books" => (BodyKind::Agent, ToolEffect::Once, ApprovalPolicy::NotRequired),
+        "audited_books" => (BodyKind::Agent, ToolEffect::Once, ApprovalPolicy::Required),
+        "to_billing" => return ToolLookup::Handoff { to: "billing".into() },
+        "to_desk" => return ToolLookup::Handoff { to: "desk".into() },
+        name => return ToolLookup::UnknownTool { message: format!("no {name}") },
     };
-    let key = ToolKey::of_call(call);
+    let key = ToolKey::for_call(call);
     let arguments = if call.arguments == "{" {
         Err("not JSON".to_owned().into())
     } else {
         Ok(call.arguments.as_str().into())
     };
-    let receipt = (effect == Effect::Idempotent).then(|| call_digest(&key, &call.arguments));
+    let receipt = (effect == ToolEffect::Idempotent).then(|| call_digest(&key, &call.arguments));
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
-    Lookup::Tool(FoundTool { key, body, effect, gate, conflict, receipt, arguments })
+    ToolLookup::Tool(ResolvedTool {
+        key,
+        body,
+        effect,
+        approval_policy: gate,
+        conflict_key: conflict,
+        receipt_digest: receipt,
+        arguments,
+    })
 }
 
-pub(super) const HOWS: [(&str, How); 13] = [
-    ("succeeded", How::Succeeded),
-    ("failed", How::Failed),
-    ("timed_out", How::TimedOut),
-    ("left_running", How::LeftRunning),
-    ("invalid", How::Invalid),
-    ("missing", How::Missing),
-    ("ignored", How::Ignored),
-    ("rejected", How::Rejected),
-    ("guarded", How::Guarded),
-    ("receipt", How::Receipt),
-    ("cancelled", How::Cancelled),
-    ("reconciled", How::Reconciled),
-    ("unknown", How::Unknown),
+pub(super) const STATUS_NAMES: [(&str, CallStatus); 13] = [
+    ("succeeded", CallStatus::Succeeded),
+    ("failed", CallStatus::Failed),
+    ("timed_out", CallStatus::TimedOut),
+    ("left_running", CallStatus::TimedOutStillRunning),
+    ("invalid", CallStatus::InvalidArguments),
+    ("missing", CallStatus::UnknownTool),
+    ("ignored", CallStatus::SurplusHandoff),
+    ("rejected", CallStatus::Rejected),
+    ("guarded", CallStatus::BlockedByGuardrail),
+    ("receipt", CallStatus::Deduplicated),
+    ("cancelled", CallStatus::Cancelled),
+    ("reconciled", CallStatus::Reconciled),
+    ("unknown", CallStatus::OutcomeUnknown),
 ];
 
-fn how(word: &str) -> How {
-    HOWS.iter().find(|(name, _)| *name == word).expect("a way to settle").1.clone()
+fn parse_status(word: &str) -> CallStatus {
+    STATUS_NAMES.iter().find(|(name, _)| *name == word).expect("a way to settle").1.clone()
 }
 
-/// What the machine asks for, in short.
-pub(super) fn next(run: &Run) -> String {
+/// Returns the next action as short text.
+pub(super) fn describe_next(run: &Run) -> String {
     match run.next() {
-        Next::Model { agent, turn } => format!("model {agent} {turn}"),
-        Next::Exhausted { max_turns } => format!("exhausted {max_turns}"),
-        Next::Calls(steps) => {
-            let steps: Vec<String> = steps.iter().map(step).collect();
+        RunAction::RequestModel { agent, turn } => format!("model {agent} {turn}"),
+        RunAction::MaxTurnsReached { max_turns } => format!("exhausted {max_turns}"),
+        RunAction::AdvanceCalls(steps) => {
+            let steps: Vec<String> = steps.iter().map(describe_action).collect();
             format!("calls {}", steps.join(", "))
         }
-        Next::HandOff { call, from, to, .. } => format!("handoff {call} {from} {to}"),
-        Next::Judge { agent } => format!("judge {agent}"),
-        Next::Finish(candidate) => {
+        RunAction::HandOff { call, from, to, .. } => format!("handoff {call} {from} {to}"),
+        RunAction::EvaluateResults { agent } => format!("judge {agent}"),
+        RunAction::Finish(candidate) => {
             let source = match &candidate.source {
-                CandidateSource::Message => "message".to_owned(),
-                CandidateSource::Refusal => "refusal".to_owned(),
-                CandidateSource::Tool(call) => format!("tool {call}"),
+                OutputCandidateSource::Message => "message".to_owned(),
+                OutputCandidateSource::Refusal => "refusal".to_owned(),
+                OutputCandidateSource::Tool(call) => format!("tool {call}"),
             };
             format!("finish “{}” {source}", candidate.output)
         }
-        Next::Fail(failure) => format!("fail {failure}"),
-        Next::Pause(pending) => {
+        RunAction::Fail(failure) => format!("fail {failure}"),
+        RunAction::Pause(pending) => {
             let paths: Vec<String> = pending.iter().map(|pending| pending.path.to_string()).collect();
             format!("pause {}", paths.join(", "))
         }
-        Next::Over => "over".to_owned(),
+        RunAction::Ended => "over".to_owned(),
     }
 }
 
-fn step(step: &Step) -> String {
-    let after = step.after().map_or_else(String::new, |call| format!(" after {call}"));
+fn describe_action(step: &CallAction) -> String {
+    let after = step.predecessor().map_or_else(String::new, |call| format!(" after {call}"));
     let edited = |edited: Option<&str>| if edited.is_some() { " edited" } else { "" };
     match step {
-        Step::Gate(gate) => {
-            let covered = if gate.is_covered() { " covered" } else { "" };
+        CallAction::CheckApproval(gate) => {
+            let covered = if gate.has_standing_approval() { " covered" } else { "" };
             format!("gate {}{covered}{after}", gate.call())
         }
-        Step::Run(run) => format!("run {}#{}{after}{}", run.call(), run.attempt(), edited(run.edited())),
-        Step::Invalid(invalid) => format!("invalid {}", invalid.call),
-        Step::Settle(settle) => {
-            let how = HOWS.iter().find(|(_, how)| *how == settle.settled.how).expect("all are listed").0;
+        CallAction::Execute(run) => {
+            format!("run {}#{}{after}{}", run.call(), run.attempt(), edited(run.edited_arguments()))
+        }
+        CallAction::ReportInvalidArguments(invalid) => format!("invalid {}", invalid.call),
+        CallAction::Settle(settle) => {
+            let how =
+                STATUS_NAMES.iter().find(|(_, how)| *how == settle.settled.status).expect("all are listed").0;
             format!("settle {} {how}", settle.settled.call)
         }
-        Step::Doubt(doubt) => format!("doubt {}#{}{}", doubt.call, doubt.attempt, edited(doubt.edited())),
+        CallAction::ResolveDoubt(doubt) => {
+            format!("doubt {}#{}{}", doubt.call, doubt.attempt, edited(doubt.edited_arguments()))
+        }
     }
 }
 
-/// The history, in short.
-pub(super) fn history(run: &Run) -> String {
-    items(run.history().iter())
+/// Returns the history as short text.
+pub(super) fn describe_history(run: &Run) -> String {
+    describe_items(run.history().iter())
 }
 
-pub(super) fn items<'a>(items: impl Iterator<Item = &'a Arc<Item>>) -> String {
+pub(super) fn describe_items<'a>(items: impl Iterator<Item = &'a Arc<Item>>) -> String {
     let words: Vec<String> = items
         .map(|item| match &**item {
             Item::Message(message) => match message.role {
@@ -303,17 +395,17 @@ pub(super) fn items<'a>(items: impl Iterator<Item = &'a Arc<Item>>) -> String {
             Item::Output(output) if output.status == OutputStatus::Ok => format!("output {}", output.call),
             Item::Output(output) => format!("output {} failed", output.call),
             Item::Handoff(handoff) => format!("handoff {}", handoff.call),
-            Item::Reasoning(_) | Item::Hosted(_) | Item::Unknown(_) => "other".to_owned(),
+            Item::Reasoning(_) | Item::HostedTool(_) | Item::Unknown(_) => "other".to_owned(),
         })
         .collect();
     words.join(", ")
 }
 
-pub(super) fn end(run: &Run) -> &'static str {
-    match run.end() {
-        Some(End::Finished(_)) => "finished",
-        Some(End::Failed(_)) => "failed",
-        Some(End::Cancelled) => "cancelled",
+pub(super) fn describe_outcome(run: &Run) -> &'static str {
+    match run.outcome() {
+        Some(RunEnd::Finished(_)) => "finished",
+        Some(RunEnd::Failed(_)) => "failed",
+        Some(RunEnd::Cancelled) => "cancelled",
         None => "going",
     }
 }

@@ -1,14 +1,14 @@
-//! Decisions: what they cover, what they cannot undo, and how far they reach.
+//! Tests of decisions: the calls that they cover, and their scope.
 
-use super::bench::{Bench, next, play, refusal};
-use crate::decision::{Reach, StandingVerdict};
+use super::bench::{RunBench, describe_next, play_script, refusal_message};
+use crate::decision::{DecisionScope, StandingVerdict};
 
 #[test]
 fn a_decision_is_made_once() {
     let held = "answer c1:pay c2:look; hold c1";
     let in_doubt = "answer c1:transfer c2:look; start c1; doubt c1";
     let cases = [
-        // The call as it waits, what is decided, what else is said, and whether that counts as the same.
+        // The held call, the decision, a second decision, and whether the second counts as the same.
         (held, "approve c1", "approve c1", true),
         (held, "approve c1", "approve_always c1", true),
         (held, "approve_always c1", "approve c1", true),
@@ -28,12 +28,12 @@ fn a_decision_is_made_once() {
     for (state, first, second, is_same) in cases {
         let decided = format!("{state}; {first}");
         if is_same {
-            let twice = play(&format!("{decided}; {second}"));
-            assert_eq!(twice.next(), play(&decided).next(), "{first}, then {second}");
+            let twice = play_script(&format!("{decided}; {second}"));
+            assert_eq!(twice.next(), play_script(&decided).next(), "{first}, then {second}");
         } else {
             assert_eq!(
-                refusal(&decided, second),
-                "call `c1` was decided otherwise before",
+                refusal_message(&decided, second),
+                "a different decision about call `c1` was already recorded",
                 "{first}, then {second}"
             );
         }
@@ -45,11 +45,11 @@ fn a_decision_said_again_counts_as_said_whatever_has_become_of_the_call() {
     let decided = "answer c1:pay c2:look; hold c1; approve c1";
     let later = ["", "start c1", "start c1; settle c1 succeeded"];
     for then in later {
-        let before = play(&format!("{decided}; {then}"));
-        assert_eq!(play(&format!("{decided}; {then}; approve c1")), before, "{then}");
+        let before = play_script(&format!("{decided}; {then}"));
+        assert_eq!(play_script(&format!("{decided}; {then}; approve c1")), before, "{then}");
         assert_eq!(
-            refusal(&format!("{decided}; {then}"), "reject c1"),
-            "call `c1` was decided otherwise before"
+            refusal_message(&format!("{decided}; {then}"), "reject c1"),
+            "a different decision about call `c1` was already recorded"
         );
     }
 }
@@ -59,39 +59,39 @@ fn a_decision_answers_what_is_asked() {
     let waits = |why: &str| format!("call `c1` waits {why}, which this decision does not answer");
     let held = "answer c1:pay; hold c1";
     for wrong in ["happened c1", "did_not_happen c1", "unknown c1"] {
-        assert_eq!(refusal(held, wrong), waits("for approval"));
-        assert_eq!(refusal("answer c1:pay", wrong), waits("for approval"), "before it is held");
+        assert_eq!(refusal_message(held, wrong), waits("for approval"));
+        assert_eq!(refusal_message("answer c1:pay", wrong), waits("for approval"), "before it is held");
     }
     let in_doubt = "answer c1:transfer; start c1; doubt c1";
     for wrong in ["approve c1", "edit c1", "reject c1", "approve_always c1", "reject_always c1"] {
-        assert_eq!(refusal(in_doubt, wrong), waits("to know whether it happened"));
+        assert_eq!(refusal_message(in_doubt, wrong), waits("to know whether it happened"));
     }
-    assert_eq!(refusal(held, "edit_always c1"), waits("for a decision about itself alone"));
+    assert_eq!(refusal_message(held, "edit_always c1"), waits("for a decision about itself alone"));
     for nothing_to_decide in ["nothing", "look!", "to_billing"] {
         let state = format!("answer c1:{nothing_to_decide} c2:look");
-        assert_eq!(refusal(&state, "approve c1"), waits("for nobody"), "{nothing_to_decide}");
-        assert_eq!(refusal(&state, "reject c1"), waits("for nobody"), "{nothing_to_decide}");
+        assert_eq!(refusal_message(&state, "approve c1"), waits("for nobody"), "{nothing_to_decide}");
+        assert_eq!(refusal_message(&state, "reject c1"), waits("for nobody"), "{nothing_to_decide}");
     }
 }
 
 #[test]
 fn a_decision_covers_what_was_shown() {
-    let other = "the decision was made about something else than what call `c1` would do";
-    assert_eq!(refusal("answer c1:pay; hold c1", "approve_other c1"), other);
-    assert_eq!(refusal("answer c1:pay", "approve_other c1"), other);
-    assert_eq!(refusal("answer c1:pay; hold c1; approve c1", "approve_other c1"), other);
-    assert_eq!(refusal("answer c1:pay; hold c1", "approve c9"), "there is no open call `c9`");
-    assert_eq!(refusal("", "approve c1"), "there is no open call `c1`");
+    let other = "the decision does not cover call `c1`: it was made about another tool or other arguments";
+    assert_eq!(refusal_message("answer c1:pay; hold c1", "approve_other c1"), other);
+    assert_eq!(refusal_message("answer c1:pay", "approve_other c1"), other);
+    assert_eq!(refusal_message("answer c1:pay; hold c1; approve c1", "approve_other c1"), other);
+    assert_eq!(refusal_message("answer c1:pay; hold c1", "approve c9"), "there is no open call `c9`");
+    assert_eq!(refusal_message("", "approve c1"), "there is no open call `c1`");
 }
 
 #[test]
 fn a_decision_may_come_before_anybody_asked() {
-    assert_eq!(next(&play("answer c1:pay; approve c1")), "calls run c1#1");
-    assert_eq!(next(&play("answer c1:send; reject c1")), "calls settle c1 rejected");
-    assert_eq!(next(&play("answer c1:look; reject c1")), "calls settle c1 rejected");
+    assert_eq!(describe_next(&play_script("answer c1:pay; approve c1")), "calls run c1#1");
+    assert_eq!(describe_next(&play_script("answer c1:send; reject c1")), "calls settle c1 rejected");
+    assert_eq!(describe_next(&play_script("answer c1:look; reject c1")), "calls settle c1 rejected");
     assert_eq!(
-        refusal("answer c1:pay; approve c1", "hold c1"),
-        "`held` does not fit here: the call has gone on"
+        refusal_message("answer c1:pay; approve c1", "hold c1"),
+        "`call_held` does not fit here: the call has gone on"
     );
 }
 
@@ -113,7 +113,7 @@ fn a_call_that_nobody_let_run_does_not_run() {
     ];
     for (state, why) in cases {
         for attempt in ["", "1", "2"] {
-            assert_eq!(refusal(state, &format!("start c1 {attempt}")), may_not(why), "{state}");
+            assert_eq!(refusal_message(state, &format!("start c1 {attempt}")), may_not(why), "{state}");
         }
     }
 }
@@ -128,7 +128,7 @@ fn calls_are_decided_in_any_order_and_do_not_wait_for_each_other() {
         ("reject c3; settle c3 rejected; approve c1; start c1", "calls doubt c1#1"),
     ];
     for (then, expected) in cases {
-        assert_eq!(next(&play(&format!("{held}; {then}"))), expected, "{then}");
+        assert_eq!(describe_next(&play_script(&format!("{held}; {then}"))), expected, "{then}");
     }
 }
 
@@ -139,55 +139,69 @@ fn a_decision_for_good_covers_every_call_of_the_tool() {
         ("answer c1:pay c2:pay; hold c1; hold c2; approve_always c2", "calls run c1#1, run c2#1"),
         ("answer c1:pay c2:pay; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
         ("answer c1:pay c2:send; hold c1; approve_always c1", "calls run c1#1, gate c2"),
-        // What was decided about a call alone stands.
+        // A decision about a single call is not replaced.
         (
             "answer c1:pay c2:pay; hold c1; hold c2; reject c2; approve_always c1",
             "calls run c1#1, settle c2 rejected",
         ),
-        // What does not run anyway is not decided.
+        // Calls that cannot run are not decided.
         ("answer c1:pay c2:pay!; hold c1; reject_always c1", "calls settle c1 rejected, invalid c2"),
         ("answer c1:pay c2:pay!; hold c1; approve_always c1; settle c2 invalid", "calls run c1#1"),
-        // What is in doubt is another question.
+        // A call in doubt is not covered by an approval decision.
         (
             "answer c1:send c2:send; start c1; doubt c1; hold c2; approve_always c2; start c2; settle c2 failed",
             "pause c1",
         ),
     ];
     for (script, expected) in cases {
-        assert_eq!(next(&play(script)), expected, "{script}");
+        assert_eq!(describe_next(&play_script(script)), expected, "{script}");
     }
     let turn = |decision: &str| format!("answer c1:pay; hold c1; {decision} c1; ");
     let done = "start c1; settle c1 succeeded; ";
-    assert_eq!(next(&play(&format!("{}{done}answer c2:pay", turn("approve_always")))), "calls run c2#1");
-    assert_eq!(next(&play(&format!("{}{done}answer c2:pay", turn("approve")))), "calls gate c2");
+    assert_eq!(
+        describe_next(&play_script(&format!("{}{done}answer c2:pay", turn("approve_always")))),
+        "calls run c2#1"
+    );
+    assert_eq!(
+        describe_next(&play_script(&format!("{}{done}answer c2:pay", turn("approve")))),
+        "calls gate c2"
+    );
     let refused = format!("{}settle c1 rejected; answer c2:pay", turn("reject_always"));
-    assert_eq!(next(&play(&refused)), "calls settle c2 rejected");
+    assert_eq!(describe_next(&play_script(&refused)), "calls settle c2 rejected");
     let unasked = "answer c1:look; reject_always c1; settle c1 rejected; answer c2:look";
-    assert_eq!(next(&play(unasked)), "calls settle c2 rejected", "whether or not the tool asks");
+    assert_eq!(
+        describe_next(&play_script(unasked)),
+        "calls settle c2 rejected",
+        "whether or not the tool asks"
+    );
     let widened = format!("{}{}approve_always c1; {done}answer c2:pay", turn("approve"), "");
-    assert_eq!(next(&play(&widened)), "calls run c2#1", "a decision may reach further when it is said again");
+    assert_eq!(
+        describe_next(&play_script(&widened)),
+        "calls run c2#1",
+        "a decision may reach further when it is said again"
+    );
 }
 
 #[test]
 fn what_is_asked_each_time_is_not_covered_by_an_approval_for_good() {
     let alone = "call `c1` waits for a decision about itself alone, which this decision does not answer";
-    assert_eq!(refusal("answer c1:sign; hold c1", "approve_always c1"), alone);
-    assert_eq!(refusal("answer c1:sign", "approve_always c1"), alone, "before it is held");
+    assert_eq!(refusal_message("answer c1:sign; hold c1", "approve_always c1"), alone);
+    assert_eq!(refusal_message("answer c1:sign", "approve_always c1"), alone, "before it is held");
     assert_eq!(
-        refusal("answer c1:sign; hold c1; approve c1", "approve_always c1"),
+        refusal_message("answer c1:sign; hold c1; approve c1", "approve_always c1"),
         alone,
         "nor is it widened"
     );
-    assert_eq!(refusal("answer c1:sign", "start c1"), "call `c1` may not start: it needs a decision");
-    let reach = |script: &str| play(script).pending()[0].reach;
-    assert_eq!(reach("answer c1:sign; hold c1"), Reach::Call);
-    assert_eq!(reach("answer c1:post; hold c1"), Reach::Always);
+    assert_eq!(refusal_message("answer c1:sign", "start c1"), "call `c1` may not start: it needs a decision");
+    let reach = |script: &str| play_script(script).pending_calls()[0].max_approval_scope;
+    assert_eq!(reach("answer c1:sign; hold c1"), DecisionScope::ThisCall);
+    assert_eq!(reach("answer c1:post; hold c1"), DecisionScope::ToolForRun);
     let cases = [
         ("answer c1:sign c2:sign; hold c1; approve c1", "calls run c1#1, gate c2"),
-        // No is no, each time.
+        // A standing rejection covers calls that require approval every time.
         ("answer c1:sign c2:sign; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
         ("answer c1:post c2:post; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
-        // A rule is asked all the same; what else the tool would ask about is covered.
+        // The rule is still evaluated; the standing approval covers everything else.
         ("answer c1:post c2:post; hold c1; approve_always c1", "calls run c1#1, gate c2 covered"),
         (
             "answer c1:post c2:post; hold c1; approve_always c1; hold c2; start c1; settle c1 failed",
@@ -201,7 +215,7 @@ fn what_is_asked_each_time_is_not_covered_by_an_approval_for_good() {
             "answer c1:post c2:post c3:post; hold c1; approve_always c1; reject_always c2",
             "calls run c1#1, settle c2 rejected, settle c3 rejected",
         ),
-        // What waits goes on waiting.
+        // A held call stays held.
         (
             "answer c1:post c2:post; hold c1; hold c2; approve_always c1; start c1; settle c1 succeeded",
             "pause c2",
@@ -215,12 +229,16 @@ fn what_is_asked_each_time_is_not_covered_by_an_approval_for_good() {
             "answer c1:post; hold c1; approve_always c1; start c1; settle c1 succeeded; revoke post; answer c2:post",
             "calls gate c2",
         ),
-        // Where the rule says that nobody is needed, it runs.
+        // The call runs if the rule requires no approval.
         ("answer c1:post; start c1", "calls doubt c1#1"),
     ];
     for (script, expected) in cases {
-        assert_eq!(next(&play(script)), expected, "{script}");
-        assert_eq!(next(&Bench::of(script).replay().run), expected, "replayed: {script}");
+        assert_eq!(describe_next(&play_script(script)), expected, "{script}");
+        assert_eq!(
+            describe_next(&RunBench::from_script(script).replay().run),
+            expected,
+            "replayed: {script}"
+        );
     }
 }
 
@@ -228,70 +246,96 @@ fn what_is_asked_each_time_is_not_covered_by_an_approval_for_good() {
 fn what_stands_is_of_one_agent() {
     let script = "answer c1:pay h1:to_billing; hold c1; approve_always c1; start c1; settle c1 succeeded; \
                   handoff h1 billing; answer c2:pay";
-    let run = play(script);
-    assert_eq!(next(&run), "calls gate c2", "another agent's calls are not covered");
-    assert_eq!(run.standing().len(), 1);
-    assert_eq!(run.standing()[0].verdict, StandingVerdict::Approve);
+    let run = play_script(script);
+    assert_eq!(describe_next(&run), "calls gate c2", "another agent's calls are not covered");
+    assert_eq!(run.standing_decisions().len(), 1);
+    assert_eq!(run.standing_decisions()[0].verdict, StandingVerdict::Approve);
     let nested = "answer c1:pay c2:books; hold c1; approve_always c1; start c2; c2/ nest; c2/ answer p1:pay; c2/ hold p1; \
                   start c1; settle c1 succeeded";
-    assert_eq!(next(&play(nested)), "pause c2/p1", "nor are those of a nested agent");
+    assert_eq!(describe_next(&play_script(nested)), "pause c2/p1", "nor are those of a nested agent");
 }
 
 #[test]
 fn what_stands_can_be_taken_back() {
     let always = "answer c1:pay; hold c1; approve_always c1; start c1; settle c1 succeeded";
-    let run = play(&format!("{always}; revoke pay"));
-    assert!(run.standing().is_empty());
-    assert_eq!(next(&play(&format!("{always}; revoke pay; answer c2:pay"))), "calls gate c2");
-    assert_eq!(play(&format!("{always}; revoke send")).standing().len(), 1, "another tool's stays");
+    let run = play_script(&format!("{always}; revoke pay"));
+    assert!(run.standing_decisions().is_empty());
+    assert_eq!(describe_next(&play_script(&format!("{always}; revoke pay; answer c2:pay"))), "calls gate c2");
+    assert_eq!(
+        play_script(&format!("{always}; revoke send")).standing_decisions().len(),
+        1,
+        "another tool's stays"
+    );
     let repeated = "answer c1:pay c2:look; hold c1; approve_always c1; revoke pay; approve_always c1";
-    assert!(play(repeated).standing().is_empty(), "an old decision that comes again does not undo that");
+    assert!(
+        play_script(repeated).standing_decisions().is_empty(),
+        "an old decision that comes again does not undo that"
+    );
 }
 
 #[test]
 fn what_stands_and_the_same_said_of_a_call_agree() {
     let both = "answer c1:pay c2:pay; hold c1; hold c2; approve_always c1";
-    assert_eq!(next(&play(&format!("{both}; approve c2"))), "calls run c1#1, run c2#1");
-    assert_eq!(next(&play(&format!("{both}; approve_always c2"))), "calls run c1#1, run c2#1");
+    assert_eq!(describe_next(&play_script(&format!("{both}; approve c2"))), "calls run c1#1, run c2#1");
+    assert_eq!(
+        describe_next(&play_script(&format!("{both}; approve_always c2"))),
+        "calls run c1#1, run c2#1"
+    );
 }
 
 #[test]
 fn what_is_said_of_a_call_counts_for_more_than_what_stands() {
     let both = "answer c1:pay c2:pay c3:pay; hold c1; hold c2; hold c3; approve_always c1";
     let one = format!("{both}; reject c2");
-    assert_eq!(next(&play(&one)), "calls run c1#1, settle c2 rejected, run c3#1");
-    assert_eq!(refusal(&one, "approve c2"), "call `c2` was decided otherwise before");
-    assert_eq!(refusal(both, "reject c1"), "call `c1` was decided otherwise before");
-    assert_eq!(refusal(both, "unknown c2"), "call `c2` was decided otherwise before");
-    // What is said later for good covers what has not begun; what was said of a call itself stays.
+    assert_eq!(describe_next(&play_script(&one)), "calls run c1#1, settle c2 rejected, run c3#1");
+    assert_eq!(
+        refusal_message(&one, "approve c2"),
+        "a different decision about call `c2` was already recorded"
+    );
+    assert_eq!(
+        refusal_message(both, "reject c1"),
+        "a different decision about call `c1` was already recorded"
+    );
+    assert_eq!(
+        refusal_message(both, "unknown c2"),
+        "a different decision about call `c2` was already recorded"
+    );
+    // A later standing decision covers calls that have not started; a decision about a single call is kept.
     let other = format!("{both}; reject_always c2");
-    assert_eq!(next(&play(&other)), "calls run c1#1, settle c2 rejected, settle c3 rejected");
-    assert_eq!(play(&other).standing()[0].verdict, StandingVerdict::Reject { message: None });
+    assert_eq!(describe_next(&play_script(&other)), "calls run c1#1, settle c2 rejected, settle c3 rejected");
+    assert_eq!(
+        play_script(&other).standing_decisions()[0].verdict,
+        StandingVerdict::Reject { message: None }
+    );
     let begun = format!("{both}; start c3; reject_always c2");
-    assert!(next(&play(&begun)).contains("c3"), "what has begun is not taken back");
-    assert_eq!(refusal(&format!("{both}; start c3"), "reject c3"), "call `c3` was decided otherwise before");
+    assert!(describe_next(&play_script(&begun)).contains("c3"), "what has begun is not taken back");
+    assert_eq!(
+        refusal_message(&format!("{both}; start c3"), "reject c3"),
+        "a different decision about call `c3` was already recorded"
+    );
 }
 
 #[test]
 fn nested_calls_are_decided_where_they_are() {
     let script = "answer c1:books c2:pay; start c1; c1/ nest; c1/ answer p1:pay p2:books; c1/ hold p1; \
                   c1/ start p2; c1/p2/ nest; c1/p2/ answer q1:pay; c1/p2/ hold q1; hold c2";
-    let bench = Bench::of(script);
-    let paths: Vec<String> = bench.run.pending().iter().map(|pending| pending.path.to_string()).collect();
+    let bench = RunBench::from_script(script);
+    let paths: Vec<String> =
+        bench.run.pending_calls().iter().map(|pending| pending.path.to_string()).collect();
     assert_eq!(paths, ["c1/p1", "c1/p2/q1", "c2"]);
-    assert_eq!(refusal(script, "approve p1"), "there is no open call `p1`");
-    assert_eq!(refusal(script, "c1/ approve q1"), "there is no open call `q1`");
-    assert_eq!(refusal(script, "c2/ approve p1"), "there is no open call `c2`");
-    let decided = play(&format!("{script}; c1/p2/ approve q1; approve c2; c1/ reject p1"));
-    assert!(decided.pending().is_empty());
-    assert_eq!(next(&decided), "calls run c1#1, run c2#1");
-    let clerk = decided.child(&"c1".into()).expect("it runs");
-    assert_eq!(next(clerk), "calls settle p1 rejected, run p2#1");
+    assert_eq!(refusal_message(script, "approve p1"), "there is no open call `p1`");
+    assert_eq!(refusal_message(script, "c1/ approve q1"), "there is no open call `q1`");
+    assert_eq!(refusal_message(script, "c2/ approve p1"), "there is no open call `c2`");
+    let decided = play_script(&format!("{script}; c1/p2/ approve q1; approve c2; c1/ reject p1"));
+    assert!(decided.pending_calls().is_empty());
+    assert_eq!(describe_next(&decided), "calls run c1#1, run c2#1");
+    let clerk = decided.nested_run(&"c1".into()).expect("it runs");
+    assert_eq!(describe_next(clerk), "calls settle p1 rejected, run p2#1");
 }
 
 #[test]
 fn what_follows_a_call_that_was_not_done_is_broken_off() {
-    let is = |script: &str, call: &str| play(script).is_broken_off(&call.into());
+    let is = |script: &str, call: &str| play_script(script).is_blocked_by_predecessor(&call.into());
     let three = "answer c1:transfer c2:transfer c3:transfer c4:look; hold c1";
     for (then, expected) in [
         ("", false),

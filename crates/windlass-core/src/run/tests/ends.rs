@@ -1,6 +1,8 @@
-//! How runs end, and what is left of their last turn.
+//! Tests of run outcomes, and of the history that they leave.
 
-use super::bench::{end, history, items, next, play, refusal};
+use super::bench::{
+    describe_history, describe_items, describe_next, describe_outcome, play_script, refusal_message,
+};
 
 #[test]
 fn however_a_run_ends_every_call_has_its_output() {
@@ -25,10 +27,10 @@ fn however_a_run_ends_every_call_has_its_output() {
         ("answer c1:look c2:look; start c1; trip", open),
     ];
     for (script, expected) in cases {
-        let run = play(script);
-        assert_eq!(history(&run), expected, "{script}");
-        assert_eq!(next(&run), "over", "{script}");
-        assert!(run.is_between_turns() && run.pending().is_empty(), "{script}");
+        let run = play_script(script);
+        assert_eq!(describe_history(&run), expected, "{script}");
+        assert_eq!(describe_next(&run), "over", "{script}");
+        assert!(run.is_between_turns() && run.pending_calls().is_empty(), "{script}");
     }
 }
 
@@ -40,7 +42,7 @@ fn an_answer_of_which_nothing_took_effect_is_taken_back() {
         ("say; cancel", "user"),
         ("say; trip", "user"),
         ("answer c1:look; trip", "user"),
-        // It took effect, or somebody saw it.
+        // The call took effect, or was shown to a person.
         ("say; fail", "user, assistant"),
         ("answer c1:look; fail", "user, call c1, output c1 failed"),
         ("answer c1:pay; hold c1; cancel", "user, call c1, output c1 failed"),
@@ -48,10 +50,10 @@ fn an_answer_of_which_nothing_took_effect_is_taken_back() {
         ("answer c1:look; start c1; settle c1 succeeded; cancel", "user, call c1, output c1"),
     ];
     for (script, expected) in cases {
-        let run = play(script);
-        assert_eq!(history(&run), expected, "{script}");
+        let run = play_script(script);
+        assert_eq!(describe_history(&run), expected, "{script}");
         assert_eq!(
-            items(run.produced().iter().map(|produced| &produced.item)),
+            describe_items(run.items().iter().map(|produced| &produced.item)),
             expected.trim_start_matches("user").trim_start_matches(", ")
         );
     }
@@ -61,15 +63,18 @@ fn an_answer_of_which_nothing_took_effect_is_taken_back() {
 fn an_output_that_a_guardrail_refused_is_withheld() {
     let done = "stop_on_first c1:look c2:look; start c1; settle c1 succeeded; start c2; settle c2 succeeded";
     let texts = |script: &str| -> Vec<String> {
-        let run = play(script);
+        let run = play_script(script);
         let outputs = run.history().iter().filter_map(|item| match &**item {
-            crate::Item::Output(output) => Some(output.content.text().into_owned()),
+            crate::item::Item::Output(output) => Some(output.content.text().into_owned()),
             _ => None,
         });
         outputs.collect()
     };
     assert_eq!(texts(&format!("{done}; finish")), ["c1 done", "c2 done"]);
-    assert_eq!(texts(&format!("{done}; trip")), [crate::text::WITHHELD, crate::text::WITHHELD]);
+    assert_eq!(
+        texts(&format!("{done}; trip")),
+        [crate::run::model_text::OUTPUT_WITHHELD, crate::run::model_text::OUTPUT_WITHHELD]
+    );
 }
 
 #[test]
@@ -94,10 +99,10 @@ fn a_run_that_has_ended_stays_ended() {
     ];
     for ended in ["say; finish", "fail", "cancel", "answer c1:pay; hold c1; cancel"] {
         for entry in entries {
-            assert_eq!(refusal(ended, entry), "the run has ended", "{ended}, then {entry}");
+            assert_eq!(refusal_message(ended, entry), "the run has ended", "{ended}, then {entry}");
         }
-        let run = play(ended);
-        assert_eq!(play(&format!("{ended}; late c1")), run, "a body that ends late changes nothing");
+        let run = play_script(ended);
+        assert_eq!(play_script(&format!("{ended}; late c1")), run, "a body that ends late changes nothing");
     }
 }
 
@@ -109,11 +114,11 @@ fn a_call_that_ended_the_run_has_ended_it_whoever_drives() {
     let judged = "judge c1:look; start c1; settle_and_end c1 failed";
     let handing_off = "answer c1:look h1:to_billing; start c1; settle_and_end c1 failed";
     for script in [open, &settled, judged, handing_off] {
-        assert_eq!(next(&play(script)), format!("fail {ended}"), "{script}");
+        assert_eq!(describe_next(&play_script(script)), format!("fail {ended}"), "{script}");
         for entry in ["say", "refused", "failed_model", "went_on", "finish", "handoff h1 billing"] {
-            assert_eq!(refusal(script, entry), "the run has ended", "{script}, then {entry}");
+            assert_eq!(refusal_message(script, entry), "the run has ended", "{script}, then {entry}");
         }
-        assert_eq!(next(&play(&format!("{script}; fail"))), "over", "{script}");
+        assert_eq!(describe_next(&play_script(&format!("{script}; fail"))), "over", "{script}");
     }
 }
 
@@ -124,29 +129,29 @@ fn a_body_of_a_nested_agent_may_end_after_the_agent() {
     let over = format!("{inside}; c1/ say; c1/ finish");
     let settled = format!("{over}; settle c1 succeeded");
     for script in [inside, &over, &settled, &format!("{settled}; say; finish")] {
-        assert_eq!(play(&format!("{script}; c1/ late p1")), play(script), "{script}");
+        assert_eq!(play_script(&format!("{script}; c1/ late p1")), play_script(script), "{script}");
     }
 }
 
 #[test]
 fn ends_are_told_apart() {
-    assert_eq!(end(&play("say; finish")), "finished");
-    assert_eq!(end(&play("say; trip")), "failed");
-    assert_eq!(end(&play("cancel")), "cancelled");
-    assert_eq!(end(&play("say")), "going");
-    let handled = play("finish_with_message");
-    assert_eq!(history(&handled), "user, assistant");
+    assert_eq!(describe_outcome(&play_script("say; finish")), "finished");
+    assert_eq!(describe_outcome(&play_script("say; trip")), "failed");
+    assert_eq!(describe_outcome(&play_script("cancel")), "cancelled");
+    assert_eq!(describe_outcome(&play_script("say")), "going");
+    let handled = play_script("finish_with_message");
+    assert_eq!(describe_history(&handled), "user, assistant");
 }
 
 #[test]
 fn a_session_keeps_what_was_done() {
-    let kept = |script: &str| items(play(script).for_session(0).iter());
+    let kept = |script: &str| describe_items(play_script(script).session_items(0).iter());
     let cases = [
         ("say; finish", "assistant"),
         ("answer c1:look; start c1; settle c1 succeeded; say; finish", "call c1, output c1, assistant"),
-        // An open turn is not kept until it has settled.
+        // An open turn is not stored until it has settled.
         ("answer c1:look c2:look; start c1; settle c1 succeeded", ""),
-        // Of a turn that broke off, the calls that were done are.
+        // Of an interrupted turn, the calls that took effect are stored.
         ("answer c1:look c2:look; start c1; settle c1 succeeded; fail", "call c1, output c1"),
         ("answer c1:look c2:look; start c1; settle_and_end c1 failed; fail", ""),
         ("answer c1:look h1:to_billing; start c1; settle c1 succeeded; fail", "call c1, output c1"),

@@ -1,4 +1,4 @@
-//! Random walks: whatever the machine asks for is done in some way that fits, and what must hold holds after
+//! Random walks: each requested action is carried out in some legal way, and the invariants are checked after
 //! every step.
 
 use std::collections::BTreeMap;
@@ -6,15 +6,25 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::bench::{Bench, answer, started};
-use crate::run::{GateStep, Next, Run, Runnable, Step};
+use super::bench::{RunBench, model_response, run_started};
+use crate::run::{ApprovalCheck, CallAction, Run, RunAction, RunnableCall};
 use crate::{
-    AfterTools, BodyKind, CallEndedLate, CallId, CallSettled, Cancelled, Decided, Decision, Digest, Effect,
-    Entry, Failed, Failure, Finished, HandedOff, Held, HoldReason, How, InputAdded, Item, ModelFailed,
-    Pending, Question, Reach, Revoked, Role, ToolKey, Work, from_text, time, to_text,
+    canonical::Digest,
+    decision::{Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion},
+    failure::RunFailure,
+    id::CallId,
+    inspect,
+    item::{Item, Role},
+    journal::{
+        CallEndedLate, CallHeld, CallSettled, CallStatus, DecisionRecorded, DecisionRevoked, HandoffRecorded,
+        InputAdded, JournalEntry, ModelRequestFailed, RunCancelled, RunFailed, RunFinished,
+        ToolUsePolicyKind, decode_journal, encode_journal,
+    },
+    plan::{BodyKind, CallDisposition},
+    tool::{ToolEffect, ToolKey},
 };
 
-const TOOLS: [&str; 10] = [
+const TOOL_NAMES: [&str; 10] = [
     "look",
     "print",
     "transfer",
@@ -27,274 +37,333 @@ const TOOLS: [&str; 10] = [
     "nothing",
 ];
 
-/// A source of choices: what is left of a list of random numbers, and then zeros.
-struct Choices<'a> {
-    left: &'a [u32],
+/// A source of choices: a list of random numbers, followed by zeros.
+struct ChoiceSource<'a> {
+    numbers_left: &'a [u32],
 }
 
-impl Choices<'_> {
-    fn upto(&mut self, limit: usize) -> usize {
-        match self.left.split_first() {
+impl ChoiceSource<'_> {
+    fn next_below(&mut self, limit: usize) -> usize {
+        match self.numbers_left.split_first() {
             Some((first, rest)) => {
-                self.left = rest;
+                self.numbers_left = rest;
                 *first as usize % limit.max(1)
             }
             None => 0,
         }
     }
 
-    fn are_left(&self) -> bool {
-        !self.left.is_empty()
+    fn has_numbers_left(&self) -> bool {
+        !self.numbers_left.is_empty()
     }
 }
 
-type Options = Vec<(Vec<CallId>, Entry)>;
+type WalkOptions = Vec<(Vec<CallId>, JournalEntry)>;
 
-/// Everything that a driver could record now.
-fn options(run: &Run, path: &[CallId], choices: &mut Choices<'_>, next_id: &mut u32) -> Options {
-    let mut found = Options::new();
+/// Returns every entry that a driver could record now.
+fn possible_entries(
+    run: &Run,
+    path: &[CallId],
+    choices: &mut ChoiceSource<'_>,
+    next_id: &mut u32,
+) -> WalkOptions {
+    let mut found = WalkOptions::new();
     let mut add = |entry| found.push((path.to_vec(), entry));
-    let fail = |failure| Entry::Failed(Failed { failure });
+    let fail = |failure| JournalEntry::RunFailed(RunFailed { failure });
     match run.next() {
-        Next::Model { agent, .. } => {
+        RunAction::RequestModel { agent, .. } => {
             let failed =
-                ModelFailed { agent, error: "busy".to_owned(), retry_after_ms: Some(1), usage: None };
-            add(match choices.upto(10) {
-                0 => Entry::ModelFailed(failed),
-                1 => answer(run, vec![Item::assistant("said")], AfterTools::RunAgain),
-                _ => some_answer(run, choices, next_id),
+                ModelRequestFailed { agent, error: "busy".to_owned(), retry_after_ms: Some(1), usage: None };
+            add(match choices.next_below(10) {
+                0 => JournalEntry::ModelRequestFailed(failed),
+                1 => model_response(run, vec![Item::assistant("said")], ToolUsePolicyKind::RunModelAgain),
+                _ => random_response(run, choices, next_id),
             });
         }
-        Next::Exhausted { max_turns } => {
-            add(fail(Failure::TurnsExhausted { max_turns }));
+        RunAction::MaxTurnsReached { max_turns } => {
+            add(fail(RunFailure::MaxTurnsExceeded { max_turns }));
             let message = Some(Arc::new(Item::assistant("handled")));
-            add(Entry::Finished(Finished { output: "handled".to_owned(), message }));
+            add(JournalEntry::RunFinished(RunFinished { output: "handled".to_owned(), message }));
         }
-        Next::Calls(steps) => {
+        RunAction::AdvanceCalls(steps) => {
             for step in steps {
-                found.extend(call_options(run, path, step, choices, next_id));
+                found.extend(possible_call_entries(run, path, step, choices, next_id));
             }
         }
-        Next::HandOff { call, to, .. } => {
-            add(Entry::HandedOff(HandedOff { call: call.clone(), to: to.clone(), history: None }));
+        RunAction::HandOff { call, to, .. } => {
+            add(JournalEntry::HandoffRecorded(HandoffRecorded {
+                call: call.clone(),
+                to: to.clone(),
+                filtered_history: None,
+            }));
             let history = Some(vec![Arc::new(Item::user("in short"))]);
-            add(Entry::HandedOff(HandedOff { call, to, history }));
+            add(JournalEntry::HandoffRecorded(HandoffRecorded { call, to, filtered_history: history }));
         }
-        Next::Judge { .. } => {
-            add(Entry::WentOn);
-            add(Entry::Finished(Finished { output: "judged".to_owned(), message: None }));
+        RunAction::EvaluateResults { .. } => {
+            add(JournalEntry::TurnContinued);
+            add(JournalEntry::RunFinished(RunFinished { output: "judged".to_owned(), message: None }));
         }
-        Next::Finish(candidate) => {
-            add(Entry::Finished(Finished { output: candidate.output, message: None }));
-            add(fail(Failure::OutputGuardrail { guardrail: "g".to_owned() }));
-            add(fail(Failure::InvalidOutput { message: "no".to_owned() }));
+        RunAction::Finish(candidate) => {
+            add(JournalEntry::RunFinished(RunFinished { output: candidate.output, message: None }));
+            add(fail(RunFailure::OutputGuardrailTripped { guardrail: "g".to_owned() }));
+            add(fail(RunFailure::InvalidOutput { message: "no".to_owned() }));
         }
-        Next::Fail(failure) => add(fail(failure)),
-        Next::Pause(_) | Next::Over => {}
+        RunAction::Fail(failure) => add(fail(failure)),
+        RunAction::Pause(_) | RunAction::Ended => {}
     }
     found
 }
 
-/// An answer with up to four calls of any tools.
-fn some_answer(run: &Run, choices: &mut Choices<'_>, next_id: &mut u32) -> Entry {
+/// Creates a response with up to four calls of random tools.
+fn random_response(run: &Run, choices: &mut ChoiceSource<'_>, next_id: &mut u32) -> JournalEntry {
     let mut items = vec![Item::assistant("first")];
-    for _ in 0..=choices.upto(4) {
-        let tool = TOOLS[choices.upto(TOOLS.len())];
+    for _ in 0..=choices.next_below(4) {
+        let tool = TOOL_NAMES[choices.next_below(TOOL_NAMES.len())];
         *next_id += 1;
-        let arguments = if choices.upto(8) == 0 { "{" } else { "{}" };
+        let arguments = if choices.next_below(8) == 0 { "{" } else { "{}" };
         items.push(Item::call(format!("k{next_id}"), tool, arguments));
     }
-    let after = match choices.upto(6) {
-        0 => AfterTools::StopOnFirst,
-        1 => AfterTools::StopAt(vec!["print".to_owned()]),
-        2 => AfterTools::Ask,
-        _ => AfterTools::RunAgain,
+    let after = match choices.next_below(6) {
+        0 => ToolUsePolicyKind::StopOnFirstTool,
+        1 => ToolUsePolicyKind::StopAtTools(vec!["print".to_owned()]),
+        2 => ToolUsePolicyKind::CustomFunction,
+        _ => ToolUsePolicyKind::RunModelAgain,
     };
-    answer(run, items, after)
+    model_response(run, items, after)
 }
 
-fn call_options(
+fn possible_call_entries(
     run: &Run,
     path: &[CallId],
-    step: Step,
-    choices: &mut Choices<'_>,
+    step: CallAction,
+    choices: &mut ChoiceSource<'_>,
     next_id: &mut u32,
-) -> Options {
+) -> WalkOptions {
     let call = step.call().clone();
-    let settle = |how| Entry::CallSettled(CallSettled::new(call.clone(), how, "given"));
-    let is_first = step.after().is_none();
+    let settle = |how| JournalEntry::CallSettled(CallSettled::new(call.clone(), how, "given"));
+    let is_first = step.predecessor().is_none();
     let mut entries = Vec::new();
-    if choices.upto(20) == 0 {
-        entries.push(settle(How::Cancelled));
+    if choices.next_below(20) == 0 {
+        entries.push(settle(CallStatus::Cancelled));
     }
     match step {
-        Step::Gate(gate) => entries.extend(gate_options(&gate, is_first)),
-        Step::Run(runnable) if run.is_running(&call) && runnable.body() == BodyKind::Agent => {
+        CallAction::CheckApproval(gate) => entries.extend(possible_approval_entries(&gate, is_first)),
+        CallAction::Execute(runnable) if run.is_call_running(&call) && runnable.body() == BodyKind::Agent => {
             let inside: Vec<CallId> = path.iter().cloned().chain([call.clone()]).collect();
-            match run.child(&call) {
-                None => return vec![(inside, Entry::Started(started("run-1/inside", "clerk").into()))],
-                Some(child) if child.end().is_none() => return options(child, &inside, choices, next_id),
-                Some(_) => entries = vec![settle(How::Succeeded), settle(How::Failed)],
+            match run.nested_run(&call) {
+                None => {
+                    return vec![(
+                        inside,
+                        JournalEntry::RunStarted(run_started("run-1/inside", "clerk").into()),
+                    )];
+                }
+                Some(child) if child.outcome().is_none() => {
+                    return possible_entries(child, &inside, choices, next_id);
+                }
+                Some(_) => entries = vec![settle(CallStatus::Succeeded), settle(CallStatus::Failed)],
             }
         }
-        Step::Run(runnable) => {
+        CallAction::Execute(runnable) => {
             if is_first {
-                entries.push(runnable.started());
+                entries.push(runnable.start_entry());
             }
-            if run.is_running(&call) {
-                entries.extend([settle(How::Succeeded), settle(How::Failed), settle(How::TimedOut)]);
-                entries.push(Entry::Held(Held::for_answer(call.clone(), Question::new("Which?"))));
-            } else if choices.upto(10) == 0 {
-                entries.push(settle(How::Guarded));
+            if run.is_call_running(&call) {
+                entries.extend([
+                    settle(CallStatus::Succeeded),
+                    settle(CallStatus::Failed),
+                    settle(CallStatus::TimedOut),
+                ]);
+                entries.push(JournalEntry::CallHeld(CallHeld::for_question(
+                    call.clone(),
+                    PersonQuestion::new("Which?"),
+                )));
+            } else if choices.next_below(10) == 0 {
+                entries.push(settle(CallStatus::BlockedByGuardrail));
             }
         }
-        Step::Invalid(_) => entries.push(settle(How::Invalid)),
-        Step::Settle(step) => entries.push(Entry::CallSettled(step.settled)),
-        Step::Doubt(doubt) => {
-            entries.extend([settle(How::Succeeded), settle(How::LeftRunning), settle(How::Reconciled)]);
-            entries.push(Entry::Held(Held {
+        CallAction::ReportInvalidArguments(_) => entries.push(settle(CallStatus::InvalidArguments)),
+        CallAction::Settle(step) => entries.push(JournalEntry::CallSettled(step.settled)),
+        CallAction::ResolveDoubt(doubt) => {
+            entries.extend([
+                settle(CallStatus::Succeeded),
+                settle(CallStatus::TimedOutStillRunning),
+                settle(CallStatus::Reconciled),
+            ]);
+            entries.push(JournalEntry::CallHeld(CallHeld {
                 call: call.clone(),
                 reason: HoldReason::InDoubt,
-                expires: None,
+                expires_at: None,
             }));
-            entries.push(Entry::Held(Held::for_answer(call.clone(), Question::new("Which?"))));
-            entries.push(doubt.did_not_happen().started());
+            entries.push(JournalEntry::CallHeld(CallHeld::for_question(
+                call.clone(),
+                PersonQuestion::new("Which?"),
+            )));
+            entries.push(doubt.confirm_not_executed().start_entry());
         }
     }
     entries.into_iter().map(|entry| (path.to_vec(), entry)).collect()
 }
 
-fn gate_options(gate: &GateStep, is_first: bool) -> Vec<Entry> {
-    let held = Held { call: gate.call().clone(), reason: HoldReason::Approval, expires: None };
-    let started = gate.free().filter(|_| is_first).map(|runnable: Runnable| runnable.started());
-    [Entry::Held(held)].into_iter().chain(started).collect()
+fn possible_approval_entries(gate: &ApprovalCheck, is_first: bool) -> Vec<JournalEntry> {
+    let held = CallHeld { call: gate.call().clone(), reason: HoldReason::Approval, expires_at: None };
+    let started =
+        gate.approve_by_rule().filter(|_| is_first).map(|runnable: RunnableCall| runnable.start_entry());
+    [JournalEntry::CallHeld(held)].into_iter().chain(started).collect()
 }
 
-/// Every decision that answers what a call waits for.
-fn decisions(pending: &Pending) -> Options {
+/// Returns every decision that applies to a held call.
+fn possible_decisions(pending: &PendingCall) -> WalkOptions {
     let (call, digest) = (pending.call().clone(), pending.digest);
     let decided = |decision, reach| {
-        let decided = Decided { call: call.clone(), digest, decision, reach, by: Some("ann".to_owned()) };
-        (pending.path.within().to_vec(), Entry::Decided(decided))
+        let decided = DecisionRecorded {
+            call: call.clone(),
+            digest,
+            decision,
+            scope: reach,
+            decided_by: Some("ann".to_owned()),
+        };
+        (pending.path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided))
     };
     match &pending.reason {
         HoldReason::Approval => vec![
-            decided(Decision::Approve, Reach::Call),
-            decided(Decision::Approve, Reach::Always),
-            decided(Decision::ApproveEdited { arguments: "{\"edited\":true}".to_owned() }, Reach::Call),
-            decided(Decision::Reject { message: None }, Reach::Call),
-            decided(Decision::Reject { message: Some("no".to_owned()) }, Reach::Always),
+            decided(Decision::Approve, DecisionScope::ThisCall),
+            decided(Decision::Approve, DecisionScope::ToolForRun),
+            decided(
+                Decision::ApproveEdited { arguments: "{\"edited\":true}".to_owned() },
+                DecisionScope::ThisCall,
+            ),
+            decided(Decision::Reject { message: None }, DecisionScope::ThisCall),
+            decided(Decision::Reject { message: Some("no".to_owned()) }, DecisionScope::ToolForRun),
         ],
         HoldReason::InDoubt => vec![
-            decided(Decision::Happened { output: "it did".into() }, Reach::Call),
-            decided(Decision::DidNotHappen, Reach::Call),
-            decided(Decision::Unknown, Reach::Call),
+            decided(Decision::ConfirmExecuted { output: "it did".into() }, DecisionScope::ThisCall),
+            decided(Decision::ConfirmNotExecuted, DecisionScope::ThisCall),
+            decided(Decision::OutcomeUnknown, DecisionScope::ThisCall),
         ],
         HoldReason::Question(_) => vec![
-            decided(Decision::Answer { value: "this".into() }, Reach::Call),
-            decided(Decision::Reject { message: None }, Reach::Call),
+            decided(Decision::Answer { value: "this".into() }, DecisionScope::ThisCall),
+            decided(Decision::Reject { message: None }, DecisionScope::ThisCall),
         ],
     }
 }
 
-/// What comes from outside, whatever the run is doing.
-fn interruptions() -> Vec<Entry> {
+/// Returns entries that can arrive at any time.
+fn external_entries() -> Vec<JournalEntry> {
     vec![
-        Entry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
-        Entry::Revoked(Revoked { agent: "desk".into(), tool: ToolKey::bare("pay") }),
-        Entry::Cancelled(Cancelled::default()),
-        Entry::Failed(Failed { failure: Failure::Model { message: "gone".to_owned() } }),
-        Entry::Failed(Failed { failure: Failure::InputGuardrail { guardrail: "g".to_owned() } }),
-        Entry::CallEndedLate(CallEndedLate { call: "k1".into(), result: Err("late".to_owned()) }),
+        JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
+        JournalEntry::DecisionRevoked(DecisionRevoked { agent: "desk".into(), tool: ToolKey::bare("pay") }),
+        JournalEntry::RunCancelled(RunCancelled::default()),
+        JournalEntry::RunFailed(RunFailed {
+            failure: RunFailure::ModelRequestFailed { message: "gone".to_owned() },
+        }),
+        JournalEntry::RunFailed(RunFailed {
+            failure: RunFailure::InputGuardrailTripped { guardrail: "g".to_owned() },
+        }),
+        JournalEntry::CallEndedLate(CallEndedLate { call: "k1".into(), result: Err("late".to_owned()) }),
     ]
 }
 
-/// What is known of each call without asking the machine.
+/// An independent record of each call's state, kept without the state machine.
 #[derive(Default)]
-struct Witness {
-    calls: BTreeMap<(Vec<CallId>, CallId), Seen>,
+struct InvariantChecker {
+    calls: BTreeMap<(Vec<CallId>, CallId), ObservedCall>,
 }
 
-struct Seen {
-    effect: Option<Effect>,
+struct ObservedCall {
+    effect: Option<ToolEffect>,
     attempts: u32,
-    waits: bool,
-    said: Option<Decision>,
-    settled: bool,
+    is_waiting: bool,
+    last_decision: Option<Decision>,
+    is_settled: bool,
 }
 
-impl Witness {
-    fn see(&mut self, path: &[CallId], entry: &Entry) {
+impl InvariantChecker {
+    fn observe(&mut self, path: &[CallId], entry: &JournalEntry) {
         let key = |call: &CallId| (path.to_vec(), call.clone());
         match entry {
-            Entry::Answered(answered) => {
+            JournalEntry::ModelResponded(answered) => {
                 for planned in &answered.calls {
-                    let effect = match planned.work {
-                        Work::Body { body: BodyKind::Function, effect, .. } => Some(effect),
+                    let effect = match planned.disposition {
+                        CallDisposition::Execute { body: BodyKind::Function, effect, .. } => Some(effect),
                         _ => None,
                     };
-                    let seen = Seen { effect, attempts: 0, waits: false, said: None, settled: false };
+                    let seen = ObservedCall {
+                        effect,
+                        attempts: 0,
+                        is_waiting: false,
+                        last_decision: None,
+                        is_settled: false,
+                    };
                     assert!(self.calls.insert(key(&planned.call), seen).is_none(), "a call id is used once");
                 }
             }
-            Entry::Held(held) => {
+            JournalEntry::CallHeld(held) => {
                 let seen = self.calls.get_mut(&key(&held.call)).expect("it was planned");
-                assert!(!seen.settled && !seen.waits);
-                (seen.waits, seen.said) = (true, None);
+                assert!(!seen.is_settled && !seen.is_waiting);
+                (seen.is_waiting, seen.last_decision) = (true, None);
             }
-            Entry::Decided(decided) => {
+            JournalEntry::DecisionRecorded(decided) => {
                 let seen = self.calls.get_mut(&key(&decided.call)).expect("it was planned");
-                (seen.waits, seen.said) = (false, Some(decided.decision.clone()));
-                if decided.reach == Reach::Always {
-                    // It covers siblings, of which this witness does not know the tool: they wait no more than
-                    // the machine says.
+                (seen.is_waiting, seen.last_decision) = (false, Some(decided.decision.clone()));
+                if decided.scope == DecisionScope::ToolForRun {
+                    // A standing decision also covers siblings. The checker does not know their tools, so it
+                    // stops expecting them to wait.
                     self.calls
                         .iter_mut()
                         .filter(|((at, _), _)| at == path)
-                        .for_each(|(_, seen)| seen.waits = false);
+                        .for_each(|(_, seen)| seen.is_waiting = false);
                 }
             }
-            Entry::CallStarted(started) => {
+            JournalEntry::CallStarted(started) => {
                 let seen = self.calls.get_mut(&key(&started.call)).expect("it was planned");
-                assert!(!seen.settled && !seen.waits, "call {} may not start", started.call);
+                assert!(!seen.is_settled && !seen.is_waiting, "call {} may not start", started.call);
                 assert!(!matches!(
-                    seen.said,
-                    Some(Decision::Reject { .. } | Decision::Happened { .. } | Decision::Unknown)
+                    seen.last_decision,
+                    Some(
+                        Decision::Reject { .. } | Decision::ConfirmExecuted { .. } | Decision::OutcomeUnknown
+                    )
                 ));
                 seen.attempts += 1;
                 assert_eq!(seen.attempts, started.attempt);
-                seen.said = None;
+                seen.last_decision = None;
             }
-            Entry::CallSettled(settled) => {
+            JournalEntry::CallSettled(settled) => {
                 let seen = self.calls.get_mut(&key(&settled.call)).expect("it was planned");
-                assert!(!std::mem::replace(&mut seen.settled, true), "call {} has two outputs", settled.call);
+                assert!(
+                    !std::mem::replace(&mut seen.is_settled, true),
+                    "call {} has two outputs",
+                    settled.call
+                );
             }
             _ => {}
         }
     }
 
-    /// A call that must not happen twice is offered again only where somebody said that it did not happen,
-    /// or gave it the answer that it asked for.
-    fn check_offers(&self, run: &Run, path: &[CallId]) {
-        let Next::Calls(steps) = run.next() else { return };
+    /// Asserts that an at-most-once call is offered again only after it was confirmed as not executed or its
+    /// question was answered.
+    fn check_offered_calls(&self, run: &Run, path: &[CallId]) {
+        let RunAction::AdvanceCalls(steps) = run.next() else { return };
         for step in steps {
-            let Step::Run(runnable) = &step else { continue };
+            let CallAction::Execute(runnable) = &step else { continue };
             let seen = &self.calls[&(path.to_vec(), runnable.call().clone())];
-            assert!(!seen.waits && !seen.settled);
+            assert!(!seen.is_waiting && !seen.is_settled);
             assert!(
-                !matches!(seen.said, Some(Decision::Reject { .. })),
+                !matches!(seen.last_decision, Some(Decision::Reject { .. })),
                 "call {} was rejected",
                 runnable.call()
             );
-            if seen.effect == Some(Effect::Once) && seen.attempts > 0 {
-                let may_again = matches!(seen.said, Some(Decision::DidNotHappen | Decision::Answer { .. }));
-                assert!(may_again, "call {} would run twice after {:?}", runnable.call(), seen.said);
+            if seen.effect == Some(ToolEffect::Once) && seen.attempts > 0 {
+                let may_again = matches!(
+                    seen.last_decision,
+                    Some(Decision::ConfirmNotExecuted | Decision::Answer { .. })
+                );
+                assert!(may_again, "call {} would run twice after {:?}", runnable.call(), seen.last_decision);
             }
         }
     }
 }
 
-/// Every call has one output, after it, in the order of the calls.
+/// Asserts that every call has one output after it, in the order of the calls.
 fn check_history(items: &[Arc<Item>]) {
     let mut open = std::collections::VecDeque::new();
     for item in items {
@@ -311,31 +380,37 @@ fn check_history(items: &[Arc<Item>]) {
     assert!(open.is_empty(), "{open:?} has no output");
 }
 
-fn check(bench: &Bench, witness: &Witness) {
+fn check_invariants(bench: &RunBench, witness: &InvariantChecker) {
     let mut runs = vec![(Vec::new(), &bench.run)];
     while let Some((path, run)) = runs.pop() {
         if run.is_between_turns() {
             check_history(run.history());
         }
-        witness.check_offers(run, &path);
+        witness.check_offered_calls(run, &path);
         match run.next() {
-            Next::Pause(pending) => assert!(!pending.is_empty(), "a pause without a question never ends"),
-            Next::Calls(steps) => {
+            RunAction::Pause(pending) => {
+                assert!(!pending.is_empty(), "a pause without a question never ends")
+            }
+            RunAction::AdvanceCalls(steps) => {
                 assert!(!steps.is_empty());
-                assert!(steps.iter().any(|step| step.after().is_none()), "somebody can begin");
+                assert!(steps.iter().any(|step| step.predecessor().is_none()), "somebody can begin");
             }
-            Next::Over => {
-                assert!(run.end().is_some() && run.pending().is_empty() && run.unsettled().is_empty());
+            RunAction::Ended => {
+                assert!(
+                    run.outcome().is_some()
+                        && run.pending_calls().is_empty()
+                        && run.unsettled_calls().is_empty()
+                );
             }
-            Next::Model { .. }
-            | Next::Exhausted { .. }
-            | Next::HandOff { .. }
-            | Next::Judge { .. }
-            | Next::Finish(_)
-            | Next::Fail(_) => {}
+            RunAction::RequestModel { .. }
+            | RunAction::MaxTurnsReached { .. }
+            | RunAction::HandOff { .. }
+            | RunAction::EvaluateResults { .. }
+            | RunAction::Finish(_)
+            | RunAction::Fail(_) => {}
         }
-        for call in run.unsettled() {
-            if let Some(child) = run.child(&call) {
+        for call in run.unsettled_calls() {
+            if let Some(child) = run.nested_run(&call) {
                 runs.push((path.iter().cloned().chain([call]).collect(), child));
             }
         }
@@ -343,40 +418,45 @@ fn check(bench: &Bench, witness: &Witness) {
     assert_eq!(bench.replay().run, bench.run, "a journal replays to the same run");
 }
 
-/// Entries out of place: taken from this run, with calls and digests mixed up.
-fn check_strangers(bench: &Bench, choices: &mut Choices<'_>) {
-    let at = choices.upto(bench.records.len());
+/// Asserts that an entry of this run in the wrong place, with another digest or attempt, changes nothing if it
+/// is refused.
+fn check_misplaced_entry(bench: &RunBench, choices: &mut ChoiceSource<'_>) {
+    let at = choices.next_below(bench.records.len());
     let mut stranger = bench.records[at].entry.clone();
     match &mut stranger {
-        Entry::Decided(decided) if choices.upto(2) == 0 => decided.digest = Digest::of("another"),
-        Entry::CallStarted(started) => started.attempt += u32::try_from(choices.upto(3)).unwrap_or_default(),
+        JournalEntry::DecisionRecorded(decided) if choices.next_below(2) == 0 => {
+            decided.digest = Digest::of_text("another")
+        }
+        JournalEntry::CallStarted(started) => {
+            started.attempt += u32::try_from(choices.next_below(3)).unwrap_or_default()
+        }
         _ => {}
     }
-    let path = bench.records[choices.upto(bench.records.len())].path.clone();
+    let path = bench.records[choices.next_below(bench.records.len())].path.clone();
     let mut run = bench.run.clone();
     if run.apply_at(&path, &stranger).is_err() {
         assert_eq!(run, bench.run, "what is refused changes nothing: {stranger:?}");
     }
 }
 
-fn walk(numbers: &[u32]) -> Bench {
-    let mut choices = Choices { left: numbers };
-    let (mut bench, mut witness, mut next_id) = (Bench::new(), Witness::default(), 0);
-    while choices.are_left() && bench.run.end().is_none() {
-        let mut possible = options(&bench.run, &[], &mut choices, &mut next_id);
-        possible.extend(bench.run.pending().iter().flat_map(decisions));
+fn random_walk(numbers: &[u32]) -> RunBench {
+    let mut choices = ChoiceSource { numbers_left: numbers };
+    let (mut bench, mut witness, mut next_id) = (RunBench::new(), InvariantChecker::default(), 0);
+    while choices.has_numbers_left() && bench.run.outcome().is_none() {
+        let mut possible = possible_entries(&bench.run, &[], &mut choices, &mut next_id);
+        possible.extend(bench.run.pending_calls().iter().flat_map(possible_decisions));
         assert!(!possible.is_empty(), "nothing can be done after {:?}", bench.records.last());
-        if choices.upto(20) == 0 {
-            possible.extend(interruptions().into_iter().map(|entry| (Vec::new(), entry)));
+        if choices.next_below(20) == 0 {
+            possible.extend(external_entries().into_iter().map(|entry| (Vec::new(), entry)));
         }
-        let (path, entry) = possible.swap_remove(choices.upto(possible.len()));
+        let (path, entry) = possible.swap_remove(choices.next_below(possible.len()));
         let shown = format!("{entry:?}");
         bench
             .try_record(path.clone(), entry.clone())
             .unwrap_or_else(|why| panic!("{shown} at {path:?}: {why}"));
-        witness.see(&path, &entry);
-        check(&bench, &witness);
-        check_strangers(&bench, &mut choices);
+        witness.observe(&path, &entry);
+        check_invariants(&bench, &witness);
+        check_misplaced_entry(&bench, &mut choices);
     }
     bench
 }
@@ -386,20 +466,20 @@ proptest! {
 
     #[test]
     fn what_must_hold_holds_after_every_step(numbers in prop::collection::vec(any::<u32>(), 20..600)) {
-        let bench = walk(&numbers);
-        let text = to_text(&bench.records);
-        prop_assert_eq!(from_text(&text).expect("it was just written"), bench.records);
-        prop_assert!(time::verify_text(&text).is_ok());
+        let bench = random_walk(&numbers);
+        let text = encode_journal(&bench.records);
+        prop_assert_eq!(decode_journal(&text).expect("it was just written"), bench.records);
+        prop_assert!(inspect::verify_text(&text).is_ok());
     }
 
     #[test]
     fn a_walk_can_be_forked_anywhere(numbers in prop::collection::vec(any::<u32>(), 20..200), at in any::<u32>()) {
-        let records = walk(&numbers).records;
+        let records = random_walk(&numbers).records;
         let at = u64::from(at) % records.len() as u64;
-        let fork = time::fork(&records, at, "run-2".into(), time::Change::None).expect("any record will do");
+        let fork = inspect::fork(&records, at, "run-2".into(), inspect::ForkChange::Unchanged).expect("any record will do");
         let forked = Run::replay(&fork).expect("a fork replays").run;
-        prop_assert_eq!(forked.next(), time::at(&records, at).expect("it is there").next());
-        let diff = time::diff(&records, &fork);
-        prop_assert_eq!((diff.common, diff.second.len()), (at + 1, 0));
+        prop_assert_eq!(forked.next(), inspect::run_at(&records, at).expect("it is there").next());
+        let diff = inspect::diff_runs(&records, &fork);
+        prop_assert_eq!((diff.common_records, diff.second_steps.len()), (at + 1, 0));
     }
 }

@@ -3,47 +3,47 @@ use std::io::Write;
 
 use super::*;
 
-const HIDDEN: usize = 8;
-const INNER: usize = 12;
-const HEADS: usize = 2;
-const LAYERS: usize = 2;
-const WORDS: [&str; 9] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "pump", "bleed", "##ing", "!", "cafe"];
+const HIDDEN_SIZE: usize = 8;
+const INTERMEDIATE_SIZE: usize = 12;
+const ATTENTION_HEADS: usize = 2;
+const LAYER_COUNT: usize = 2;
+const VOCABULARY: [&str; 9] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "pump", "bleed", "##ing", "!", "cafe"];
 
-type Plain = BTreeMap<String, Vec<f32>>;
+type ReferenceTensors = BTreeMap<String, Vec<f32>>;
 
-/// A small network of made-up numbers.
-fn made_up() -> BTreeMap<String, Vec<usize>> {
+/// Returns the tensor shapes of a small network.
+fn tensor_shapes() -> BTreeMap<String, Vec<usize>> {
     let mut shapes = BTreeMap::new();
     let mut add = |name: String, shape: &[usize]| _ = shapes.insert(name, shape.to_vec());
-    add("embeddings.word_embeddings.weight".into(), &[WORDS.len(), HIDDEN]);
-    add("embeddings.position_embeddings.weight".into(), &[16, HIDDEN]);
-    add("embeddings.token_type_embeddings.weight".into(), &[2, HIDDEN]);
-    add("embeddings.LayerNorm.weight".into(), &[HIDDEN]);
-    add("embeddings.LayerNorm.bias".into(), &[HIDDEN]);
-    for layer in 0..LAYERS {
+    add("embeddings.word_embeddings.weight".into(), &[VOCABULARY.len(), HIDDEN_SIZE]);
+    add("embeddings.position_embeddings.weight".into(), &[16, HIDDEN_SIZE]);
+    add("embeddings.token_type_embeddings.weight".into(), &[2, HIDDEN_SIZE]);
+    add("embeddings.LayerNorm.weight".into(), &[HIDDEN_SIZE]);
+    add("embeddings.LayerNorm.bias".into(), &[HIDDEN_SIZE]);
+    for layer in 0..LAYER_COUNT {
         for (part, rows, columns) in [
-            ("attention.self.query", HIDDEN, HIDDEN),
-            ("attention.self.key", HIDDEN, HIDDEN),
-            ("attention.self.value", HIDDEN, HIDDEN),
-            ("attention.output.dense", HIDDEN, HIDDEN),
-            ("intermediate.dense", INNER, HIDDEN),
-            ("output.dense", HIDDEN, INNER),
+            ("attention.self.query", HIDDEN_SIZE, HIDDEN_SIZE),
+            ("attention.self.key", HIDDEN_SIZE, HIDDEN_SIZE),
+            ("attention.self.value", HIDDEN_SIZE, HIDDEN_SIZE),
+            ("attention.output.dense", HIDDEN_SIZE, HIDDEN_SIZE),
+            ("intermediate.dense", INTERMEDIATE_SIZE, HIDDEN_SIZE),
+            ("output.dense", HIDDEN_SIZE, INTERMEDIATE_SIZE),
         ] {
             add(format!("encoder.layer.{layer}.{part}.weight"), &[rows, columns]);
             add(format!("encoder.layer.{layer}.{part}.bias"), &[rows]);
         }
         for part in ["attention.output.LayerNorm", "output.LayerNorm"] {
-            add(format!("encoder.layer.{layer}.{part}.weight"), &[HIDDEN]);
-            add(format!("encoder.layer.{layer}.{part}.bias"), &[HIDDEN]);
+            add(format!("encoder.layer.{layer}.{part}.weight"), &[HIDDEN_SIZE]);
+            add(format!("encoder.layer.{layer}.{part}.bias"), &[HIDDEN_SIZE]);
         }
     }
     shapes
 }
 
-fn write_model(folder: &Path) -> Plain {
-    let (mut list, mut data, mut plain) = (serde_json::Map::new(), Vec::new(), Plain::new());
+fn write_model(folder: &Path) -> ReferenceTensors {
+    let (mut list, mut data, mut plain) = (serde_json::Map::new(), Vec::new(), ReferenceTensors::new());
     let mut state = 1u64;
-    for (name, shape) in made_up() {
+    for (name, shape) in tensor_shapes() {
         let count: usize = shape.iter().product();
         let values: Vec<f32> = (0..count)
             .map(|_| {
@@ -60,21 +60,21 @@ fn write_model(folder: &Path) -> Plain {
     let list = serde_json::to_vec(&list).expect("writes");
     let file = [&(list.len() as u64).to_le_bytes()[..], &list, &data].concat();
     fs::write(folder.join("model.safetensors"), file).expect("written");
-    fs::write(folder.join("vocab.txt"), WORDS.join("\n")).expect("written");
+    fs::write(folder.join("vocab.txt"), VOCABULARY.join("\n")).expect("written");
     let config = serde_json::json!({
-        "model_type": "bert", "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
-        "intermediate_size": INNER, "max_position_embeddings": 16, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
+        "model_type": "bert", "hidden_size": HIDDEN_SIZE, "num_attention_heads": ATTENTION_HEADS, "num_hidden_layers": LAYER_COUNT,
+        "intermediate_size": INTERMEDIATE_SIZE, "max_position_embeddings": 16, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
     });
     fs::write(folder.join("config.json"), config.to_string()).expect("written");
     plain
 }
 
-/// The same network once more, word for word from its description, in numbers of 64 bits.
-fn slow(weights: &Plain, ids: &[usize]) -> Vec<f64> {
+/// Computes the embedding by a naive reference implementation in 64-bit floats.
+fn reference_embedding(weights: &ReferenceTensors, ids: &[usize]) -> Vec<f64> {
     let at = |name: &str, index: usize| f64::from(weights[name][index]);
     let norm = |row: &mut Vec<f64>, name: &str| {
-        let mean = row.iter().sum::<f64>() / HIDDEN as f64;
-        let spread = row.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / HIDDEN as f64;
+        let mean = row.iter().sum::<f64>() / HIDDEN_SIZE as f64;
+        let spread = row.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / HIDDEN_SIZE as f64;
         for (column, value) in row.iter_mut().enumerate() {
             *value = (*value - mean) / (spread + 1e-12).sqrt() * at(&format!("{name}.weight"), column)
                 + at(&format!("{name}.bias"), column);
@@ -96,10 +96,10 @@ fn slow(weights: &Plain, ids: &[usize]) -> Vec<f64> {
         .iter()
         .enumerate()
         .map(|(place, id)| {
-            let mut row = (0..HIDDEN)
+            let mut row = (0..HIDDEN_SIZE)
                 .map(|column| {
-                    at("embeddings.word_embeddings.weight", id * HIDDEN + column)
-                        + at("embeddings.position_embeddings.weight", place * HIDDEN + column)
+                    at("embeddings.word_embeddings.weight", id * HIDDEN_SIZE + column)
+                        + at("embeddings.position_embeddings.weight", place * HIDDEN_SIZE + column)
                         + at("embeddings.token_type_embeddings.weight", column)
                 })
                 .collect();
@@ -107,17 +107,17 @@ fn slow(weights: &Plain, ids: &[usize]) -> Vec<f64> {
             row
         })
         .collect();
-    for layer in 0..LAYERS {
+    for layer in 0..LAYER_COUNT {
         let of = |part: &str| format!("encoder.layer.{layer}.{part}");
         let all = |part: &str| -> Vec<Vec<f64>> {
             rows.iter().map(|row| linear(row, &of(&format!("attention.self.{part}")))).collect()
         };
         let (queries, keys, values) = (all("query"), all("key"), all("value"));
-        let each = HIDDEN / HEADS;
+        let each = HIDDEN_SIZE / ATTENTION_HEADS;
         let next: Vec<Vec<f64>> = (0..rows.len())
             .map(|place| {
-                let mut context = vec![0.0; HIDDEN];
-                for head in 0..HEADS {
+                let mut context = vec![0.0; HIDDEN_SIZE];
+                for head in 0..ATTENTION_HEADS {
                     let columns = head * each..(head + 1) * each;
                     let shares: Vec<f64> = keys
                         .iter()
@@ -152,10 +152,12 @@ fn slow(weights: &Plain, ids: &[usize]) -> Vec<f64> {
             .collect();
         rows = next;
     }
-    (0..HIDDEN).map(|column| rows.iter().map(|row| row[column]).sum::<f64>() / rows.len() as f64).collect()
+    (0..HIDDEN_SIZE)
+        .map(|column| rows.iter().map(|row| row[column]).sum::<f64>() / rows.len() as f64)
+        .collect()
 }
 
-/// By its series, which is exact for what occurs here.
+/// The error function by its series, which converges for the values in this test.
 fn erf(x: f64) -> f64 {
     let (mut sum, mut term) = (x, x);
     for at in 1..200 {
@@ -165,7 +167,7 @@ fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
-fn cosine(left: &[f32], right: &[f64]) -> f64 {
+fn cosine_similarity(left: &[f32], right: &[f64]) -> f64 {
     let product: f64 = left.iter().zip(right).map(|(left, right)| f64::from(*left) * right).sum();
     let length =
         |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
@@ -178,20 +180,23 @@ fn a_network_is_worked_out_as_it_is_described() {
     let weights = write_model(folder.path());
     let model = SentenceModel::open(folder.path()).expect("opens");
     let texts = ["Bleeding pump!", "Café zeppelin", "pump"];
-    let vectors = model.embed(&texts, Purpose::Document).expect("embeds");
+    let vectors = model.embed(&texts, EmbeddingPurpose::Document).expect("embeds");
     let ids: [&[usize]; 3] = [&[2, 5, 6, 4, 7, 3], &[2, 8, 1, 3], &[2, 4, 3]];
     for ((text, vector), ids) in texts.iter().zip(&vectors).zip(ids) {
-        let near = cosine(vector, &slow(&weights, ids));
+        let near = cosine_similarity(vector, &reference_embedding(&weights, ids));
         assert!(near > 0.999_999, "{text}: {near}");
     }
-    assert_eq!(model.embed(&[""], Purpose::Query).expect("embeds"), [vec![0.0; HIDDEN]]);
-    // Words that it does not know mean nothing to it.
-    assert_eq!(model.embed(&["Кот сидит на окне"], Purpose::Query).expect("embeds"), [vec![0.0; HIDDEN]]);
-    // Longer than its positions: read in windows, and all of it counts.
+    assert_eq!(model.embed(&[""], EmbeddingPurpose::Query).expect("embeds"), [vec![0.0; HIDDEN_SIZE]]);
+    // A text of unknown words gets a zero vector.
+    assert_eq!(
+        model.embed(&["Кот сидит на окне"], EmbeddingPurpose::Query).expect("embeds"),
+        [vec![0.0; HIDDEN_SIZE]]
+    );
+    // A text longer than the maximum number of positions is split into windows, and all of them count.
     let long = "pump bleed ".repeat(40);
-    let vector = &model.embed(&[&long], Purpose::Document).expect("embeds")[0];
+    let vector = &model.embed(&[&long], EmbeddingPurpose::Document).expect("embeds")[0];
     assert!(vector.iter().all(|value| value.is_finite()) && vector != &vectors[2]);
-    let told = model.clone().prefixes("pump ", "");
+    let told = model.clone().with_prefixes("pump ", "");
     assert_ne!(told.name(), model.name(), "other words before it make other vectors");
 }
 
@@ -217,7 +222,8 @@ fn folders_that_are_no_model_say_what_is_missing() {
     }
 }
 
-/// Numbers of all-MiniLM-L6-v2, worked out elsewhere from the same weights (in numpy). Where the weights are at hand.
+/// Compares with vectors of all-MiniLM-L6-v2 that numpy computed from the same weights. Runs only if the weights
+/// are available.
 #[test]
 fn minilm_gives_the_vectors_that_it_gives_elsewhere() {
     let Some(folder) = std::env::var_os("WINDLASS_MINILM").map(PathBuf::from) else {
@@ -231,16 +237,19 @@ fn minilm_gives_the_vectors_that_it_gives_elsewhere() {
     let golden: Vec<(String, Vec<f64>)> =
         serde_json::from_str(include_str!("minilm.json")).expect("is a list of texts and numbers");
     for (text, numbers) in golden {
-        let vector = &model.embed(&[&text], Purpose::Query).expect("embeds")[0];
+        let vector = &model.embed(&[&text], EmbeddingPurpose::Query).expect("embeds")[0];
         for (at, (got, right)) in vector.iter().zip(&numbers).enumerate() {
             assert!((f64::from(*got) - right).abs() < 1e-4, "{text}, {at}: {got} {right}");
         }
     }
-    // Spelt letter by letter, which is no way to read.
-    let arabic = &model.embed(&["ذهب الولد إلى المدرسة في الصباح"], Purpose::Query).expect("embeds")[0];
+    // The vocabulary splits Arabic into single letters, so the vector is zero.
+    let arabic =
+        &model.embed(&["ذهب الولد إلى المدرسة في الصباح"], EmbeddingPurpose::Query).expect("embeds")[0];
     assert!(arabic.iter().all(|value| *value == 0.0));
     let texts = ["a dead car battery", "the automobile would not start", "simmer the onions in butter"];
-    let [car, auto, cook] = &model.embed(&texts, Purpose::Query).expect("embeds")[..] else { unreachable!() };
+    let [car, auto, cook] = &model.embed(&texts, EmbeddingPurpose::Query).expect("embeds")[..] else {
+        unreachable!()
+    };
     let wide: Vec<f64> = car.iter().map(|value| f64::from(*value)).collect();
-    assert!(cosine(auto, &wide) > cosine(cook, &wide) + 0.2);
+    assert!(cosine_similarity(auto, &wide) > cosine_similarity(cook, &wide) + 0.2);
 }

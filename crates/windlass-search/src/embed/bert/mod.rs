@@ -1,9 +1,9 @@
-//! A sentence model on this machine: a folder with a BERT network, such as all-MiniLM-L6-v2. Nothing is asked of
-//! anybody, and no library of the system is needed.
+//! A local sentence model: a folder with a BERT network, such as all-MiniLM-L6-v2. Inference makes no network
+//! request and needs no system library.
 
 mod network;
-mod tensors;
-mod tokens;
+mod safetensors;
+mod wordpiece;
 
 use std::fs;
 use std::num::NonZero;
@@ -15,102 +15,114 @@ use std::thread;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::{EmbedError, Embedder, Purpose};
-use network::{Network, Shape};
-use tensors::Tensors;
-use tokens::WordPieces;
+use super::{EmbedError, Embedder, EmbeddingPurpose};
+use network::{BertDimensions, BertNetwork};
+use safetensors::SafetensorsFile;
+use wordpiece::WordPieceTokeniser;
 
-/// The model that is fetched by name: the weights that `sentence-transformers/all-MiniLM-L6-v2` publishes.
-const MINILM: &str = "all-minilm-l6-v2";
-/// How many tokens are read at once where the folder does not say.
-const WINDOW: usize = 256;
-/// A text is read in at most this many windows; what comes after them has no say.
-const MOST_WINDOWS: usize = 16;
+/// Name of the model that can be downloaded: the published weights of `sentence-transformers/all-MiniLM-L6-v2`.
+const MINILM_MODEL: &str = "all-minilm-l6-v2";
+/// Maximum sequence length in tokens, if the model folder does not set one.
+const DEFAULT_WINDOW_TOKENS: usize = 256;
+/// Maximum number of windows per text; the text after them is ignored.
+const MAX_WINDOWS: usize = 16;
 
-/// A sentence model in the process. Far slower than the table of words, and far better. Texts in a script that its
-/// vocabulary was not made for have no vector, and words alone decide.
+/// A sentence model that runs in the process; much slower and much more accurate than
+/// [`crate::WordVectorTable`]. A text in a script that its vocabulary does not cover gets a zero vector, so that
+/// only BM25 ranks it.
 ///
-/// It reads folders in the layout of `sentence-transformers` whose network is a BERT: `config.json`, `vocab.txt`,
-/// `model.safetensors`, and where they are there `sentence_bert_config.json` and `1_Pooling/config.json`.
+/// It reads folders in the layout of `sentence-transformers` with a BERT network: `config.json`, `vocab.txt`,
+/// `model.safetensors` and, if present, `sentence_bert_config.json` and `1_Pooling/config.json`.
 ///
 /// ```no_run
 /// use windlass_search::{Index, SentenceModel};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let index = Index::options().embedder(SentenceModel::minilm(&mut |_, _| {})?).open("notes.index")?;
+/// let index = Index::options().embedder(SentenceModel::fetch_minilm(&mut |_, _| {})?).open("notes.index")?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct SentenceModel {
     name: String,
     prefixes: [String; 2],
-    inner: Arc<Inner>,
+    encoder: Arc<SentenceEncoder>,
 }
 
-struct Inner {
-    network: Network,
-    pieces: WordPieces,
-    pooling: Pooling,
-    window: usize,
+/// The network, tokeniser and pooling of a sentence model.
+struct SentenceEncoder {
+    network: BertNetwork,
+    tokeniser: WordPieceTokeniser,
+    pooling: PoolingMode,
+    window_tokens: usize,
 }
 
-/// How the vectors of tokens become one.
+/// The method that pools the token vectors into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pooling {
+enum PoolingMode {
     Mean,
-    /// The vector of the token that begins the text.
-    First,
+    /// The vector of the `[CLS]` token, which precedes the text.
+    ClsToken,
 }
 
 impl SentenceModel {
-    /// all-MiniLM-L6-v2 (91 MB, English), fetched once and checked against its digest. `progress` is told how many
-    /// bytes are there, and of how many.
-    pub fn minilm(progress: &mut dyn FnMut(u64, u64)) -> Result<Self, EmbedError> {
-        let weights = windlass_local::Weights::find(MINILM, progress)
-            .map_err(|error| EmbedError::new(MINILM, error))?;
+    /// Loads all-MiniLM-L6-v2 (91 MB, English); downloads it once and verifies its digest. `progress` receives
+    /// the number of bytes downloaded and the total.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the download fails or the model cannot be loaded.
+    pub fn fetch_minilm(progress: &mut dyn FnMut(u64, u64)) -> Result<Self, EmbedError> {
+        let weights = windlass_local::Weights::find(MINILM_MODEL, progress)
+            .map_err(|error| EmbedError::new(MINILM_MODEL, error))?;
         let folder = weights.path().parent().unwrap_or_else(|| Path::new("."));
         Self::open(folder)
     }
 
-    /// The model in a folder.
+    /// Loads the model of a folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file is missing or malformed, or the network is not a supported BERT.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, EmbedError> {
         let folder = folder.as_ref();
         let shown = folder.display().to_string();
         let fail = |why: String| EmbedError::new(shown.as_str(), why);
-        let config: Config = json(&folder.join("config.json")).map_err(fail)?;
-        config.check().map_err(fail)?;
-        let sentence: Sentence = json(&folder.join("sentence_bert_config.json")).unwrap_or_default();
-        let pooling: PoolingConfig = json(&folder.join("1_Pooling/config.json")).unwrap_or_default();
-        let pooling = pooling.choice().map_err(fail)?;
-        let vocabulary = read(&folder.join("vocab.txt")).map_err(fail)?;
-        let pieces = WordPieces::read(&vocabulary).map_err(fail)?;
-        let weights = read(&folder.join("model.safetensors")).map_err(fail)?;
+        let config: BertConfig = read_json(&folder.join("config.json")).map_err(fail)?;
+        config.validate().map_err(fail)?;
+        let sentence: SentenceBertConfig =
+            read_json(&folder.join("sentence_bert_config.json")).unwrap_or_default();
+        let pooling: PoolingConfig = read_json(&folder.join("1_Pooling/config.json")).unwrap_or_default();
+        let pooling = pooling.pooling_mode().map_err(fail)?;
+        let vocabulary = read_file(&folder.join("vocab.txt")).map_err(fail)?;
+        let pieces = WordPieceTokeniser::parse_vocabulary(&vocabulary).map_err(fail)?;
+        let weights = read_file(&folder.join("model.safetensors")).map_err(fail)?;
         let digest = Sha256::new().chain_update(&weights).chain_update(&vocabulary).finalize();
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let tensors = Tensors::read(&weights).map_err(fail)?;
-        let shape = Shape {
-            hidden: config.hidden_size,
-            heads: config.num_attention_heads,
-            layers: config.num_hidden_layers,
-            inner: config.intermediate_size,
-            positions: config.max_position_embeddings,
-            words: pieces.len(),
-            epsilon: config.layer_norm_eps,
+        let tensors = SafetensorsFile::parse(&weights).map_err(fail)?;
+        let shape = BertDimensions {
+            hidden_size: config.hidden_size,
+            attention_heads: config.num_attention_heads,
+            layer_count: config.num_hidden_layers,
+            intermediate_size: config.intermediate_size,
+            max_positions: config.max_position_embeddings,
+            vocabulary_size: pieces.vocabulary_size(),
+            layer_norm_epsilon: config.layer_norm_eps,
         };
-        let network = Network::read(&tensors, shape).map_err(fail)?;
-        let window = sentence.max_seq_length.unwrap_or(WINDOW).clamp(8, config.max_position_embeddings);
-        let how = if pooling == Pooling::First { "-first" } else { "" };
+        let network = BertNetwork::load(&tensors, shape).map_err(fail)?;
+        let window =
+            sentence.max_seq_length.unwrap_or(DEFAULT_WINDOW_TOKENS).clamp(8, config.max_position_embeddings);
+        let how = if pooling == PoolingMode::ClsToken { "-first" } else { "" };
         Ok(Self {
             name: format!("bert-{digest}{how}"),
             prefixes: Default::default(),
-            inner: Arc::new(Inner { network, pieces, pooling, window }),
+            encoder: Arc::new(SentenceEncoder { network, tokeniser: pieces, pooling, window_tokens: window }),
         })
     }
 
-    /// What is put before questions and before pieces of files. Some models were taught with such words, and their
-    /// papers say which.
+    /// Sets the prefixes of queries and of documents. Some models were trained with prefixes, which their model
+    /// cards list.
     #[must_use]
-    pub fn prefixes(mut self, question: &str, document: &str) -> Self {
+    pub fn with_prefixes(mut self, question: &str, document: &str) -> Self {
         if !question.is_empty() || !document.is_empty() {
             let digest = Sha256::digest(format!("{question}\0{document}"));
             let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
@@ -120,25 +132,26 @@ impl SentenceModel {
         self
     }
 
-    fn vector(&self, text: &str, of: Purpose) -> Vec<f32> {
+    /// Embeds one text: the sum of the normalised vectors of its windows.
+    fn embed_text(&self, text: &str, of: EmbeddingPurpose) -> Vec<f32> {
         let [question, document] = &self.prefixes;
-        let prefix = if of == Purpose::Query { question } else { document };
-        let inner = &*self.inner;
-        let room = inner.window - 2;
-        let most = room * MOST_WINDOWS;
-        let pieces = inner.pieces.pieces(&format!("{prefix}{text}"), most);
-        let ids = &pieces.ids;
-        let mut sum = vec![0f32; inner.network.hidden()];
-        if ids.is_empty() || !pieces.are_readable() {
+        let prefix = if of == EmbeddingPurpose::Query { question } else { document };
+        let inner = &*self.encoder;
+        let room = inner.window_tokens - 2;
+        let most = room * MAX_WINDOWS;
+        let pieces = inner.tokeniser.tokenise(&format!("{prefix}{text}"), most);
+        let ids = &pieces.token_ids;
+        let mut sum = vec![0f32; inner.network.hidden_size()];
+        if ids.is_empty() || !pieces.has_vocabulary_coverage() {
             return sum;
         }
-        // Windows of one size, so that a short end does not count as much as a long beginning.
+        // Windows have equal size, because a short last window would weigh as much as a full one.
         let each = ids.len().div_ceil(ids.len().div_ceil(room));
         for window in ids.chunks(each) {
-            let tokens = inner.network.run(&inner.pieces.framed(window));
+            let tokens = inner.network.run(&inner.tokeniser.add_special_tokens(window));
             let mut vector = match inner.pooling {
-                Pooling::First => tokens.row(0).to_vec(),
-                Pooling::Mean => {
+                PoolingMode::ClsToken => tokens.row(0).to_vec(),
+                PoolingMode::Mean => {
                     tokens.mean_axis(ndarray::Axis(0)).map(|mean| mean.to_vec()).unwrap_or_default()
                 }
             };
@@ -156,13 +169,13 @@ impl Embedder for SentenceModel {
     }
 
     fn dimensions(&self) -> usize {
-        self.inner.network.hidden()
+        self.encoder.network.hidden_size()
     }
 
-    fn embed(&self, texts: &[&str], of: Purpose) -> Result<Vec<Vec<f32>>, EmbedError> {
+    fn embed(&self, texts: &[&str], of: EmbeddingPurpose) -> Result<Vec<Vec<f32>>, EmbedError> {
         let workers = thread::available_parallelism().map_or(1, NonZero::get).min(texts.len());
         if workers <= 1 {
-            return Ok(texts.iter().map(|text| self.vector(text, of)).collect());
+            return Ok(texts.iter().map(|text| self.embed_text(text, of)).collect());
         }
         let next = AtomicUsize::new(0);
         let found = Mutex::new(vec![Vec::new(); texts.len()]);
@@ -173,7 +186,7 @@ impl Embedder for SentenceModel {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         texts.get(at).map(|text| (at, text))
                     } {
-                        let vector = self.vector(text, of);
+                        let vector = self.embed_text(text, of);
                         found.lock().unwrap_or_else(PoisonError::into_inner)[at] = vector;
                     }
                 });
@@ -189,9 +202,9 @@ impl std::fmt::Debug for SentenceModel {
     }
 }
 
-/// What `config.json` says of the network.
+/// The network's dimensions from `config.json`.
 #[derive(Deserialize)]
-struct Config {
+struct BertConfig {
     model_type: String,
     hidden_size: usize,
     num_attention_heads: usize,
@@ -205,35 +218,34 @@ struct Config {
     position_embedding_type: Option<String>,
 }
 
-impl Config {
-    fn check(&self) -> Result<(), String> {
+impl BertConfig {
+    fn validate(&self) -> Result<(), String> {
         if self.model_type != "bert" {
-            return Err(format!(
-                "it is a `{}`, and only networks of the kind `bert` are read",
-                self.model_type
-            ));
+            return Err(format!("its model type is `{}`, and only `bert` is supported", self.model_type));
         }
         let is = |said: &Option<String>, only: &str| said.as_deref().is_none_or(|said| said == only);
         if !is(&self.hidden_act, "gelu") || !is(&self.position_embedding_type, "absolute") {
             return Err(
-                "it has another activation than `gelu`, or other positions than absolute ones".to_owned()
+                "its activation is not `gelu`, or its position embeddings are not absolute".to_owned()
             );
         }
         if self.num_attention_heads == 0
             || !self.hidden_size.is_multiple_of(self.num_attention_heads)
             || self.max_position_embeddings < 8
         {
-            return Err("its `config.json` has sizes that do not fit together".to_owned());
+            return Err("the sizes in its `config.json` are inconsistent".to_owned());
         }
         Ok(())
     }
 }
 
+/// The contents of `sentence_bert_config.json`.
 #[derive(Default, Deserialize)]
-struct Sentence {
+struct SentenceBertConfig {
     max_seq_length: Option<usize>,
 }
 
+/// The contents of `1_Pooling/config.json`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PoolingConfig {
@@ -242,25 +254,22 @@ struct PoolingConfig {
 }
 
 impl PoolingConfig {
-    fn choice(&self) -> Result<Pooling, String> {
+    fn pooling_mode(&self) -> Result<PoolingMode, String> {
         match (self.pooling_mode_cls_token, self.pooling_mode_mean_tokens) {
-            (true, _) => Ok(Pooling::First),
-            (false, None | Some(true)) => Ok(Pooling::Mean),
-            (false, Some(false)) => {
-                Err("it puts tokens together neither by their mean nor by the first".to_owned())
-            }
+            (true, _) => Ok(PoolingMode::ClsToken),
+            (false, None | Some(true)) => Ok(PoolingMode::Mean),
+            (false, Some(false)) => Err("its pooling uses neither the mean nor the `[CLS]` token".to_owned()),
         }
     }
 }
 
-fn read(path: &PathBuf) -> Result<Vec<u8>, String> {
+fn read_file(path: &PathBuf) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("`{}` cannot be read: {error}", path.display()))
 }
 
-fn json<T: for<'a> Deserialize<'a>>(path: &PathBuf) -> Result<T, String> {
-    let bytes = read(path)?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| format!("`{}` is not what was expected: {error}", path.display()))
+fn read_json<T: for<'a> Deserialize<'a>>(path: &PathBuf) -> Result<T, String> {
+    let bytes = read_file(path)?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("`{}` is malformed: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -1,124 +1,132 @@
-//! The network: layers of attention and of plain products, from the ids of tokens to a vector for each.
+//! The BERT encoder: from token ids to one vector per token.
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array1, Array2, ArrayViewMut1, Axis, Slice, concatenate};
 
-use super::tensors::Tensors;
+use super::safetensors::SafetensorsFile;
 
-/// How large its parts are.
-pub(super) struct Shape {
-    pub(super) hidden: usize,
-    pub(super) heads: usize,
-    pub(super) layers: usize,
-    pub(super) inner: usize,
-    pub(super) positions: usize,
-    pub(super) words: usize,
-    pub(super) epsilon: f32,
+/// The dimensions of a BERT network.
+pub(super) struct BertDimensions {
+    pub(super) hidden_size: usize,
+    pub(super) attention_heads: usize,
+    pub(super) layer_count: usize,
+    pub(super) intermediate_size: usize,
+    pub(super) max_positions: usize,
+    pub(super) vocabulary_size: usize,
+    pub(super) layer_norm_epsilon: f32,
 }
 
-pub(super) struct Network {
-    words: Array2<f32>,
-    /// The vectors of places, with that of the first kind of text, which is the only one here.
-    positions: Array2<f32>,
-    norm: Norm,
-    layers: Vec<Layer>,
-    heads: usize,
+/// The weights of a BERT encoder.
+pub(super) struct BertNetwork {
+    word_embeddings: Array2<f32>,
+    /// Position embeddings plus the embedding of token type 0, the only type in use.
+    position_embeddings: Array2<f32>,
+    embedding_norm: LayerNorm,
+    layers: Vec<EncoderLayer>,
+    attention_heads: usize,
 }
 
-struct Layer {
-    /// Questions, keys and values in one product.
-    asked: Linear,
-    joined: Linear,
-    after_attention: Norm,
-    wide: Linear,
-    narrow: Linear,
-    after_all: Norm,
+/// A transformer layer: self-attention and a feed-forward network, each with a residual and a layer norm.
+struct EncoderLayer {
+    /// Query, key and value projections, concatenated into one matrix product.
+    query_key_value: LinearLayer,
+    attention_output: LinearLayer,
+    attention_norm: LayerNorm,
+    intermediate: LinearLayer,
+    output: LinearLayer,
+    output_norm: LayerNorm,
 }
 
-struct Linear {
+struct LinearLayer {
     weights: Array2<f32>,
     bias: Array1<f32>,
 }
 
-struct Norm {
+struct LayerNorm {
     weights: Array1<f32>,
     bias: Array1<f32>,
     epsilon: f32,
 }
 
-impl Network {
-    pub(super) fn read(tensors: &Tensors<'_>, shape: Shape) -> Result<Self, String> {
-        let Shape { hidden, heads, inner, .. } = shape;
+impl BertNetwork {
+    pub(super) fn load(tensors: &SafetensorsFile<'_>, shape: BertDimensions) -> Result<Self, String> {
+        let BertDimensions { hidden_size: hidden, attention_heads: heads, intermediate_size: inner, .. } =
+            shape;
         let norm = |name: &str| {
-            Ok::<_, String>(Norm {
-                weights: tensors.row(&format!("{name}.weight"), hidden)?,
-                bias: tensors.row(&format!("{name}.bias"), hidden)?,
-                epsilon: shape.epsilon,
+            Ok::<_, String>(LayerNorm {
+                weights: tensors.load_vector(&format!("{name}.weight"), hidden)?,
+                bias: tensors.load_vector(&format!("{name}.bias"), hidden)?,
+                epsilon: shape.layer_norm_epsilon,
             })
         };
         let linear = |name: &str, rows: usize, columns: usize| {
-            Ok::<_, String>(Linear {
-                weights: tensors.matrix(&format!("{name}.weight"), rows, columns)?,
-                bias: tensors.row(&format!("{name}.bias"), rows)?,
+            Ok::<_, String>(LinearLayer {
+                weights: tensors.load_matrix(&format!("{name}.weight"), rows, columns)?,
+                bias: tensors.load_vector(&format!("{name}.bias"), rows)?,
             })
         };
-        let mut layers = Vec::with_capacity(shape.layers);
-        for at in 0..shape.layers {
+        let mut layers = Vec::with_capacity(shape.layer_count);
+        for at in 0..shape.layer_count {
             let of = |part: &str| format!("encoder.layer.{at}.{part}");
             let three = ["query", "key", "value"]
                 .map(|part| linear(&of(&format!("attention.self.{part}")), hidden, hidden));
             let [query, key, value] = three;
             let three = [query?, key?, value?];
             let joined = |error: ndarray::ShapeError| error.to_string();
-            layers.push(Layer {
-                asked: Linear {
+            layers.push(EncoderLayer {
+                query_key_value: LinearLayer {
                     weights: concatenate(Axis(0), &three.each_ref().map(|one| one.weights.view()))
                         .map_err(joined)?,
                     bias: concatenate(Axis(0), &three.each_ref().map(|one| one.bias.view()))
                         .map_err(joined)?,
                 },
-                joined: linear(&of("attention.output.dense"), hidden, hidden)?,
-                after_attention: norm(&of("attention.output.LayerNorm"))?,
-                wide: linear(&of("intermediate.dense"), inner, hidden)?,
-                narrow: linear(&of("output.dense"), hidden, inner)?,
-                after_all: norm(&of("output.LayerNorm"))?,
+                attention_output: linear(&of("attention.output.dense"), hidden, hidden)?,
+                attention_norm: norm(&of("attention.output.LayerNorm"))?,
+                intermediate: linear(&of("intermediate.dense"), inner, hidden)?,
+                output: linear(&of("output.dense"), hidden, inner)?,
+                output_norm: norm(&of("output.LayerNorm"))?,
             });
         }
-        let kinds = tensors.matrix("embeddings.token_type_embeddings.weight", 2, hidden)?;
-        let positions = tensors.matrix("embeddings.position_embeddings.weight", shape.positions, hidden)?;
+        let kinds = tensors.load_matrix("embeddings.token_type_embeddings.weight", 2, hidden)?;
+        let positions =
+            tensors.load_matrix("embeddings.position_embeddings.weight", shape.max_positions, hidden)?;
         Ok(Self {
-            words: tensors.matrix("embeddings.word_embeddings.weight", shape.words, hidden)?,
-            positions: positions + kinds.row(0),
-            norm: norm("embeddings.LayerNorm")?,
+            word_embeddings: tensors.load_matrix(
+                "embeddings.word_embeddings.weight",
+                shape.vocabulary_size,
+                hidden,
+            )?,
+            position_embeddings: positions + kinds.row(0),
+            embedding_norm: norm("embeddings.LayerNorm")?,
             layers,
-            heads,
+            attention_heads: heads,
         })
     }
 
-    pub(super) fn hidden(&self) -> usize {
-        self.words.ncols()
+    pub(super) fn hidden_size(&self) -> usize {
+        self.word_embeddings.ncols()
     }
 
-    /// A vector for each token. There are no more of them than positions.
+    /// Returns one vector per token; tokens beyond the maximum number of positions are dropped.
     pub(super) fn run(&self, ids: &[u32]) -> Array2<f32> {
-        let ids = &ids[..ids.len().min(self.positions.nrows())];
-        let mut state = self.positions.slice_axis(Axis(0), Slice::from(..ids.len())).to_owned();
+        let ids = &ids[..ids.len().min(self.position_embeddings.nrows())];
+        let mut state = self.position_embeddings.slice_axis(Axis(0), Slice::from(..ids.len())).to_owned();
         for (mut row, id) in state.rows_mut().into_iter().zip(ids) {
-            row += &self.words.row(*id as usize);
+            row += &self.word_embeddings.row(*id as usize);
         }
-        self.norm.apply(&mut state);
+        self.embedding_norm.apply(&mut state);
         for layer in &self.layers {
-            layer.apply(&mut state, self.heads);
+            layer.apply(&mut state, self.attention_heads);
         }
         state
     }
 }
 
-impl Layer {
+impl EncoderLayer {
     fn apply(&self, state: &mut Array2<f32>, heads: usize) {
         let (count, hidden) = state.dim();
         let each = hidden / heads;
-        let asked = self.asked.of(state);
+        let asked = self.query_key_value.forward(state);
         let mut context = Array2::zeros((count, hidden));
         let scale = 1.0 / (each as f32).sqrt();
         let mut shares = Array2::zeros((count, count));
@@ -133,27 +141,28 @@ impl Layer {
             let mut into = context.slice_axis_mut(Axis(1), columns);
             general_mat_mul(1.0, &shares, &part(2), 0.0, &mut into);
         }
-        self.joined.add_to(&context, state);
-        self.after_attention.apply(state);
-        let mut wide = self.wide.of(state);
+        self.attention_output.add_forward(&context, state);
+        self.attention_norm.apply(state);
+        let mut wide = self.intermediate.forward(state);
         wide.mapv_inplace(gelu);
-        self.narrow.add_to(&wide, state);
-        self.after_all.apply(state);
+        self.output.add_forward(&wide, state);
+        self.output_norm.apply(state);
     }
 }
 
-impl Linear {
-    fn of(&self, from: &Array2<f32>) -> Array2<f32> {
+impl LinearLayer {
+    fn forward(&self, from: &Array2<f32>) -> Array2<f32> {
         from.dot(&self.weights.t()) + &self.bias
     }
 
-    fn add_to(&self, from: &Array2<f32>, sum: &mut Array2<f32>) {
+    /// Adds the output to `sum`, for a residual connection.
+    fn add_forward(&self, from: &Array2<f32>, sum: &mut Array2<f32>) {
         general_mat_mul(1.0, from, &self.weights.t(), 1.0, sum);
         *sum += &self.bias;
     }
 }
 
-impl Norm {
+impl LayerNorm {
     fn apply(&self, state: &mut Array2<f32>) {
         for mut row in state.rows_mut() {
             let count = row.len() as f32;
@@ -169,26 +178,26 @@ impl Norm {
 
 fn softmax(mut row: ArrayViewMut1<'_, f32>) {
     let most = row.fold(f32::NEG_INFINITY, |most, value| most.max(*value));
-    row.mapv_inplace(|value| exp(value - most));
+    row.mapv_inplace(|value| exp_nonpositive(value - most));
     let sum = row.sum();
     row.mapv_inplace(|value| value / sum);
 }
 
-/// The activation, exact to within a ten-millionth (Abramowitz and Stegun, 7.1.26).
+/// The GELU activation, with erf accurate to 1e-7 (Abramowitz and Stegun, 7.1.26).
 fn gelu(value: f32) -> f32 {
     let x = value.abs() * std::f32::consts::FRAC_1_SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let sum =
         t * (0.254_829_6 + t * (-0.284_496_74 + t * (1.421_413_7 + t * (-1.453_152 + t * 1.061_405_4))));
-    let erf = 1.0 - sum * exp(-x * x);
+    let erf = 1.0 - sum * exp_nonpositive(-x * x);
     0.5 * value * (1.0 + erf.copysign(value))
 }
 
-/// The exponential of what is not above 0, without a branch, so that many are worked out at once.
-fn exp(value: f32) -> f32 {
+/// Returns the exponential of a number that is at most 0, without branches, so that the compiler vectorises it.
+fn exp_nonpositive(value: f32) -> f32 {
     let times = (value * std::f32::consts::LOG2_E).max(-126.0);
     let whole = times.floor();
-    // 2 to the power of what is left, 0 to 1, by its series around a half; what it loses is below 2e-7.
+    // 2 to the power of the fraction, 0 to 1, by its Taylor series around 0.5; the error is below 2e-7.
     let x = (times - whole - 0.5) * std::f32::consts::LN_2;
     let part = 1.0
         + x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0 + x * (1.0 / 720.0))))));
@@ -202,11 +211,11 @@ mod tests {
     fn exponentials_are_exact_enough() {
         for at in 0..=8700 {
             let value = at as f32 * -0.01;
-            let (got, right) = (f64::from(super::exp(value)), f64::from(value).exp());
+            let (got, right) = (f64::from(super::exp_nonpositive(value)), f64::from(value).exp());
             assert!((got - right).abs() <= right * 4e-6 + 1e-37, "{value}: {got} {right}");
         }
-        assert!(super::exp(-1e30) < 1e-37);
-        // From a table of the normal distribution.
+        assert!(super::exp_nonpositive(-1e30) < 1e-37);
+        // Values from a table of the normal distribution.
         for (value, right) in
             [(0.0, 0.0), (1.0, 0.841_344_8), (-1.0, -0.158_655_25), (2.5, 2.484_475_8), (-8.0, 0.0)]
         {

@@ -1,76 +1,77 @@
-//! The text of PDF files, read page by page.
+//! Extraction of text from PDF files, page by page.
 //!
-//! Files of this kind come from anywhere, and the parsers that there are panic, recurse or inflate without limit on
-//! those that were made to hurt. This one reads what text needs and nothing else. Every loop is bounded by the bytes
-//! that are there, every stream by a budget, every nesting by a depth.
+//! PDF files are untrusted input, and existing parsers panic, recurse or decompress without limit on malicious
+//! files. This parser reads only what text extraction needs. Invariant: every loop is bounded by the size of the
+//! input, every decompression by a budget, and every recursion by a depth.
 
+mod content_stream;
+mod encoding;
 mod font;
-mod glyph;
 mod object;
-mod page;
-mod stream;
+mod stream_filters;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 
-use self::object::{Dict, Object, Reader};
-use super::lines::split;
-use super::{Budget, Cut, Extracted, Strength};
+use self::object::{PdfDictionary, PdfObject, PdfObjectParser};
+use super::line_based::add_splits_within_line;
+use super::{ExtractedText, ExtractionBudget, SplitPoint, SplitStrength};
 
-/// More objects than this are in no file that people read.
-const MOST_OBJECTS: usize = 300_000;
-const MOST_PAGES: usize = 20_000;
-/// How deep pages, forms and references may be nested.
-const DEEPEST: usize = 32;
+/// Maximum number of objects in a file.
+const MAX_OBJECTS: usize = 300_000;
+const MAX_PAGES: usize = 20_000;
+/// Maximum nesting depth of objects, page trees and references.
+const MAX_DEPTH: usize = 32;
 
-pub(super) fn extract(bytes: &[u8], budget: Budget) -> Result<Extracted, String> {
-    let document = Document::read(bytes, budget)?;
-    let pages = document.pages();
+pub(super) fn extract_pdf(bytes: &[u8], budget: ExtractionBudget) -> Result<ExtractedText, String> {
+    let document = PdfDocument::parse(bytes, budget)?;
+    let pages = document.collect_pages();
     if pages.is_empty() {
-        return Err("it has no pages that can be found".to_owned());
+        return Err("no pages were found in it".to_owned());
     }
-    let mut found = Extracted::default();
+    let mut found = ExtractedText::default();
     let mut unreadable = 0;
     for (at, page) in pages.iter().enumerate() {
-        let text = match page::text_of(&document, page) {
+        let text = match content_stream::extract_page_text(&document, page) {
             Ok(read) => {
-                unreadable += usize::from(read.has_unknown_letters);
+                unreadable += usize::from(read.has_unmapped_glyphs);
                 read.text
             }
             Err(why) => {
-                found.notes.push(format!("page {}: {why}", at + 1));
-                if document.is_spent() {
+                found.warnings.push(format!("page {}: {why}", at + 1));
+                if document.is_budget_exhausted() {
                     break;
                 }
                 continue;
             }
         };
         add_page(&mut found, &text, u32::try_from(at + 1).unwrap_or(u32::MAX));
-        if found.text.len() > budget.text {
-            found.notes.push(format!("only its first {} pages were read", at + 1));
+        if found.text.len() > budget.text_bytes {
+            found.warnings.push(format!("only its first {} pages were read", at + 1));
             break;
         }
     }
     if unreadable > 0 {
-        found.notes.push(format!("{unreadable} pages have letters that the file gives no meaning"));
+        found.warnings.push(format!("{unreadable} pages have glyphs that the file maps to no character"));
     }
-    if found.text.trim().is_empty() && found.notes.is_empty() {
-        found.notes.push("its pages are pictures, or empty".to_owned());
+    if found.text.trim().is_empty() && found.warnings.is_empty() {
+        found.warnings.push("its pages are images or empty".to_owned());
     }
     Ok(found)
 }
 
-fn add_page(found: &mut Extracted, text: &str, page: u32) {
+/// Appends the text of a page with its split points.
+fn add_page(found: &mut ExtractedText, text: &str, page: u32) {
     let mut after_blank = true;
     for row in text.split_inclusive('\n') {
         if row.trim().is_empty() {
             after_blank = true;
             continue;
         }
-        let strength = if after_blank { Strength::Block } else { Strength::Line };
-        let cut = Cut { at: found.text.len(), line: 0, page, heading: 0, strength };
-        found.cuts.push(cut);
-        split(row, cut, &mut found.cuts);
+        let strength = if after_blank { SplitStrength::Block } else { SplitStrength::Line };
+        let cut = SplitPoint { offset: found.text.len(), line: 0, page, heading: 0, strength };
+        found.split_points.push(cut);
+        add_splits_within_line(row, cut, &mut found.split_points);
         found.text.push_str(row);
         after_blank = false;
     }
@@ -79,19 +80,19 @@ fn add_page(found: &mut Extracted, text: &str, page: u32) {
     }
 }
 
-/// A file's objects.
-struct Document<'a> {
+/// The objects of a PDF file.
+struct PdfDocument<'a> {
     bytes: &'a [u8],
-    objects: BTreeMap<u32, Object>,
-    root: Option<Object>,
-    /// How much may be inflated, and how much of that is left.
-    whole: usize,
-    left: Cell<usize>,
+    objects: BTreeMap<u32, PdfObject>,
+    root: Option<PdfObject>,
+    /// Decompression budget in bytes, and the remainder of it.
+    inflate_budget: usize,
+    inflate_remaining: Cell<usize>,
 }
 
-impl<'a> Document<'a> {
-    /// Reads all objects where they stand. The file's own table of places is not needed, and so need not be right.
-    fn read(bytes: &'a [u8], budget: Budget) -> Result<Self, String> {
+impl<'a> PdfDocument<'a> {
+    /// Scans the file for objects. It ignores the cross-reference table, which may be missing or wrong.
+    fn parse(bytes: &'a [u8], budget: ExtractionBudget) -> Result<Self, String> {
         if !bytes[..bytes.len().min(1024)].windows(5).any(|five| five == b"%PDF-") {
             return Err("it is not a PDF file".to_owned());
         }
@@ -99,165 +100,173 @@ impl<'a> Document<'a> {
             bytes,
             objects: BTreeMap::new(),
             root: None,
-            whole: budget.inflated,
-            left: Cell::new(budget.inflated),
+            inflate_budget: budget.inflated_bytes,
+            inflate_remaining: Cell::new(budget.inflated_bytes),
         };
-        let mut trailers: Vec<Dict> = Vec::new();
+        let mut trailers: Vec<PdfDictionary> = Vec::new();
         let mut at = 0;
-        while let Some(found) = find(bytes, b"obj", at) {
+        while let Some(found) = find_bytes(bytes, b"obj", at) {
             at = found + 3;
-            let Some(number) = object::number_before(bytes, found) else { continue };
-            let mut reader = Reader::new(bytes, at);
-            let Some(object) = reader.object_at_top() else { continue };
-            at = reader.at.max(at);
-            if let Object::Stream { dict, .. } = &object
-                && dict.name("Type") == Some("XRef")
+            let Some(number) = object::object_number_before(bytes, found) else { continue };
+            let mut reader = PdfObjectParser::new(bytes, at);
+            let Some(object) = reader.parse_indirect_object() else { continue };
+            at = reader.position.max(at);
+            if let PdfObject::Stream { dict, .. } = &object
+                && dict.name_value("Type") == Some("XRef")
             {
                 trailers.push(dict.clone());
             }
             document.objects.insert(number, object);
-            if document.objects.len() > MOST_OBJECTS {
-                return Err(format!("it has more than {MOST_OBJECTS} objects"));
+            if document.objects.len() > MAX_OBJECTS {
+                return Err(format!("it has more than {MAX_OBJECTS} objects"));
             }
         }
         let mut at = 0;
-        while let Some(found) = find(bytes, b"trailer", at) {
+        while let Some(found) = find_bytes(bytes, b"trailer", at) {
             at = found + 7;
-            if let Some(Object::Dict(dict)) = Reader::new(bytes, at).object(0) {
+            if let Some(PdfObject::Dictionary(dict)) = PdfObjectParser::new(bytes, at).parse_object(0) {
                 trailers.push(dict);
             }
         }
-        if trailers.iter().any(|trailer| trailer.get("Encrypt").is_some_and(|object| *object != Object::Null))
+        if trailers
+            .iter()
+            .any(|trailer| trailer.get("Encrypt").is_some_and(|object| *object != PdfObject::Null))
         {
             return Err("it is encrypted".to_owned());
         }
         document.root = trailers.iter().rev().find_map(|trailer| trailer.get("Root").cloned());
-        document.unpack()?;
+        document.expand_object_streams()?;
         Ok(document)
     }
 
-    /// Reads the objects that are inside of others.
-    fn unpack(&mut self) -> Result<(), String> {
-        let packed: Vec<(Dict, Object)> = self
+    /// Parses the objects inside object streams.
+    fn expand_object_streams(&mut self) -> Result<(), String> {
+        let packed: Vec<(PdfDictionary, PdfObject)> = self
             .objects
             .values()
             .filter_map(|object| match object {
-                Object::Stream { dict, .. } if dict.name("Type") == Some("ObjStm") => {
+                PdfObject::Stream { dict, .. } if dict.name_value("Type") == Some("ObjStm") => {
                     Some((dict.clone(), object.clone()))
                 }
                 _ => None,
             })
             .collect();
         for (dict, stream) in packed {
-            let data = self.data(&stream)?;
-            let first = self.number(dict.get("First")).unwrap_or(0.0);
-            let count = self.number(dict.get("N")).unwrap_or(0.0);
+            let data = self.decode_stream(&stream)?;
+            let first = self.resolve_number(dict.get("First")).unwrap_or(0.0);
+            let count = self.resolve_number(dict.get("N")).unwrap_or(0.0);
             let (first, count) = (first.clamp(0.0, 1e9) as usize, count.clamp(0.0, 1e6) as usize);
-            let mut header = Reader::new(&data, 0);
+            let mut header = PdfObjectParser::new(&data, 0);
             for _ in 0..count {
-                let (Some(number), Some(offset)) = (header.whole(), header.whole()) else { break };
-                let Some(object) = Reader::new(&data, first.saturating_add(offset)).object(0) else {
+                let (Some(number), Some(offset)) = (header.parse_unsigned(), header.parse_unsigned()) else {
+                    break;
+                };
+                let Some(object) = PdfObjectParser::new(&data, first.saturating_add(offset)).parse_object(0)
+                else {
                     continue;
                 };
                 if let Ok(number) = u32::try_from(number) {
                     self.objects.entry(number).or_insert(object);
                 }
-                if self.objects.len() > MOST_OBJECTS {
-                    return Err(format!("it has more than {MOST_OBJECTS} objects"));
+                if self.objects.len() > MAX_OBJECTS {
+                    return Err(format!("it has more than {MAX_OBJECTS} objects"));
                 }
             }
         }
         Ok(())
     }
 
-    /// What a reference leads to.
-    fn resolve<'b>(&'b self, object: &'b Object) -> &'b Object {
+    /// Follows references to the object; returns null if it is missing or the chain is too long.
+    fn resolve<'b>(&'b self, object: &'b PdfObject) -> &'b PdfObject {
         let mut object = object;
-        for _ in 0..DEEPEST {
+        for _ in 0..MAX_DEPTH {
             match object {
-                Object::Reference(number) => match self.objects.get(number) {
+                PdfObject::Reference(number) => match self.objects.get(number) {
                     Some(next) => object = next,
-                    None => return &Object::Null,
+                    None => return &PdfObject::Null,
                 },
                 other => return other,
             }
         }
-        &Object::Null
+        &PdfObject::Null
     }
 
-    fn get<'b>(&'b self, dict: &'b Dict, key: &str) -> &'b Object {
-        dict.get(key).map_or(&Object::Null, |object| self.resolve(object))
+    fn resolve_key<'b>(&'b self, dict: &'b PdfDictionary, key: &str) -> &'b PdfObject {
+        dict.get(key).map_or(&PdfObject::Null, |object| self.resolve(object))
     }
 
-    fn dict<'b>(&'b self, dict: &'b Dict, key: &str) -> Option<&'b Dict> {
-        self.get(dict, key).as_dict()
+    fn resolve_dict<'b>(&'b self, dict: &'b PdfDictionary, key: &str) -> Option<&'b PdfDictionary> {
+        self.resolve_key(dict, key).as_dict()
     }
 
-    fn number(&self, object: Option<&Object>) -> Option<f64> {
+    fn resolve_number(&self, object: Option<&PdfObject>) -> Option<f64> {
         match self.resolve(object?) {
-            Object::Number(number) => Some(*number),
+            PdfObject::Number(number) => Some(*number),
             _ => None,
         }
     }
 
-    fn is_spent(&self) -> bool {
-        self.left.get() == 0
+    fn is_budget_exhausted(&self) -> bool {
+        self.inflate_remaining.get() == 0
     }
 
-    /// The pages in order, each with what it inherits.
-    fn pages(&self) -> Vec<Page<'_>> {
+    /// Returns the pages in order, with their inherited resources.
+    fn collect_pages(&self) -> Vec<PdfPage<'_>> {
         let mut pages = Vec::new();
-        let root = self.root.as_ref().map(|root| self.resolve(root)).and_then(Object::as_dict);
+        let root = self.root.as_ref().map(|root| self.resolve(root)).and_then(PdfObject::as_dict);
         let root = root.or_else(|| {
-            let mut dicts = self.objects.values().filter_map(Object::as_dict);
-            dicts.find(|dict| dict.name("Type") == Some("Catalog"))
+            let mut dicts = self.objects.values().filter_map(PdfObject::as_dict);
+            dicts.find(|dict| dict.name_value("Type") == Some("Catalog"))
         });
         if let Some(tree) = root.and_then(|root| root.get("Pages")) {
-            self.collect(tree, None, 0, &mut HashSet::new(), &mut pages);
+            self.walk_page_tree(tree, None, 0, &mut HashSet::new(), &mut pages);
         }
         if pages.is_empty() {
-            for dict in self.objects.values().filter_map(Object::as_dict) {
-                if dict.name("Type") == Some("Page") && pages.len() < MOST_PAGES {
-                    pages.push(Page { dict, resources: self.dict(dict, "Resources") });
+            for dict in self.objects.values().filter_map(PdfObject::as_dict) {
+                if dict.name_value("Type") == Some("Page") && pages.len() < MAX_PAGES {
+                    pages.push(PdfPage { dict, resources: self.resolve_dict(dict, "Resources") });
                 }
             }
         }
         pages
     }
 
-    fn collect<'b>(
+    /// Appends the pages of a page tree node; a node that was visited before is skipped.
+    fn walk_page_tree<'b>(
         &'b self,
-        node: &'b Object,
-        inherited: Option<&'b Dict>,
+        node: &'b PdfObject,
+        inherited: Option<&'b PdfDictionary>,
         depth: usize,
         seen: &mut HashSet<u32>,
-        pages: &mut Vec<Page<'b>>,
+        pages: &mut Vec<PdfPage<'b>>,
     ) {
-        if depth > DEEPEST || pages.len() >= MOST_PAGES {
+        if depth > MAX_DEPTH || pages.len() >= MAX_PAGES {
             return;
         }
-        if let Object::Reference(number) = node
+        if let PdfObject::Reference(number) = node
             && !seen.insert(*number)
         {
             return;
         }
         let Some(dict) = self.resolve(node).as_dict() else { return };
-        let resources = self.dict(dict, "Resources").or(inherited);
-        match self.get(dict, "Kids") {
-            Object::List(kids) => {
-                kids.iter().for_each(|kid| self.collect(kid, resources, depth + 1, seen, pages));
+        let resources = self.resolve_dict(dict, "Resources").or(inherited);
+        match self.resolve_key(dict, "Kids") {
+            PdfObject::Array(kids) => {
+                kids.iter().for_each(|kid| self.walk_page_tree(kid, resources, depth + 1, seen, pages));
             }
-            _ => pages.push(Page { dict, resources }),
+            _ => pages.push(PdfPage { dict, resources }),
         }
     }
 }
 
-struct Page<'a> {
-    dict: &'a Dict,
-    resources: Option<&'a Dict>,
+/// A page dictionary with its resources, inherited ones included.
+struct PdfPage<'a> {
+    dict: &'a PdfDictionary,
+    resources: Option<&'a PdfDictionary>,
 }
 
-fn find(bytes: &[u8], what: &[u8], from: usize) -> Option<usize> {
+/// Returns the offset of the first occurrence of `what` at or after `from`.
+fn find_bytes(bytes: &[u8], what: &[u8], from: usize) -> Option<usize> {
     let first = *what.first()?;
     let mut at = from;
     loop {

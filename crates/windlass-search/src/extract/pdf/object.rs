@@ -1,58 +1,61 @@
-//! The objects that PDF files are made of.
+//! PDF objects and their parser.
 
 use std::collections::BTreeMap;
 
-use super::{DEEPEST, find};
+use super::{MAX_DEPTH, find_bytes};
 
+/// A PDF object, or an operator of a content stream.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Object {
+pub(super) enum PdfObject {
     Null,
     Bool(bool),
     Number(f64),
     Name(String),
-    Text(Vec<u8>),
-    List(Vec<Self>),
-    Dict(Dict),
+    String(Vec<u8>),
+    Array(Vec<Self>),
+    Dictionary(PdfDictionary),
     Reference(u32),
-    /// What a stream is, and which bytes of the file it has.
+    /// A stream: its dictionary, and the byte range of its encoded data in the file.
     Stream {
-        dict: Dict,
-        from: usize,
-        to: usize,
+        dict: PdfDictionary,
+        start: usize,
+        end: usize,
     },
-    /// A word of a page's program.
+    /// An operator or keyword of a content stream.
     Operator(String),
 }
 
+/// A PDF dictionary.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Dict(BTreeMap<String, Object>);
+pub(super) struct PdfDictionary(BTreeMap<String, PdfObject>);
 
-impl Dict {
-    pub(super) fn get(&self, key: &str) -> Option<&Object> {
+impl PdfDictionary {
+    pub(super) fn get(&self, key: &str) -> Option<&PdfObject> {
         self.0.get(key)
     }
 
-    pub(super) fn name(&self, key: &str) -> Option<&str> {
+    /// Returns the value of a key if it is a name object.
+    pub(super) fn name_value(&self, key: &str) -> Option<&str> {
         match self.0.get(key) {
-            Some(Object::Name(name)) => Some(name),
+            Some(PdfObject::Name(name)) => Some(name),
             _ => None,
         }
     }
 }
 
-impl Object {
-    pub(super) fn as_dict(&self) -> Option<&Dict> {
+impl PdfObject {
+    pub(super) fn as_dict(&self) -> Option<&PdfDictionary> {
         match self {
-            Self::Dict(dict) | Self::Stream { dict, .. } => Some(dict),
+            Self::Dictionary(dict) | Self::Stream { dict, .. } => Some(dict),
             _ => None,
         }
     }
 }
 
-/// The object's number that stands before `obj`.
-pub(super) fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
+/// Returns the object number that precedes the keyword `obj` at `at`.
+pub(super) fn object_number_before(bytes: &[u8], at: usize) -> Option<u32> {
     let digits = |end: usize| -> Option<(usize, usize)> {
-        let spaced = bytes[..end].iter().rposition(|byte| !is_space(*byte))? + 1;
+        let spaced = bytes[..end].iter().rposition(|byte| !is_whitespace(*byte))? + 1;
         let length = bytes[..spaced].iter().rev().take(10).take_while(|byte| byte.is_ascii_digit()).count();
         (length > 0).then_some((spaced - length, spaced))
     };
@@ -64,124 +67,127 @@ pub(super) fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
     std::str::from_utf8(&bytes[from..to]).ok()?.parse().ok()
 }
 
-/// Reads objects from bytes, one after another.
-pub(super) struct Reader<'a> {
+/// A parser that reads objects sequentially from bytes.
+pub(super) struct PdfObjectParser<'a> {
     bytes: &'a [u8],
-    pub(super) at: usize,
+    pub(super) position: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PdfObjectParser<'a> {
     pub(super) fn new(bytes: &'a [u8], at: usize) -> Self {
-        Self { bytes, at: at.min(bytes.len()) }
+        Self { bytes, position: at.min(bytes.len()) }
     }
 
-    /// An object of the file, which may be a stream.
-    pub(super) fn object_at_top(&mut self) -> Option<Object> {
-        let object = self.object(0)?;
-        let Object::Dict(dict) = object else { return Some(object) };
-        self.skip_space();
-        if !self.rest().starts_with(b"stream") {
-            return Some(Object::Dict(dict));
+    /// Parses the body of an indirect object, which may be a stream.
+    pub(super) fn parse_indirect_object(&mut self) -> Option<PdfObject> {
+        let object = self.parse_object(0)?;
+        let PdfObject::Dictionary(dict) = object else { return Some(object) };
+        self.skip_whitespace();
+        if !self.remaining().starts_with(b"stream") {
+            return Some(PdfObject::Dictionary(dict));
         }
-        let mut from = self.at + 6;
+        let mut from = self.position + 6;
         if self.bytes.get(from) == Some(&b'\r') {
             from += 1;
         }
         if self.bytes.get(from) == Some(&b'\n') {
             from += 1;
         }
-        let to = self.end_of_stream(&dict, from);
-        self.at = to;
-        Some(Object::Stream { dict, from: from.min(to), to })
+        let to = self.find_stream_end(&dict, from);
+        self.position = to;
+        Some(PdfObject::Stream { dict, start: from.min(to), end: to })
     }
 
-    /// The length that is given, if the stream ends there; otherwise where it does end.
-    fn end_of_stream(&self, dict: &Dict, from: usize) -> usize {
-        if let Some(Object::Number(length)) = dict.get("Length") {
+    /// Returns the end of a stream: by its `Length` if `endstream` follows there, else by searching for
+    /// `endstream`.
+    fn find_stream_end(&self, dict: &PdfDictionary, from: usize) -> usize {
+        if let Some(PdfObject::Number(length)) = dict.get("Length") {
             let end = from.saturating_add(length.clamp(0.0, 4e9) as usize);
             let after = self.bytes.get(end..).map(|rest| &rest[..rest.len().min(20)]);
             if after.is_some_and(|after| after.trim_ascii_start().starts_with(b"endstream")) {
                 return end;
             }
         }
-        find(self.bytes, b"endstream", from.min(self.bytes.len())).unwrap_or(self.bytes.len())
+        find_bytes(self.bytes, b"endstream", from.min(self.bytes.len())).unwrap_or(self.bytes.len())
     }
 
-    /// The next object; `None` at the end.
-    pub(super) fn object(&mut self, depth: usize) -> Option<Object> {
-        self.skip_space();
-        let byte = *self.bytes.get(self.at)?;
-        if depth > DEEPEST {
-            self.at = self.bytes.len();
+    /// Parses the next object; `None` at the end of the input or if the nesting is too deep.
+    pub(super) fn parse_object(&mut self, depth: usize) -> Option<PdfObject> {
+        self.skip_whitespace();
+        let byte = *self.bytes.get(self.position)?;
+        if depth > MAX_DEPTH {
+            self.position = self.bytes.len();
             return None;
         }
         match byte {
-            b'/' => Some(Object::Name(self.name())),
-            b'(' => Some(Object::Text(self.text())),
-            b'<' if self.rest().starts_with(b"<<") => {
-                self.at += 2;
-                Some(Object::Dict(self.dict(depth)))
+            b'/' => Some(PdfObject::Name(self.parse_name())),
+            b'(' => Some(PdfObject::String(self.parse_literal_string())),
+            b'<' if self.remaining().starts_with(b"<<") => {
+                self.position += 2;
+                Some(PdfObject::Dictionary(self.parse_dictionary(depth)))
             }
-            b'<' => Some(Object::Text(self.hex())),
+            b'<' => Some(PdfObject::String(self.parse_hex_string())),
             b'[' => {
-                self.at += 1;
-                Some(Object::List(self.list(depth)))
+                self.position += 1;
+                Some(PdfObject::Array(self.parse_array(depth)))
             }
-            b'+' | b'-' | b'.' | b'0'..=b'9' => Some(self.number_or_reference()),
+            b'+' | b'-' | b'.' | b'0'..=b'9' => Some(self.parse_number_or_reference()),
             b']' | b'>' | b')' | b'{' | b'}' => {
-                self.at += 1;
-                Some(Object::Operator(char::from(byte).to_string()))
+                self.position += 1;
+                Some(PdfObject::Operator(char::from(byte).to_string()))
             }
-            _ => Some(self.word()),
+            _ => Some(self.parse_keyword()),
         }
     }
 
-    /// The next whole number.
-    pub(super) fn whole(&mut self) -> Option<usize> {
-        self.skip_space();
-        let length = self.rest().iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
-        let number = std::str::from_utf8(&self.rest()[..length]).ok()?.parse().ok()?;
-        self.at += length;
+    /// Parses the next unsigned integer.
+    pub(super) fn parse_unsigned(&mut self) -> Option<usize> {
+        self.skip_whitespace();
+        let length = self.remaining().iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
+        let number = std::str::from_utf8(&self.remaining()[..length]).ok()?.parse().ok()?;
+        self.position += length;
         Some(number)
     }
 
-    /// Goes past the data of a picture in a page's program.
-    pub(super) fn skip_picture(&mut self) {
-        let mut from = self.at;
-        while let Some(end) = find(self.bytes, b"EI", from) {
+    /// Skips the data of an inline image in a content stream.
+    pub(super) fn skip_inline_image(&mut self) {
+        let mut from = self.position;
+        while let Some(end) = find_bytes(self.bytes, b"EI", from) {
             from = end + 2;
             let before = end.checked_sub(1).and_then(|at| self.bytes.get(at));
             let after = self.bytes.get(end + 2);
-            if before.is_some_and(|byte| is_space(*byte)) && after.is_none_or(|byte| is_space(*byte)) {
-                self.at = end + 2;
+            if before.is_some_and(|byte| is_whitespace(*byte))
+                && after.is_none_or(|byte| is_whitespace(*byte))
+            {
+                self.position = end + 2;
                 return;
             }
         }
-        self.at = self.bytes.len();
+        self.position = self.bytes.len();
     }
 
-    fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.at..]
+    fn remaining(&self) -> &'a [u8] {
+        &self.bytes[self.position..]
     }
 
-    fn skip_space(&mut self) {
-        while let Some(byte) = self.bytes.get(self.at) {
-            if is_space(*byte) {
-                self.at += 1;
+    fn skip_whitespace(&mut self) {
+        while let Some(byte) = self.bytes.get(self.position) {
+            if is_whitespace(*byte) {
+                self.position += 1;
             } else if *byte == b'%' {
-                let line = self.rest().iter().position(|byte| matches!(byte, b'\r' | b'\n'));
-                self.at += line.unwrap_or(self.rest().len());
+                let line = self.remaining().iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+                self.position += line.unwrap_or(self.remaining().len());
             } else {
                 return;
             }
         }
     }
 
-    fn name(&mut self) -> String {
-        self.at += 1;
-        let length = self.rest().iter().take(256).take_while(|byte| is_regular(**byte)).count();
-        let raw = &self.rest()[..length];
-        self.at += length;
+    fn parse_name(&mut self) -> String {
+        self.position += 1;
+        let length = self.remaining().iter().take(256).take_while(|byte| is_regular(**byte)).count();
+        let raw = &self.remaining()[..length];
+        self.position += length;
         let mut name = Vec::with_capacity(length);
         let mut at = 0;
         while at < raw.len() {
@@ -203,11 +209,11 @@ impl<'a> Reader<'a> {
         String::from_utf8_lossy(&name).into_owned()
     }
 
-    fn text(&mut self) -> Vec<u8> {
-        self.at += 1;
+    fn parse_literal_string(&mut self) -> Vec<u8> {
+        self.position += 1;
         let mut out = Vec::new();
         let mut open = 1;
-        while let Some(byte) = self.next() {
+        while let Some(byte) = self.next_byte() {
             match byte {
                 b'(' => open += 1,
                 b')' => {
@@ -217,7 +223,7 @@ impl<'a> Reader<'a> {
                     }
                 }
                 b'\\' => {
-                    self.escaped(&mut out);
+                    self.parse_escape(&mut out);
                     continue;
                 }
                 _ => {}
@@ -227,8 +233,8 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn escaped(&mut self, out: &mut Vec<u8>) {
-        let Some(byte) = self.next() else { return };
+    fn parse_escape(&mut self, out: &mut Vec<u8>) {
+        let Some(byte) = self.next_byte() else { return };
         match byte {
             b'n' => out.push(b'\n'),
             b'r' => out.push(b'\r'),
@@ -236,18 +242,18 @@ impl<'a> Reader<'a> {
             b'b' => out.push(8),
             b'f' => out.push(12),
             b'\r' => {
-                if self.bytes.get(self.at) == Some(&b'\n') {
-                    self.at += 1;
+                if self.bytes.get(self.position) == Some(&b'\n') {
+                    self.position += 1;
                 }
             }
             b'\n' => {}
             b'0'..=b'7' => {
                 let mut code = u32::from(byte - b'0');
                 for _ in 0..2 {
-                    match self.bytes.get(self.at) {
+                    match self.bytes.get(self.position) {
                         Some(digit @ b'0'..=b'7') => {
                             code = code * 8 + u32::from(digit - b'0');
-                            self.at += 1;
+                            self.position += 1;
                         }
                         _ => break,
                     }
@@ -258,17 +264,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn next(&mut self) -> Option<u8> {
-        let byte = *self.bytes.get(self.at)?;
-        self.at += 1;
+    fn next_byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.position)?;
+        self.position += 1;
         Some(byte)
     }
 
-    fn hex(&mut self) -> Vec<u8> {
-        self.at += 1;
+    fn parse_hex_string(&mut self) -> Vec<u8> {
+        self.position += 1;
         let mut out = Vec::new();
         let mut half: Option<u8> = None;
-        while let Some(byte) = self.next() {
+        while let Some(byte) = self.next_byte() {
             let value = match byte {
                 b'>' => break,
                 b'0'..=b'9' => byte - b'0',
@@ -285,41 +291,41 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn dict(&mut self, depth: usize) -> Dict {
+    fn parse_dictionary(&mut self, depth: usize) -> PdfDictionary {
         let mut dict = BTreeMap::new();
         loop {
-            self.skip_space();
-            if self.rest().starts_with(b">>") {
-                self.at += 2;
+            self.skip_whitespace();
+            if self.remaining().starts_with(b">>") {
+                self.position += 2;
                 break;
             }
-            match self.object(depth + 1) {
-                Some(Object::Name(key)) => match self.object(depth + 1) {
+            match self.parse_object(depth + 1) {
+                Some(PdfObject::Name(key)) => match self.parse_object(depth + 1) {
                     Some(value) => _ = dict.insert(key, value),
                     None => break,
                 },
-                // A dictionary that was cut off.
-                Some(Object::Operator(word)) if word == "endobj" || word == "stream" => {
-                    self.at -= word.len();
+                // The dictionary is truncated.
+                Some(PdfObject::Operator(word)) if word == "endobj" || word == "stream" => {
+                    self.position -= word.len();
                     break;
                 }
                 Some(_) => {}
                 None => break,
             }
         }
-        Dict(dict)
+        PdfDictionary(dict)
     }
 
-    fn list(&mut self, depth: usize) -> Vec<Object> {
+    fn parse_array(&mut self, depth: usize) -> Vec<PdfObject> {
         let mut list = Vec::new();
         loop {
-            self.skip_space();
-            if self.rest().first() == Some(&b']') {
-                self.at += 1;
+            self.skip_whitespace();
+            if self.remaining().first() == Some(&b']') {
+                self.position += 1;
                 break;
             }
-            match self.object(depth + 1) {
-                Some(Object::Operator(word)) if word == "endobj" => break,
+            match self.parse_object(depth + 1) {
+                Some(PdfObject::Operator(word)) if word == "endobj" => break,
                 Some(object) => list.push(object),
                 None => break,
             }
@@ -327,31 +333,31 @@ impl<'a> Reader<'a> {
         list
     }
 
-    fn number_or_reference(&mut self) -> Object {
-        let before = self.at;
-        let number = self.number();
-        let is_whole = self.bytes[before..self.at].iter().all(u8::is_ascii_digit);
-        if is_whole && self.at - before <= 8 {
-            let mut ahead = Self { bytes: self.bytes, at: self.at };
-            if ahead.whole().is_some() {
-                ahead.skip_space();
-                let is_end = ahead.bytes.get(ahead.at + 1).is_none_or(|byte| !is_regular(*byte));
-                if ahead.rest().first() == Some(&b'R') && is_end {
-                    self.at = ahead.at + 1;
-                    return Object::Reference(number as u32);
+    fn parse_number_or_reference(&mut self) -> PdfObject {
+        let before = self.position;
+        let number = self.parse_number();
+        let is_whole = self.bytes[before..self.position].iter().all(u8::is_ascii_digit);
+        if is_whole && self.position - before <= 8 {
+            let mut ahead = Self { bytes: self.bytes, position: self.position };
+            if ahead.parse_unsigned().is_some() {
+                ahead.skip_whitespace();
+                let is_end = ahead.bytes.get(ahead.position + 1).is_none_or(|byte| !is_regular(*byte));
+                if ahead.remaining().first() == Some(&b'R') && is_end {
+                    self.position = ahead.position + 1;
+                    return PdfObject::Reference(number as u32);
                 }
             }
         }
-        Object::Number(number)
+        PdfObject::Number(number)
     }
 
-    fn number(&mut self) -> f64 {
+    fn parse_number(&mut self) -> f64 {
         let is_part = |byte: &&u8| matches!(byte, b'+' | b'-' | b'.' | b'0'..=b'9');
-        let length = self.rest().iter().take(64).take_while(is_part).count().max(1);
-        let text = std::str::from_utf8(&self.rest()[..length]).unwrap_or_default();
-        self.at += length;
+        let length = self.remaining().iter().take(64).take_while(is_part).count().max(1);
+        let text = std::str::from_utf8(&self.remaining()[..length]).unwrap_or_default();
+        self.position += length;
         text.parse().unwrap_or_else(|_| {
-            // Some writers put signs where they do not belong.
+            // Some PDF producers write misplaced signs.
             let sign = if text.starts_with('-') { -1.0 } else { 1.0 };
             sign * text
                 .trim_start_matches(['-', '+'])
@@ -362,23 +368,24 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn word(&mut self) -> Object {
-        let length = self.rest().iter().take(128).take_while(|byte| is_regular(**byte)).count().max(1);
-        let word = String::from_utf8_lossy(&self.rest()[..length]).into_owned();
-        self.at += length;
+    fn parse_keyword(&mut self) -> PdfObject {
+        let length = self.remaining().iter().take(128).take_while(|byte| is_regular(**byte)).count().max(1);
+        let word = String::from_utf8_lossy(&self.remaining()[..length]).into_owned();
+        self.position += length;
         match word.as_str() {
-            "null" => Object::Null,
-            "true" => Object::Bool(true),
-            "false" => Object::Bool(false),
-            _ => Object::Operator(word),
+            "null" => PdfObject::Null,
+            "true" => PdfObject::Bool(true),
+            "false" => PdfObject::Bool(false),
+            _ => PdfObject::Operator(word),
         }
     }
 }
 
-fn is_space(byte: u8) -> bool {
+fn is_whitespace(byte: u8) -> bool {
     matches!(byte, 0 | 9 | 10 | 12 | 13 | 32)
 }
 
 fn is_regular(byte: u8) -> bool {
-    !is_space(byte) && !matches!(byte, b'(' | b')' | b'<' | b'>' | b'[' | b']' | b'{' | b'}' | b'/' | b'%')
+    !is_whitespace(byte)
+        && !matches!(byte, b'(' | b')' | b'<' | b'>' | b'[' | b']' | b'{' | b'}' | b'/' | b'%')
 }

@@ -1,4 +1,4 @@
-//! The file: how it is opened, and what its errors mean to whoever reads them.
+//! The database file: opening it, and mapping SQLite errors to [`StoreError`].
 
 use std::fs;
 use std::io::Read;
@@ -8,144 +8,144 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use windlass_core::Digest;
+use windlass_core::canonical::Digest;
 
-use super::schema::{self, Found, VERSION};
-use super::writer::About;
+use super::schema::{self, DatabaseOwner, SCHEMA_VERSION};
+use super::writer::RequestSubject;
 use crate::error::{StoreError, StoreErrorKind};
 
-/// How long another process may keep the file to itself before a write is given up.
-pub(super) const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 10_000 });
+/// Time to wait for a lock of another process before a write fails.
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 10_000 });
 
-/// How the file is opened by whoever may write to it.
-const WRITING: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_CREATE);
+/// Flags for connections that may write.
+const WRITE_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_CREATE);
 
-/// SQLite reads less than a page: the file was cut off.
-const SHORT_READ: i32 = 10 | (2 << 8);
-/// The disk did not confirm that it has what it was given.
-const NOT_SYNCED: i32 = 10 | (4 << 8);
+/// SQLite's `SQLITE_IOERR_SHORT_READ`: the file is truncated.
+const IOERR_SHORT_READ: i32 = 10 | (2 << 8);
+/// SQLite's `SQLITE_IOERR_FSYNC`: the disk did not confirm a sync.
+const IOERR_FSYNC: i32 = 10 | (4 << 8);
 
-/// The file that a store is kept in.
+/// The database file of a store.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct DatabaseFile {
     pub(super) path: PathBuf,
-    /// Which file was found there when it was opened.
-    opened: OnceLock<Option<FileId>>,
+    /// Identity of the file when it was opened.
+    identity: OnceLock<Option<FileIdentity>>,
 }
 
-/// What a file is called by the system, whatever it is called by others: its device and its number there.
-type FileId = (u64, u64);
+/// Identity of a file in the operating system: device and inode number.
+type FileIdentity = (u64, u64);
 
-/// Why a request was not carried out.
+/// An error of a request.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    /// The request is at fault.
+pub(super) enum SqliteError {
+    /// The request is invalid.
     Refused(StoreError),
-    /// The file is.
+    /// SQLite failed.
     Sqlite(rusqlite::Error),
-    /// What was read is not what was written.
-    Damaged(String),
+    /// The data are corrupt.
+    Corrupt(String),
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for SqliteError {
     fn from(error: StoreError) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<rusqlite::Error> for Trouble {
+impl From<rusqlite::Error> for SqliteError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
     }
 }
 
-impl File {
-    pub(super) fn at(path: PathBuf) -> Self {
-        Self { path, opened: OnceLock::new() }
+impl DatabaseFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, identity: OnceLock::new() }
     }
 
-    /// Opens the file for the writer; makes it where it is not there.
-    pub(super) fn open(&self) -> Result<Connection, StoreError> {
-        make_folder(&self.path).map_err(|error| {
+    /// Opens the file for the writer, and creates it if it does not exist.
+    pub(super) fn open_for_writing(&self) -> Result<Connection, StoreError> {
+        create_synced_folder(&self.path).map_err(|error| {
             let folder = self.path.parent().unwrap_or(Path::new("."));
-            let message = format!("the folder `{}` cannot be made: {error}", folder.display());
-            StoreError::of(StoreErrorKind::Disk, message).caused_by(error)
+            let message = format!("the folder `{}` cannot be created: {error}", folder.display());
+            StoreError::with_kind(StoreErrorKind::Disk, message).with_source(error)
         })?;
-        // SQLite takes a file of one byte for an empty one, and would write over it.
+        // SQLite treats a file of one byte as empty and would overwrite it.
         if fs::metadata(&self.path).is_ok_and(|file| file.len() == 1) {
-            return Err(self.not_a_database());
+            return Err(self.not_a_database_error());
         }
-        let db = self.connect(WRITING)?;
-        let found = schema::identify(&db).map_err(|error| self.cannot_be_opened(error))?;
-        // SQLite opens what it may not write, and says so when it is too late.
-        if db.is_readonly("main").map_err(|error| self.explain(error))? {
+        let db = self.connect(WRITE_FLAGS)?;
+        let found = schema::identify_owner(&db).map_err(|error| self.open_error(error))?;
+        // SQLite opens read-only files without an error and fails only on the first write.
+        if db.is_readonly("main").map_err(|error| self.to_store_error(error))? {
             let message = format!(
-                "`{}` may be read and not written; hint: `SqliteStore::salvage` opens it for reading alone",
+                "`{}` is read-only; hint: `SqliteStore::salvage` opens it for reading",
                 self.path.display()
             );
-            return Err(StoreError::of(StoreErrorKind::Disk, message));
+            return Err(StoreError::with_kind(StoreErrorKind::Disk, message));
         }
         match found {
-            Found::Ours => self.write_ahead(&db)?,
-            Found::Nothing => {
-                self.write_ahead(&db)?;
-                self.create(&db)?;
+            DatabaseOwner::Ours => self.enable_write_ahead_log(&db)?,
+            DatabaseOwner::Empty => {
+                self.enable_write_ahead_log(&db)?;
+                self.create_tables(&db)?;
             }
-            found => return Err(self.not_ours(found)),
+            found => return Err(self.unusable_file_error(found)),
         }
-        self.opened.get_or_init(|| file_id(&self.path));
+        self.identity.get_or_init(|| file_id(&self.path));
         Ok(db)
     }
 
-    /// Whether the file is still where it was. What is written to one that was moved or deleted would be lost, and
-    /// SQLite does not notice.
-    pub(super) fn is_in_place(&self) -> Result<(), StoreError> {
-        match self.opened.get() {
+    /// Checks that the file was not moved or deleted since it was opened. SQLite would not notice, and writes
+    /// would be lost.
+    pub(super) fn check_in_place(&self) -> Result<(), StoreError> {
+        match self.identity.get() {
             Some(opened) if *opened != file_id(&self.path) => {
                 let path = self.path.display();
                 let message =
                     format!("`{path}` was moved or deleted while it was open: nothing of this was kept");
-                Err(StoreError::of(StoreErrorKind::Disk, message))
+                Err(StoreError::with_kind(StoreErrorKind::Disk, message))
             }
             _ => Ok(()),
         }
     }
 
-    /// One more connection to a file that is open, for a reader. It must be able to write all the same: readers
-    /// leave marks beside the file that keep what they read from being cleared away.
+    /// Opens another connection for a reader. It needs write access: readers set marks in the shared-memory
+    /// file that protect the pages that they read from checkpoints.
     pub(super) fn connect_to_read(&self) -> Result<Connection, StoreError> {
-        let db = self.connect(WRITING)?;
-        db.pragma_update(None, "query_only", true).map_err(|error| self.explain(error))?;
+        let db = self.connect(WRITE_FLAGS)?;
+        db.pragma_update(None, "query_only", true).map_err(|error| self.to_store_error(error))?;
         Ok(db)
     }
 
-    /// A connection that reads what is left of a file, and leaves it as it is.
+    /// Opens a read-only connection to a damaged file.
     pub(super) fn connect_to_salvage(&self) -> Result<Connection, StoreError> {
         let db = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        // Without this, SQLite does not look into a file that is shorter than it should be.
-        db.pragma_update(None, "writable_schema", true).map_err(|error| self.explain(error))?;
-        match schema::identify(&db).map_err(|error| self.explain(error))? {
-            Found::Ours => Ok(db),
-            found => Err(self.not_ours(found)),
+        // Without this, SQLite refuses to read a truncated file.
+        db.pragma_update(None, "writable_schema", true).map_err(|error| self.to_store_error(error))?;
+        match schema::identify_owner(&db).map_err(|error| self.to_store_error(error))? {
+            DatabaseOwner::Ours => Ok(db),
+            found => Err(self.unusable_file_error(found)),
         }
     }
 
     fn connect(&self, flags: OpenFlags) -> Result<Connection, StoreError> {
         let connect = || {
             let mut db = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-            db.busy_handler(Some(wait_a_little as fn(i32) -> bool))?;
+            db.busy_handler(Some(wait_for_lock as fn(i32) -> bool))?;
             db.set_prepared_statement_cache_capacity(64);
-            // Sizes inside a page are checked when it is read, so that a damaged one is found before it is used.
+            // Cell sizes are checked when a page is read, so that a corrupt page is detected before it is used.
             db.pragma_update(None, "cell_size_check", true)?;
             db.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(db)
         };
-        connect().map_err(|error: rusqlite::Error| self.explain(error))
+        connect().map_err(|error: rusqlite::Error| self.to_store_error(error))
     }
 
-    /// Switches to a write-ahead log. Two processes that open a new file at once may get into each other's way,
-    /// and SQLite does not wait here by itself.
-    fn write_ahead(&self, db: &Connection) -> Result<(), StoreError> {
+    /// Switches to a write-ahead log. Two processes that open a new file concurrently may conflict here, and
+    /// SQLite's busy handler does not apply.
+    fn enable_write_ahead_log(&self, db: &Connection) -> Result<(), StoreError> {
         let began = Instant::now();
         loop {
             let mode = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
@@ -156,91 +156,95 @@ impl File {
                         "`{}` cannot have a write-ahead log (its journal is `{mode}`): a store needs a local disk",
                         self.path.display()
                     );
-                    return Err(StoreError::of(StoreErrorKind::Disk, message));
+                    return Err(StoreError::with_kind(StoreErrorKind::Disk, message));
                 }
-                Err(error) if is_busy(&error) && began.elapsed() < PATIENCE => {
+                Err(error) if is_locked(&error) && began.elapsed() < LOCK_TIMEOUT => {
                     thread::sleep(Duration::from_millis(5));
                 }
-                Err(error) => return Err(self.explain(error)),
+                Err(error) => return Err(self.to_store_error(error)),
             }
         }
     }
 
-    /// Makes the tables, unless another process was faster.
-    fn create(&self, db: &Connection) -> Result<(), StoreError> {
+    /// Creates the tables, unless another process has done so.
+    fn create_tables(&self, db: &Connection) -> Result<(), StoreError> {
         let create = || {
             db.execute_batch("BEGIN IMMEDIATE")?;
-            let found = schema::identify_within(db)?;
-            if found == Found::Nothing {
-                schema::create(db)?;
+            let found = schema::identify_owner_in_transaction(db)?;
+            if found == DatabaseOwner::Empty {
+                schema::create_schema(db)?;
             }
             db.execute_batch("COMMIT")?;
             Ok(found)
         };
-        match create().map_err(|error: rusqlite::Error| self.explain(error))? {
-            Found::Nothing | Found::Ours => Ok(()),
-            found => Err(self.not_ours(found)),
+        match create().map_err(|error: rusqlite::Error| self.to_store_error(error))? {
+            DatabaseOwner::Empty | DatabaseOwner::Ours => Ok(()),
+            found => Err(self.unusable_file_error(found)),
         }
     }
 
-    fn not_ours(&self, found: Found) -> StoreError {
+    fn unusable_file_error(&self, found: DatabaseOwner) -> StoreError {
         let path = self.path.display();
         match found {
-            Found::Newer { version } => StoreError::of(
-                StoreErrorKind::TooNew,
+            DatabaseOwner::Newer { version } => StoreError::with_kind(
+                StoreErrorKind::UnsupportedVersion,
                 format!(
-                    "`{path}` is a store of version {version}, and this program reads versions up to {VERSION}"
+                    "`{path}` is a store of version {version}, and this program reads versions up to {SCHEMA_VERSION}"
                 ),
             ),
-            Found::Foreign { application, tables } => {
+            DatabaseOwner::Foreign { application, tables } => {
                 let tables = tables.iter().map(|table| format!("`{table}`")).collect::<Vec<_>>().join(", ");
                 let tables = if tables.is_empty() { "none".to_owned() } else { tables };
                 let message = format!(
                     "`{path}` is a database of another program (application id {application:#x}, tables: {tables}); \
                      nothing in it was changed"
                 );
-                StoreError::of(StoreErrorKind::Corrupt, message)
+                StoreError::with_kind(StoreErrorKind::Corrupt, message)
             }
-            Found::Nothing | Found::Ours | Found::Stump => {
-                StoreError::of(StoreErrorKind::Corrupt, format!("`{path}` is damaged: nothing is left in it"))
-            }
+            DatabaseOwner::Empty | DatabaseOwner::Ours | DatabaseOwner::Truncated => StoreError::with_kind(
+                StoreErrorKind::Corrupt,
+                format!("`{path}` is damaged: nothing is left in it"),
+            ),
         }
     }
 
-    fn cannot_be_opened(&self, error: rusqlite::Error) -> StoreError {
+    fn open_error(&self, error: rusqlite::Error) -> StoreError {
         if error.sqlite_error_code() != Some(ErrorCode::DatabaseCorrupt) {
-            return self.explain(error);
+            return self.to_store_error(error);
         }
         let path = self.path.display();
         let message = format!(
             "`{path}` is damaged or cut off: {error}; nothing in it was changed; hint: `SqliteStore::salvage` reads \
              what is left of it"
         );
-        StoreError::of(StoreErrorKind::Corrupt, message).caused_by(error)
+        StoreError::with_kind(StoreErrorKind::Corrupt, message).with_source(error)
     }
 
-    /// The file was opened for reading alone.
-    pub(super) fn read_only(&self, about: &About) -> StoreError {
+    /// Returns the error for a write to a file that was opened for salvage.
+    pub(super) fn read_only_error(&self, about: &RequestSubject) -> StoreError {
         let path = self.path.display();
-        StoreError::of(
+        StoreError::with_kind(
             StoreErrorKind::Disk,
             format!("{about}: `{path}` was opened for salvage and is not written to"),
         )
     }
 
-    /// What went wrong, for whoever asked for something.
-    pub(super) fn explain(&self, trouble: impl Into<Trouble>) -> StoreError {
+    /// Converts an error to a [`StoreError`] with a message for the operator.
+    pub(super) fn to_store_error(&self, trouble: impl Into<SqliteError>) -> StoreError {
         let path = self.path.display();
         let error = match trouble.into() {
-            Trouble::Refused(error) => return error,
-            Trouble::Damaged(what) => {
-                return StoreError::of(StoreErrorKind::Corrupt, format!("`{path}` is damaged: {what}"));
+            SqliteError::Refused(error) => return error,
+            SqliteError::Corrupt(what) => {
+                return StoreError::with_kind(
+                    StoreErrorKind::Corrupt,
+                    format!("`{path}` is damaged: {what}"),
+                );
             }
-            Trouble::Sqlite(error) => error,
+            SqliteError::Sqlite(error) => error,
         };
-        let kind = kind_of(&error);
+        let kind = store_error_kind(&error);
         let message = match (kind, error.sqlite_error_code()) {
-            (StoreErrorKind::Corrupt, Some(ErrorCode::NotADatabase)) => return self.not_a_database(),
+            (StoreErrorKind::Corrupt, Some(ErrorCode::NotADatabase)) => return self.not_a_database_error(),
             (StoreErrorKind::Corrupt, _) => {
                 format!("`{path}` is damaged: {error}; what stands on its other pages can still be read")
             }
@@ -251,13 +255,13 @@ impl File {
                 format!("`{path}` is a folder, and a store is a file")
             }
             (StoreErrorKind::Disk, Some(ErrorCode::CannotOpen)) => {
-                format!("`{path}` cannot be opened or made: {error}")
+                format!("`{path}` cannot be opened or created: {error}")
             }
             (StoreErrorKind::Disk, Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied)) => {
                 format!("`{path}` cannot be written: {error}; what it holds is as it was")
             }
             (StoreErrorKind::Disk, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => format!(
-                "`{path}` was kept locked by another process for {PATIENCE:?}: nothing of this was kept, everything \
+                "`{path}` was kept locked by another process for {LOCK_TIMEOUT:?}: nothing of this was kept, everything \
                  before it was"
             ),
             (StoreErrorKind::Disk, _) => {
@@ -267,34 +271,37 @@ impl File {
             }
             _ => format!("`{path}`: {error}"),
         };
-        StoreError::of(kind, message).caused_by(error)
+        StoreError::with_kind(kind, message).with_source(error)
     }
 
-    /// As [`File::explain`], and says what it was about.
-    pub(super) fn explain_about(&self, about: &About, trouble: Trouble) -> StoreError {
+    /// Converts an error as [`DatabaseFile::to_store_error`] does, and adds the subject of the request.
+    pub(super) fn to_store_error_about(&self, about: &RequestSubject, trouble: SqliteError) -> StoreError {
         match trouble {
-            Trouble::Refused(error) => error,
-            Trouble::Sqlite(_) | Trouble::Damaged(_) => {
-                let why = self.explain(trouble);
-                StoreError::of(why.kind(), format!("{about}: {why}")).caused_by(why)
+            SqliteError::Refused(error) => error,
+            SqliteError::Sqlite(_) | SqliteError::Corrupt(_) => {
+                let why = self.to_store_error(trouble);
+                StoreError::with_kind(why.kind(), format!("{about}: {why}")).with_source(why)
             }
         }
     }
 
-    /// The thread that should have answered is gone.
-    pub(super) fn stopped(&self) -> StoreError {
+    /// Returns the error for a request whose thread has stopped.
+    pub(super) fn thread_stopped_error(&self) -> StoreError {
         StoreError::new(format!("`{}` is closed", self.path.display()))
     }
 
-    fn not_a_database(&self) -> StoreError {
-        let message =
-            format!("`{}` is not a store: {}; nothing in it was changed", self.path.display(), self.look());
-        StoreError::of(StoreErrorKind::Corrupt, message)
+    fn not_a_database_error(&self) -> StoreError {
+        let message = format!(
+            "`{}` is not a store: {}; nothing in it was changed",
+            self.path.display(),
+            self.describe_content()
+        );
+        StoreError::with_kind(StoreErrorKind::Corrupt, message)
     }
 
-    /// What a file that is not a database looks like. Only asked of such a file: opening and closing a database
-    /// by other means would take away the locks that SQLite has on it.
-    fn look(&self) -> String {
+    /// Describes the content of a file that is not a database. It must not be called for a database: closing
+    /// the file would release SQLite's POSIX locks on it.
+    fn describe_content(&self) -> String {
         let mut head = [0; 48];
         let read = fs::File::open(&self.path).and_then(|mut file| file.read(&mut head));
         match read.map(|length| std::str::from_utf8(&head[..length])) {
@@ -308,32 +315,32 @@ impl File {
     }
 }
 
-/// Whether the disk did not confirm that it has what it was given. Nobody knows then what it has.
-pub(super) fn is_not_synced(trouble: &Trouble) -> bool {
-    matches!(trouble, Trouble::Sqlite(error) if extended_code(error) == Some(NOT_SYNCED))
+/// True if a sync failed. The state of the disk is then unknown.
+pub(super) fn is_sync_failure(trouble: &SqliteError) -> bool {
+    matches!(trouble, SqliteError::Sqlite(error) if extended_code(error) == Some(IOERR_FSYNC))
 }
 
-/// Whether what was read is not what was written.
-pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
-    kind_of(error) == StoreErrorKind::Corrupt
+/// True if the data are corrupt.
+pub(super) fn is_corruption(error: &rusqlite::Error) -> bool {
+    store_error_kind(error) == StoreErrorKind::Corrupt
 }
 
-/// The text's hash, to stand beside it.
-pub(super) fn seal(text: &str) -> String {
-    Digest::of(text).to_string()
+/// Returns the checksum of a text, which is stored beside it.
+pub(super) fn compute_checksum(text: &str) -> String {
+    Digest::of_text(text).to_string()
 }
 
-/// The text, if it is what was written.
-pub(super) fn unseal(hash: &str, text: String) -> Result<String, Trouble> {
-    if seal(&text) == hash {
+/// Returns the text if it matches its checksum.
+pub(super) fn verify_checksum(hash: &str, text: String) -> Result<String, SqliteError> {
+    if compute_checksum(&text) == hash {
         Ok(text)
     } else {
-        Err(Trouble::Damaged("a text does not fit its hash".to_owned()))
+        Err(SqliteError::Corrupt("a text does not fit its hash".to_owned()))
     }
 }
 
-fn kind_of(error: &rusqlite::Error) -> StoreErrorKind {
-    if extended_code(error) == Some(SHORT_READ) {
+fn store_error_kind(error: &rusqlite::Error) -> StoreErrorKind {
+    if extended_code(error) == Some(IOERR_SHORT_READ) {
         return StoreErrorKind::Corrupt;
     }
     match error {
@@ -341,7 +348,7 @@ fn kind_of(error: &rusqlite::Error) -> StoreErrorKind {
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..)
         | rusqlite::Error::Utf8Error(..)
-        // What is asked does not change, so a table is missing that should be there.
+        // The SQL is constant, so an error in it means that a table is missing.
         | rusqlite::Error::SqlInputError { .. } => return StoreErrorKind::Corrupt,
         _ => {}
     }
@@ -365,32 +372,32 @@ fn extended_code(error: &rusqlite::Error) -> Option<i32> {
     error.sqlite_error().map(|error| error.extended_code)
 }
 
-fn is_busy(error: &rusqlite::Error) -> bool {
+fn is_locked(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Waits for another process. Commits take about a millisecond, so the waits are short; SQLite's own grow to a
-/// tenth of a second, and a writer that is out of luck falls behind.
-fn wait_a_little(times: i32) -> bool {
-    const WAIT: Duration = Duration::from_millis(2);
-    thread::sleep(WAIT);
-    WAIT * times.unsigned_abs() < PATIENCE
+/// Waits for a lock of another process. Commits take about a millisecond, so the waits are short: SQLite's own
+/// busy handler backs off to a tenth of a second, which starves unlucky writers.
+fn wait_for_lock(times: i32) -> bool {
+    const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(2);
+    thread::sleep(LOCK_POLL_INTERVAL);
+    LOCK_POLL_INTERVAL * times.unsigned_abs() < LOCK_TIMEOUT
 }
 
 #[cfg(unix)]
-fn file_id(path: &Path) -> Option<FileId> {
+fn file_id(path: &Path) -> Option<FileIdentity> {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Elsewhere a file that is open cannot be moved or deleted.
+/// Returns no identity: on other systems an open file cannot be moved or deleted.
 #[cfg(not(unix))]
-fn file_id(_: &Path) -> Option<FileId> {
+fn file_id(_: &Path) -> Option<FileIdentity> {
     None
 }
 
-/// Makes the folder of a file, and makes it last.
-fn make_folder(path: &Path) -> std::io::Result<()> {
+/// Creates the folder of a file, and syncs it to disk.
+fn create_synced_folder(path: &Path) -> std::io::Result<()> {
     let missing: Vec<&Path> = path
         .ancestors()
         .skip(1)
@@ -400,7 +407,7 @@ fn make_folder(path: &Path) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     for made in &missing {
         let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Not every system can do this with a folder, and those that cannot need not.
+        // Systems that cannot sync a folder do not need to.
         if let Ok(above) = fs::File::open(above) {
             above.sync_all().ok();
         }

@@ -1,4 +1,4 @@
-//! A store in one SQLite file: runs, their journals, posted decisions, receipts, artefacts and sessions.
+//! A store in one SQLite file: runs, journals, posted decisions, receipts, artefacts and sessions.
 
 mod file;
 mod reader;
@@ -17,46 +17,50 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use windlass_core::{AgentName, Item, Line, OutputContent, RunId, SessionId, Timestamp};
+use windlass_core::{
+    id::{AgentName, RunId, SessionId, Timestamp},
+    item::{Item, OutputContent},
+    journal::JournalLine,
+};
 
-use self::file::{File, Trouble};
-use self::reader::Readers;
-use self::runs::Claimant;
-use self::writer::{About, Desk, When, Writer};
+use self::file::{DatabaseFile, SqliteError};
+use self::reader::ReaderPool;
+use self::runs::OwnedLeaseClaim;
+use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
-    Durability, Lease, LeaseClaim, Posted, ReceiptClaim, ReceiptKey, RunStatus, Snapshot, Store, StoreResult,
-    StoredRun,
+    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
+    StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::session::{SessionState, SessionStore};
 
-/// The variable that [`SqliteStore::from_env`] looks at.
-const VARIABLE: &str = "WINDLASS_STORE";
-/// Where it looks without one.
+/// Environment variable that [`SqliteStore::from_env`] reads.
+const PATH_VARIABLE: &str = "WINDLASS_STORE";
+/// Path if the variable is not set.
 const DEFAULT_PATH: &str = "windlass.db";
 
-/// After how many records a run is worth a snapshot: reading so many takes some milliseconds.
-const SNAPSHOT_EVERY: u64 = 2048;
+/// Default number of records between snapshots: replaying so many takes some milliseconds.
+const DEFAULT_SNAPSHOT_INTERVAL: u64 = 2048;
 
-/// A store in one SQLite file: it survives the process, and the loss of power.
+/// A store in one SQLite file. It is durable across crashes and power loss.
 ///
-/// Several processes on one machine may use one file at once. The file must be on a local disk. While it is open
-/// there are two more beside it, `…-wal` and `…-shm`, which belong to it.
+/// Several processes on one machine may use one file concurrently. The file must be on a local disk. While it is
+/// open, SQLite keeps two more files beside it, `…-wal` and `…-shm`.
 ///
-/// Writes that wait at the same time are committed together. A future that is dropped does not take its write back.
-/// Dropping the store waits until everything that was asked of it is written.
+/// Concurrent writes share a group commit. A write is executed even if its future is dropped. Dropping the
+/// store waits until all requested writes are committed.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
-/// use windlass::SqliteStore;
+/// use windlass::store::SqliteStore;
 /// use windlass::prelude::*;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("windlass.db");
 /// let store = Arc::new(SqliteStore::open(path)?);
-/// let agent = Agent::new("host").model(ScriptedModel::new([Reply::text("Good morning.")]));
+/// let agent = Agent::new("host").model(ScriptedModel::new([ScriptedResponse::text("Good morning.")]));
 /// let session = Session::new("ann", store.clone());
 /// agent.run("Hello").store(store).session(&session).await?;
 /// assert_eq!(session.items().await?.len(), 2);
@@ -64,283 +68,309 @@ const SNAPSHOT_EVERY: u64 = 2048;
 /// ```
 #[derive(Debug)]
 pub struct SqliteStore {
-    // Before the writer: whoever closes last tidies up, and that should be who can write.
-    readers: Readers,
-    writer: Option<Writer>,
-    file: Arc<File>,
-    snapshot_every: u64,
+    // Dropped before the writer: the last connection to close runs the checkpoint, and must be able to write.
+    readers: ReaderPool,
+    writer: Option<SqliteWriter>,
+    file: Arc<DatabaseFile>,
+    snapshot_interval: u64,
 }
 
-/// What a store has written since it was opened.
+/// Statistics of a store's writes since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Written {
-    /// How many requests.
+pub struct WriterStats {
+    /// Number of requests.
     pub requests: u64,
-    /// In how many commits.
+    /// Number of commits.
     pub commits: u64,
-    /// For how many of these the disk was waited for.
+    /// Number of commits that waited for the disk.
     pub syncs: u64,
 }
 
 impl SqliteStore {
-    /// Opens the store in a file; makes the file, and its folder, where they are not there.
+    /// Opens the store in a file, and creates the file and its folder if they do not exist.
     ///
-    /// A file of another program, or of a newer version, is refused and left as it is.
+    /// # Errors
+    ///
+    /// Returns an error if the file belongs to another program or a newer version. The file is then unchanged.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        let file = Arc::new(File::at(path.into()));
-        let writer = Writer::start(file.open()?, file.clone())?;
-        let readers = Readers::start(&file, writer.tally())?;
-        Ok(Self { readers, writer: Some(writer), file, snapshot_every: SNAPSHOT_EVERY })
+        let file = Arc::new(DatabaseFile::new(path.into()));
+        let writer = SqliteWriter::start(file.open_for_writing()?, file.clone())?;
+        let readers = ReaderPool::start(&file, writer.counters())?;
+        Ok(Self { readers, writer: Some(writer), file, snapshot_interval: DEFAULT_SNAPSHOT_INTERVAL })
     }
 
-    /// Opens what is left of a damaged file, or of one that is cut off, for reading alone. Whatever stands on whole
-    /// pages can be read; nothing is changed, and everything that would change something is refused.
+    /// Opens a damaged or truncated file for reading. All intact pages can be read; nothing is changed, and
+    /// writes return an error.
     pub fn salvage(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        let file = Arc::new(File::at(path.into()));
-        let readers = Readers::salvage(&file)?;
-        Ok(Self { readers, writer: None, file, snapshot_every: SNAPSHOT_EVERY })
+        let file = Arc::new(DatabaseFile::new(path.into()));
+        let readers = ReaderPool::start_salvage(&file)?;
+        Ok(Self { readers, writer: None, file, snapshot_interval: DEFAULT_SNAPSHOT_INTERVAL })
     }
 
-    /// Opens the store that the environment variable `WINDLASS_STORE` names, or else `windlass.db` in the folder
-    /// that the process is in.
+    /// Opens the store at the path in the environment variable `WINDLASS_STORE`, or else `windlass.db` in the
+    /// current directory.
     pub fn from_env() -> Result<Self, StoreError> {
-        let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+        let named = std::env::var_os(PATH_VARIABLE).filter(|path| !path.is_empty());
         Self::open(named.unwrap_or_else(|| OsString::from(DEFAULT_PATH)))
     }
 
-    /// After how many records a run is written down as a whole too, so that it opens fast; 2,048 otherwise.
+    /// Sets the number of records between snapshots, which speed up opening long runs; the default is 2,048.
     #[must_use]
-    pub fn with_snapshots_every(mut self, records: u64) -> Self {
-        self.snapshot_every = records;
+    pub fn with_snapshot_interval(mut self, records: u64) -> Self {
+        self.snapshot_interval = records;
         self
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// Waits until everything that was asked of the store so far is on the disk.
+    /// Waits until all writes requested so far are durable.
     pub async fn flush(&self) -> Result<(), StoreError> {
-        let flushed = self.write(About::Store, When::Synced, |desk| {
-            // There must be something to commit for the disk to be waited for. This changes nothing.
-            Ok(desk.db.pragma_update(None, "user_version", schema::VERSION)?)
+        let flushed = self.submit_write(RequestSubject::Store, AckLevel::Synced, |desk| {
+            // Only a commit with changes waits for the disk. This one writes an unchanged value.
+            Ok(desk.db.pragma_update(None, "user_version", schema::SCHEMA_VERSION)?)
         });
         flushed.await
     }
 
-    /// What was written since the store was opened.
-    pub fn written(&self) -> Written {
+    /// Returns the statistics of the writes since the store was opened.
+    pub fn writer_stats(&self) -> WriterStats {
         match &self.writer {
-            Some(writer) => writer.tally().written(),
-            None => Written::default(),
+            Some(writer) => writer.counters().to_stats(),
+            None => WriterStats::default(),
         }
     }
 
-    fn write<T, F>(&self, about: About, when: When, work: F) -> StoreResult<'static, T>
+    fn submit_write<T, F>(&self, about: RequestSubject, when: AckLevel, work: F) -> StoreFuture<'static, T>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Desk<'_>) -> Result<T, Trouble> + Send + 'static,
+        F: FnOnce(&mut WriteTx<'_>) -> Result<T, SqliteError> + Send + 'static,
     {
         match &self.writer {
-            Some(writer) => writer.write(about, when, work),
-            None => std::future::ready(Err(self.file.read_only(&about))).boxed(),
+            Some(writer) => writer.submit(about, when, work),
+            None => std::future::ready(Err(self.file.read_only_error(&about))).boxed(),
         }
     }
 }
 
 impl Store for SqliteStore {
-    fn create<'a>(
+    fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, Lease> {
-        let (run, agent, by) = (run.clone(), agent.clone(), Claimant::from(claim));
-        let about = About::Run(run.clone());
-        self.write(about, When::Committed, move |desk| runs::create(desk.db, &run, &agent, &by))
+    ) -> StoreFuture<'a, Lease> {
+        let (run, agent, by) = (run.clone(), agent.clone(), OwnedLeaseClaim::from(claim));
+        let about = RequestSubject::Run(run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            runs::create_run(desk.db, &run, &agent, &by)
+        })
     }
 
-    fn acquire<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreResult<'a, Lease> {
-        let (run, by) = (run.clone(), Claimant::from(claim));
-        let about = About::Run(run.clone());
-        self.write(about, When::Committed, move |desk| runs::acquire(desk, &run, &by))
+    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
+        let (run, by) = (run.clone(), OwnedLeaseClaim::from(claim));
+        let about = RequestSubject::Run(run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| runs::acquire_lease(desk, &run, &by))
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreResult<'a, ()> {
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
-        let about = About::Run(lease.run.clone());
-        self.write(about, When::Committed, move |desk| runs::renew(desk.db, &lease, until))
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| runs::renew_lease(desk.db, &lease, until))
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> StoreResult<'a, ()> {
+    fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
-        let about = About::Run(lease.run.clone());
-        self.write(about, When::Committed, move |desk| runs::release(desk.db, &lease))
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| runs::release_lease(desk.db, &lease))
     }
 
-    fn append<'a>(
+    fn append_journal<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
-        lines: Vec<Line>,
+        lines: Vec<JournalLine>,
         durability: Durability,
-    ) -> StoreResult<'a, ()> {
+    ) -> StoreFuture<'a, ()> {
         let when = match durability {
-            Durability::Later => When::AtOnce,
-            Durability::Now => When::Synced,
+            Durability::Deferred => AckLevel::InTransaction,
+            Durability::Sync => AckLevel::Synced,
         };
         let owned = lease.clone();
         match &self.writer {
-            Some(writer) => writer.append(lease, when, move |desk| runs::append(desk, &owned, at, &lines)),
-            None => std::future::ready(Err(self.file.read_only(&About::Run(owned.run)))).boxed(),
+            Some(writer) => {
+                writer.submit_append(lease, when, move |desk| runs::append_journal(desk, &owned, at, &lines))
+            }
+            None => {
+                std::future::ready(Err(self.file.read_only_error(&RequestSubject::Run(owned.run)))).boxed()
+            }
         }
     }
 
-    fn mark<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreResult<'a, ()> {
+    fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
-        let about = About::Run(lease.run.clone());
-        self.write(about, When::Committed, move |desk| runs::mark(desk.db, &lease, status, now))
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            runs::set_status(desk.db, &lease, status, now)
+        })
     }
 
-    fn load<'a>(&'a self, run: &'a RunId, from: u64) -> StoreResult<'a, Vec<Line>> {
+    fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
         let run = run.clone();
-        self.readers.read(About::Run(run.clone()), move |db| runs::load(db, &run, from))
+        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| runs::load_journal(db, &run, from))
     }
 
-    fn snapshot_every(&self) -> Option<u64> {
-        Some(self.snapshot_every)
+    fn snapshot_interval(&self) -> Option<u64> {
+        Some(self.snapshot_interval)
     }
 
-    fn keep_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: Snapshot) -> StoreResult<'a, ()> {
+    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
-        let about = About::Run(lease.run.clone());
-        self.write(about, When::Committed, move |desk| snapshots::keep(desk.db, &lease, &snapshot))
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            snapshots::save_snapshot(desk.db, &lease, &snapshot)
+        })
     }
 
-    fn snapshot<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Option<Snapshot>> {
+    fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {
         let run = run.clone();
-        self.readers.read(About::Run(run.clone()), move |db| snapshots::load(db, &run))
+        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| snapshots::load_snapshot(db, &run))
     }
 
-    fn runs(&self) -> StoreResult<'_, Vec<StoredRun>> {
-        self.readers.read(About::Store, runs::list)
+    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>> {
+        self.readers.run_read(RequestSubject::Store, runs::list_runs)
     }
 
-    fn post<'a>(&'a self, run: &'a RunId, posted: Posted) -> StoreResult<'a, ()> {
+    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()> {
         let run = run.clone();
-        let about = About::Run(run.clone());
-        self.write(about, When::Synced, move |desk| runs::post(desk.db, &run, &posted))
+        let about = RequestSubject::Run(run.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| runs::post_decision(desk.db, &run, &posted))
     }
 
-    fn posted<'a>(&'a self, run: &'a RunId) -> StoreResult<'a, Vec<Posted>> {
+    fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>> {
         let run = run.clone();
-        self.readers.read(About::Run(run.clone()), move |db| runs::posted(db, &run))
+        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| runs::posted_decisions(db, &run))
     }
 
     fn claim_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
-    ) -> StoreResult<'a, ReceiptClaim> {
-        let (key, by) = (key.clone(), Claimant::from(claim));
-        self.write(About::Receipts, When::Committed, move |desk| receipts::claim(desk.db, &key, &by))
+    ) -> StoreFuture<'a, ReceiptClaim> {
+        let (key, by) = (key.clone(), OwnedLeaseClaim::from(claim));
+        self.submit_write(RequestSubject::Receipts, AckLevel::Committed, move |desk| {
+            receipts::claim_receipt(desk.db, &key, &by)
+        })
     }
 
-    fn keep_receipt<'a>(
+    fn save_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         owner: &'a str,
         output: &'a OutputContent,
         expires: Option<Timestamp>,
-    ) -> StoreResult<'a, ()> {
+    ) -> StoreFuture<'a, ()> {
         let (key, owner, output) = (key.clone(), owner.to_owned(), output.clone());
-        self.write(About::Receipts, When::Synced, move |desk| {
-            receipts::keep(desk.db, &key, &owner, &output, expires)
+        self.submit_write(RequestSubject::Receipts, AckLevel::Synced, move |desk| {
+            receipts::save_receipt(desk.db, &key, &owner, &output, expires)
         })
     }
 
-    fn give_up_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreResult<'a, ()> {
+    fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         let (key, owner) = (key.clone(), owner.to_owned());
-        self.write(About::Receipts, When::Committed, move |desk| receipts::give_up(desk.db, &key, &owner))
+        self.submit_write(RequestSubject::Receipts, AckLevel::Committed, move |desk| {
+            receipts::release_receipt(desk.db, &key, &owner)
+        })
     }
 
-    fn keep_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreResult<'a, ()> {
+    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {
         let (run, name, text) = (run.clone(), name.to_owned(), text.to_owned());
-        let about = About::Run(run.clone());
-        self.write(about, When::Synced, move |desk| runs::keep_artefact(desk.db, &run, &name, &text))
+        let about = RequestSubject::Run(run.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            runs::save_artefact(desk.db, &run, &name, &text)
+        })
     }
 
-    fn artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreResult<'a, Option<String>> {
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>> {
         let (run, name) = (run.clone(), name.to_owned());
-        self.readers.read(About::Run(run.clone()), move |db| runs::artefact(db, &run, &name))
+        self.readers
+            .run_read(RequestSubject::Run(run.clone()), move |db| runs::load_artefact(db, &run, &name))
     }
 }
 
 impl SessionStore for SqliteStore {
-    fn load<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
         let session = session.clone();
-        self.readers.read(About::Session(session.clone()), move |db| sessions::load(db, &session))
+        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
+            sessions::load_session(db, &session)
+        })
     }
 
-    fn append<'a>(
+    fn append_items<'a>(
         &'a self,
         session: &'a SessionId,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         let session = session.clone();
-        let about = About::Session(session.clone());
-        self.write(about, When::Synced, move |desk| sessions::append(desk.db, &session, &items))
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            sessions::append_items(desk.db, &session, &items)
+        })
     }
 
-    fn replace<'a>(
+    fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,
         version: u64,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         let session = session.clone();
-        let about = About::Session(session.clone());
-        self.write(about, When::Synced, move |desk| sessions::replace(desk.db, &session, version, &items))
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            sessions::replace_items(desk.db, &session, version, &items)
+        })
     }
 
-    fn sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.readers.read(About::Store, sessions::list)
+    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
+        self.readers.run_read(RequestSubject::Store, sessions::list_sessions)
     }
 }
 
-impl From<LeaseClaim<'_>> for Claimant {
+impl From<LeaseClaim<'_>> for OwnedLeaseClaim {
     fn from(claim: LeaseClaim<'_>) -> Self {
-        Self { owner: claim.owner.to_owned(), now: claim.now, until: claim.until }
+        Self { owner: claim.owner.to_owned(), now: claim.now, expires_at: claim.expires_at }
     }
 }
 
-/// A number as SQLite has them.
-fn number(number: u64) -> Result<i64, Trouble> {
+/// Converts a number to an SQLite integer.
+fn to_sql_integer(number: u64) -> Result<i64, SqliteError> {
     i64::try_from(number).map_err(|_| StoreError::new(format!("{number} is too large a number")).into())
 }
 
-fn to_number(number: i64) -> Result<u64, Trouble> {
-    u64::try_from(number).map_err(|_| Trouble::Damaged(format!("{number} stands where a count should")))
+fn from_sql_integer(number: i64) -> Result<u64, SqliteError> {
+    u64::try_from(number).map_err(|_| SqliteError::Corrupt(format!("{number} stands where a count should")))
 }
 
-/// A time as SQLite has numbers. What is later than that is never.
-fn time(time: Timestamp) -> i64 {
+/// Converts a time to an SQLite integer. Later times saturate.
+fn to_sql_time(time: Timestamp) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }
 
-fn to_time(time: i64) -> Timestamp {
+fn from_sql_time(time: i64) -> Timestamp {
     Timestamp(u64::try_from(time).unwrap_or_default())
 }
 
-fn text(value: &impl Serialize) -> Result<String, Trouble> {
+fn to_json_text(value: &impl Serialize) -> Result<String, SqliteError> {
     serde_json::to_string(value)
-        .map_err(|error| StoreError::new("a value cannot be written").caused_by(error).into())
+        .map_err(|error| StoreError::new("a value cannot be written").with_source(error).into())
 }
 
-fn value<T: DeserializeOwned>(text: &str) -> Result<T, Trouble> {
-    serde_json::from_str(text).map_err(|error| Trouble::Damaged(format!("a value cannot be read: {error}")))
+fn from_json_text<T: DeserializeOwned>(text: &str) -> Result<T, SqliteError> {
+    serde_json::from_str(text)
+        .map_err(|error| SqliteError::Corrupt(format!("a value cannot be read: {error}")))
 }
 
 #[cfg(test)]

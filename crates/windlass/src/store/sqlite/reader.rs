@@ -1,4 +1,5 @@
-//! The readers: a few threads with a connection each, so that a long load holds up neither writes nor short reads.
+//! The reader pool: a few threads with a connection each, so that a long load blocks neither writes nor short
+//! reads.
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -7,102 +8,102 @@ use futures_util::FutureExt;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::file::{File, Trouble};
-use super::writer::{About, Tally};
+use super::file::{DatabaseFile, SqliteError};
+use super::writer::{RequestSubject, WriterCounters};
 use crate::error::StoreError;
-use crate::store::StoreResult;
+use crate::store::StoreFuture;
 
-/// How many reads go on at once.
-const THREADS: usize = 2;
+/// Number of concurrent reads.
+const READER_THREADS: usize = 2;
 
-/// How many reads may wait in the queue. Further ones wait outside it: reads need no order.
-const WAITING: usize = 256;
+/// Maximum number of queued reads. Further ones wait for a permit: reads need no order.
+const MAX_QUEUED_READS: usize = 256;
 
-type Read = Box<dyn FnOnce(&Connection) + Send>;
+type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The way to the readers' threads.
+/// The handle of the reader threads.
 #[derive(Debug)]
-pub(super) struct Readers {
-    reads: Option<mpsc::Sender<Read>>,
-    room: Arc<Semaphore>,
-    file: Arc<File>,
+pub(super) struct ReaderPool {
+    queue: Option<mpsc::Sender<ReadJob>>,
+    queue_permits: Arc<Semaphore>,
+    file: Arc<DatabaseFile>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Readers {
-    pub(super) fn start(file: &Arc<File>, tally: &Arc<Tally>) -> Result<Self, StoreError> {
-        Self::with(file, tally, || file.connect_to_read())
+impl ReaderPool {
+    pub(super) fn start(file: &Arc<DatabaseFile>, tally: &Arc<WriterCounters>) -> Result<Self, StoreError> {
+        Self::start_with(file, tally, || file.connect_to_read())
     }
 
-    /// Readers of a damaged file, which nobody writes to.
-    pub(super) fn salvage(file: &Arc<File>) -> Result<Self, StoreError> {
-        Self::with(file, &Arc::default(), || file.connect_to_salvage())
+    /// Starts readers for a damaged file, which has no writer.
+    pub(super) fn start_salvage(file: &Arc<DatabaseFile>) -> Result<Self, StoreError> {
+        Self::start_with(file, &Arc::default(), || file.connect_to_salvage())
     }
 
-    fn with(
-        file: &Arc<File>,
-        tally: &Arc<Tally>,
+    fn start_with(
+        file: &Arc<DatabaseFile>,
+        tally: &Arc<WriterCounters>,
         connect: impl Fn() -> Result<Connection, StoreError>,
     ) -> Result<Self, StoreError> {
-        let (reads, waiting) = mpsc::channel::<Read>();
+        let (reads, waiting) = mpsc::channel::<ReadJob>();
         let waiting = Arc::new(Mutex::new(waiting));
         let mut readers = Self {
-            reads: Some(reads),
-            room: Arc::new(Semaphore::new(WAITING)),
+            queue: Some(reads),
+            queue_permits: Arc::new(Semaphore::new(MAX_QUEUED_READS)),
             file: file.clone(),
-            threads: Vec::with_capacity(THREADS),
+            threads: Vec::with_capacity(READER_THREADS),
         };
-        for _ in 0..THREADS {
+        for _ in 0..READER_THREADS {
             let db = connect()?;
             let (waiting, tally) = (waiting.clone(), tally.clone());
             let thread = thread::Builder::new().name("windlass-reader".to_owned()).spawn(move || {
-                while let Some(read) = next(&waiting) {
-                    tally.wait_for_answered();
+                while let Some(read) = next_job(&waiting) {
+                    tally.wait_for_early_acks();
                     read(&db);
                 }
             });
-            let thread =
-                thread.map_err(|error| StoreError::new("a reader cannot be started").caused_by(error))?;
+            let thread = thread
+                .map_err(|error| StoreError::new("a reader thread cannot be started").with_source(error))?;
             readers.threads.push(thread);
         }
         Ok(readers)
     }
 
-    /// Reads something.
-    pub(super) fn read<T, F>(&self, about: About, look: F) -> StoreResult<'_, T>
+    /// Executes a read on a reader thread.
+    pub(super) fn run_read<T, F>(&self, about: RequestSubject, look: F) -> StoreFuture<'_, T>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, SqliteError> + Send + 'static,
     {
         async move {
-            let room = self.room.clone().acquire_owned().await;
+            let room = self.queue_permits.clone().acquire_owned().await;
             let (answer, answered) = oneshot::channel();
             let file = self.file.clone();
-            let read: Read = Box::new(move |db| {
-                let found = look(db).map_err(|trouble| file.explain_about(&about, trouble));
+            let read: ReadJob = Box::new(move |db| {
+                let found = look(db).map_err(|trouble| file.to_store_error_about(&about, trouble));
                 drop(room);
-                // Nobody may be waiting any more.
+                // The caller may have dropped its future.
                 answer.send(found).ok();
             });
-            // Where the threads are gone, so is the sender of the answer.
-            if let Some(reads) = &self.reads {
+            // If the threads have stopped, the sender of the result is dropped as well.
+            if let Some(reads) = &self.queue {
                 reads.send(read).ok();
             }
-            answered.await.unwrap_or_else(|_| Err(self.file.stopped()))
+            answered.await.unwrap_or_else(|_| Err(self.file.thread_stopped_error()))
         }
         .boxed()
     }
 }
 
-impl Drop for Readers {
+impl Drop for ReaderPool {
     fn drop(&mut self) {
-        self.reads = None;
+        self.queue = None;
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
     }
 }
 
-fn next(waiting: &Mutex<mpsc::Receiver<Read>>) -> Option<Read> {
+fn next_job(waiting: &Mutex<mpsc::Receiver<ReadJob>>) -> Option<ReadJob> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }

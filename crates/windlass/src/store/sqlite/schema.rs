@@ -1,20 +1,20 @@
-//! What the file looks like, and how one is told from the file of another program.
+//! The schema of the database, and the identification of files of other programs.
 
 use rusqlite::Connection;
 
-/// Marks the file as ours: `WNDL`.
-pub(super) const APPLICATION: i32 = 0x574E_444C;
+/// SQLite application id of a store: `WNDL`.
+pub(super) const APPLICATION_ID: i32 = 0x574E_444C;
 
-/// The version that is written. This one and every one before it are read.
-pub(super) const VERSION: i32 = 1;
+/// Schema version that is written. This and all earlier versions can be read.
+pub(super) const SCHEMA_VERSION: i32 = 1;
 
-/// Version 1.
+/// Schema version 1.
 ///
-/// Runs and sessions have numbers of their own, so that a line does not repeat a long name. Lines go to the end of
-/// one table whatever run they belong to: lines of many runs that are committed together then share pages. A run says
-/// how many it has, because a chain does not show that its end is missing. Every text that is read back as a value
-/// stands beside its SHA-256: SQLite itself does not notice a flipped bit.
-const VERSION_1: &str = "
+/// Runs and sessions have integer ids, so that lines do not repeat long names. The lines of all runs are
+/// appended to one table: lines of many runs that are committed together then share pages. A run stores its
+/// number of records, because a hash chain does not reveal that its end is missing. Every text that is parsed
+/// after reading is stored with its SHA-256: SQLite itself does not detect a flipped bit.
+const SCHEMA_V1: &str = "
     CREATE TABLE runs (
         id INTEGER PRIMARY KEY,
         name TEXT NOT NULL UNIQUE,
@@ -79,30 +79,30 @@ const VERSION_1: &str = "
     ) STRICT;
 ";
 
-/// Whose file it is.
+/// The owner of a database file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Nobody's yet.
-    Nothing,
-    /// Ours, in a version that can be read.
+pub(super) enum DatabaseOwner {
+    /// The file is empty.
+    Empty,
+    /// A store with a known schema version.
     Ours,
-    /// Ours, with nothing left in it.
-    Stump,
-    /// Ours, in a version that is not known here.
+    /// A store without any tables left.
+    Truncated,
+    /// A store with a newer schema version.
     Newer { version: i32 },
-    /// Another program's.
+    /// A database of another program.
     Foreign { application: i32, tables: Vec<String> },
 }
 
-/// Finds out whose file it is. Changes nothing.
-pub(super) fn identify(db: &Connection) -> Result<Found, rusqlite::Error> {
-    // Another process may be making it: what is asked for must be of one moment.
+/// Identifies the owner of a file without changing it.
+pub(super) fn identify_owner(db: &Connection) -> Result<DatabaseOwner, rusqlite::Error> {
+    // Another process may be creating the schema: all queries must run in one transaction.
     let moment = db.unchecked_transaction()?;
-    identify_within(&moment)
+    identify_owner_in_transaction(&moment)
 }
 
-/// As [`identify`], inside the caller's transaction.
-pub(super) fn identify_within(db: &Connection) -> Result<Found, rusqlite::Error> {
+/// Identifies the owner of a file inside the caller's transaction.
+pub(super) fn identify_owner_in_transaction(db: &Connection) -> Result<DatabaseOwner, rusqlite::Error> {
     let application = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let tables = db
@@ -110,17 +110,17 @@ pub(super) fn identify_within(db: &Connection) -> Result<Found, rusqlite::Error>
         .query_map([], |row| row.get(0))?
         .collect::<Result<Vec<String>, _>>()?;
     Ok(match (application, version) {
-        (APPLICATION, 1..=VERSION) if tables.is_empty() => Found::Stump,
-        (APPLICATION, 1..=VERSION) => Found::Ours,
-        (APPLICATION, version) if version > VERSION => Found::Newer { version },
-        (0, 0) if tables.is_empty() => Found::Nothing,
-        _ => Found::Foreign { application, tables },
+        (APPLICATION_ID, 1..=SCHEMA_VERSION) if tables.is_empty() => DatabaseOwner::Truncated,
+        (APPLICATION_ID, 1..=SCHEMA_VERSION) => DatabaseOwner::Ours,
+        (APPLICATION_ID, version) if version > SCHEMA_VERSION => DatabaseOwner::Newer { version },
+        (0, 0) if tables.is_empty() => DatabaseOwner::Empty,
+        _ => DatabaseOwner::Foreign { application, tables },
     })
 }
 
-/// Makes an empty file ours, inside the caller's transaction.
-pub(super) fn create(db: &Connection) -> Result<(), rusqlite::Error> {
-    db.execute_batch(VERSION_1)?;
-    db.pragma_update(None, "application_id", APPLICATION)?;
-    db.pragma_update(None, "user_version", VERSION)
+/// Creates the schema in an empty file, inside the caller's transaction.
+pub(super) fn create_schema(db: &Connection) -> Result<(), rusqlite::Error> {
+    db.execute_batch(SCHEMA_V1)?;
+    db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    db.pragma_update(None, "user_version", SCHEMA_VERSION)
 }

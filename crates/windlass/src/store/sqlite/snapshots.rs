@@ -1,15 +1,15 @@
-//! Snapshots of long runs. Their table is made when the first is kept: a version that knows nothing of them reads and
-//! writes the file as well without.
+//! Snapshots of long runs. The table is created with the first snapshot, so that versions without snapshots can
+//! read and write the file too.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use windlass_core::RunId;
+use windlass_core::id::RunId;
 
-use super::file::{Trouble, seal, unseal};
-use super::runs::owned;
-use super::{number, to_number};
-use crate::store::{Lease, Snapshot};
+use super::file::{SqliteError, compute_checksum, verify_checksum};
+use super::runs::find_owned_run;
+use super::{from_sql_integer, to_sql_integer};
+use crate::store::{Lease, StoredSnapshot};
 
-const TABLE: &str = "
+const CREATE_TABLE_SQL: &str = "
     CREATE TABLE IF NOT EXISTS snapshots (
         run INTEGER PRIMARY KEY,
         records INTEGER NOT NULL,
@@ -18,19 +18,23 @@ const TABLE: &str = "
         body TEXT NOT NULL
     ) STRICT";
 
-pub(super) fn keep(db: &Connection, lease: &Lease, snapshot: &Snapshot) -> Result<(), Trouble> {
-    let (id, _) = owned(db, lease)?;
-    db.execute(TABLE, [])?;
+pub(super) fn save_snapshot(
+    db: &Connection,
+    lease: &Lease,
+    snapshot: &StoredSnapshot,
+) -> Result<(), SqliteError> {
+    let (id, _) = find_owned_run(db, lease)?;
+    db.execute(CREATE_TABLE_SQL, [])?;
     let replace =
         "INSERT OR REPLACE INTO snapshots (run, records, head, hash, body) VALUES (?1, ?2, ?3, ?4, ?5)";
-    let Snapshot { records, head, body } = snapshot;
-    let values = params![id, number(*records)?, head.to_string(), seal(body), body];
+    let StoredSnapshot { record_count: records, head_hash: head, body } = snapshot;
+    let values = params![id, to_sql_integer(*records)?, head.to_string(), compute_checksum(body), body];
     db.prepare_cached(replace)?.execute(values)?;
     Ok(())
 }
 
-pub(super) fn load(db: &Connection, run: &RunId) -> Result<Option<Snapshot>, Trouble> {
-    if !is_there(db)? {
+pub(super) fn load_snapshot(db: &Connection, run: &RunId) -> Result<Option<StoredSnapshot>, SqliteError> {
+    if !has_table(db)? {
         return Ok(None);
     }
     let select =
@@ -43,19 +47,23 @@ pub(super) fn load(db: &Connection, run: &RunId) -> Result<Option<Snapshot>, Tro
         })
         .optional()?;
     let Some((records, head, hash, body)) = found else { return Ok(None) };
-    let head = head.parse().map_err(Trouble::Damaged)?;
-    Ok(Some(Snapshot { records: to_number(records)?, head, body: unseal(&hash, body)? }))
+    let head = head.parse().map_err(SqliteError::Corrupt)?;
+    Ok(Some(StoredSnapshot {
+        record_count: from_sql_integer(records)?,
+        head_hash: head,
+        body: verify_checksum(&hash, body)?,
+    }))
 }
 
-/// A run that is over is not gone on with.
-pub(super) fn drop_of(db: &Connection, id: i64) -> Result<(), Trouble> {
-    if is_there(db)? {
+/// Deletes the snapshot of a run that has ended and will not be opened for driving again.
+pub(super) fn delete_snapshot(db: &Connection, id: i64) -> Result<(), SqliteError> {
+    if has_table(db)? {
         db.prepare_cached("DELETE FROM snapshots WHERE run = ?1")?.execute([id])?;
     }
     Ok(())
 }
 
-fn is_there(db: &Connection) -> Result<bool, Trouble> {
+fn has_table(db: &Connection) -> Result<bool, SqliteError> {
     let select = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'snapshots'";
     Ok(db.prepare_cached(select)?.exists([])?)
 }

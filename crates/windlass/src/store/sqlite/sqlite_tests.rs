@@ -1,23 +1,27 @@
-//! What cannot be brought about from outside: a file without room for another page, and a short patience.
+//! Cases that cannot be provoked from outside: a full file, and a short lock timeout.
 
-use windlass_core::{Chain, Entry, InputAdded, Item, Line, Record, Timestamp};
+use windlass_core::{
+    id::Timestamp,
+    item::Item,
+    journal::{HashChain, InputAdded, JournalEntry, JournalLine, JournalRecord},
+};
 
 use super::*;
 use crate::error::StoreErrorKind;
 
-fn line(before: &[Line], length: usize) -> Line {
-    let mut chain = before.last().map_or_else(Chain::default, |line| Chain::at(line.hash));
+fn journal_line(before: &[JournalLine], length: usize) -> JournalLine {
+    let mut chain = before.last().map_or_else(HashChain::default, |line| HashChain::from_head(line.hash));
     let items = vec![Arc::new(Item::user("x".repeat(length)))];
-    let entry = Entry::InputAdded(InputAdded { items });
-    chain.add(&Record { seq: before.len() as u64, at: Timestamp(1), path: Vec::new(), entry })
+    let entry = JournalEntry::InputAdded(InputAdded { items });
+    chain.append(&JournalRecord { seq: before.len() as u64, at: Timestamp(1), path: Vec::new(), entry })
 }
 
-fn claim(owner: &str) -> LeaseClaim<'_> {
-    LeaseClaim { owner, now: Timestamp(1_000), until: Timestamp(2_000) }
+fn lease_claim(owner: &str) -> LeaseClaim<'_> {
+    LeaseClaim { owner, now: Timestamp(1_000), expires_at: Timestamp(2_000) }
 }
 
 async fn set_limit(store: &SqliteStore, pages: u32) {
-    let set = store.write(About::Store, When::Committed, move |desk| {
+    let set = store.submit_write(RequestSubject::Store, AckLevel::Committed, move |desk| {
         Ok(desk.db.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?)
     });
     set.await.unwrap();
@@ -27,19 +31,19 @@ async fn set_limit(store: &SqliteStore, pages: u32) {
 async fn a_full_file_refuses_what_has_no_room_and_keeps_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
-    let lease = store.create(&"run".into(), &"agent".into(), claim("ann")).await.unwrap();
-    let other = store.create(&"other".into(), &"agent".into(), claim("ann")).await.unwrap();
-    let first = line(&[], 100);
-    Store::append(&store, &lease, 0, vec![first.clone()], Durability::Now).await.unwrap();
+    let lease = store.create_run(&"run".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
+    let other = store.create_run(&"other".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
+    let first = journal_line(&[], 100);
+    Store::append_journal(&store, &lease, 0, vec![first.clone()], Durability::Sync).await.unwrap();
     set_limit(&store, 40).await;
 
-    // A large line has no room, and the small one before it does not stay alone.
+    // The large line does not fit, and the append is atomic: the small line before it is not kept either.
     let lines = [first];
-    let small = line(&lines, 10);
-    let large = line(&[lines[0].clone(), small.clone()], 1_000_000);
-    let large = Store::append(&store, &lease, 1, vec![small.clone(), large], Durability::Now);
-    let behind = Store::append(&store, &lease, 3, vec![small.clone()], Durability::Later);
-    let beside = Store::append(&store, &other, 0, vec![line(&[], 100)], Durability::Now);
+    let small = journal_line(&lines, 10);
+    let large = journal_line(&[lines[0].clone(), small.clone()], 1_000_000);
+    let large = Store::append_journal(&store, &lease, 1, vec![small.clone(), large], Durability::Sync);
+    let behind = Store::append_journal(&store, &lease, 3, vec![small.clone()], Durability::Deferred);
+    let beside = Store::append_journal(&store, &other, 0, vec![journal_line(&[], 100)], Durability::Sync);
     let error = large.await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Disk);
     assert!(
@@ -49,14 +53,14 @@ async fn a_full_file_refuses_what_has_no_room_and_keeps_the_rest() {
     assert!(error.to_string().starts_with("run `run`: "), "{error}");
     let error = behind.await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Disk);
-    // SQLite may have undone everything in the batch; then all of it is refused.
+    // SQLite may have rolled back the whole batch; then all of its requests fail.
     let was_done = beside.await.is_ok();
-    assert_eq!(!Store::load(&store, &"other".into(), 0).await.unwrap().is_empty(), was_done);
-    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), lines);
+    assert_eq!(!Store::load_journal(&store, &"other".into(), 0).await.unwrap().is_empty(), was_done);
+    assert_eq!(Store::load_journal(&store, &"run".into(), 0).await.unwrap(), lines);
 
     set_limit(&store, 100_000).await;
-    Store::append(&store, &lease, 1, vec![small], Durability::Now).await.unwrap();
-    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap().len(), 2);
+    Store::append_journal(&store, &lease, 1, vec![small], Durability::Sync).await.unwrap();
+    assert_eq!(Store::load_journal(&store, &"run".into(), 0).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -64,40 +68,48 @@ async fn a_file_that_stays_locked_is_given_up_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let store = SqliteStore::open(&path).unwrap();
-    let lease = store.create(&"run".into(), &"agent".into(), claim("ann")).await.unwrap();
+    let lease = store.create_run(&"run".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
     let mut other = rusqlite::Connection::open(&path).unwrap();
     let kept_locked = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
-    let error = Store::append(&store, &lease, 0, vec![line(&[], 10)], Durability::Now).await.unwrap_err();
+    let error = Store::append_journal(&store, &lease, 0, vec![journal_line(&[], 10)], Durability::Sync)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Disk);
     assert!(error.to_string().contains("was kept locked by another process for 400ms"), "{error}");
-    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), [], "what is locked can be read");
+    assert_eq!(
+        Store::load_journal(&store, &"run".into(), 0).await.unwrap(),
+        [],
+        "what is locked can be read"
+    );
     drop(kept_locked);
-    Store::append(&store, &lease, 0, vec![line(&[], 10)], Durability::Now).await.unwrap();
+    Store::append_journal(&store, &lease, 0, vec![journal_line(&[], 10)], Durability::Sync).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_request_that_fails_halfway_leaves_nothing_and_does_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
-    let lease = store.create(&"run".into(), &"agent".into(), claim("ann")).await.unwrap();
-    let other = store.create(&"other".into(), &"agent".into(), claim("ann")).await.unwrap();
+    let lease = store.create_run(&"run".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
+    let other = store.create_run(&"other".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
     let change = async |sql: &'static str| {
         store
-            .write(About::Store, When::Committed, move |desk| Ok(desk.db.execute_batch(sql)?))
+            .submit_write(RequestSubject::Store, AckLevel::Committed, move |desk| {
+                Ok(desk.db.execute_batch(sql)?)
+            })
             .await
             .unwrap();
     };
-    // Something that should not be there is in the way of the second line.
+    // A conflicting row makes the second line fail.
     change("INSERT INTO lines (run, seq, hash, body) VALUES (1, 1, '', '')").await;
-    let first = line(&[], 10);
-    let lines = vec![first.clone(), line(&[first], 10)];
-    let fails = Store::append(&store, &lease, 0, lines.clone(), Durability::Now);
-    let beside = Store::append(&store, &other, 0, lines.clone(), Durability::Now);
+    let first = journal_line(&[], 10);
+    let lines = vec![first.clone(), journal_line(&[first], 10)];
+    let fails = Store::append_journal(&store, &lease, 0, lines.clone(), Durability::Sync);
+    let beside = Store::append_journal(&store, &other, 0, lines.clone(), Durability::Sync);
     fails.await.unwrap_err();
     beside.await.unwrap();
-    assert_eq!(Store::load(&store, &"other".into(), 0).await.unwrap(), lines);
-    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), []);
+    assert_eq!(Store::load_journal(&store, &"other".into(), 0).await.unwrap(), lines);
+    assert_eq!(Store::load_journal(&store, &"run".into(), 0).await.unwrap(), []);
     change("DELETE FROM lines WHERE run = 1 AND hash = ''").await;
-    Store::append(&store, &lease, 0, lines.clone(), Durability::Now).await.unwrap();
-    assert_eq!(Store::load(&store, &"run".into(), 0).await.unwrap(), lines);
+    Store::append_journal(&store, &lease, 0, lines.clone(), Durability::Sync).await.unwrap();
+    assert_eq!(Store::load_journal(&store, &"run".into(), 0).await.unwrap(), lines);
 }

@@ -1,9 +1,9 @@
-//! The writer: one thread with one connection, and one commit for everything that waits.
+//! The writer: one thread with one connection, which executes all waiting requests in one group commit.
 //!
-//! A request is in the queue when the method that makes it returns, so requests are carried out in the order of
-//! the calls, whoever awaits what and when. The thread takes everything that waits, carries it out in one
-//! transaction, commits once, and answers. While the disk is busy with one commit the next batch gathers: the more
-//! there is to write, the more a commit carries, and nobody waits for a timer.
+//! A request is queued when the method that makes it returns, so that requests are executed in call order,
+//! independent of which futures are awaited. The thread takes all waiting requests, executes them in one
+//! transaction, commits once, and sends the results. While the disk is busy with one commit, the next batch
+//! accumulates: batches grow with the load, and no request waits for a timer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,43 +14,43 @@ use std::thread::{self, JoinHandle};
 use futures_util::FutureExt;
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use windlass_core::{RunId, SessionId};
+use windlass_core::id::{RunId, SessionId};
 
-use super::Written;
-use super::file::{File, Trouble, is_not_synced};
+use super::WriterStats;
+use super::file::{DatabaseFile, SqliteError, is_sync_failure};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Lease, StoreResult};
+use crate::store::{Lease, StoreFuture};
 
-/// How many requests may wait at once. A caller that awaits its answers has one request waiting for each future
-/// that it holds, and so is held back by itself; this limit is for callers that do not, and beyond it requests are
-/// refused. A request cannot be made to wait outside the queue: it would lose its place.
-const WAITING: usize = 65_536;
+/// Maximum number of queued requests; further ones are rejected. A caller that awaits its results queues one
+/// request per future and thereby limits itself; the limit is for callers that do not. A request cannot wait
+/// outside the queue: it would lose its position.
+const MAX_QUEUED_REQUESTS: usize = 65_536;
 
-/// How many requests one transaction carries out at most, so that other processes have their turn.
-const BATCH: usize = 1024;
+/// Maximum number of requests per transaction, so that other processes get the lock too.
+const MAX_BATCH_REQUESTS: usize = 1024;
 
-/// When a request is answered.
+/// The level of durability at which a request is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// When it is in the transaction. If the commit fails, the requests of the same run that follow are refused.
-    AtOnce,
-    /// When every process can see it. It survives the process, not the loss of power: good for leases, which the
-    /// loss of power ends anyhow. The next request that is synced takes it along.
+pub(super) enum AckLevel {
+    /// Executed in the open transaction. If the commit fails, later requests of the same run are rejected.
+    InTransaction,
+    /// Committed and visible to every process. It survives a crash of the process, not power loss, which is
+    /// sufficient for leases: power loss ends them anyway. The next synced request makes it durable.
     Committed,
-    /// When the disk has it.
+    /// Synced to disk.
     Synced,
 }
 
-/// What a request is about, for error messages.
+/// The subject of a request, for error messages.
 #[derive(Clone, Debug)]
-pub(super) enum About {
+pub(super) enum RequestSubject {
     Run(RunId),
     Session(SessionId),
     Receipts,
     Store,
 }
 
-impl fmt::Display for About {
+impl fmt::Display for RequestSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Run(run) => write!(f, "run `{run}`"),
@@ -61,335 +61,348 @@ impl fmt::Display for About {
     }
 }
 
-/// What a request works with.
-pub(super) struct Desk<'a> {
+/// The transaction that a request writes to.
+pub(super) struct WriteTx<'a> {
     pub(super) db: &'a Connection,
-    pub(super) gaps: &'a mut Gaps,
+    pub(super) gaps: &'a mut JournalGaps,
 }
 
-/// Runs with lines that could not be written, and the epoch of who tried. Lines that were on their way after them
-/// are refused for that reason, rather than because somebody else seems to drive the run.
+/// Runs with lines that could not be written, and the epochs of their writers. Later lines of the same epoch
+/// are rejected for that reason, and not as if another driver had taken over.
 #[derive(Debug, Default)]
-pub(super) struct Gaps {
+pub(super) struct JournalGaps {
     runs: BTreeMap<RunId, u64>,
 }
 
-impl Gaps {
-    pub(super) fn is_behind(&self, lease: &Lease) -> bool {
+impl JournalGaps {
+    pub(super) fn has_gap(&self, lease: &Lease) -> bool {
         self.runs.get(&lease.run) == Some(&lease.epoch)
     }
 
-    pub(super) fn forget(&mut self, run: &RunId) {
+    pub(super) fn clear_run(&mut self, run: &RunId) {
         self.runs.remove(run);
     }
 
-    fn add(&mut self, lease: &Lease) {
+    fn record_gap(&mut self, lease: &Lease) {
         self.runs.insert(lease.run.clone(), lease.epoch);
     }
 }
 
-/// Counts, for whoever wants to know how many requests a commit carries.
+/// Counters of requests and commits, and of requests that were acknowledged before their commit.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct WriterCounters {
     requests: AtomicU64,
     commits: AtomicU64,
     syncs: AtomicU64,
-    answered_at_once: AtomicU64,
-    settled: Mutex<u64>,
-    moved: Condvar,
+    early_acks: AtomicU64,
+    settled_early_acks: Mutex<u64>,
+    settled_changed: Condvar,
 }
 
-impl Tally {
-    pub(super) fn written(&self) -> Written {
-        Written {
+impl WriterCounters {
+    pub(super) fn to_stats(&self) -> WriterStats {
+        WriterStats {
             requests: self.requests.load(Ordering::Relaxed),
             commits: self.commits.load(Ordering::Relaxed),
             syncs: self.syncs.load(Ordering::Relaxed),
         }
     }
 
-    /// Waits until everything that was answered before its commit has had its commit, so that whoever was answered
-    /// reads what they wrote.
-    pub(super) fn wait_for_answered(&self) {
-        let answered = self.answered_at_once.load(Ordering::Acquire);
-        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits until all requests acknowledged before their commit are committed, so that callers read their own
+    /// writes.
+    pub(super) fn wait_for_early_acks(&self) {
+        let answered = self.early_acks.load(Ordering::Acquire);
+        let mut settled = self.settled_early_acks.lock().unwrap_or_else(PoisonError::into_inner);
         while *settled < answered {
-            settled = self.moved.wait(settled).unwrap_or_else(PoisonError::into_inner);
+            settled = self.settled_changed.wait(settled).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn settle(&self) {
-        self.settle_up_to(self.answered_at_once.load(Ordering::Acquire));
+    fn settle_early_acks(&self) {
+        self.settle_early_acks_up_to(self.early_acks.load(Ordering::Acquire));
     }
 
-    fn settle_up_to(&self, answered: u64) {
-        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+    fn settle_early_acks_up_to(&self, answered: u64) {
+        let mut settled = self.settled_early_acks.lock().unwrap_or_else(PoisonError::into_inner);
         if *settled < answered {
             *settled = answered;
-            self.moved.notify_all();
+            self.settled_changed.notify_all();
         }
     }
 }
 
-/// The way to the writer's thread. Dropping it lets the thread finish what waits, and waits for that.
+/// The handle of the writer thread. Dropping it waits until the thread has finished all queued requests.
 #[derive(Debug)]
-pub(super) struct Writer {
-    requests: Option<mpsc::Sender<Request>>,
-    room: Arc<Semaphore>,
-    file: Arc<File>,
-    tally: Arc<Tally>,
+pub(super) struct SqliteWriter {
+    queue: Option<mpsc::Sender<WriteRequest>>,
+    queue_permits: Arc<Semaphore>,
+    file: Arc<DatabaseFile>,
+    counters: Arc<WriterCounters>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writer {
-    pub(super) fn start(db: Connection, file: Arc<File>) -> Result<Self, StoreError> {
+impl SqliteWriter {
+    pub(super) fn start(db: Connection, file: Arc<DatabaseFile>) -> Result<Self, StoreError> {
         let (requests, waiting) = mpsc::channel();
-        let tally = Arc::new(Tally::default());
-        let thread = Thread {
+        let tally = Arc::new(WriterCounters::default());
+        let thread = WriterThread {
             db,
             file: file.clone(),
-            tally: tally.clone(),
-            gaps: Gaps::default(),
-            is_synced: None,
-            stopped: None,
+            counters: tally.clone(),
+            gaps: JournalGaps::default(),
+            waits_for_sync: None,
+            stop_reason: None,
         };
         let thread =
             thread::Builder::new().name("windlass-writer".to_owned()).spawn(move || thread.run(&waiting));
-        let thread =
-            thread.map_err(|error| StoreError::new("the writer cannot be started").caused_by(error))?;
-        let room = Arc::new(Semaphore::new(WAITING));
-        Ok(Self { requests: Some(requests), room, file, tally, thread: Some(thread) })
+        let thread = thread
+            .map_err(|error| StoreError::new("the writer thread cannot be started").with_source(error))?;
+        let room = Arc::new(Semaphore::new(MAX_QUEUED_REQUESTS));
+        Ok(Self { queue: Some(requests), queue_permits: room, file, counters: tally, thread: Some(thread) })
     }
 
-    pub(super) fn tally(&self) -> &Arc<Tally> {
-        &self.tally
+    pub(super) fn counters(&self) -> &Arc<WriterCounters> {
+        &self.counters
     }
 
-    /// Puts a request in the queue. It is carried out whether or not anybody awaits the answer.
-    pub(super) fn write<T, F>(&self, about: About, when: When, work: F) -> StoreResult<'static, T>
+    /// Queues a request. It is executed even if the future is dropped.
+    pub(super) fn submit<T, F>(
+        &self,
+        about: RequestSubject,
+        when: AckLevel,
+        work: F,
+    ) -> StoreFuture<'static, T>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Desk<'_>) -> Result<T, Trouble> + Send + 'static,
+        F: FnOnce(&mut WriteTx<'_>) -> Result<T, SqliteError> + Send + 'static,
     {
-        self.queue(about, when, None, work)
+        self.enqueue(about, when, None, work)
     }
 
-    /// As [`Writer::write`], for lines of a run.
-    pub(super) fn append<F>(&self, lease: &Lease, when: When, work: F) -> StoreResult<'static, ()>
+    /// Queues a request that appends lines to a run.
+    pub(super) fn submit_append<F>(&self, lease: &Lease, when: AckLevel, work: F) -> StoreFuture<'static, ()>
     where
-        F: FnOnce(&mut Desk<'_>) -> Result<(), Trouble> + Send + 'static,
+        F: FnOnce(&mut WriteTx<'_>) -> Result<(), SqliteError> + Send + 'static,
     {
-        self.queue(About::Run(lease.run.clone()), when, Some(lease.clone()), work)
+        self.enqueue(RequestSubject::Run(lease.run.clone()), when, Some(lease.clone()), work)
     }
 
-    fn queue<T, F>(
+    fn enqueue<T, F>(
         &self,
-        about: About,
-        when: When,
+        about: RequestSubject,
+        when: AckLevel,
         appends: Option<Lease>,
         work: F,
-    ) -> StoreResult<'static, T>
+    ) -> StoreFuture<'static, T>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Desk<'_>) -> Result<T, Trouble> + Send + 'static,
+        F: FnOnce(&mut WriteTx<'_>) -> Result<T, SqliteError> + Send + 'static,
     {
-        let Ok(room) = self.room.clone().try_acquire_owned() else {
-            let message =
-                format!("{about}: {WAITING} requests wait for `{}` already", self.file.path.display());
+        let Ok(room) = self.queue_permits.clone().try_acquire_owned() else {
+            let message = format!(
+                "{about}: the write queue of `{}` is full ({MAX_QUEUED_REQUESTS} requests)",
+                self.file.path.display()
+            );
             return std::future::ready(Err(StoreError::new(message))).boxed();
         };
         let (answer, answered) = oneshot::channel();
-        let job = Job { about, work: Some(work), result: None, answer: Some(answer) };
-        let request = Request { when, appends, work: Box::new(job), _room: room };
-        // Where the thread is gone, so is the sender of the answer.
-        if let Some(requests) = &self.requests {
+        let job = WriteJob { subject: about, work: Some(work), result: None, reply_to: Some(answer) };
+        let request = WriteRequest {
+            ack_level: when,
+            appends_to: appends,
+            operation: Box::new(job),
+            _queue_permit: room,
+        };
+        // If the thread has stopped, the sender of the result is dropped as well.
+        if let Some(requests) = &self.queue {
             requests.send(request).ok();
         }
         let file = self.file.clone();
-        async move { answered.await.unwrap_or_else(|_| Err(file.stopped())) }.boxed()
+        async move { answered.await.unwrap_or_else(|_| Err(file.thread_stopped_error())) }.boxed()
     }
 }
 
-impl Drop for Writer {
+impl Drop for SqliteWriter {
     fn drop(&mut self) {
-        self.requests = None;
+        self.queue = None;
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
         }
     }
 }
 
-struct Request {
-    when: When,
-    /// Whose lines it appends, where it does.
-    appends: Option<Lease>,
-    work: Box<dyn Work>,
-    _room: OwnedSemaphorePermit,
+struct WriteRequest {
+    ack_level: AckLevel,
+    /// The lease of the run that the request appends to, if it does.
+    appends_to: Option<Lease>,
+    operation: Box<dyn WriteOperation>,
+    _queue_permit: OwnedSemaphorePermit,
 }
 
-trait Work: Send {
-    /// Carries the request out. An error means that the whole transaction cannot go on.
-    fn carry_out(&mut self, desk: &mut Desk<'_>) -> Result<Done, Trouble>;
+trait WriteOperation: Send {
+    /// Executes the request. An error aborts the whole transaction.
+    fn execute(&mut self, desk: &mut WriteTx<'_>) -> Result<ExecuteStatus, SqliteError>;
 
-    /// Gives the answer, once; `lost` says why there was no commit.
-    fn answer(&mut self, file: &File, lost: Option<&Lost>);
+    /// Sends the result, once; `lost` is the cause if the commit failed.
+    fn send_result(&mut self, file: &DatabaseFile, lost: Option<&CommitFailure>);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Done {
-    Well,
+enum ExecuteStatus {
+    Succeeded,
     Refused,
-    /// The file did not allow it.
+    /// SQLite failed.
     Failed,
 }
 
-/// Why a batch was not committed.
+/// The cause of a failed commit.
 #[derive(Clone, Debug)]
-struct Lost {
+struct CommitFailure {
     kind: StoreErrorKind,
-    why: String,
+    reason: String,
 }
 
-struct Job<T, F> {
-    about: About,
+struct WriteJob<T, F> {
+    subject: RequestSubject,
     work: Option<F>,
-    result: Option<Result<T, Trouble>>,
-    answer: Option<oneshot::Sender<Result<T, StoreError>>>,
+    result: Option<Result<T, SqliteError>>,
+    reply_to: Option<oneshot::Sender<Result<T, StoreError>>>,
 }
 
-impl<T, F> Work for Job<T, F>
+impl<T, F> WriteOperation for WriteJob<T, F>
 where
     T: Send,
-    F: FnOnce(&mut Desk<'_>) -> Result<T, Trouble> + Send,
+    F: FnOnce(&mut WriteTx<'_>) -> Result<T, SqliteError> + Send,
 {
-    fn carry_out(&mut self, desk: &mut Desk<'_>) -> Result<Done, Trouble> {
-        let Some(work) = self.work.take() else { return Ok(Done::Well) };
-        // What one request leaves half-done must not be committed with the others.
+    fn execute(&mut self, desk: &mut WriteTx<'_>) -> Result<ExecuteStatus, SqliteError> {
+        let Some(work) = self.work.take() else { return Ok(ExecuteStatus::Succeeded) };
+        // The partial changes of a failed request must not be committed with the others.
         desk.db.prepare_cached("SAVEPOINT request")?.execute([])?;
         let result = work(desk);
         if desk.db.is_autocommit() {
-            // Some failures make SQLite roll the whole transaction back.
+            // On some errors SQLite rolls back the whole transaction.
             return Err(result
                 .err()
-                .unwrap_or_else(|| Trouble::Damaged("a transaction was undone".to_owned())));
+                .unwrap_or_else(|| SqliteError::Corrupt("a transaction was undone".to_owned())));
         }
         let done = match &result {
-            Ok(_) => Done::Well,
-            Err(Trouble::Refused(_)) => Done::Refused,
-            Err(Trouble::Sqlite(_) | Trouble::Damaged(_)) => Done::Failed,
+            Ok(_) => ExecuteStatus::Succeeded,
+            Err(SqliteError::Refused(_)) => ExecuteStatus::Refused,
+            Err(SqliteError::Sqlite(_) | SqliteError::Corrupt(_)) => ExecuteStatus::Failed,
         };
         self.result = Some(result);
-        if done != Done::Well {
+        if done != ExecuteStatus::Succeeded {
             desk.db.prepare_cached("ROLLBACK TO request")?.execute([])?;
         }
         desk.db.prepare_cached("RELEASE request")?.execute([])?;
         Ok(done)
     }
 
-    fn answer(&mut self, file: &File, lost: Option<&Lost>) {
-        let Some(answer) = self.answer.take() else { return };
+    fn send_result(&mut self, file: &DatabaseFile, lost: Option<&CommitFailure>) {
+        let Some(answer) = self.reply_to.take() else { return };
         let result = match (self.result.take(), lost) {
-            (Some(Err(trouble)), _) => Err(file.explain_about(&self.about, trouble)),
+            (Some(Err(trouble)), _) => Err(file.to_store_error_about(&self.subject, trouble)),
             (Some(Ok(_)) | None, Some(lost)) => {
-                Err(StoreError::of(lost.kind, format!("{}: {}", self.about, lost.why)))
+                Err(StoreError::with_kind(lost.kind, format!("{}: {}", self.subject, lost.reason)))
             }
             (Some(Ok(value)), None) => Ok(value),
-            (None, None) => Err(file.stopped()),
+            (None, None) => Err(file.thread_stopped_error()),
         };
-        // Nobody may be waiting any more.
+        // The caller may have dropped its future.
         answer.send(result).ok();
     }
 }
 
-struct Thread {
+struct WriterThread {
     db: Connection,
-    file: Arc<File>,
-    tally: Arc<Tally>,
-    gaps: Gaps,
-    /// Whether commits wait for the disk, as the connection is set now.
-    is_synced: Option<bool>,
-    /// Why nothing is written any more.
-    stopped: Option<Lost>,
+    file: Arc<DatabaseFile>,
+    counters: Arc<WriterCounters>,
+    gaps: JournalGaps,
+    /// Current setting of the connection: true if commits wait for the disk.
+    waits_for_sync: Option<bool>,
+    /// The cause, if the writer has stopped for good.
+    stop_reason: Option<CommitFailure>,
 }
 
-impl Drop for Thread {
+impl Drop for WriterThread {
     fn drop(&mut self) {
-        // Nobody waits for a thread that is gone.
-        self.tally.settle_up_to(u64::MAX);
+        // Releases readers that wait for this thread.
+        self.counters.settle_early_acks_up_to(u64::MAX);
     }
 }
 
-impl Thread {
-    fn run(mut self, requests: &mpsc::Receiver<Request>) {
+impl WriterThread {
+    fn run(mut self, requests: &mpsc::Receiver<WriteRequest>) {
         while let Ok(first) = requests.recv() {
             let mut batch = vec![first];
-            batch.extend(requests.try_iter().take(BATCH - 1));
-            self.carry_out(&mut batch);
+            batch.extend(requests.try_iter().take(MAX_BATCH_REQUESTS - 1));
+            self.execute_batch(&mut batch);
         }
     }
 
-    fn carry_out(&mut self, batch: &mut [Request]) {
-        let lost = match &self.stopped {
+    fn execute_batch(&mut self, batch: &mut [WriteRequest]) {
+        let lost = match &self.stop_reason {
             Some(why) => Some(why.clone()),
-            None => self.transaction(batch).err().map(|trouble| self.lost(trouble)),
+            None => self.run_transaction(batch).err().map(|trouble| self.roll_back(trouble)),
         };
         if lost.is_some() {
-            for lease in batch.iter().filter_map(|request| request.appends.as_ref()) {
-                self.gaps.add(lease);
+            for lease in batch.iter().filter_map(|request| request.appends_to.as_ref()) {
+                self.gaps.record_gap(lease);
             }
         }
-        self.tally.settle();
+        self.counters.settle_early_acks();
         for request in batch {
-            request.work.answer(&self.file, lost.as_ref());
+            request.operation.send_result(&self.file, lost.as_ref());
         }
     }
 
-    fn transaction(&mut self, batch: &mut [Request]) -> Result<(), Trouble> {
-        self.file.is_in_place()?;
-        self.sync(batch.iter().any(|request| request.when == When::Synced))?;
+    fn run_transaction(&mut self, batch: &mut [WriteRequest]) -> Result<(), SqliteError> {
+        self.file.check_in_place()?;
+        self.set_sync_mode(batch.iter().any(|request| request.ack_level == AckLevel::Synced))?;
         self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         for request in batch.iter_mut() {
-            let mut desk = Desk { db: &self.db, gaps: &mut self.gaps };
-            let done = request.work.carry_out(&mut desk)?;
-            if let (Done::Failed, Some(lease)) = (done, &request.appends) {
-                self.gaps.add(lease);
+            let mut desk = WriteTx { db: &self.db, gaps: &mut self.gaps };
+            let done = request.operation.execute(&mut desk)?;
+            if let (ExecuteStatus::Failed, Some(lease)) = (done, &request.appends_to) {
+                self.gaps.record_gap(lease);
             }
-            if request.when == When::AtOnce {
-                self.tally.answered_at_once.fetch_add(1, Ordering::AcqRel);
-                request.work.answer(&self.file, None);
+            if request.ack_level == AckLevel::InTransaction {
+                self.counters.early_acks.fetch_add(1, Ordering::AcqRel);
+                request.operation.send_result(&self.file, None);
             }
         }
         self.db.prepare_cached("COMMIT")?.execute([])?;
-        let Tally { requests, commits, syncs, .. } = &*self.tally;
+        let WriterCounters { requests, commits, syncs, .. } = &*self.counters;
         requests.fetch_add(batch.len() as u64, Ordering::Relaxed);
         commits.fetch_add(1, Ordering::Relaxed);
-        syncs.fetch_add(u64::from(self.is_synced == Some(true)), Ordering::Relaxed);
+        syncs.fetch_add(u64::from(self.waits_for_sync == Some(true)), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Sets whether commits wait for the disk. Not a prepared statement: SQLite acts on it when it is compiled.
-    fn sync(&mut self, is_synced: bool) -> Result<(), rusqlite::Error> {
-        if self.is_synced != Some(is_synced) {
+    /// Sets if commits wait for the disk. The statement is not cached: SQLite executes this pragma when it is
+    /// compiled.
+    fn set_sync_mode(&mut self, is_synced: bool) -> Result<(), rusqlite::Error> {
+        if self.waits_for_sync != Some(is_synced) {
             self.db.pragma_update(None, "synchronous", if is_synced { "FULL" } else { "NORMAL" })?;
-            self.is_synced = Some(is_synced);
+            self.waits_for_sync = Some(is_synced);
         }
         Ok(())
     }
 
-    /// Undoes what is left of a transaction, and says why there was no commit.
-    fn lost(&mut self, trouble: Trouble) -> Lost {
+    /// Rolls back the open transaction and returns the cause of the failure.
+    fn roll_back(&mut self, trouble: SqliteError) -> CommitFailure {
         if !self.db.is_autocommit()
             && let Err(error) = self.db.execute_batch("ROLLBACK")
         {
             tracing::warn!(%error, "a transaction could not be rolled back");
         }
-        let may_go_on = !is_not_synced(&trouble);
-        let explained = self.file.explain(trouble);
-        let lost = Lost { kind: explained.kind(), why: explained.to_string() };
+        let may_go_on = !is_sync_failure(&trouble);
+        let explained = self.file.to_store_error(trouble);
+        let lost = CommitFailure { kind: explained.kind(), reason: explained.to_string() };
         if !may_go_on {
-            // A second attempt may seem to succeed although what the first one wrote is gone.
-            let why = format!("{}; the store must be opened again", lost.why);
-            self.stopped = Some(Lost { kind: lost.kind, why });
+            // After a failed fsync the kernel may drop the dirty pages: a retry would succeed without the data.
+            let why = format!("{}; the store must be opened again", lost.reason);
+            self.stop_reason = Some(CommitFailure { kind: lost.kind, reason: why });
         }
         lost
     }

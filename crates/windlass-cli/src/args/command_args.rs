@@ -1,0 +1,314 @@
+//! The arguments of each sub-command.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+/// The arguments of `windlass demo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Approve automatically and never wait for a key
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Kill the process yourself: the demo prints its process id and waits
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) by_hand: bool,
+    /// Folder for the files of the demo
+    #[arg(long, value_name = "FOLDER", default_value = "windlass-demo")]
+    pub(crate) folder: PathBuf,
+}
+
+/// The arguments of `windlass run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// Agent (a folder with an agent.toml, or such a file) and question; without a question, read standard
+    /// input
+    #[arg(value_name = "AGENT] [QUESTION", num_args = 0..=2)]
+    pub(crate) positionals: Vec<String>,
+    #[command(flatten)]
+    pub(crate) drive: DriveArgs,
+    /// Session to use as history and to append to
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) session: Option<String>,
+    /// Id of the run [default: a new id]
+    #[arg(long, value_name = "ID")]
+    pub(crate) run_id: Option<String>,
+}
+
+/// The options of every sub-command that executes a run.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DriveArgs {
+    /// Model to use instead of the agent's own: `provider:name`, or `scripted:FILE`
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Approve every call that requires approval. Calls in doubt still wait for a person
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Never prompt: the run pauses if a person is needed
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) no_input: bool,
+}
+
+/// The arguments of `windlass runs`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunsArgs {
+    /// List only runs with this status
+    #[arg(long, value_enum, value_name = "STATE")]
+    pub(crate) status: Option<StatusChoice>,
+    /// Maximum number of runs to list
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT")]
+    pub(crate) limit: usize,
+}
+
+/// The status of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatusChoice {
+    /// Being executed, or interrupted by the end of its process
+    Running,
+    /// Waiting for a person
+    Paused,
+    /// Ended with an answer
+    Finished,
+    /// Ended with an error
+    Failed,
+    /// Cancelled
+    Cancelled,
+}
+
+/// The arguments of `windlass show`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// Run id or its prefix [default: the newest run]
+    pub(crate) run: Option<String>,
+    /// Show every record of the journal, one per line
+    #[arg(long)]
+    pub(crate) journal: bool,
+}
+
+/// The arguments of `windlass resume`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ResumeArgs {
+    /// Run id or its prefix [default: the newest unfinished run]
+    pub(crate) run: Option<String>,
+    /// Agent to use instead of the one that started the run
+    #[arg(short, long, value_name = "AGENT")]
+    pub(crate) agent: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) drive: DriveArgs,
+}
+
+/// The arguments of `windlass chat`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChatArgs {
+    /// Agent: a folder with an agent.toml, or such a file [default: the project]
+    pub(crate) agent: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) drive: DriveArgs,
+    /// Session to start or to continue [default: a new session]
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) session: Option<String>,
+}
+
+/// A required run id.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunSelector {
+    /// Run id or its prefix
+    pub(crate) run: String,
+}
+
+/// A pending call, and the name of the person who decides.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PendingCallArgs {
+    /// Run id or its prefix [default: the newest paused run]
+    pub(crate) run: Option<String>,
+    /// Id of the call, as shown by `windlass show` [default: the only pending call]
+    pub(crate) call: Option<String>,
+    /// Name of the person who decides [default: the current user]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
+    /// Resume the run afterwards, in this terminal
+    #[arg(short, long)]
+    pub(crate) resume: bool,
+}
+
+/// The arguments of `windlass approve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ApproveArgs {
+    #[command(flatten)]
+    pub(crate) pending_call: PendingCallArgs,
+    /// Also approve every later call of this tool in this run
+    #[arg(long, conflicts_with = "arguments")]
+    pub(crate) always: bool,
+    /// Replace the arguments of the call; the model is informed
+    #[arg(long, value_name = "JSON")]
+    pub(crate) arguments: Option<String>,
+}
+
+/// The arguments of `windlass reject`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RejectArgs {
+    #[command(flatten)]
+    pub(crate) pending_call: PendingCallArgs,
+    /// Also reject every later call of this tool in this run
+    #[arg(long)]
+    pub(crate) always: bool,
+    /// Reason for the rejection, shown to the model
+    #[arg(long, value_name = "REASON")]
+    pub(crate) because: Option<String>,
+}
+
+/// The arguments of `windlass answer`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AnswerArgs {
+    /// Run id or its prefix
+    pub(crate) run: String,
+    /// Id of the call, as shown by `windlass show`
+    pub(crate) call: String,
+    /// Answer, as JSON or plain text
+    pub(crate) value: String,
+    /// Name of the person who answers [default: the current user]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
+    /// Resume the run afterwards, in this terminal
+    #[arg(short, long)]
+    pub(crate) resume: bool,
+}
+
+/// The arguments of `windlass settle`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SettleArgs {
+    #[command(flatten)]
+    pub(crate) pending_call: PendingCallArgs,
+    #[command(flatten)]
+    pub(crate) settlement: SettlementArgs,
+}
+
+/// The settlement of a call in doubt.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct SettlementArgs {
+    /// The call was executed and returned this output
+    #[arg(long, value_name = "OUTPUT")]
+    pub(crate) happened: Option<String>,
+    /// The call was not executed: execute it
+    #[arg(long)]
+    pub(crate) did_not_happen: bool,
+    /// The outcome is unknown: inform the model
+    #[arg(long)]
+    pub(crate) unknown: bool,
+}
+
+/// The arguments of `windlass fork`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ForkArgs {
+    /// Run id or its prefix
+    pub(crate) run: String,
+    /// Record number to fork at [default: the last record]
+    #[arg(long, value_name = "RECORD")]
+    pub(crate) at: Option<u64>,
+    #[command(flatten)]
+    pub(crate) change: ForkChangeArgs,
+    /// Id of the fork [default: a new id]
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// Resume the fork, in this terminal
+    #[arg(short, long)]
+    pub(crate) resume: bool,
+}
+
+/// The change that a fork makes.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+pub(crate) struct ForkChangeArgs {
+    /// Approve this call
+    #[arg(long, value_name = "CALL")]
+    pub(crate) approve: Option<String>,
+    /// Reject this call
+    #[arg(long, value_name = "CALL")]
+    pub(crate) reject: Option<String>,
+    /// Replace the output of this call
+    #[arg(long, value_name = "CALL=TEXT")]
+    pub(crate) output: Option<String>,
+}
+
+/// The arguments of `windlass diff`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiffArgs {
+    /// First run
+    pub(crate) first: String,
+    /// Second run
+    pub(crate) second: String,
+}
+
+/// The arguments of `windlass export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// Run id or its prefix [default: the newest run]
+    pub(crate) run: Option<String>,
+    /// File to write instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// The arguments of `windlass verify`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// Run id, its prefix, or an exported file [default: every run of the project]
+    pub(crate) run: Option<String>,
+    /// Expected hash of the last line; the only way to detect lines removed from the end
+    #[arg(long, value_name = "HASH", requires = "run")]
+    pub(crate) head: Option<String>,
+}
+
+/// The arguments of `windlass sessions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SessionsArgs {
+    /// Session to show
+    pub(crate) session: Option<String>,
+    /// Rewind the session by this number of user messages
+    #[arg(long, value_name = "TURNS", requires = "session")]
+    pub(crate) rewind: Option<usize>,
+}
+
+/// The arguments of `windlass tools`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ToolsArgs {
+    /// Agent: a folder with an agent.toml, or such a file [default: the project]
+    pub(crate) agent: Option<PathBuf>,
+}
+
+/// The arguments of `windlass doctor`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Agent to check [default: the project]
+    pub(crate) agent: Option<PathBuf>,
+}
+
+/// The arguments of `windlass new`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NewArgs {
+    /// Name of the project and of its folder
+    pub(crate) name: String,
+    /// Folder of a Windlass clone to use instead of the published crates
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) path: Option<PathBuf>,
+}
+
+/// The arguments of `windlass completions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompletionsArgs {
+    /// Shell to generate the script for
+    #[arg(value_enum)]
+    pub(crate) shell: CompletionShell,
+}
+
+/// A shell with completion support.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompletionShell {
+    /// GNU Bash
+    Bash,
+    /// Zsh
+    Zsh,
+    /// fish
+    Fish,
+}

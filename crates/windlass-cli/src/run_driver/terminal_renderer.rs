@@ -1,0 +1,291 @@
+//! The renderer of a run for people: streamed text, and running calls with their elapsed time.
+
+use std::time::Instant;
+
+use windlass::core::{
+    id::CallPath,
+    item::{Item, Role},
+    journal::CallStatus,
+};
+use windlass::run::RunRecord;
+use windlass::{
+    core::item::OutputContent,
+    event::{RunEvent, RunEventKind},
+};
+
+use super::run_renderer::CallIndex;
+use super::status_label::StatusLabel;
+use crate::terminal::{
+    LiveLines, Terminal, TextStyle, format_arguments, format_duration, to_one_line, truncate_to_width,
+};
+
+const SPINNER_FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/// Minimum width of the note after a call, in columns.
+const MIN_NOTE_WIDTH: usize = 7;
+
+/// The renderer of a run in the terminal.
+pub(super) struct TerminalRenderer {
+    term: Terminal,
+    running_calls: Vec<RunningCall>,
+    live_lines: LiveLines,
+    spinner_frame: usize,
+    /// Kind of text on the current, unfinished line.
+    open_line: OpenLine,
+    /// True if a blank line must separate the next line from the text before it.
+    needs_blank_line: bool,
+    /// True if the text of the next message item was already streamed.
+    was_streamed: bool,
+    /// Time since which the model has been thinking.
+    thinking_since: Option<Instant>,
+}
+
+struct RunningCall {
+    path: CallPath,
+    started_at: Instant,
+    progress: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpenLine {
+    Empty,
+    Text,
+    Reasoning,
+}
+
+impl TerminalRenderer {
+    pub(super) fn new(term: Terminal) -> Self {
+        Self {
+            term,
+            running_calls: Vec::new(),
+            live_lines: LiveLines::default(),
+            spinner_frame: 0,
+            open_line: OpenLine::Empty,
+            needs_blank_line: false,
+            was_streamed: false,
+            thinking_since: None,
+        }
+    }
+
+    pub(super) fn render_event(&mut self, event: &RunEvent, calls: &CallIndex) {
+        let is_nested = !event.path.is_empty();
+        let at = |call: &_| CallPath::new(&event.path, Clone::clone(call));
+        match &event.kind {
+            RunEventKind::AgentUpdated { .. } if !is_nested => self.thinking_since = Some(Instant::now()),
+            RunEventKind::TextDelta { delta } if !is_nested => {
+                self.was_streamed = true;
+                self.write_text(OpenLine::Text, delta);
+            }
+            RunEventKind::ReasoningDelta { delta } if !is_nested => {
+                self.write_text(OpenLine::Reasoning, delta)
+            }
+            RunEventKind::Item(produced) if !is_nested => self.render_item(&produced.item),
+            RunEventKind::CallHeld(held) => {
+                let (tool, arguments) = calls.tool_and_arguments(&held.path);
+                let line = self.call_line(
+                    "?",
+                    TextStyle::Waiting,
+                    &held.path,
+                    tool,
+                    arguments,
+                    "waits for a person",
+                );
+                self.print_line(&line);
+            }
+            RunEventKind::CallStarted { call, .. } => {
+                self.thinking_since = None;
+                self.running_calls.push(RunningCall {
+                    path: at(call),
+                    started_at: Instant::now(),
+                    progress: None,
+                });
+                self.draw_frame(calls);
+            }
+            RunEventKind::CallProgress { call, progress } => {
+                let path = at(call);
+                let words = progress.as_str().map_or_else(|| progress.to_string(), str::to_owned);
+                if let Some(running) = self.running_calls.iter_mut().find(|running| running.path == path) {
+                    running.progress = Some(to_one_line(&words));
+                }
+            }
+            RunEventKind::CallSettled { call, status, output } => {
+                self.render_settled(&at(call), status, output, calls)
+            }
+            RunEventKind::Warning { message } => {
+                let mark = self.term.stderr_colour().paint(TextStyle::Waiting, "!");
+                self.print_line(&format!("{mark} {}", to_one_line(message)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Redraws the live lines: the running calls, or the thinking indicator.
+    pub(super) fn draw_frame(&mut self, calls: &CallIndex) {
+        if !self.term.can_redraw() || self.open_line != OpenLine::Empty {
+            return;
+        }
+        self.spinner_frame = (self.spinner_frame + 1) % SPINNER_FRAMES.len();
+        let mark = SPINNER_FRAMES.get(self.spinner_frame).copied().unwrap_or("·");
+        let mut lines: Vec<String> = self
+            .running_calls
+            .iter()
+            .map(|running| {
+                let (tool, arguments) = calls.tool_and_arguments(&running.path);
+                let took = format_duration(running.started_at.elapsed());
+                let note = match &running.progress {
+                    Some(progress) => format!("{took}  {progress}"),
+                    None => took,
+                };
+                self.call_line(mark, TextStyle::Name, &running.path, tool, arguments, &note)
+            })
+            .collect();
+        if lines.is_empty()
+            && let Some(since) = self.thinking_since
+        {
+            let paint = self.term.stderr_colour();
+            let note = format!("thinking {}", format_duration(since.elapsed()));
+            lines.push(format!(
+                "  {} {}",
+                paint.paint(TextStyle::Name, mark),
+                paint.paint(TextStyle::Faint, &note)
+            ));
+        }
+        self.live_lines.draw(&self.term, &lines);
+    }
+
+    pub(super) fn finish_output(&mut self) {
+        self.live_lines.clear(&self.term);
+        self.end_text();
+        self.running_calls.clear();
+        self.thinking_since = None;
+    }
+
+    pub(super) fn show_stopping(&mut self) {
+        let note = "stopping; press Ctrl-C again to quit at once";
+        self.print_line(&self.term.stderr_colour().paint(TextStyle::Faint, &format!("  {note}")));
+    }
+
+    pub(super) fn reset_stream(&mut self, _record: &RunRecord) {
+        self.was_streamed = false;
+    }
+
+    fn render_item(&mut self, item: &Item) {
+        match item {
+            Item::Message(message) if message.role == Role::Assistant => {
+                if !self.was_streamed {
+                    self.write_text(OpenLine::Text, &message.text());
+                }
+                self.was_streamed = false;
+                self.end_text();
+            }
+            Item::Output(_) => self.thinking_since = Some(Instant::now()),
+            _ => {}
+        }
+    }
+
+    /// Writes streamed text to standard output if it is a terminal. Otherwise the answer is printed at the
+    /// end.
+    fn write_text(&mut self, what: OpenLine, piece: &str) {
+        if !self.term.can_redraw() {
+            return;
+        }
+        self.live_lines.clear(&self.term);
+        self.thinking_since = None;
+        if self.open_line != what {
+            self.end_text();
+            self.term.eprint_text("\n");
+            self.open_line = what;
+        }
+        let piece: String = piece
+            .chars()
+            .filter(|letter| *letter == '\n' || *letter == '\t' || !letter.is_control())
+            .collect();
+        match what {
+            OpenLine::Reasoning => {
+                self.term.eprint_text(&self.term.stderr_colour().paint(TextStyle::Faint, &piece))
+            }
+            OpenLine::Text if self.term.is_stdout_terminal() => self.term.print_text(&piece),
+            OpenLine::Text | OpenLine::Empty => self.term.eprint_text(&piece),
+        }
+    }
+
+    fn end_text(&mut self) {
+        if self.open_line != OpenLine::Empty {
+            self.term.eprint_text("\n");
+            self.open_line = OpenLine::Empty;
+            self.needs_blank_line = true;
+        }
+    }
+
+    fn render_settled(
+        &mut self,
+        path: &CallPath,
+        status: &CallStatus,
+        output: &OutputContent,
+        calls: &CallIndex,
+    ) {
+        let place = self.running_calls.iter().position(|running| running.path == *path);
+        let took = place.map(|place| self.running_calls.remove(place).started_at.elapsed());
+        let (tool, arguments) = calls.tool_and_arguments(path);
+        let StatusLabel { mark, style, note } = StatusLabel::for_status(status);
+        let note = match (note.is_empty(), took) {
+            (true, Some(took)) => format_duration(took),
+            (true, None) => String::new(),
+            (false, Some(took)) => format!("{note}, {}", format_duration(took)),
+            (false, None) => note.to_owned(),
+        };
+        let line = self.call_line(mark, style, path, tool, arguments, &note);
+        self.print_line(&line);
+        let said = to_one_line(&output.text());
+        if !said.is_empty() {
+            let indent = "  ".repeat(path.parent_calls().len());
+            let width = self.term.width().saturating_sub(7 + indent.len());
+            self.print_line(
+                &self
+                    .term
+                    .stderr_colour()
+                    .paint(TextStyle::Faint, &format!("  {indent}  ╰ {}", truncate_to_width(&said, width))),
+            );
+        }
+        self.draw_frame(calls);
+    }
+
+    /// Prints a permanent line above the live lines.
+    fn print_line(&mut self, line: &str) {
+        self.live_lines.clear(&self.term);
+        self.end_text();
+        if std::mem::take(&mut self.needs_blank_line) {
+            self.term.eprint_line("");
+        }
+        self.term.eprint_line(line);
+    }
+
+    /// Formats a call on one line; the arguments are shortened first.
+    fn call_line(
+        &self,
+        mark: &str,
+        paint: TextStyle,
+        path: &CallPath,
+        tool: &str,
+        arguments: &str,
+        note: &str,
+    ) -> String {
+        let style = self.term.stderr_colour();
+        let indent = "  ".repeat(path.parent_calls().len());
+        let width = self.term.width().saturating_sub(1);
+        let tool = truncate_to_width(tool, width.saturating_sub(indent.len() + 5));
+        let fixed = indent.len() + 4 + tool.chars().count() + 2;
+        let note = truncate_to_width(note, width.saturating_sub(fixed));
+        // The note has a minimum width, so that the line does not shift when a duration grows by a digit.
+        let room = width.saturating_sub(fixed + note.chars().count().max(MIN_NOTE_WIDTH) + 2);
+        let given = format_arguments(arguments);
+        let given = if room < 8 { String::new() } else { truncate_to_width(&given, room) };
+        let gap = if given.is_empty() { "" } else { "  " };
+        format!(
+            "  {indent}{} {}{gap}{given}  {}",
+            style.paint(paint, mark),
+            style.paint(TextStyle::Title, &tool),
+            style.paint(TextStyle::Faint, &note)
+        )
+    }
+}

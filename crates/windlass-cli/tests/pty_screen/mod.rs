@@ -1,0 +1,98 @@
+//! A test terminal: runs the command on a pseudo-terminal, sends keys, and emulates the screen.
+
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pty_process::Size;
+use pty_process::blocking::{Command, open};
+
+/// Timeout after which a test fails; no test is expected to reach it.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The command on a pseudo-terminal.
+pub(crate) struct PtyScreen {
+    child: Child,
+    keys: std::fs::File,
+    changes: Receiver<()>,
+    parser: Arc<Mutex<vt100::Parser>>,
+}
+
+impl PtyScreen {
+    /// Starts the command in a folder, on a terminal with this many rows and columns.
+    pub(crate) fn start(folder: &Path, rows: u16, columns: u16, words: &[&str]) -> Self {
+        let (pty, pts) = open().expect("there are pseudo-terminals");
+        pty.resize(Size::new(rows, columns)).expect("it can be sized");
+        let command = Command::new(env!("CARGO_BIN_EXE_windlass"))
+            .args(words)
+            .current_dir(folder)
+            .env("TERM", "xterm-256color")
+            .env("USER", "ann")
+            .env_remove("NO_COLOR")
+            .env_remove("COLUMNS")
+            .env_remove("CARGO")
+            .env_remove("WINDLASS_STORE");
+        let child = command.spawn(pts).expect("it starts");
+        let terminal: std::os::fd::OwnedFd = pty.into();
+        let keys = std::fs::File::from(terminal);
+        let mut output = keys.try_clone().expect("it can be read beside being written");
+        let sized = |count| NonZero::new(count).expect("a terminal has some");
+        let parser = Arc::new(Mutex::new(vt100::Parser::new(sized(rows), sized(columns), 0)));
+        let (changed, changes) = channel();
+        let screen = parser.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // Reading ends when the program exits and its terminal closes.
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                screen.lock().expect("nobody panics with it").process(&bytes[..count]);
+                if changed.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, keys, changes, parser }
+    }
+
+    /// Waits until the screen contains a text.
+    pub(crate) fn wait_for(&mut self, text: &str) {
+        while !self.screen_text().contains(text) {
+            if self.changes.recv_timeout(TEST_TIMEOUT).is_err() && !self.screen_text().contains(text) {
+                panic!("the screen does not show {text:?}:\n{}", self.screen_text());
+            }
+        }
+    }
+
+    /// Types keys.
+    pub(crate) fn type_keys(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("it takes keys");
+    }
+
+    /// Returns the process id.
+    pub(crate) fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills the process with SIGKILL and returns the last screen.
+    pub(crate) fn kill(mut self) -> String {
+        self.child.kill().expect("it is there");
+        self.wait_for_exit().1
+    }
+
+    /// Waits for the process to exit; returns its exit status and the last screen.
+    pub(crate) fn wait_for_exit(mut self) -> (ExitStatus, String) {
+        while self.changes.recv_timeout(TEST_TIMEOUT).is_ok() {}
+        let status = self.child.wait().expect("it ended");
+        (status, self.screen_text())
+    }
+
+    /// Returns the contents of the screen, without trailing blanks.
+    pub(crate) fn screen_text(&self) -> String {
+        let contents = self.parser.lock().expect("nobody panics with it").screen().contents();
+        let lines: Vec<&str> = contents.lines().map(str::trim_end).collect();
+        lines.join("\n").trim_end().to_owned()
+    }
+}

@@ -1,0 +1,219 @@
+//! The Chrome DevTools Protocol over a pipe. No port is opened, and the browser exits when this end of the
+//! pipe closes.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::{mpsc, oneshot};
+
+/// Capacity of the queue of outgoing messages.
+const OUTGOING_CAPACITY: usize = 1024;
+/// Capacity of the queue of incoming events.
+const EVENT_CAPACITY: usize = 4096;
+
+/// An event sent by the browser.
+#[derive(Debug)]
+pub(super) struct CdpEvent {
+    pub(super) session: Option<String>,
+    pub(super) method: String,
+    pub(super) params: Value,
+}
+
+/// The reason why a DevTools command failed.
+#[derive(Clone, Debug)]
+pub(super) enum CdpCommandError {
+    /// The browser did not respond within this time.
+    TimedOut(Duration),
+    /// The browser closed the pipe.
+    PipeClosed,
+    /// The browser returned an error with this message.
+    Rejected(String),
+}
+
+/// The result of sending a command without waiting for its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CdpSendStatus {
+    Sent,
+    Dropped,
+}
+
+type CdpReplySenders = Arc<Mutex<BTreeMap<u64, oneshot::Sender<Result<Value, CdpCommandError>>>>>;
+
+/// The client end of the DevTools pipe.
+pub(super) struct CdpPipe {
+    outgoing: mpsc::Sender<Vec<u8>>,
+    reply_senders: CdpReplySenders,
+    next_id: AtomicU64,
+}
+
+#[derive(Deserialize)]
+struct CdpMessage {
+    id: Option<u64>,
+    #[serde(default)]
+    method: String,
+    #[serde(default)]
+    params: Value,
+    #[serde(default)]
+    result: Value,
+    error: Option<CdpErrorObject>,
+    #[serde(rename = "sessionId")]
+    session: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CdpErrorObject {
+    message: String,
+}
+
+impl CdpPipe {
+    /// Starts the protocol on a pair of pipes. The receiver yields the browser's events.
+    pub(super) fn start(
+        input: impl AsyncWrite + Send + Unpin + 'static,
+        output: impl AsyncRead + Send + Unpin + 'static,
+    ) -> (Self, mpsc::Receiver<CdpEvent>) {
+        let (outgoing, messages) = mpsc::channel(OUTGOING_CAPACITY);
+        let (events, told) = mpsc::channel(EVENT_CAPACITY);
+        let waiting = CdpReplySenders::default();
+        tokio::spawn(write_messages(input, messages));
+        tokio::spawn(read_messages(output, waiting.clone(), events));
+        (Self { outgoing, reply_senders: waiting, next_id: AtomicU64::new(1) }, told)
+    }
+
+    /// Sends a command without waiting for its response. The command is dropped if the queue is full.
+    pub(super) fn send_without_reply(
+        &self,
+        session: Option<&str>,
+        method: &str,
+        params: Value,
+    ) -> CdpSendStatus {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        match self.outgoing.try_send(encode_command(id, session, method, &params)) {
+            Ok(()) => CdpSendStatus::Sent,
+            Err(_) => {
+                tracing::debug!(method, "a command could not be sent");
+                CdpSendStatus::Dropped
+            }
+        }
+    }
+
+    /// Sends a command and returns a handle for its response. The browser receives commands in the order they
+    /// are sent.
+    pub(super) async fn send_command(
+        &self,
+        session: Option<&str>,
+        method: &str,
+        params: Value,
+    ) -> Result<PendingCdpCommand, CdpCommandError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        lock(&self.reply_senders).insert(id, sender);
+        let pending = PendingCdpCommand { id, receiver, reply_senders: self.reply_senders.clone() };
+        let sent = self.outgoing.send(encode_command(id, session, method, &params)).await;
+        sent.map(|()| pending).map_err(|_| CdpCommandError::PipeClosed)
+    }
+
+    /// Sends a command and waits for its response, at most for `within`.
+    pub(super) async fn call_command(
+        &self,
+        session: Option<&str>,
+        method: &str,
+        params: Value,
+        within: Duration,
+    ) -> Result<Value, CdpCommandError> {
+        self.send_command(session, method, params).await?.await_reply(within).await
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.outgoing.is_closed()
+    }
+}
+
+/// A command in flight. Dropping it discards its response.
+pub(super) struct PendingCdpCommand {
+    id: u64,
+    receiver: oneshot::Receiver<Result<Value, CdpCommandError>>,
+    reply_senders: CdpReplySenders,
+}
+
+impl PendingCdpCommand {
+    pub(super) async fn await_reply(mut self, within: Duration) -> Result<Value, CdpCommandError> {
+        match tokio::time::timeout(within, &mut self.receiver).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(CdpCommandError::PipeClosed),
+            Err(_) => Err(CdpCommandError::TimedOut(within)),
+        }
+    }
+}
+
+impl Drop for PendingCdpCommand {
+    fn drop(&mut self) {
+        lock(&self.reply_senders).remove(&self.id);
+    }
+}
+
+fn encode_command(id: u64, session: Option<&str>, method: &str, params: &Value) -> Vec<u8> {
+    let mut message = json!({ "id": id, "method": method, "params": params });
+    if let Some(session) = session {
+        message["sessionId"] = session.into();
+    }
+    let mut bytes = message.to_string().into_bytes();
+    bytes.push(0);
+    bytes
+}
+
+async fn write_messages(mut input: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Vec<u8>>) {
+    while let Some(message) = messages.recv().await {
+        if input.write_all(&message).await.is_err() || input.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read_messages(
+    output: impl AsyncRead + Unpin,
+    waiting: CdpReplySenders,
+    events: mpsc::Sender<CdpEvent>,
+) {
+    let mut output = BufReader::with_capacity(1 << 16, output);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match output.read_until(0, &mut line).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        if line.last() == Some(&0) {
+            line.pop();
+        }
+        let Ok(CdpMessage { id, method, params, result, error, session }) = serde_json::from_slice(&line)
+        else {
+            continue;
+        };
+        match id {
+            Some(id) => {
+                if let Some(sender) = lock(&waiting).remove(&id) {
+                    let answer =
+                        error.map_or(Ok(result), |refusal| Err(CdpCommandError::Rejected(refusal.message)));
+                    // The caller may have been cancelled.
+                    let _ = sender.send(answer);
+                }
+            }
+            None => {
+                if events.send(CdpEvent { session, method, params }).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    // Dropping the senders wakes the callers with an error.
+    lock(&waiting).clear();
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

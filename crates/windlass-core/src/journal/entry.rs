@@ -1,0 +1,393 @@
+//! Journal entries: the events of a run, in order. The state of the run is the fold of its entries.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::canonical::Digest;
+use crate::decision::{Decision, DecisionScope, HoldReason, PersonQuestion};
+use crate::failure::RunFailure;
+use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
+use crate::item::{Item, OutputContent};
+use crate::plan::PlannedCall;
+use crate::tool::ToolKey;
+use crate::usage::Usage;
+
+/// An entry with its position in the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JournalRecord {
+    /// Sequence number, from 0 without gaps.
+    pub seq: u64,
+    /// Time at which the record was written.
+    pub at: Timestamp,
+    /// The calls that lead to the nested agent whose event this is, outermost first; empty for the run itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<CallId>,
+    /// The event.
+    pub entry: JournalEntry,
+}
+
+/// The event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum JournalEntry {
+    /// The run started.
+    RunStarted(Box<RunStarted>),
+    /// The model responded, and its calls were planned.
+    ModelResponded(Box<ModelResponded>),
+    /// The model's response violated the protocol and was rejected; none of its calls ran.
+    ResponseRejected(ResponseRejected),
+    /// A request to the model failed.
+    ModelRequestFailed(ModelRequestFailed),
+    /// A call is held until a person decides or answers.
+    CallHeld(CallHeld),
+    /// A decision about a call was recorded.
+    DecisionRecorded(DecisionRecorded),
+    /// A standing decision was revoked.
+    DecisionRevoked(DecisionRevoked),
+    /// The body of a call is about to start. This entry is durable before the body starts.
+    CallStarted(CallStarted),
+    /// A call settled: it has its output. Every call settles exactly once.
+    CallSettled(CallSettled),
+    /// A body that had been abandoned ended after its call had settled.
+    CallEndedLate(CallEndedLate),
+    /// Control passed to another agent.
+    HandoffRecorded(HandoffRecorded),
+    /// The agent's final-output function returned no output for the turn's tool results; the model is asked again.
+    TurnContinued,
+    /// Input was added to a run that has not ended; the next model request contains it.
+    InputAdded(InputAdded),
+    /// The run finished with an output.
+    RunFinished(RunFinished),
+    /// The run failed.
+    RunFailed(RunFailed),
+    /// The run was cancelled.
+    RunCancelled(RunCancelled),
+}
+
+impl JournalEntry {
+    /// Returns the model usage that this entry reports; zero for entries that report none.
+    pub fn model_usage(&self) -> Usage {
+        match self {
+            Self::ModelResponded(answered) => answered.usage,
+            Self::ResponseRejected(refused) => refused.usage,
+            Self::ModelRequestFailed(failed) => failed.usage_or_unknown(),
+            _ => Usage::default(),
+        }
+    }
+}
+
+/// The run started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStarted {
+    /// The run's id.
+    pub run: RunId,
+    /// The agent that starts the run.
+    pub agent: AgentName,
+    /// The session's history at the start of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Arc<Item>>,
+    /// The input of the run.
+    pub input: Vec<Arc<Item>>,
+    /// Maximum number of turns; unlimited if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    /// The session that the run belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// The run and record that this run was forked from; absent if it is not a fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<ForkOrigin>,
+}
+
+/// The run and record that a fork was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkOrigin {
+    /// The original run.
+    pub run: RunId,
+    /// The original run's record at which the fork was made.
+    pub seq: u64,
+    /// Calls that had started and not settled at the fork, each with the run id that its idempotency key was
+    /// derived from. The fork resumes them with those keys.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub calls_in_flight: BTreeMap<CallId, RunId>,
+}
+
+/// The model responded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelResponded {
+    /// The agent that made the request.
+    pub agent: AgentName,
+    /// The items of the response.
+    pub items: Vec<Arc<Item>>,
+    /// The planned calls, one for each call item in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<PlannedCall>,
+    /// Number of calls that were dropped because they repeat a call that already has its output.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub duplicate_calls: u32,
+    /// The effect of the turn's results on the run.
+    #[serde(default, skip_serializing_if = "ToolUsePolicyKind::is_run_model_again")]
+    pub tool_use_policy: ToolUsePolicyKind,
+    /// Tokens and requests that the response cost.
+    pub usage: Usage,
+    /// The provider's id of the response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_id: Option<String>,
+    /// The provider's id of the request, for support enquiries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The model that responded, as the provider names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+/// The effect of a turn's tool results on the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolUsePolicyKind {
+    /// The model is requested again with the results.
+    #[default]
+    RunModelAgain,
+    /// The first result becomes the run's output.
+    StopOnFirstTool,
+    /// The first result of one of these tools becomes the run's output.
+    StopAtTools(Vec<String>),
+    /// The application's function decides whether the results are final.
+    CustomFunction,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+impl ToolUsePolicyKind {
+    fn is_run_model_again(&self) -> bool {
+        matches!(self, Self::RunModelAgain)
+    }
+}
+
+/// The model's response violated the protocol and was rejected.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResponseRejected {
+    /// The agent that made the request.
+    pub agent: AgentName,
+    /// The items of the response.
+    pub items: Vec<Arc<Item>>,
+    /// Tokens and requests that the response cost.
+    pub usage: Usage,
+}
+
+/// A request to the model failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelRequestFailed {
+    /// The agent that made the request.
+    pub agent: AgentName,
+    /// The error message.
+    pub error: String,
+    /// Delay before the request is retried, in milliseconds; not retried if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Usage of the failed request, if the provider reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+impl ModelRequestFailed {
+    /// Returns the usage of the failed request, or one request of unknown cost if the provider reported none.
+    pub fn usage_or_unknown(&self) -> Usage {
+        self.usage.unwrap_or_else(Usage::of_unknown_request)
+    }
+}
+
+/// A call is held until a person decides or answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallHeld {
+    /// The call's id.
+    pub call: CallId,
+    /// The reason for the hold.
+    pub reason: HoldReason,
+    /// Time at which the hold expires and the call is rejected; never if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+impl CallHeld {
+    /// Creates a hold for a call whose body asks a question.
+    pub fn for_question(call: CallId, question: PersonQuestion) -> Self {
+        Self { call, reason: HoldReason::Question(question), expires_at: None }
+    }
+}
+
+/// A decision about a call was recorded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecisionRecorded {
+    /// The call's id.
+    pub call: CallId,
+    /// Digest of the tool call that was shown to the approver; the decision covers no other call.
+    pub digest: Digest,
+    /// The decision.
+    pub decision: Decision,
+    /// The set of calls that the decision covers.
+    #[serde(default)]
+    pub scope: DecisionScope,
+    /// Name of the person or policy that decided, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
+}
+
+impl DecisionRecorded {
+    /// Returns true if both entries record the same decision with the same digest and scope, regardless of who
+    /// decided.
+    pub fn is_same_decision(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.decision == other.decision && self.scope == other.scope
+    }
+}
+
+/// A standing decision was revoked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecisionRevoked {
+    /// The agent whose calls the decision covered.
+    pub agent: AgentName,
+    /// The tool whose calls the decision covered.
+    pub tool: ToolKey,
+}
+
+/// The body of a call is about to start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallStarted {
+    /// The call's id.
+    pub call: CallId,
+    /// Attempt number, from 1.
+    pub attempt: u32,
+}
+
+/// A call settled: it has its output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallSettled {
+    /// The call's id.
+    pub call: CallId,
+    /// The status that the call settled with.
+    pub status: CallStatus,
+    /// The output that the model receives; a placeholder in the persisted entry if the tool's output is secret.
+    pub output: OutputContent,
+    /// True if this settlement ends the run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ends_run: bool,
+}
+
+impl CallSettled {
+    /// Creates a settlement that does not end the run.
+    pub fn new(call: CallId, how: CallStatus, output: impl Into<OutputContent>) -> Self {
+        Self { call, status: how, output: output.into(), ends_run: false }
+    }
+}
+
+/// The status that a call settled with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallStatus {
+    /// The body returned the output.
+    Succeeded,
+    /// The body failed.
+    Failed,
+    /// The body exceeded its timeout and was stopped.
+    TimedOut,
+    /// The body exceeded its timeout and could not be stopped; it may still take effect.
+    TimedOutStillRunning,
+    /// The arguments were invalid; the body did not run.
+    InvalidArguments,
+    /// The agent has no tool of this name.
+    UnknownTool,
+    /// The call was a second handoff in one response; only the first is carried out.
+    SurplusHandoff,
+    /// A person or a policy rejected the call.
+    Rejected,
+    /// A guardrail blocked the call before its body ran, or blocked its output.
+    BlockedByGuardrail,
+    /// The output is the receipt of an identical call of an idempotent tool.
+    Deduplicated,
+    /// The run was cancelled or ended before the call finished.
+    Cancelled,
+    /// The call was in doubt, and was confirmed to have been executed.
+    Reconciled,
+    /// The call was in doubt, and its outcome could not be determined.
+    OutcomeUnknown,
+}
+
+impl CallStatus {
+    /// Returns true if the call was executed successfully, now or earlier.
+    pub fn is_success(&self) -> bool {
+        match self {
+            Self::Succeeded | Self::Deduplicated | Self::Reconciled => true,
+            Self::Failed
+            | Self::TimedOut
+            | Self::TimedOutStillRunning
+            | Self::InvalidArguments
+            | Self::UnknownTool
+            | Self::SurplusHandoff
+            | Self::Rejected
+            | Self::BlockedByGuardrail
+            | Self::Cancelled
+            | Self::OutcomeUnknown => false,
+        }
+    }
+}
+
+/// A body that had been abandoned ended after its call had settled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallEndedLate {
+    /// The call's id.
+    pub call: CallId,
+    /// The late output, or the error message.
+    pub result: Result<OutputContent, String>,
+}
+
+/// Control passed to another agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HandoffRecorded {
+    /// The call that requested the handoff.
+    pub call: CallId,
+    /// The agent that takes over.
+    pub to: AgentName,
+    /// History that replaces the current one for the new agent; absent unless a filter changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filtered_history: Option<Vec<Arc<Item>>>,
+}
+
+/// Input was added to a run that has not ended; the next model request contains it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InputAdded {
+    /// The added items.
+    pub items: Vec<Arc<Item>>,
+}
+
+/// The run finished with an output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunFinished {
+    /// The output: text, or the JSON text of a typed output.
+    pub output: String,
+    /// Message appended to the history if a handler produced the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Arc<Item>>,
+}
+
+/// The run failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunFailed {
+    /// The cause.
+    pub failure: RunFailure,
+}
+
+/// The run was cancelled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunCancelled {
+    /// Calls whose bodies were still running when the drain timeout elapsed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub draining_calls: Vec<CallId>,
+}

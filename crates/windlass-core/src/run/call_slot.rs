@@ -1,0 +1,365 @@
+//! The open calls of a turn, each from its plan to its output.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::{ApplyError, ApplyOutcome, Run, RunItem, RunItemKind, SettledCall};
+use crate::call_map::CallMap;
+use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, PendingCall};
+use crate::id::{AgentName, CallId, CallPath, Timestamp};
+use crate::item::{CallOutput, Item, OutputContent, OutputStatus, ToolCall};
+use crate::journal::{CallStatus, RunStarted, ToolUsePolicyKind};
+use crate::plan::{BodyKind, CallDisposition, PlannedCall};
+use crate::tool::ApprovalPolicy;
+
+/// The calls of one model response.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OpenTurn {
+    pub(super) agent: AgentName,
+    pub(super) slots: Vec<CallSlot>,
+    pub(super) tool_use_policy: ToolUsePolicyKind,
+    slot_index: SlotIndex,
+    unsettled_count: usize,
+}
+
+/// An index of slots by call. It is derived from the slots, so all indexes compare equal.
+#[derive(Debug, Default)]
+struct SlotIndex {
+    /// Index that was found last; drivers mostly access calls in order.
+    last_found: AtomicUsize,
+    /// Map of all calls, built on the first access out of order.
+    by_call: OnceLock<Box<CallMap<usize>>>,
+}
+
+impl Clone for SlotIndex {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for SlotIndex {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl SlotIndex {
+    fn position_of(&self, call: &CallId, slots: &[CallSlot]) -> Option<usize> {
+        let is_at = |at: usize| slots.get(at).is_some_and(|slot| slot.planned.call == *call);
+        let last = self.last_found.load(Ordering::Relaxed);
+        let near = [last, last + 1, 0].into_iter().find(|at| is_at(*at));
+        let found = near.or_else(|| {
+            let all = self.by_call.get_or_init(|| {
+                let mut all = CallMap::default();
+                all.reserve(slots.len());
+                for (at, slot) in slots.iter().enumerate() {
+                    all.insert(slot.planned.call.clone(), at);
+                }
+                Box::new(all)
+            });
+            all.get(call).copied()
+        });
+        if let Some(found) = found {
+            self.last_found.store(found, Ordering::Relaxed);
+        }
+        found
+    }
+}
+
+/// One call of the turn.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CallSlot {
+    pub(super) planned: PlannedCall,
+    pub(super) item: Arc<Item>,
+    pub(super) state: CallSlotState,
+    /// The decision about the call, with its scope.
+    pub(super) decision: Option<Box<(Decision, DecisionScope)>>,
+    /// True if the decision is a standing one for the tool. A call whose rule is evaluated every time can be
+    /// covered by a standing approval and still be undecided.
+    pub(super) has_standing_decision: bool,
+    pub(super) nested_run: Option<Box<Run>>,
+    /// Questions that the body asked, with their answers.
+    pub(super) answered_questions: Vec<AnsweredQuestion>,
+}
+
+/// The state of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum CallSlotState {
+    /// The call is planned.
+    Open,
+    /// The call is held for a person.
+    Held {
+        reason: Box<HoldReason>,
+        expires_at: Option<Timestamp>,
+        attempt: u32,
+        edited_arguments: Option<Arc<str>>,
+    },
+    /// The call is approved.
+    Approved { edited_arguments: Option<Arc<str>>, attempt: u32 },
+    /// The output was determined by a decision; the body does not run.
+    OutputKnown { status: CallStatus, output: OutputContent },
+    /// The body was started.
+    Running { attempt: u32, edited_arguments: Option<Arc<str>> },
+    /// The call has settled.
+    Settled { status: CallStatus, output: Arc<Item> },
+}
+
+impl OpenTurn {
+    /// Creates the turn of a response with calls. `calls` yields each planned call with its item.
+    pub(super) fn new(
+        agent: AgentName,
+        after: ToolUsePolicyKind,
+        count: usize,
+        calls: impl Iterator<Item = (PlannedCall, Arc<Item>)>,
+    ) -> Self {
+        let mut slots = Vec::with_capacity(count);
+        slots.extend(calls.map(|(planned, item)| CallSlot {
+            planned,
+            item,
+            state: CallSlotState::Open,
+            decision: None,
+            has_standing_decision: false,
+            nested_run: None,
+            answered_questions: Vec::new(),
+        }));
+        let unsettled = slots
+            .iter()
+            .filter(|slot: &&CallSlot| !matches!(slot.planned.disposition, CallDisposition::Handoff { .. }))
+            .count();
+        Self {
+            agent,
+            slots,
+            tool_use_policy: after,
+            slot_index: SlotIndex::default(),
+            unsettled_count: unsettled,
+        }
+    }
+
+    pub(super) fn slot(&self, call: &CallId) -> Option<&CallSlot> {
+        self.slots.get(self.slot_index.position_of(call, &self.slots)?)
+    }
+
+    pub(super) fn slot_mut(&mut self, call: &CallId) -> Option<&mut CallSlot> {
+        let at = self.slot_index.position_of(call, &self.slots)?;
+        self.slots.get_mut(at)
+    }
+
+    /// Settles a call. Returns true if all calls except a handoff have settled.
+    pub(super) fn settle_call(&mut self, call: &CallId, how: CallStatus, output: OutputContent) -> bool {
+        if let Some(slot) = self.slot_mut(call) {
+            slot.settle(how, output);
+            self.unsettled_count -= 1;
+        }
+        self.unsettled_count == 0
+    }
+
+    /// Returns the slot and the target of the turn's handoff, if it has one.
+    pub(super) fn handoff_slot(&self) -> Option<(&CallSlot, &AgentName)> {
+        self.slots.iter().find_map(|slot| match &slot.planned.disposition {
+            CallDisposition::Handoff { to } => Some((slot, to)),
+            _ => None,
+        })
+    }
+
+    /// Returns the outputs so far, in the model's order.
+    pub(super) fn output_items(&self) -> Vec<RunItem> {
+        self.slots
+            .iter()
+            .filter_map(|slot| match &slot.state {
+                CallSlotState::Settled { output, .. } => Some(RunItem {
+                    agent: self.agent.clone(),
+                    item: output.clone(),
+                    kind: RunItemKind::CallOutput,
+                }),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Returns the settled calls that named an existing tool, in the model's order.
+    pub(super) fn settled_calls(&self) -> Vec<SettledCall> {
+        self.slots
+            .iter()
+            .filter_map(|slot| {
+                let CallSlotState::Settled { status: how, output } = &slot.state else { return None };
+                let Item::Output(output) = &**output else { return None };
+                match slot.planned.disposition {
+                    CallDisposition::Execute { .. } | CallDisposition::InvalidArguments { .. } => {
+                        Some(SettledCall {
+                            call: slot.planned.call.clone(),
+                            tool: slot.planned.key.clone(),
+                            status: how.clone(),
+                            output: output.content.clone(),
+                        })
+                    }
+                    CallDisposition::UnknownTool { .. }
+                    | CallDisposition::Handoff { .. }
+                    | CallDisposition::SurplusHandoff => None,
+                }
+            })
+            .collect()
+    }
+
+    /// Returns true if `slot` has no predecessor or its predecessor has settled.
+    pub(super) fn is_predecessor_settled(&self, slot: &CallSlot) -> bool {
+        slot.planned.predecessor.as_ref().and_then(|call| self.slot(call)).is_none_or(CallSlot::is_settled)
+    }
+
+    /// Returns the state of each call's predecessor. One pass is enough, because predecessors come earlier in
+    /// the turn.
+    pub(super) fn predecessor_states(&self) -> Vec<PredecessorState> {
+        let mut all: Vec<PredecessorState> = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let before = slot
+                .planned
+                .predecessor
+                .as_ref()
+                .and_then(|call| self.slot_index.position_of(call, &self.slots));
+            let following = match before.map(|at| (&self.slots[at], all.get(at))) {
+                None => PredecessorState::NoneOrSettled,
+                Some((before, _)) if before.is_settled() => PredecessorState::NoneOrSettled,
+                Some((before, _)) if before.is_waiting() => PredecessorState::WaitingForPerson,
+                Some((_, Some(PredecessorState::NoneOrSettled | PredecessorState::Unsettled))) => {
+                    PredecessorState::Unsettled
+                }
+                Some((_, Some(PredecessorState::WaitingForPerson) | None)) => {
+                    PredecessorState::WaitingForPerson
+                }
+            };
+            all.push(following);
+        }
+        all
+    }
+}
+
+/// The state of a call's predecessor with the same conflict key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PredecessorState {
+    /// There is no predecessor, or it has settled.
+    NoneOrSettled,
+    /// The predecessor can make progress; the call starts after it has settled.
+    Unsettled,
+    /// The predecessor, directly or indirectly, is held for a person.
+    WaitingForPerson,
+}
+
+impl CallSlot {
+    pub(super) fn call(&self) -> &ToolCall {
+        match &*self.item {
+            Item::Call(call) => call,
+            // `Run::apply` makes slots from call items alone.
+            _ => unreachable!("a slot holds a call"),
+        }
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.state, CallSlotState::Settled { .. })
+    }
+
+    /// Returns true if the body was started and its end is unknown.
+    pub(super) fn has_started(&self) -> bool {
+        match &self.state {
+            CallSlotState::Running { .. } => true,
+            CallSlotState::Held { attempt, .. } | CallSlotState::Approved { attempt, .. } => *attempt > 0,
+            CallSlotState::Open | CallSlotState::OutputKnown { .. } | CallSlotState::Settled { .. } => false,
+        }
+    }
+
+    /// Returns true if the body waits for an answer.
+    pub(super) fn is_asking_question(&self) -> bool {
+        matches!(&self.state, CallSlotState::Held { reason, .. } if matches!(**reason, HoldReason::Question(_)))
+    }
+
+    /// Returns true if the call, or an agent nested in it, is held for a person.
+    pub(super) fn is_waiting(&self) -> bool {
+        match &self.state {
+            CallSlotState::Held { .. } => true,
+            CallSlotState::Running { .. } => self
+                .nested_run
+                .as_ref()
+                .is_some_and(|child| matches!(child.next(), super::RunAction::Pause(_))),
+            CallSlotState::Open
+            | CallSlotState::Approved { .. }
+            | CallSlotState::OutputKnown { .. }
+            | CallSlotState::Settled { .. } => false,
+        }
+    }
+
+    pub(super) fn settle(&mut self, how: CallStatus, output: OutputContent) {
+        let status = if how.is_success() { OutputStatus::Ok } else { OutputStatus::Failed };
+        let output = Item::Output(CallOutput { call: self.planned.call.clone(), content: output, status });
+        self.state = CallSlotState::Settled { status: how, output: Arc::new(output) };
+        self.nested_run = None;
+    }
+
+    pub(super) fn to_pending_call(&self, within: &[CallId], agent: &AgentName) -> Option<PendingCall> {
+        let CallSlotState::Held { reason, expires_at: expires, edited_arguments: edited, attempt } =
+            &self.state
+        else {
+            return None;
+        };
+        Some(PendingCall {
+            path: CallPath::new(within, self.planned.call.clone()),
+            agent: agent.clone(),
+            tool: self.planned.key.clone(),
+            arguments: edited.as_deref().unwrap_or(&self.call().arguments).to_owned(),
+            reason: (**reason).clone(),
+            attempt: *attempt,
+            digest: self.planned.digest,
+            expires_at: *expires,
+            max_approval_scope: self.max_approval_scope(),
+        })
+    }
+
+    /// Returns the widest scope that an approval of the call may have.
+    pub(super) fn max_approval_scope(&self) -> DecisionScope {
+        match self.planned.disposition {
+            CallDisposition::Execute { approval_policy: ApprovalPolicy::RequiredEachTime, .. } => {
+                DecisionScope::ThisCall
+            }
+            _ => DecisionScope::ToolForRun,
+        }
+    }
+
+    /// Starts a nested run inside the call.
+    pub(super) fn start_nested_run(&mut self, started: &RunStarted) -> Result<ApplyOutcome, ApplyError> {
+        match (&self.planned.disposition, &self.state) {
+            (CallDisposition::Execute { body: BodyKind::Agent, .. }, CallSlotState::Running { .. }) => {
+                self.nested_run = Some(Box::new(Run::start(started.clone())));
+                Ok(ApplyOutcome::default())
+            }
+            _ => Err(ApplyError::UnexpectedEntry { entry: "run_started", reason: "the call runs no agent" }),
+        }
+    }
+
+    /// Returns the reason why the call cannot settle with this status, or `None` if it can.
+    pub(super) fn settle_refusal(&self, how: &CallStatus) -> Option<&'static str> {
+        if matches!(self.planned.disposition, CallDisposition::Handoff { .. }) {
+            return Some("the call is a handoff");
+        }
+        match (&self.state, how) {
+            (_, CallStatus::Cancelled) => None,
+            (CallSlotState::Held { .. }, _) => Some("the call waits for a decision"),
+            (CallSlotState::OutputKnown { status: decided, .. }, how) if decided == how => None,
+            (CallSlotState::OutputKnown { .. }, _) => Some("it was decided otherwise"),
+            (_, CallStatus::Rejected | CallStatus::OutcomeUnknown) => Some("nobody decided so"),
+            (CallSlotState::Running { .. }, _) => None,
+            (
+                _,
+                CallStatus::Succeeded
+                | CallStatus::Reconciled
+                | CallStatus::TimedOut
+                | CallStatus::TimedOutStillRunning,
+            ) => Some("the call never started"),
+            (
+                _,
+                CallStatus::Failed
+                | CallStatus::InvalidArguments
+                | CallStatus::UnknownTool
+                | CallStatus::SurplusHandoff
+                | CallStatus::BlockedByGuardrail
+                | CallStatus::Deduplicated,
+            ) => None,
+        }
+    }
+}

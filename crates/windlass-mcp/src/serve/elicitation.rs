@@ -1,0 +1,134 @@
+//! Pending calls as MCP elicitations, and elicitation results as decisions.
+
+use std::collections::BTreeMap;
+
+use rmcp::model::{
+    ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, EnumSchema,
+    InputRequest, PrimitiveSchemaDefinition, StringSchema,
+};
+use serde_json::{Value, json};
+use windlass::core::decision::{HoldReason, PersonQuestion};
+use windlass::{core::decision::PendingCall, error::DecisionError, run::PausedRun};
+
+use crate::client::SCHEMA_EXTENSION;
+
+/// Maximum number of bytes of a call's arguments in an elicitation message.
+const MAX_SHOWN_ARGUMENTS: usize = 4 * 1024;
+
+/// Sets the name of a question in `inputRequests` of the modern protocol. By default the call's path is the name.
+pub fn named_question(name: &str, mut question: PersonQuestion) -> PersonQuestion {
+    let schema = question.schema.get_or_insert_with(|| json!({}));
+    if let Value::Object(keys) = schema {
+        keys.insert(SCHEMA_EXTENSION.to_owned(), json!({ "request": name }));
+    }
+    question
+}
+
+/// Returns the input requests of a paused run by name. A name identifies the same question permanently.
+pub(super) fn input_requests(paused: &PausedRun) -> BTreeMap<String, InputRequest> {
+    let pending = paused.pending_calls();
+    let asked = pending.iter().map(|waiting| {
+        (request_name(waiting), InputRequest::Elicitation(ElicitRequest::new(elicitation_params(waiting))))
+    });
+    asked.collect()
+}
+
+/// Applies a client's responses as decisions. Calls without a response keep waiting.
+pub(super) fn apply_responses(paused: &mut PausedRun, responses: &BTreeMap<String, Value>) {
+    for pending in paused.pending_calls() {
+        let response = responses.get(&request_name(&pending)).cloned();
+        let answer = response.and_then(|response| serde_json::from_value::<ElicitResult>(response).ok());
+        if let Some(answer) = answer {
+            log_decision_error(apply_answer(paused, &pending, &answer));
+        }
+    }
+}
+
+/// Logs an answer that was not accepted; the call keeps waiting and is asked about again.
+pub(super) fn log_decision_error(decided: Result<(), DecisionError>) {
+    if let Err(error) = decided {
+        tracing::debug!(%error, "an answer was not taken");
+    }
+}
+
+fn request_name(pending: &PendingCall) -> String {
+    let PendingCall { path, attempt, reason, .. } = pending;
+    match reason {
+        HoldReason::Question(PersonQuestion { schema: Some(schema), .. })
+            if path.parent_calls().is_empty() =>
+        {
+            match schema.pointer(&format!("/{SCHEMA_EXTENSION}/request")).and_then(Value::as_str) {
+                Some(name) => name.to_owned(),
+                None => format!("{path}#{attempt}"),
+            }
+        }
+        HoldReason::Question(_) => format!("{path}#{attempt}"),
+        _ => path.to_string(),
+    }
+}
+
+/// Returns the elicitation for a pending call.
+pub(super) fn elicitation_params(pending: &PendingCall) -> ElicitRequestParams {
+    let (message, requested_schema) = match &pending.reason {
+        HoldReason::Question(question) => {
+            let form = question.schema.clone().and_then(|schema| serde_json::from_value(schema).ok());
+            (question.text.clone(), form.unwrap_or_else(text_schema))
+        }
+        HoldReason::Approval => {
+            let arguments = &pending.arguments[..pending.arguments.floor_char_boundary(MAX_SHOWN_ARGUMENTS)];
+            (format!("May `{}` run with {arguments}?", pending.tool), decision_schema())
+        }
+        _ => {
+            let tool = &pending.tool;
+            (format!("Whether `{tool}` had its effect is not known. May it run again?"), decision_schema())
+        }
+    };
+    ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
+}
+
+/// Applies a person's answer as a decision. Everything but an explicit approval is a rejection.
+pub(super) fn apply_answer(
+    paused: &mut PausedRun,
+    pending: &PendingCall,
+    answer: &ElicitResult,
+) -> Result<(), DecisionError> {
+    let path = pending.path.clone();
+    let content = answer.content.as_ref();
+    let said = |key: &str| content.and_then(|content| content.get(key)).and_then(Value::as_str);
+    let accepted = answer.action == ElicitationAction::Accept;
+    match &pending.reason {
+        HoldReason::Question(question) if accepted => {
+            let is_form = question
+                .schema
+                .clone()
+                .is_some_and(|schema| serde_json::from_value::<ElicitationSchema>(schema).is_ok());
+            let value = if is_form { content.cloned() } else { said("answer").map(Value::from) };
+            paused.answer_question(path, value.unwrap_or(Value::Null))
+        }
+        HoldReason::Approval if accepted && said("decision") == Some("approve") => paused.approve(path),
+        HoldReason::Approval if accepted => {
+            match said("reason").filter(|reason| !reason.is_empty()).map(str::to_owned) {
+                Some(reason) => paused.reject_because(path, reason),
+                None => paused.reject(path),
+            }
+        }
+        HoldReason::Approval | HoldReason::Question(_) => paused.reject(path),
+        _ if accepted && said("decision") == Some("approve") => paused.confirm_not_executed(path),
+        _ => paused.mark_outcome_unknown(path),
+    }
+}
+
+fn decision_schema() -> ElicitationSchema {
+    let choices = vec!["approve".to_owned(), "reject".to_owned()];
+    let choice = EnumSchema::builder(choices).build();
+    ElicitationSchema::builder()
+        .required_property("decision", PrimitiveSchemaDefinition::Enum(choice))
+        .property("reason", PrimitiveSchemaDefinition::String(StringSchema::new()))
+        .build_unchecked()
+}
+
+fn text_schema() -> ElicitationSchema {
+    ElicitationSchema::builder()
+        .required_property("answer", PrimitiveSchemaDefinition::String(StringSchema::new()))
+        .build_unchecked()
+}

@@ -1,0 +1,285 @@
+//! Encoding of Messages API requests. Roles must alternate, so consecutive items of one role become one message of
+//! several blocks.
+
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role, ToolCall};
+use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
+
+use super::decode::MessagesDecoder;
+use super::{ComputerVersion, DEFAULT_MAX_TOKENS, PromptCache};
+use crate::client::ProtocolEncoder;
+use crate::wire::{
+    ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, to_wire_name,
+    with_annotations,
+};
+
+/// The name of the computer toolset. A call of one of its members is a call of our computer tool with an `action`.
+pub(super) const COMPUTER_TOOLSET: &str = "computer";
+
+/// The body of a request.
+pub(super) struct MessagesRequestBody<'a> {
+    pub(super) base: RequestBase<'a>,
+    pub(super) prompt_cache: PromptCache,
+    pub(super) computer_version: Option<ComputerVersion>,
+}
+
+impl<'a> ProtocolEncoder for MessagesRequestBody<'a> {
+    const PATH: &'static str = "/v1/messages";
+    type Decoder = MessagesDecoder<'a>;
+
+    fn base(&self) -> &RequestBase<'_> {
+        &self.base
+    }
+
+    fn decoder(&self) -> MessagesDecoder<'a> {
+        MessagesDecoder::new(self.base.request)
+    }
+}
+
+impl Serialize for MessagesRequestBody<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let RequestBase { request, is_streamed, .. } = &self.base;
+        let settings = request.settings;
+        let mut fields = RequestFields::start(serializer, &self.base)?;
+        fields.put("max_tokens", &settings.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS))?;
+        let (system, messages) = encode_conversation(request, self.toolset_tool_name());
+        if !system.is_empty() {
+            fields.put("system", &system)?;
+        }
+        fields.put("messages", &messages)?;
+        fields.put_tools(&self.encode_tools(), self.encode_tool_choice())?;
+        fields.put_sampling()?;
+        let format =
+            request.output_schema.map(|output| json!({ "type": "json_schema", "schema": output.schema }));
+        let mut config = serde_json::Map::new();
+        config.extend(settings.reasoning_effort.as_ref().map(|effort| ("effort".to_owned(), json!(effort))));
+        config.extend(format.map(|format| ("format".to_owned(), format)));
+        if !config.is_empty() {
+            fields.put("output_config", &config)?;
+        }
+        if self.prompt_cache == PromptCache::Ephemeral {
+            fields.put("cache_control", &json!({ "type": "ephemeral" }))?;
+        }
+        if *is_streamed {
+            fields.put("stream", &true)?;
+        }
+        fields.finish()
+    }
+}
+
+impl MessagesRequestBody<'_> {
+    fn encode_tools(&self) -> Vec<Value> {
+        offered_tools(&self.base.request)
+            .map(|tool| match (&tool.kind, self.computer_version) {
+                (ToolKind::Computer(display), Some(version)) => {
+                    let of_size = |kind: &str| {
+                        json!({
+                            "type": kind,
+                            "name": tool.name,
+                            "display_width_px": display.width,
+                            "display_height_px": display.height,
+                        })
+                    };
+                    match version {
+                        ComputerVersion::V20250124 => of_size("computer_20250124"),
+                        ComputerVersion::V20251124 => {
+                            let mut value = of_size("computer_20251124");
+                            value["enable_zoom"] = true.into();
+                            value
+                        }
+                        // The toolset has no name and no display size; the screenshots show the size.
+                        ComputerVersion::V20260801 => json!({ "type": "computer_toolset_20260801" }),
+                    }
+                }
+                _ => encode_tool(tool),
+            })
+            .collect()
+    }
+
+    /// Returns the name of the computer tool if it is offered as a toolset.
+    fn toolset_tool_name(&self) -> Option<&str> {
+        match self.computer_version {
+            Some(ComputerVersion::V20260801) => computer_tool_name(&self.base.request),
+            Some(ComputerVersion::V20250124 | ComputerVersion::V20251124) | None => None,
+        }
+    }
+
+    fn encode_tool_choice(&self) -> Option<Value> {
+        let request = &self.base.request;
+        let settings = request.settings;
+        let mut choice = match &settings.tool_choice {
+            None | Some(ToolChoice::Auto) => {
+                if settings.parallel_tool_calls.is_none() && settings.tool_choice.is_none() {
+                    return None;
+                }
+                json!({ "type": "auto" })
+            }
+            Some(ToolChoice::Required) => json!({ "type": "any" }),
+            Some(ToolChoice::None) => return Some(json!({ "type": "none" })),
+            Some(ToolChoice::Tool(name)) => {
+                json!({ "type": "tool", "name": chosen_tool_name(request, name) })
+            }
+        };
+        if let Some(may) = settings.parallel_tool_calls {
+            choice["disable_parallel_tool_use"] = (!may).into();
+        }
+        Some(choice)
+    }
+}
+
+fn encode_tool(tool: &ToolDefinition) -> Value {
+    let mut value = json!({
+        "name": to_wire_name(tool.namespace.as_deref(), &tool.name),
+        "description": tool.description,
+        "input_schema": tool.parameters,
+    });
+    if tool.is_strict {
+        value["strict"] = true.into();
+    }
+    value
+}
+
+#[derive(Serialize)]
+struct MessagesTurn {
+    role: &'static str,
+    content: Vec<Value>,
+}
+
+/// Returns the name of the offered computer tool.
+pub(super) fn computer_tool_name<'a>(request: &ModelRequest<'a>) -> Option<&'a str> {
+    let tools = request.tools.iter();
+    tools.filter(|tool| matches!(tool.kind, ToolKind::Computer(_))).map(|tool| &*tool.name).next()
+}
+
+/// Returns the system prompt and the messages.
+fn encode_conversation(request: &ModelRequest<'_>, toolset: Option<&str>) -> (String, Vec<MessagesTurn>) {
+    let mut system: Vec<String> = request.instructions.map(str::to_owned).into_iter().collect();
+    let mut turns: Vec<MessagesTurn> = Vec::new();
+    let mut push_block = |role: &'static str, block: Value| match turns.last_mut() {
+        Some(turn) if turn.role == role => turn.content.push(block),
+        _ => turns.push(MessagesTurn { role, content: vec![block] }),
+    };
+    for item in request.input {
+        match &**item {
+            Item::Message(message) => match message.role {
+                Role::System => system.push(message.text()),
+                Role::User => {
+                    message
+                        .content
+                        .iter()
+                        .filter_map(encode_input_part)
+                        .for_each(|block| push_block("user", block));
+                }
+                Role::Assistant => {
+                    for (part, annotations) in with_annotations(&message.content) {
+                        if let Some(block) = encode_assistant_part(part, annotations) {
+                            push_block("assistant", block);
+                        }
+                    }
+                }
+            },
+            Item::Reasoning(reasoning) => {
+                if matches!(reasoning.raw["type"].as_str(), Some("thinking" | "redacted_thinking")) {
+                    push_block("assistant", reasoning.raw.clone());
+                }
+            }
+            Item::Call(call) => push_block("assistant", encode_tool_use(call, toolset)),
+            Item::Output(output) => {
+                let content = match &output.content {
+                    OutputContent::Text(text) => Value::from(text.as_str()),
+                    OutputContent::Parts(parts) => parts.iter().filter_map(encode_input_part).collect(),
+                };
+                let mut result =
+                    json!({ "type": "tool_result", "tool_use_id": output.call.as_str(), "content": content });
+                if output.status == OutputStatus::Failed {
+                    result["is_error"] = true.into();
+                }
+                push_block("user", result);
+            }
+            Item::Handoff(handoff) => push_block(
+                "user",
+                json!({
+                    "type": "tool_result",
+                    "tool_use_id": handoff.call.as_str(),
+                    "content": handoff.output_text(),
+                }),
+            ),
+            Item::HostedTool(item) | Item::Unknown(item) => {
+                if let Some(block) = ItemOrigin::Messages.raw_if_own(item) {
+                    push_block("assistant", block.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+    (system.join("\n\n"), turns)
+}
+
+fn encode_assistant_part(part: &ContentPart, annotations: Option<&Value>) -> Option<Value> {
+    match part {
+        // The API rejects blocks without text.
+        ContentPart::Text { text } | ContentPart::Refusal { text } if text.trim().is_empty() => None,
+        ContentPart::Text { text } => {
+            let mut block = json!({ "type": "text", "text": text });
+            if let Some(annotations) = annotations {
+                block["citations"] = annotations.clone();
+            }
+            Some(block)
+        }
+        ContentPart::Refusal { text } => Some(json!({ "type": "text", "text": text })),
+        _ => None,
+    }
+}
+
+fn encode_input_part(part: &ContentPart) -> Option<Value> {
+    match part {
+        ContentPart::Text { text } | ContentPart::Refusal { text } => {
+            (!text.is_empty()).then(|| json!({ "type": "text", "text": text }))
+        }
+        ContentPart::Image(media) => {
+            let source = encode_media_source(media, MediaLocation::of_image(media))?;
+            Some(json!({ "type": "image", "source": source }))
+        }
+        ContentPart::File(media) => {
+            let source = encode_media_source(media, MediaLocation::of_file(media))?;
+            let mut block = json!({ "type": "document", "source": source });
+            if let Some(name) = &media.name {
+                block["title"] = name.as_str().into();
+            }
+            Some(block)
+        }
+        ContentPart::Unknown(item) => ItemOrigin::Messages.raw_if_own(item).cloned(),
+        _ => None,
+    }
+}
+
+fn encode_media_source(media: &MediaSource, location: Option<MediaLocation<'_>>) -> Option<Value> {
+    if let Some(id) = &media.file_id {
+        return Some(json!({ "type": "file", "file_id": id }));
+    }
+    Some(match location? {
+        MediaLocation::Url(url) => json!({ "type": "url", "url": url }),
+        MediaLocation::Inline { media_type, data } => {
+            json!({ "type": "base64", "media_type": media_type, "data": data })
+        }
+    })
+}
+
+fn encode_tool_use(call: &ToolCall, toolset: Option<&str>) -> Value {
+    // The API accepts only objects. The output of a call with other arguments tells the model of its mistake.
+    let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+    let mut input = if input.is_object() { input } else { json!({}) };
+    if toolset == Some(&*call.name)
+        && let Some(Value::String(member)) = input.as_object_mut().and_then(|input| input.remove("action"))
+    {
+        let id = call.id.as_str();
+        return json!({ "type": "tool_use", "id": id, "name": member, "toolset_name": COMPUTER_TOOLSET, "input": input });
+    }
+    json!({
+        "type": "tool_use",
+        "id": call.id.as_str(),
+        "name": to_wire_name(call.namespace.as_deref(), &call.name),
+        "input": input,
+    })
+}

@@ -1,0 +1,294 @@
+//! Encoding of Chat Completions requests. The text, reasoning and calls of one response become one message.
+
+use std::borrow::Cow;
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+use windlass::core::item::{ContentPart, Item, Message, OutputContent, Role, ToolCall};
+use windlass::model::{ModelRequest, ToolChoice, ToolDefinition};
+
+use super::chat_decode::{CALL_FIELDS_KIND, ChatDecoder, REASONING_KIND};
+use crate::client::ProtocolEncoder;
+use crate::wire::{
+    MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, output_schema_name,
+    to_wire_name,
+};
+
+/// The body of a request.
+pub(super) struct ChatRequestBody<'a> {
+    pub(super) base: RequestBase<'a>,
+    pub(super) token_limit: TokenLimitField,
+}
+
+/// The field that limits the output tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenLimitField {
+    /// `max_completion_tokens`, which OpenAI requires.
+    MaxCompletionTokens,
+    /// `max_tokens`, which other servers know.
+    MaxTokens,
+}
+
+impl TokenLimitField {
+    pub(super) fn for_host(host: &str) -> Self {
+        if host.ends_with("openai.com") { Self::MaxCompletionTokens } else { Self::MaxTokens }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::MaxCompletionTokens => "max_completion_tokens",
+            Self::MaxTokens => "max_tokens",
+        }
+    }
+}
+
+impl<'a> ProtocolEncoder for ChatRequestBody<'a> {
+    const PATH: &'static str = "/chat/completions";
+    type Decoder = ChatDecoder<'a>;
+
+    fn base(&self) -> &RequestBase<'_> {
+        &self.base
+    }
+
+    fn decoder(&self) -> ChatDecoder<'a> {
+        ChatDecoder::new(self.base.request)
+    }
+}
+
+impl Serialize for ChatRequestBody<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let RequestBase { request, is_streamed, .. } = &self.base;
+        let settings = request.settings;
+        let mut fields = RequestFields::start(serializer, &self.base)?;
+        fields.put("messages", &encode_messages(request))?;
+        let tools: Vec<Value> = offered_tools(request).map(encode_tool).collect();
+        fields.put_tools(&tools, encode_tool_choice(request))?;
+        if !tools.is_empty() {
+            fields.put_if_some("parallel_tool_calls", settings.parallel_tool_calls)?;
+        }
+        fields.put_sampling()?;
+        fields.put_if_some(self.token_limit.name(), settings.max_tokens)?;
+        fields.put_if_some("reasoning_effort", settings.reasoning_effort.as_ref())?;
+        fields.put_if_some(
+            "response_format",
+            request.output_schema.map(|output| {
+                json!({ "type": "json_schema", "json_schema": {
+                    "name": output_schema_name(&output.name),
+                    "schema": output.schema,
+                    "strict": true,
+                }})
+            }),
+        )?;
+        if *is_streamed {
+            fields.put("stream", &true)?;
+            fields.put("stream_options", &json!({ "include_usage": true }))?;
+        }
+        fields.finish()
+    }
+}
+
+fn encode_tool(tool: &ToolDefinition) -> Value {
+    let mut function = json!({
+        "name": to_wire_name(tool.namespace.as_deref(), &tool.name),
+        "description": tool.description,
+        "parameters": tool.parameters,
+    });
+    if tool.is_strict {
+        function["strict"] = true.into();
+    }
+    json!({ "type": "function", "function": function })
+}
+
+fn encode_tool_choice(request: &ModelRequest<'_>) -> Option<Value> {
+    let choice = request.settings.tool_choice.as_ref()?;
+    let ToolChoice::Tool(name) = choice else { return Some(choice.as_str().into()) };
+    Some(json!({ "type": "function", "function": { "name": chosen_tool_name(request, name) } }))
+}
+
+#[derive(Serialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+enum ChatMessage<'a> {
+    System { content: Cow<'a, str> },
+    User { content: ChatContent<'a> },
+    Assistant(ChatAssistantMessage<'a>),
+    Tool { tool_call_id: &'a str, content: Cow<'a, str> },
+}
+
+#[derive(Default, Serialize)]
+struct ChatAssistantMessage<'a> {
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Value>,
+    #[serde(flatten)]
+    reasoning_fields: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ChatContent<'a> {
+    Text(&'a str),
+    Parts(Vec<Value>),
+}
+
+fn encode_messages<'a>(request: &ModelRequest<'a>) -> Vec<ChatMessage<'a>> {
+    let mut turns = ChatMessageBuilder::default();
+    if let Some(instructions) = request.instructions {
+        turns.messages.push(ChatMessage::System { content: instructions.into() });
+    }
+    for item in request.input {
+        turns.push_item(item);
+    }
+    turns.flush_assistant();
+    turns.flush_tool_media();
+    turns.messages
+}
+
+#[derive(Default)]
+struct ChatMessageBuilder<'a> {
+    messages: Vec<ChatMessage<'a>>,
+    /// The assistant message that is being built.
+    assistant: Option<ChatAssistantMessage<'a>>,
+    /// Images and files from tool outputs. Tool messages accept only text, so these follow in a user message.
+    tool_media: Vec<Value>,
+}
+
+impl<'a> ChatMessageBuilder<'a> {
+    fn push_item(&mut self, item: &'a Item) {
+        match item {
+            Item::Output(output) => {
+                self.flush_assistant();
+                let tool_call_id = output.call.as_str();
+                if let OutputContent::Parts(parts) = &output.content {
+                    let media: Vec<Value> = parts
+                        .iter()
+                        .filter(|part| !matches!(part, ContentPart::Text { .. }))
+                        .filter_map(encode_content_part)
+                        .collect();
+                    if !media.is_empty() {
+                        self.tool_media
+                            .push(json!({ "type": "text", "text": format!("Output of {tool_call_id}:") }));
+                        self.tool_media.extend(media);
+                    }
+                }
+                self.messages.push(ChatMessage::Tool { tool_call_id, content: output.content.text() });
+            }
+            Item::Handoff(handoff) => {
+                self.flush_assistant();
+                let content = handoff.output_text().into();
+                self.messages.push(ChatMessage::Tool { tool_call_id: handoff.call.as_str(), content });
+            }
+            Item::Message(message) if message.role != Role::Assistant => {
+                self.flush_assistant();
+                self.flush_tool_media();
+                self.messages.push(encode_input_message(message));
+            }
+            Item::Message(message) => {
+                // Two messages of one response stay separate; calls join the message before them.
+                if self
+                    .assistant
+                    .as_ref()
+                    .is_some_and(|said| said.content.is_some() || !said.tool_calls.is_empty())
+                {
+                    self.flush_assistant();
+                }
+                self.flush_tool_media();
+                let said = self.assistant.get_or_insert_default();
+                let text: String = message.content.iter().filter_map(part_text).collect();
+                said.content = Some(text).filter(|text| !text.is_empty());
+                said.refusal = message.refusal();
+            }
+            Item::Call(call) => {
+                self.flush_tool_media();
+                self.assistant.get_or_insert_default().tool_calls.push(encode_tool_call(call));
+            }
+            Item::Reasoning(reasoning) if reasoning.raw["type"] == REASONING_KIND => {
+                self.flush_assistant();
+                self.flush_tool_media();
+                let field = reasoning.raw["field"].as_str().unwrap_or("reasoning_content").to_owned();
+                let said = self.assistant.get_or_insert_default();
+                said.reasoning_fields.insert(field, reasoning.summary.as_str().into());
+            }
+            Item::Unknown(extra) if extra.kind == CALL_FIELDS_KIND => {
+                let calls = self.assistant.iter_mut().flat_map(|said| &mut said.tool_calls);
+                if let (Some(Value::Object(call)), Some(fields)) = (
+                    calls.into_iter().find(|call| call["id"] == extra.raw["call"]),
+                    extra.raw["fields"].as_object(),
+                ) {
+                    call.extend(fields.iter().map(|(key, value)| (key.clone(), value.clone())));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn flush_assistant(&mut self) {
+        if let Some(said) = self.assistant.take()
+            && (said.content.is_some() || said.refusal.is_some() || !said.tool_calls.is_empty())
+        {
+            self.messages.push(ChatMessage::Assistant(said));
+        }
+    }
+
+    fn flush_tool_media(&mut self) {
+        if !self.tool_media.is_empty() {
+            let content = ChatContent::Parts(std::mem::take(&mut self.tool_media));
+            self.messages.push(ChatMessage::User { content });
+        }
+    }
+}
+
+fn part_text(part: &ContentPart) -> Option<&str> {
+    match part {
+        ContentPart::Text { text } => Some(text),
+        _ => None,
+    }
+}
+
+fn encode_input_message(message: &Message) -> ChatMessage<'_> {
+    match (message.role, message.content.as_slice()) {
+        (Role::System, _) => ChatMessage::System { content: message.text().into() },
+        (_, [ContentPart::Text { text }]) => ChatMessage::User { content: ChatContent::Text(text) },
+        (_, parts) => ChatMessage::User {
+            content: ChatContent::Parts(parts.iter().filter_map(encode_content_part).collect()),
+        },
+    }
+}
+
+fn encode_content_part(part: &ContentPart) -> Option<Value> {
+    match part {
+        ContentPart::Text { text } | ContentPart::Refusal { text } => {
+            Some(json!({ "type": "text", "text": text }))
+        }
+        ContentPart::Image(media) => {
+            let mut image = json!({ "url": MediaLocation::of_image(media)?.into_url() });
+            if let Some(detail) = &media.detail {
+                image["detail"] = detail.as_str().into();
+            }
+            Some(json!({ "type": "image_url", "image_url": image }))
+        }
+        ContentPart::File(media) => {
+            let mut file = Map::new();
+            if let Some(id) = &media.file_id {
+                file.insert("file_id".to_owned(), id.as_str().into());
+            } else {
+                file.insert("file_data".to_owned(), MediaLocation::of_file(media)?.into_url().into());
+                file.insert("filename".to_owned(), media.name.as_deref().unwrap_or("file").into());
+            }
+            Some(json!({ "type": "file", "file": file }))
+        }
+        _ => None,
+    }
+}
+
+fn encode_tool_call(call: &ToolCall) -> Value {
+    json!({
+        "id": call.id.as_str(),
+        "type": "function",
+        "function": {
+            "name": to_wire_name(call.namespace.as_deref(), &call.name),
+            "arguments": call.arguments,
+        },
+    })
+}

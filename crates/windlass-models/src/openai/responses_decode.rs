@@ -1,0 +1,320 @@
+//! Decoding of Responses API responses, plain and streamed. A streamed response is decoded from its last event,
+//! which holds the whole response. If a server omits the items there, they come from the
+//! `response.output_item.done` events.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use windlass::core::{
+    id::CallId,
+    item::{CallKind, ContentPart, Item, Message, ReasoningItem, Role, ToolCall},
+};
+use windlass::model::{ModelRequest, ModelResponse};
+
+use super::usage::OpenAiUsage;
+use crate::error::{ProviderError, ResponseError};
+use crate::exchange::{DeltaBuffer, ProtocolDecoder, ResponseDelta, StreamProgress};
+use crate::sse::SseEvent;
+use crate::wire::{BorrowedText, ItemOrigin, annotations_part, function_call, parse_raw, resolve_tool_name};
+
+/// The decoder of the response to one request.
+pub(crate) struct ResponsesDecoder<'a> {
+    request: ModelRequest<'a>,
+    /// The ids of the calls, by the output index of their items.
+    call_ids: Vec<(u64, CallId)>,
+    /// The complete items, as received.
+    completed_items: Vec<Box<RawValue>>,
+    outcome: Option<Result<ModelResponse, ResponseError>>,
+}
+
+#[derive(Deserialize)]
+struct ResponsesEvent<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    delta: BorrowedText<'a>,
+    #[serde(default)]
+    output_index: u64,
+    #[serde(borrow, default)]
+    item: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    response: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ResponsesTypeTag<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: BorrowedText<'a>,
+}
+
+impl ProtocolDecoder for ResponsesDecoder<'_> {
+    fn decode_body(self, body: &str) -> Result<ModelResponse, ResponseError> {
+        decode_response(body, &self.request, &[])
+    }
+
+    fn decode_event(
+        &mut self,
+        event: SseEvent<'_>,
+        deltas: &mut DeltaBuffer,
+    ) -> Result<StreamProgress, ResponseError> {
+        let parsed = match serde_json::from_str::<ResponsesEvent<'_>>(event.data) {
+            Ok(parsed) => parsed,
+            Err(error) => return handle_undecodable_event(event.data, &error),
+        };
+        match parsed.kind.as_str() {
+            "response.output_text.delta" | "response.refusal.delta" => {
+                deltas.push(parsed.delta.into_cow(), ResponseDelta::Text);
+            }
+            "response.function_call_arguments.delta" => {
+                let mut calls = self.call_ids.iter().rev();
+                if let Some((_, call)) = calls.find(|(index, _)| *index == parsed.output_index) {
+                    deltas
+                        .push(parsed.delta.into_cow(), |delta| ResponseDelta::Arguments(call.clone(), delta));
+                }
+            }
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                deltas.push(parsed.delta.into_cow(), ResponseDelta::Reasoning);
+            }
+            "response.output_item.added" => {
+                if let Some(item) = parsed.item
+                    && let Ok(call) = serde_json::from_str::<ResponsesOutputCall<'_>>(item.get())
+                    && let Some(id) = call.call_id.into_option()
+                {
+                    self.call_ids.push((parsed.output_index, CallId::from(id)));
+                }
+            }
+            "response.output_item.done" => self.completed_items.extend(parsed.item.map(ToOwned::to_owned)),
+            "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
+                let response = parsed.response.map_or("null", RawValue::get);
+                self.outcome = Some(decode_response(response, &self.request, &self.completed_items));
+                return Ok(StreamProgress::Complete);
+            }
+            "error" => return Err(ResponseError::reported_in(event.data)),
+            "keepalive" | "ping" => return Ok(StreamProgress::KeepAlive),
+            "" if event.data.contains("\"error\"") => return Err(ResponseError::reported_in(event.data)),
+            _ => {}
+        }
+        Ok(StreamProgress::Advanced)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    fn into_response(self) -> Result<ModelResponse, ResponseError> {
+        self.outcome.unwrap_or(Err(ResponseError::Truncated))
+    }
+}
+
+impl<'a> ResponsesDecoder<'a> {
+    pub(crate) fn new(request: ModelRequest<'a>) -> Self {
+        Self { request, call_ids: Vec::new(), completed_items: Vec::new(), outcome: None }
+    }
+}
+
+/// Ignores an event that does not parse if its type is unknown; a known type is an error.
+fn handle_undecodable_event(data: &str, error: &serde_json::Error) -> Result<StreamProgress, ResponseError> {
+    match serde_json::from_str::<ResponsesTypeTag<'_>>(data) {
+        Ok(tag) if !tag.kind.as_str().starts_with("response.") => Ok(StreamProgress::Advanced),
+        _ => Err(ResponseError::invalid(error)),
+    }
+}
+
+#[derive(Deserialize)]
+struct ResponseObject<'a> {
+    #[serde(borrow, default)]
+    id: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    model: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    status: BorrowedText<'a>,
+    #[serde(default)]
+    error: Option<Value>,
+    #[serde(borrow, default)]
+    incomplete_details: Option<IncompleteDetails<'a>>,
+    #[serde(borrow, default)]
+    output: Option<Vec<&'a RawValue>>,
+    #[serde(default)]
+    usage: Option<OpenAiUsage>,
+}
+
+#[derive(Deserialize)]
+struct IncompleteDetails<'a> {
+    #[serde(borrow, default)]
+    reason: BorrowedText<'a>,
+}
+
+fn decode_response(
+    text: &str,
+    request: &ModelRequest<'_>,
+    done: &[Box<RawValue>],
+) -> Result<ModelResponse, ResponseError> {
+    let response: ResponseObject<'_> = serde_json::from_str(text).map_err(ResponseError::invalid)?;
+    let usage = response.usage.as_ref().map(OpenAiUsage::to_usage);
+    let error = response.error.as_ref().map(ProviderError::from_json);
+    match response.status.as_str() {
+        "completed" | "" => {}
+        "incomplete" => {
+            let reason = response.incomplete_details.map(|details| details.reason.into_string());
+            let reason =
+                reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "incomplete".to_owned());
+            return Err(ResponseError::Incomplete { reason, usage });
+        }
+        status => {
+            let error = error.unwrap_or_else(|| ProviderError {
+                message: format!("the answer is `{status}`"),
+                ..ProviderError::default()
+            });
+            return Err(ResponseError::ReportedByProvider(ProviderError { usage, ..error }));
+        }
+    }
+    if let Some(error) = error {
+        return Err(ResponseError::ReportedByProvider(ProviderError { usage, ..error }));
+    }
+    let output = match response.output {
+        Some(output) if !output.is_empty() || done.is_empty() => output,
+        None if done.is_empty() => {
+            return Err(ResponseError::invalid("it has no `output`"));
+        }
+        _ => done.iter().map(|item| &**item).collect(),
+    };
+    let items = output.into_iter().map(|raw| decode_item(raw, request).map(Arc::new));
+    Ok(ModelResponse {
+        items: items.collect::<Result<_, _>>()?,
+        usage,
+        response_id: response.id.into_option(),
+        model: response.model.into_option(),
+        ..ModelResponse::default()
+    })
+}
+
+#[derive(Deserialize)]
+struct ResponsesOutputMessage<'a> {
+    #[serde(borrow, default)]
+    id: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    content: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ResponsesOutputPart<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    text: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    refusal: BorrowedText<'a>,
+    #[serde(default)]
+    annotations: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize)]
+struct ResponsesOutputCall<'a> {
+    #[serde(borrow, default)]
+    id: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    call_id: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    name: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    namespace: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    arguments: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    server_label: BorrowedText<'a>,
+}
+
+fn decode_item(raw: &RawValue, request: &ModelRequest<'_>) -> Result<Item, ResponseError> {
+    let tag: ResponsesTypeTag<'_> = parse_raw(raw)?;
+    match tag.kind.as_str() {
+        "message" => {
+            let message: ResponsesOutputMessage<'_> = parse_raw(raw)?;
+            let mut content = Vec::with_capacity(message.content.len());
+            for raw in message.content {
+                decode_content_part(raw, &mut content)?;
+            }
+            let item_id = message.id.into_option();
+            Ok(Item::Message(Message { role: Role::Assistant, content, item_id }))
+        }
+        "function_call" => {
+            let call: ResponsesOutputCall<'_> = parse_raw(raw)?;
+            let name = call.name.into_string();
+            let tool = match call.namespace.into_option() {
+                Some(namespace) => (Some(namespace), name),
+                None => resolve_tool_name(request, name),
+            };
+            let (id, arguments) = (call.call_id.into_string(), call.arguments.into_string());
+            let item_id = call.id.into_option();
+            Ok(Item::Call(ToolCall { item_id, ..function_call(id, tool, arguments) }))
+        }
+        "mcp_approval_request" => {
+            let call: ResponsesOutputCall<'_> = parse_raw(raw)?;
+            Ok(Item::Call(ToolCall {
+                id: call.id.into_string().into(),
+                name: call.name.into_string(),
+                namespace: call.server_label.into_option(),
+                arguments: call.arguments.into_string(),
+                item_id: None,
+                kind: CallKind::HostedMcp,
+            }))
+        }
+        "computer_call" => Ok(decode_computer_call(&parse_raw(raw)?)),
+        "reasoning" => Ok(decode_reasoning(parse_raw(raw)?)),
+        kind => {
+            let item = ItemOrigin::Responses.opaque_item(kind, parse_raw(raw)?);
+            let is_hosted =
+                kind.ends_with("_call") || matches!(kind, "mcp_list_tools" | "tool_search_output");
+            Ok(if is_hosted { Item::HostedTool(item) } else { Item::Unknown(item) })
+        }
+    }
+}
+
+fn decode_content_part(raw: &RawValue, content: &mut Vec<ContentPart>) -> Result<(), ResponseError> {
+    let part: ResponsesOutputPart<'_> = parse_raw(raw)?;
+    match part.kind.as_str() {
+        "output_text" | "text" => {
+            content.push(ContentPart::text(part.text.into_string()));
+            content.extend(annotations_part(part.annotations.unwrap_or_default()));
+        }
+        "refusal" => content.push(ContentPart::Refusal { text: part.refusal.into_string() }),
+        kind => {
+            content.push(ContentPart::Unknown(ItemOrigin::Responses.opaque_item(kind, parse_raw(raw)?)));
+        }
+    }
+    Ok(())
+}
+
+fn decode_computer_call(raw: &Value) -> Item {
+    let text = |key: &str| raw.get(key).and_then(Value::as_str).map(str::to_owned);
+    let actions = match (raw.get("actions"), raw.get("action")) {
+        (Some(actions @ Value::Array(_)), _) => actions.clone(),
+        (_, Some(action)) if !action.is_null() => json!([action]),
+        _ => json!([]),
+    };
+    let checks = raw.get("pending_safety_checks").filter(|checks| checks.is_array()).cloned();
+    let arguments =
+        json!({ "actions": actions, "pending_safety_checks": checks.unwrap_or_else(|| json!([])) });
+    Item::Call(ToolCall {
+        id: text("call_id").unwrap_or_default().into(),
+        name: "computer".to_owned(),
+        namespace: None,
+        arguments: arguments.to_string(),
+        item_id: text("id"),
+        kind: CallKind::Computer,
+    })
+}
+
+fn decode_reasoning(raw: Value) -> Item {
+    let texts = |key: &str| -> Vec<&str> {
+        let parts = raw.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        parts.iter().filter_map(|part| part.get("text")?.as_str()).collect()
+    };
+    let summary = match texts("summary") {
+        summary if summary.is_empty() => texts("content").join("\n\n"),
+        summary => summary.join("\n\n"),
+    };
+    let item_id = raw.get("id").and_then(Value::as_str).map(str::to_owned);
+    Item::Reasoning(ReasoningItem { summary, item_id, raw })
+}

@@ -1,0 +1,225 @@
+//! Encoding of commands as the provider's events.
+
+use std::time::Duration;
+
+use data_encoding::BASE64;
+use serde_json::{Value, json};
+use windlass::core::item::Role;
+use windlass::model::{ToolChoice, ToolDefinition};
+
+use crate::audio::AudioFormat;
+use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind};
+use crate::json::merge_json;
+use crate::model::{RealtimeCommand, RealtimeCommandKind};
+use crate::settings::{
+    NoiseReduction, OutputModality, RealtimeSettings, ServerTurnActions, SessionConfiguration, TurnDetection,
+};
+
+/// Metadata key under which a response names the command that requested it.
+pub(super) const REQUESTED_BY_KEY: &str = "windlass_command";
+
+/// Encodes a command as a provider event.
+pub fn encode_command(command: &RealtimeCommand, model: Option<&str>) -> Value {
+    let mut event = match &command.kind {
+        RealtimeCommandKind::Configure(configuration) => {
+            json!({ "type": "session.update", "session": encode_session(configuration, model) })
+        }
+        RealtimeCommandKind::AppendAudio(bytes) => {
+            json!({ "type": "input_audio_buffer.append", "audio": BASE64.encode(bytes) })
+        }
+        RealtimeCommandKind::CommitAudio => json!({ "type": "input_audio_buffer.commit" }),
+        RealtimeCommandKind::ClearAudio => json!({ "type": "input_audio_buffer.clear" }),
+        RealtimeCommandKind::CreateItem { item, after } => {
+            let mut event = json!({ "type": "conversation.item.create", "item": encode_item(item) });
+            if let Some(after) = after {
+                event["previous_item_id"] = after.as_str().into();
+            }
+            event
+        }
+        RealtimeCommandKind::DeleteItem { item } => {
+            json!({ "type": "conversation.item.delete", "item_id": item.as_str() })
+        }
+        RealtimeCommandKind::TruncateItem { item, content_index, heard_ms } => json!({
+            "type": "conversation.item.truncate",
+            "item_id": item.as_str(),
+            "content_index": content_index,
+            "audio_end_ms": heard_ms,
+        }),
+        RealtimeCommandKind::CreateResponse(options) => {
+            let mut response = json!({ "metadata": { REQUESTED_BY_KEY: command.id.as_str() } });
+            if let Some(instructions) = &options.instructions {
+                response["instructions"] = instructions.as_str().into();
+            }
+            json!({ "type": "response.create", "response": response })
+        }
+        RealtimeCommandKind::CancelResponse { response } => {
+            json!({ "type": "response.cancel", "response_id": response.as_str() })
+        }
+        RealtimeCommandKind::Raw(raw) => raw.clone(),
+    };
+    if let Some(event) = event.as_object_mut() {
+        event.entry("event_id").or_insert_with(|| command.id.as_str().into());
+    }
+    event
+}
+
+/// Encodes a configuration as the provider's `session` object.
+pub fn encode_session(configuration: &SessionConfiguration, model: Option<&str>) -> Value {
+    let SessionConfiguration {
+        instructions,
+        tools,
+        handoffs,
+        model_settings: settings,
+        realtime_settings: live,
+        ..
+    } = configuration;
+    let modality = match live.output_modality {
+        OutputModality::Audio => "audio",
+        OutputModality::Text => "text",
+    };
+    let tools: Vec<Value> = tools.iter().chain(handoffs).map(encode_tool).collect();
+    let mut session = json!({
+        "type": "realtime",
+        "output_modalities": [modality],
+        "audio": { "input": encode_input(live), "output": encode_output(live) },
+        "tools": tools,
+    });
+    let mut set = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            session[key] = value;
+        }
+    };
+    set("model", model.map(Value::from));
+    set("instructions", instructions.as_deref().map(Value::from));
+    set("tool_choice", settings.tool_choice.as_ref().map(encode_tool_choice));
+    set("parallel_tool_calls", settings.parallel_tool_calls.map(Value::from));
+    set("max_output_tokens", settings.max_tokens.map(Value::from));
+    set("reasoning", settings.reasoning_effort.as_ref().map(|effort| json!({ "effort": effort })));
+    for (key, extra) in live.extra.iter().chain(&settings.extra) {
+        merge_json(&mut session[key], extra, &[]);
+    }
+    session
+}
+
+fn encode_input(live: &RealtimeSettings) -> Value {
+    let turns = match &live.turn_detection {
+        TurnDetection::Application => Value::Null,
+        TurnDetection::ServerVad(silence) => {
+            let mut turns = json!({ "type": "server_vad" });
+            set_server_actions(&mut turns, silence.server_actions);
+            set_field(&mut turns, "threshold", silence.threshold);
+            set_field(&mut turns, "prefix_padding_ms", silence.prefix_padding.map(to_millis));
+            set_field(&mut turns, "silence_duration_ms", silence.silence_duration.map(to_millis));
+            set_field(&mut turns, "idle_timeout_ms", silence.idle_timeout.map(to_millis));
+            turns
+        }
+        TurnDetection::SemanticVad(meaning) => {
+            let mut turns = json!({ "type": "semantic_vad" });
+            set_server_actions(&mut turns, meaning.server_actions);
+            set_field(&mut turns, "eagerness", meaning.eagerness.clone());
+            turns
+        }
+    };
+    let mut input = json!({ "format": encode_format(live.input_audio_format), "turn_detection": turns });
+    if let Some(transcription) = &live.input_transcription {
+        let mut written = json!({ "model": transcription.model });
+        set_field(&mut written, "language", transcription.language.clone());
+        set_field(&mut written, "prompt", transcription.prompt.clone());
+        input["transcription"] = written;
+    }
+    if let Some(noise) = live.noise_reduction {
+        let kind = match noise {
+            NoiseReduction::NearField => "near_field",
+            NoiseReduction::FarField => "far_field",
+        };
+        input["noise_reduction"] = json!({ "type": kind });
+    }
+    input
+}
+
+fn encode_output(live: &RealtimeSettings) -> Value {
+    let mut output = json!({ "format": encode_format(live.output_audio_format) });
+    set_field(&mut output, "voice", live.voice.clone());
+    set_field(&mut output, "speed", live.speed);
+    output
+}
+
+fn encode_format(format: AudioFormat) -> Value {
+    match format {
+        AudioFormat::Pcm24k => json!({ "type": "audio/pcm", "rate": 24000 }),
+        AudioFormat::Ulaw => json!({ "type": "audio/pcmu" }),
+        AudioFormat::Alaw => json!({ "type": "audio/pcma" }),
+    }
+}
+
+fn set_server_actions(value: &mut Value, turns: ServerTurnActions) {
+    value["create_response"] = turns.create_response.into();
+    value["interrupt_response"] = turns.interrupt_response.into();
+}
+
+fn set_field(value: &mut Value, key: &str, new: Option<impl Into<Value>>) {
+    if let Some(new) = new {
+        value[key] = new.into();
+    }
+}
+
+fn to_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn encode_tool_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Auto | ToolChoice::Required | ToolChoice::None => choice.as_str().into(),
+        ToolChoice::Tool(name) => json!({ "type": "function", "name": name }),
+    }
+}
+
+fn encode_tool(tool: &ToolDefinition) -> Value {
+    json!({
+        "type": "function",
+        "name": &*tool.name,
+        "description": &*tool.description,
+        "parameters": &*tool.parameters,
+    })
+}
+
+/// Encodes an item for the provider. Speech is sent as its transcript.
+pub fn encode_item(item: &RealtimeItem) -> Value {
+    let mut written = match &item.kind {
+        RealtimeItemKind::Message { role, parts } => {
+            let (role, kind) = match role {
+                Role::System => ("system", "input_text"),
+                Role::User => ("user", "input_text"),
+                Role::Assistant => ("assistant", "output_text"),
+            };
+            let content: Vec<Value> = parts
+                .iter()
+                .filter_map(|part| match part {
+                    RealtimeContentPart::Text { text }
+                    | RealtimeContentPart::Audio { transcript: Some(text), .. } => {
+                        Some(json!({ "type": kind, "text": text }))
+                    }
+                    RealtimeContentPart::Audio { transcript: None, .. } => None,
+                    RealtimeContentPart::Image { url } => {
+                        Some(json!({ "type": "input_image", "image_url": url }))
+                    }
+                })
+                .collect();
+            json!({ "type": "message", "role": role, "content": content })
+        }
+        RealtimeItemKind::Call { call, name, arguments } => json!({
+            "type": "function_call",
+            "call_id": call.as_str(),
+            "name": name,
+            "arguments": arguments,
+        }),
+        RealtimeItemKind::Output { call, text } => json!({
+            "type": "function_call_output",
+            "call_id": call.as_str(),
+            "output": text,
+        }),
+        RealtimeItemKind::Other { raw } => raw.clone(),
+    };
+    written["id"] = item.id.as_str().into();
+    written
+}

@@ -1,0 +1,97 @@
+//! Agent changes: the new agent is resolved once, and then becomes current.
+
+use tokio::sync::oneshot;
+use windlass::agent::{Agent, ResolvedAgent};
+use windlass::core::id::AgentName;
+
+use super::actor::SessionActor;
+use super::builder::{agent_setup, check_agent_tools};
+use crate::event::{AgentChangeCause, RealtimeError, RealtimeEvent};
+
+/// The result of resolving an agent.
+pub(super) struct AgentResolution<C> {
+    name: AgentName,
+    cause: AgentChangeCause,
+    reply: Option<oneshot::Sender<Result<(), String>>>,
+    result: Result<ResolvedAgent<C>, String>,
+}
+
+/// Number of resolved agents kept. Fewer responses than that are open at once.
+const MAX_RESOLVED_AGENTS: usize = 128;
+
+impl<C: Send + Sync + 'static> SessionActor<C> {
+    /// Resolves an agent's instructions and tools in the background. The machine then makes it current.
+    pub(super) fn start_agent_change(
+        &mut self,
+        agent: Agent<C>,
+        cause: AgentChangeCause,
+        reply: Option<oneshot::Sender<Result<(), String>>>,
+    ) {
+        let (session, app) = (self.context.session_id.clone(), self.context.app_context.clone());
+        let (known, timeout) = (self.config.known_agents.clone(), self.config.ready_timeout);
+        self.resolve_tasks.spawn(async move {
+            let name = agent.name().clone();
+            let resolving = agent.resolve_with_context(&session, app, &known);
+            let result = match tokio::time::timeout(timeout, resolving).await {
+                Ok(result) => result.map_err(|error| error.to_string()),
+                Err(_) => Err(format!("its instructions and tools were not resolved within {timeout:?}")),
+            };
+            AgentResolution { name, cause, reply, result }
+        });
+    }
+
+    pub(super) fn on_agent_resolved(&mut self, done: Result<AgentResolution<C>, tokio::task::JoinError>) {
+        let Ok(AgentResolution { name, cause, reply, result }) = done else { return };
+        let now = self.elapsed();
+        let is_supported =
+            |resolved: ResolvedAgent<C>| match check_agent_tools(&*self.context.model, &resolved) {
+                Ok(()) => Ok(resolved),
+                Err(error) => Err(error.to_string()),
+            };
+        match result.and_then(is_supported) {
+            Ok(resolved) => {
+                let number = self.next_activation;
+                self.next_activation += 1;
+                let agent = agent_setup(number, &resolved, &self.context.settings, &self.config.guardrails);
+                self.resolved_agents.insert(number, resolved);
+                self.evict_old_agents();
+                if let Some(reply) = reply {
+                    self.pending_change_replies.insert(number, reply);
+                }
+                self.machine.advance_to(now).change_agent(agent, cause);
+            }
+            Err(message) => {
+                if let Some(reply) = reply {
+                    let _ = reply.send(Err(message.clone()));
+                }
+                match cause {
+                    AgentChangeCause::Handoff(call) => {
+                        self.machine.advance_to(now).fail_handoff(&call, &name, message)
+                    }
+                    AgentChangeCause::Application => {
+                        self.emit_event(RealtimeEvent::Error(RealtimeError::AgentChangeFailed {
+                            to: name,
+                            message,
+                        }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Evicts the oldest resolved agents, except those that open calls or pending changes need.
+    fn evict_old_agents(&mut self) {
+        while self.resolved_agents.len() > MAX_RESOLVED_AGENTS {
+            let current = self.machine.agent().number;
+            let is_needed = |number: u32| {
+                number == current
+                    || self.pending_change_replies.contains_key(&number)
+                    || self.runs.values().any(|live| live.activation == number)
+            };
+            let Some(oldest) = self.resolved_agents.keys().copied().find(|number| !is_needed(*number)) else {
+                return;
+            };
+            self.resolved_agents.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Execution of a response's tool calls by a run, with the same planner, guardrails, approvals, journal and
+//! receipts as any other run.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use windlass::core::id::{CallId, RunId};
+use windlass::model::ModelResponse;
+use windlass::run::CancelHandle;
+use windlass::store::PostedDecision;
+use windlass::{
+    core::failure::RunFailure,
+    core::item::Item,
+    error::{RunError, StoreErrorKind},
+    event::RunEventKind,
+    run::{PausedRun, RunBuilder, RunResult},
+};
+
+use super::actor::SessionActor;
+use super::decisions::RunQuestions;
+use crate::event::{AgentChangeCause, CloseReason, RealtimeError, RealtimeEvent};
+use crate::id::ResponseId;
+use crate::journal::CallBatchRecord;
+use crate::machine::{CallBatch, CallBatchStatus};
+
+/// The output of a call whose run could not be completed here, as the model sees it.
+const RESULT_UNKNOWN_TEXT: &str = "It is not known what became of this call.";
+/// The output of a call that could not be planned, as the model sees it.
+const CALL_NOT_PLANNED_TEXT: &str =
+    "This call was not made, because the answer that it was part of could not be carried out.";
+
+/// A run that executes the calls of one response.
+pub(super) struct CallBatchRun {
+    pub(super) activation: u32,
+    response: ResponseId,
+    calls: Vec<CallId>,
+    pub(super) cancel: CancelHandle,
+    /// Present while the run waits for a person.
+    pub(super) paused: Option<PausedRun>,
+    pub(super) is_running: bool,
+    pub(super) questions: RunQuestions,
+    /// Present if the run is from an earlier process, whose lease may still be valid: recovery is retried until
+    /// then.
+    pub(super) recovery: Option<RunRecovery>,
+}
+
+/// A run of an earlier process and the deadline of its recovery.
+#[derive(Clone)]
+pub(super) struct RunRecovery {
+    pub(super) record: CallBatchRecord,
+    pub(super) deadline: Instant,
+}
+
+/// A notice from or about a run.
+pub(super) enum RunNotice {
+    RunEvent {
+        run: RunId,
+        kind: RunEventKind,
+    },
+    RunEnded {
+        run: RunId,
+        outcome: Box<Result<RunResult, RunError>>,
+    },
+    /// The approval of a call expired.
+    ApprovalExpired {
+        run: RunId,
+    },
+    /// Decisions were posted to the store.
+    DecisionsPosted {
+        run: RunId,
+        decisions: Vec<PostedDecision>,
+    },
+    /// The recovery of a run is due again.
+    RecoveryDue {
+        run: RunId,
+    },
+}
+
+impl<C: Send + Sync + 'static> SessionActor<C> {
+    pub(super) fn execute_batch(&mut self, batch: CallBatch) {
+        let CallBatch { run, response, agent, input, calls, usage } = batch;
+        let ids: Vec<CallId> = calls.iter().filter_map(call_id).collect();
+        let Some(resolved) = self.resolved_agents.get(&agent.number).cloned() else {
+            let message = format!("agent `{}` is no longer known", agent.name);
+            return self.fail_calls(&run, &response, ids, message);
+        };
+        let items = calls.into_iter().map(Arc::new).collect();
+        let answer = ModelResponse {
+            items,
+            usage,
+            response_id: Some(response.to_string()),
+            ..ModelResponse::default()
+        };
+        let input = input.into_iter().map(Arc::new).collect();
+        let builder = resolved.execute_calls(input, answer, &self.context.receipts).run_id(run.clone());
+        let builder = match &self.config.store {
+            Some(store) => builder.store(store.clone()),
+            None => builder,
+        };
+        self.start_run(run, agent.number, response, ids, builder, None);
+    }
+
+    /// Starts a run and forwards its events to the actor.
+    pub(super) fn start_run(
+        &mut self,
+        run: RunId,
+        agent: u32,
+        response: ResponseId,
+        calls: Vec<CallId>,
+        builder: RunBuilder<C>,
+        recovery: Option<RunRecovery>,
+    ) {
+        // Finished tasks are removed, so that the set does not grow.
+        while self.background_tasks.try_join_next().is_some() {}
+        let mut builder = builder.drain_timeout(self.config.drain_timeout).event_buffer_size(64);
+        if let Some(lease) = self.config.lease_duration {
+            builder = builder.lease_duration(lease);
+        }
+        if let Some(limit) = self.config.max_concurrent_calls {
+            builder = builder.max_concurrent_calls(limit);
+        }
+        if self.config.pre_approval_guardrails {
+            builder = builder.pre_approval_guardrails();
+        }
+        if let Some(expiry) = self.config.approval_expiry {
+            builder = builder.approvals_expire_after(expiry);
+        }
+        for hook in &self.config.hooks {
+            builder = builder.hook(hook.clone());
+        }
+        let mut stream = builder.stream();
+        let cancel = stream.cancel_handle();
+        let questions = self.runs.remove(&run).map(|before| before.questions).unwrap_or_default();
+        self.runs.insert(
+            run.clone(),
+            CallBatchRun {
+                activation: agent,
+                response,
+                calls,
+                cancel,
+                paused: None,
+                is_running: true,
+                questions,
+                recovery,
+            },
+        );
+        let notify = self.notice_sender.clone();
+        self.background_tasks.spawn(async move {
+            while let Some(event) = stream.next().await {
+                // Events of nested agents are left to the journal, except held calls, which are reported at
+                // every depth.
+                if event.path.is_empty() || matches!(event.kind, RunEventKind::CallHeld(_)) {
+                    let notice = RunNotice::RunEvent { run: run.clone(), kind: event.kind };
+                    if notify.send(notice).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            let outcome = Box::new(stream.result().await);
+            let _ = notify.send(RunNotice::RunEnded { run, outcome }).await;
+        });
+    }
+
+    pub(super) fn fail_calls(
+        &mut self,
+        run: &RunId,
+        response: &ResponseId,
+        calls: Vec<CallId>,
+        message: String,
+    ) {
+        self.fail_calls_with(run, response, calls, message, RESULT_UNKNOWN_TEXT);
+    }
+
+    /// Completes the calls of a run without their results. `output` is the text for the model, `message` the
+    /// error for the subscribers.
+    pub(super) fn fail_calls_with(
+        &mut self,
+        run: &RunId,
+        response: &ResponseId,
+        calls: Vec<CallId>,
+        message: String,
+        output: &str,
+    ) {
+        self.emit_event(RealtimeEvent::Error(RealtimeError::CallsFailed {
+            response: response.clone(),
+            message,
+        }));
+        let outputs = calls.into_iter().map(|call| (call, output.to_owned())).collect();
+        let now = self.elapsed();
+        self.machine.advance_to(now).on_outputs(run, outputs, CallBatchStatus::Finished);
+    }
+
+    pub(super) fn on_run_notice(&mut self, notice: RunNotice) {
+        match notice {
+            RunNotice::RunEvent { run, kind } => self.on_run_event(&run, kind),
+            RunNotice::RunEnded { run, outcome } => self.on_run_ended(&run, *outcome),
+            RunNotice::ApprovalExpired { run } => {
+                let is_waiting = self.runs.get(&run).is_some_and(|live| live.paused.is_some());
+                if is_waiting {
+                    self.resume_run(&run);
+                }
+            }
+            RunNotice::DecisionsPosted { run, decisions: posted } => self.on_decisions_posted(&run, posted),
+            RunNotice::RecoveryDue { .. } => {}
+        }
+    }
+
+    fn on_run_event(&mut self, run: &RunId, kind: RunEventKind) {
+        let Some(live) = self.runs.get_mut(run) else { return };
+        if let RunEventKind::CallStarted { call, .. } | RunEventKind::CallSettled { call, .. } = &kind {
+            live.questions.mark_answered(call);
+        }
+        let Some(agent) =
+            self.resolved_agents.get(&live.activation).map(|agent| agent.agent().name().clone())
+        else {
+            return;
+        };
+        match kind {
+            RunEventKind::CallHeld(pending) => self.report_held_call(run, *pending),
+            RunEventKind::CallStarted { call, tool } => {
+                self.emit_event(RealtimeEvent::CallStarted { call, tool, agent })
+            }
+            RunEventKind::CallProgress { call, progress } => {
+                self.emit_event(RealtimeEvent::CallProgress { call, progress })
+            }
+            RunEventKind::CallSettled { call, status, output } => {
+                self.emit_event(RealtimeEvent::CallSettled { call, status, output, agent });
+            }
+            RunEventKind::Warning { message } => tracing::warn!(%run, message, "a run reported a warning"),
+            _ => {}
+        }
+    }
+
+    /// Handles the result of a run: sends outputs, starts a handoff, waits for a person, or ends the session.
+    fn on_run_ended(&mut self, run: &RunId, outcome: Result<RunResult, RunError>) {
+        let now = self.elapsed();
+        match outcome {
+            Ok(RunResult::Paused(paused)) => {
+                let outputs = call_outputs(&paused.record().run_items());
+                self.machine.advance_to(now).on_outputs(run, outputs, CallBatchStatus::WaitingForDecision);
+                self.on_run_paused(run, paused);
+            }
+            Ok(RunResult::Finished(finished)) => {
+                let items = finished.record.run_items();
+                let Some(live) = self.runs.remove(run) else { return };
+                self.machine.advance_to(now).on_outputs(run, call_outputs(&items), CallBatchStatus::Finished);
+                let handoff = items.iter().find_map(|produced| match &*produced.item {
+                    Item::Handoff(handoff) => Some(handoff.clone()),
+                    _ => None,
+                });
+                if let Some(handoff) = handoff {
+                    let from = self.resolved_agents.get(&live.activation);
+                    match from.and_then(|from| from.reachable_agent(&handoff.to)).cloned() {
+                        Some(agent) => {
+                            self.start_agent_change(agent, AgentChangeCause::Handoff(handoff.call), None)
+                        }
+                        None => {
+                            let message = "the handoff's target agent does not exist".to_owned();
+                            self.machine.fail_handoff(&handoff.call, &handoff.to, message);
+                        }
+                    }
+                }
+            }
+            Ok(RunResult::Cancelled(_) | RunResult::Detached(_)) => {
+                if let Some(live) = self.runs.get_mut(run) {
+                    live.is_running = false;
+                }
+            }
+            Err(RunError::Failed(failed)) => {
+                let Some(live) = self.runs.remove(run) else { return };
+                let mut given = call_outputs(&failed.record.run_items());
+                for call in live.calls {
+                    if !given.iter().any(|(known, _)| *known == call) {
+                        given.push((call, CALL_NOT_PLANNED_TEXT.to_owned()));
+                    }
+                }
+                let message = failed.failure.to_string();
+                self.emit_event(RealtimeEvent::Error(RealtimeError::CallsFailed {
+                    response: live.response,
+                    message,
+                }));
+                self.machine.advance_to(now).on_outputs(run, given, CallBatchStatus::Finished);
+                if !matches!(failed.failure, RunFailure::ModelProtocolError(_)) {
+                    self.close_reason.get_or_insert(CloseReason::CallFailed(failed.failure));
+                }
+            }
+            Err(RunError::Store(error))
+                if error.kind() == StoreErrorKind::LeaseHeld && self.schedule_recovery_retry(run) => {}
+            Err(error) => {
+                let Some(live) = self.runs.remove(run) else { return };
+                self.fail_calls(run, &live.response, live.calls, error.to_string());
+            }
+        }
+    }
+
+    /// Resumes a paused run with its decisions.
+    pub(super) fn resume_run(&mut self, run: &RunId) {
+        let Some(live) = self.runs.get_mut(run) else { return };
+        let Some(paused) = live.paused.take() else { return };
+        let Some(resolved) = self.resolved_agents.get(&live.activation).cloned() else { return };
+        let (agent, response, calls) = (live.activation, live.response.clone(), live.calls.clone());
+        let builder = resolved.resume_calls(paused, &self.context.receipts);
+        let builder = match &self.config.store {
+            Some(store) => builder.store(store.clone()),
+            None => builder,
+        };
+        self.start_run(run.clone(), agent, response, calls, builder, None);
+    }
+}
+
+/// Returns the outputs among a run's items, in the model's order. The output of a handoff is added when the new
+/// agent is current.
+fn call_outputs(items: &[windlass::core::run::RunItem]) -> Vec<(CallId, String)> {
+    let output = |produced: &windlass::core::run::RunItem| match &*produced.item {
+        Item::Output(output) => Some((output.call.clone(), output.content.text().into_owned())),
+        _ => None,
+    };
+    items.iter().filter_map(output).collect()
+}
+
+pub(super) fn call_id(item: &Item) -> Option<CallId> {
+    match item {
+        Item::Call(call) => Some(call.id.clone()),
+        _ => None,
+    }
+}

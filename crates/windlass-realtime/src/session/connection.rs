@@ -1,0 +1,148 @@
+//! The connection to the model: attached, lost and restored.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::actor::SessionActor;
+use super::outbox::CommandOutbox;
+use crate::event::{AfterDisconnect, CloseReason, RealtimeEvent};
+use crate::model::{
+    ModelEventSource, RealtimeConnection, RealtimeConnectionError, RealtimeModel, RealtimeModelEvent,
+    Retryability,
+};
+use crate::settings::SessionConfiguration;
+
+/// A future that resolves to a new connection and the number of attempts.
+pub(super) type ReconnectFuture =
+    BoxFuture<'static, Result<(RealtimeConnection, u32), RealtimeConnectionError>>;
+
+/// An input from the connection.
+pub(super) enum ConnectionInput {
+    /// The model sent an event.
+    Event(RealtimeModelEvent),
+    /// The connection was lost.
+    Lost(RealtimeConnectionError),
+    /// The model closed the connection in an orderly way.
+    ClosedByProvider,
+}
+
+impl<C: Send + Sync + 'static> SessionActor<C> {
+    pub(super) fn attach_connection(&mut self, connection: RealtimeConnection) {
+        self.outbox = Some(CommandOutbox::new(connection.commands, self.config.audio_buffer));
+        self.model_events = Some(connection.events);
+    }
+
+    pub(super) fn on_connection_input(&mut self, input: ConnectionInput) {
+        match input {
+            ConnectionInput::Event(event) => {
+                let now = self.elapsed();
+                self.machine.advance_to(now).on_model_event(event);
+            }
+            ConnectionInput::Lost(lost) => self.on_connection_lost(lost),
+            ConnectionInput::ClosedByProvider => self.close_reason = Some(CloseReason::ClosedByProvider),
+        }
+    }
+
+    /// Handles the loss of the connection: starts to reconnect, or ends the session.
+    pub(super) fn on_connection_lost(&mut self, lost: RealtimeConnectionError) {
+        self.outbox = None;
+        self.model_events = None;
+        let now = self.elapsed();
+        self.machine.advance_to(now).on_disconnected();
+        let policy = self.config.reconnect_policy;
+        let next_step = match lost.retryability {
+            Retryability::Retryable if policy.max_attempts > 0 && self.channels.ready_reply.is_none() => {
+                AfterDisconnect::Reconnects
+            }
+            Retryability::Retryable | Retryability::Permanent => AfterDisconnect::SessionEnds,
+        };
+        self.emit_event(RealtimeEvent::Disconnected { reason: lost.message.clone(), next_step });
+        if next_step == AfterDisconnect::SessionEnds {
+            self.close_reason.get_or_insert(CloseReason::ConnectionLost(lost.message));
+            return;
+        }
+        let (model, timeout) = (self.context.model.clone(), self.config.ready_timeout);
+        let configuration = self.machine.configuration();
+        let reconnect = async move {
+            let mut attempt = 0;
+            loop {
+                let wait = policy.initial_delay.saturating_mul(1 << attempt.min(16)).min(policy.max_delay);
+                tokio::time::sleep(wait).await;
+                attempt += 1;
+                match connect_with_timeout(&*model, &configuration, timeout).await {
+                    Ok(connection) => return Ok((connection, attempt)),
+                    Err(error)
+                        if attempt >= policy.max_attempts
+                            || error.retryability == Retryability::Permanent =>
+                    {
+                        return Err(error);
+                    }
+                    Err(error) => tracing::debug!(%error, attempt, "a reconnection attempt failed"),
+                }
+            }
+        };
+        self.reconnect_future = Some(reconnect.boxed());
+    }
+
+    pub(super) fn on_reconnect_finished(
+        &mut self,
+        result: Result<(RealtimeConnection, u32), RealtimeConnectionError>,
+    ) {
+        self.reconnect_future = None;
+        match result {
+            Ok((connection, attempts)) => {
+                self.attach_connection(connection);
+                let now = self.elapsed();
+                self.machine.advance_to(now).on_connected();
+                self.machine.metrics_mut().reconnects += 1;
+                self.emit_event(RealtimeEvent::Reconnected { attempts });
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                self.emit_event(RealtimeEvent::Disconnected {
+                    reason: reason.clone(),
+                    next_step: AfterDisconnect::SessionEnds,
+                });
+                self.close_reason.get_or_insert(CloseReason::ConnectionLost(reason));
+            }
+        }
+    }
+}
+
+/// Connects to the model. A connection attempt that exceeds the timeout fails and may be retried.
+pub(super) async fn connect_with_timeout(
+    model: &dyn RealtimeModel,
+    configuration: &SessionConfiguration,
+    timeout: Duration,
+) -> Result<RealtimeConnection, RealtimeConnectionError> {
+    let connected = tokio::time::timeout(timeout, model.connect(configuration)).await;
+    connected.unwrap_or_else(|_| Err(RealtimeConnectionError::new("the connection attempt timed out")))
+}
+
+/// Waits for a write failure; `None` if there is no connection.
+pub(super) async fn wait_write_failure(outbox: &mut Option<CommandOutbox>) -> Option<ConnectionInput> {
+    let lost = &mut outbox.as_mut()?.connection_lost;
+    // The writer ends without a report only if it is closed by the session.
+    let ended = |_| RealtimeConnectionError::new("the connection's writer task ended");
+    Some(ConnectionInput::Lost(lost.await.unwrap_or_else(ended)))
+}
+
+/// Waits for the next event of the model; `None` if there is no connection.
+pub(super) async fn next_model_event(
+    events: &mut Option<Box<dyn ModelEventSource>>,
+) -> Option<ConnectionInput> {
+    Some(match events.as_mut()?.next().await {
+        Some(Ok(event)) => ConnectionInput::Event(event),
+        Some(Err(lost)) => ConnectionInput::Lost(lost),
+        None => ConnectionInput::ClosedByProvider,
+    })
+}
+
+/// Waits for the result of the reconnection; `None` if none is in progress.
+pub(super) async fn wait_reconnect(
+    reconnect: &mut Option<ReconnectFuture>,
+) -> Option<Result<(RealtimeConnection, u32), RealtimeConnectionError>> {
+    Some(reconnect.as_mut()?.await)
+}

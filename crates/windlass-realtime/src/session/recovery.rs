@@ -1,0 +1,143 @@
+//! Recovery of the runs that an earlier process of this session left unfinished.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use windlass::agent::ResolvedAgent;
+use windlass::core::id::{AgentName, CallId, RunId};
+use windlass::model::ModelResponse;
+
+use super::actor::SessionActor;
+use super::call_runs::{RunNotice, RunRecovery, call_id};
+use super::redaction::item_redaction;
+use crate::history::RealtimeItem;
+use crate::journal::CallBatchRecord;
+
+/// Duration of a lost driver's lease, if none is configured.
+const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(30);
+/// Time beyond the lease during which recovery is retried.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+/// Delay between recovery attempts.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// The output of a call that cannot be executed from its redacted arguments, as the model sees it.
+const SECRETS_NOT_KEPT_TEXT: &str = "The secret arguments of this call were not kept. Ask for them again.";
+
+/// The state of an earlier process's run.
+struct RecoveredRun<C> {
+    /// Activation number of the agent that made the calls.
+    activation: u32,
+    resolved: ResolvedAgent<C>,
+    /// Number of stored journal lines. With two lines, the run has recorded its calls.
+    line_count: usize,
+    store: Arc<dyn windlass::store::Store>,
+}
+
+impl<C: Send + Sync + 'static> SessionActor<C> {
+    /// Recovers the runs that an earlier process of this session left unfinished.
+    pub(super) async fn recover_runs(&mut self, open: Vec<CallBatchRecord>) {
+        let deadline =
+            Instant::now() + self.config.lease_duration.unwrap_or(DEFAULT_LEASE_DURATION) + LEASE_MARGIN;
+        for record in open {
+            self.recover_run(RunRecovery { record, deadline }).await;
+        }
+    }
+
+    /// Schedules another recovery attempt for a run whose lease another process holds: the lease of a killed
+    /// process expires after a while. Returns false if the time for recovery is over.
+    pub(super) fn schedule_recovery_retry(&mut self, run: &RunId) -> bool {
+        let Some(live) = self.runs.get_mut(run) else { return false };
+        if live.recovery.as_ref().is_none_or(|recovery| Instant::now() >= recovery.deadline) {
+            return false;
+        }
+        live.is_running = false;
+        let (notify, run) = (self.notice_sender.clone(), run.clone());
+        self.background_tasks.spawn(async move {
+            tokio::time::sleep(RETRY_DELAY).await;
+            let _ = notify.send(RunNotice::RecoveryDue { run }).await;
+        });
+        true
+    }
+
+    /// Retries the recovery of a run.
+    pub(super) async fn retry_recovery(&mut self, run: &RunId) {
+        let recovery = self.runs.get(run).and_then(|live| live.recovery.clone());
+        if let Some(recovery) = recovery {
+            self.recover_run(recovery).await;
+        }
+    }
+
+    async fn recover_run(&mut self, recovery: RunRecovery) {
+        let CallBatchRecord { run, response, agent, calls } = recovery.record.clone();
+        let items: Vec<_> = calls.iter().filter_map(RealtimeItem::to_item).map(Arc::new).collect();
+        let ids: Vec<CallId> = items.iter().filter_map(|item| call_id(item)).collect();
+        match self.load_run(&run, &agent).await {
+            // The journal has redacted arguments only, so a call with secret arguments cannot be executed from
+            // it.
+            Ok(RecoveredRun { resolved, line_count, .. })
+                if line_count < 2
+                    && items.iter().any(|item| item_redaction(&resolved, item).is_already_redacted) =>
+            {
+                let message = "the secret arguments of a call are not in the journal".to_owned();
+                self.runs.remove(&run);
+                self.fail_calls_with(&run, &response, ids, message, SECRETS_NOT_KEPT_TEXT);
+            }
+            Ok(RecoveredRun { activation: number, resolved, line_count, store }) => {
+                let response_id = Some(response.to_string());
+                let answer = ModelResponse { items, usage: None, response_id, ..ModelResponse::default() };
+                let receipts = &self.context.receipts;
+                let builder = match line_count > 0 {
+                    true => resolved.recover_calls(run.clone(), store, answer, receipts),
+                    // The session journalled the calls and crashed before the run started.
+                    false => {
+                        resolved.execute_calls(Vec::new(), answer, receipts).run_id(run.clone()).store(store)
+                    }
+                };
+                self.start_run(run, number, response, ids, builder, Some(recovery));
+            }
+            Err(message) => {
+                self.runs.remove(&run);
+                self.fail_calls(&run, &response, ids, message);
+            }
+        }
+    }
+
+    /// Loads the stored state of a run and resolves the agent that made its calls.
+    async fn load_run(&mut self, run: &RunId, agent: &AgentName) -> Result<RecoveredRun<C>, String> {
+        let Some(store) = self.config.store.clone() else {
+            return Err("no store is configured, so the run cannot be recovered".to_owned());
+        };
+        let limit = self.config.ready_timeout;
+        let slow = |what: &str| format!("{what} could not be loaded within {limit:?}");
+        let resolving = timeout(limit, self.resolve_for_recovery(agent)).await;
+        let (number, resolved) = resolving.map_err(|_| slow("its agent"))??;
+        let loading = timeout(limit, store.load_journal(run, 0)).await;
+        let lines = loading.map_err(|_| slow("its journal"))?.map_err(|error| error.to_string())?;
+        Ok(RecoveredRun { activation: number, resolved, line_count: lines.len(), store })
+    }
+
+    /// Returns the resolved agent of this name, resolving it if it was current only in an earlier process.
+    async fn resolve_for_recovery(&mut self, name: &AgentName) -> Result<(u32, ResolvedAgent<C>), String> {
+        let known = self.resolved_agents.iter().find(|(_, resolved)| resolved.agent().name() == name);
+        if let Some((number, resolved)) = known {
+            return Ok((*number, resolved.clone()));
+        }
+        let agent = match self.context.root_agent.name() == name {
+            true => self.context.root_agent.clone(),
+            false => {
+                let mut reachable =
+                    self.resolved_agents.values().filter_map(|agent| agent.reachable_agent(name));
+                let unknown = || format!("agent `{name}` no longer exists");
+                reachable.next().cloned().ok_or_else(unknown)?
+            }
+        };
+        let (session, app) = (self.context.session_id.clone(), self.context.app_context.clone());
+        let resolving = agent.resolve_with_context(&session, app, &self.config.known_agents);
+        let resolved = resolving.await.map_err(|error| error.to_string())?;
+        let number = self.next_activation;
+        self.next_activation += 1;
+        self.resolved_agents.insert(number, resolved.clone());
+        Ok((number, resolved))
+    }
+}

@@ -1,0 +1,369 @@
+//! The observer: it instruments guardrails, hooks, bodies and the journal, and records every violation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::Value;
+use windlass::core::{
+    decision::Decision,
+    id::{AgentName, CallId, CallPath, RunId},
+    item::Item,
+    journal::{CallStatus, JournalEntry, JournalRecord},
+    run::model_text,
+};
+use windlass::{core::tool::ToolEffect, tool::ToolContext};
+use windlass_sim::{JournalAudit, Sim, SimStore, SimWorld, check_history};
+
+use crate::simulated_run::run_id;
+use crate::spec::{CancelSpec, RunGuardrailSpec, ToolSpec, WorldSpec};
+
+/// The observer of one simulated world.
+pub(crate) struct WorldObserver {
+    pub(crate) sim: Sim,
+    pub(crate) spec: WorldSpec,
+    pub(crate) store: Arc<SimStore>,
+    pub(crate) world: SimWorld,
+    pub(crate) run: RunId,
+    /// True if the run was lost once before this world began.
+    is_continuation: bool,
+    state: Mutex<ObserverState>,
+}
+
+/// The observations of one world.
+#[derive(Default)]
+struct ObserverState {
+    violations: Vec<String>,
+    audit: JournalAudit,
+    record_count: u64,
+    crash_count: u64,
+    /// Process number and record count of the last time each input guardrail of a tool allowed a call.
+    allowed_calls: BTreeMap<(String, String), (u64, u64)>,
+    /// Input guardrails that passed, by run.
+    passed_guardrails: BTreeSet<(RunId, String)>,
+    /// First agent of each run.
+    first_agents: BTreeMap<RunId, AgentName>,
+    /// Run at each path, and the runs with call activity or a model response.
+    run_at_path: BTreeMap<Vec<CallId>, RunId>,
+    runs_with_calls: BTreeSet<RunId>,
+    answered_runs: BTreeSet<RunId>,
+    /// Number of body starts of each call.
+    body_counts: BTreeMap<String, u32>,
+    /// Idempotency key and arguments of each call.
+    call_keys: BTreeMap<String, (String, String)>,
+    /// Calls with edited arguments.
+    edited_calls: BTreeSet<String>,
+    /// Running bodies of idempotent tools, by key.
+    running_keys: BTreeMap<String, String>,
+    /// Keys with a durable success.
+    succeeded_keys: BTreeSet<String>,
+    /// Record count at the last decision about each call.
+    decided_at: BTreeMap<String, u64>,
+    /// Number of false statements that a call did not happen.
+    false_denials: BTreeMap<String, u64>,
+    /// Number of call starts and ends that hooks received in this process.
+    hook_starts: BTreeMap<String, u64>,
+    hook_ends: BTreeMap<String, u64>,
+}
+
+/// A running body.
+pub(crate) struct ObservedBody {
+    observer: Arc<WorldObserver>,
+    key: Option<String>,
+    process_number: u64,
+}
+
+impl WorldObserver {
+    /// Creates the observer of a world that starts from these records.
+    pub(crate) fn new(sim: &Sim, spec: WorldSpec, records: &[JournalRecord]) -> Arc<Self> {
+        let latency = Duration::from_millis(spec.faults.store_latency_ms);
+        let store = SimStore::with_records(sim, records).max_latency(latency);
+        for (number, fault) in &spec.faults.write_faults {
+            store.inject_fault(*number, *fault);
+        }
+        let (world, run) = (SimWorld::new(), run_id());
+        let (sim, store, is_second) = (sim.clone(), Arc::new(store), !records.is_empty());
+        let lab = Self { sim, spec, store, world, run, is_continuation: is_second, state: Mutex::default() };
+        lab.check_new_records();
+        // Calls in the given records had passed the guardrails of that time.
+        let mut seen = lab.lock_state();
+        for run in seen.first_agents.keys().cloned().collect::<Vec<_>>() {
+            let (has_acted, was_answered) =
+                (seen.runs_with_calls.contains(&run), seen.answered_runs.contains(&run));
+            let guards = lab.required_guardrails(&seen, &run).into_iter();
+            let passed = guards.filter(|guard| has_acted || (was_answered && guard.is_blocking));
+            let passed: Vec<_> = passed.map(|guard| (run.clone(), guard.name.clone())).collect();
+            seen.passed_guardrails.extend(passed);
+        }
+        drop(seen);
+        Arc::new(lab)
+    }
+
+    /// Clears the state that a new process loses.
+    pub(crate) fn start_process(&self) {
+        let mut seen = self.lock_state();
+        seen.running_keys.clear();
+        seen.hook_starts.clear();
+        seen.hook_ends.clear();
+    }
+
+    /// Records a violation.
+    pub(crate) fn report_violation(&self, what: impl Into<String>) {
+        self.lock_state().violations.push(what.into());
+    }
+
+    /// Returns all violations.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.lock_state().violations.clone()
+    }
+
+    /// Crashes the process here if the seed decides so.
+    pub(crate) async fn maybe_crash(&self) {
+        let faults = &self.spec.faults;
+        if faults.crash_percent > 0 && self.sim.chance(faults.crash_percent) && self.take_crash() {
+            match self.sim.crash().await {}
+        }
+    }
+
+    /// Counts a crash. Returns true if the limit allows it.
+    pub(crate) fn take_crash(&self) -> bool {
+        let mut seen = self.lock_state();
+        seen.crash_count += 1;
+        seen.crash_count <= self.spec.faults.max_crashes
+    }
+
+    pub(crate) async fn random_delay(&self, longest_ms: u64) {
+        self.sim.random_delay(Duration::from_millis(longest_ms)).await;
+    }
+
+    /// Checks all new durable records. Returns the number of records.
+    pub(crate) fn check_new_records(&self) -> u64 {
+        let mut seen = self.lock_state();
+        for record in self.store.durable_records_from(&self.run, seen.record_count) {
+            seen.apply_record(&record);
+        }
+        seen.record_count
+    }
+
+    /// Notes that an input guardrail of a tool allowed a call.
+    pub(crate) fn note_allowed(&self, guard: &str, ctx: &ToolContext) {
+        let records = self.check_new_records();
+        let key = (ctx.call_path().to_string(), guard.to_owned());
+        self.lock_state().allowed_calls.insert(key, (self.sim.process_number(), records));
+    }
+
+    /// Notes that an input guardrail of a run passed.
+    pub(crate) fn note_passed(&self, guard: &str, run: &RunId) {
+        self.lock_state().passed_guardrails.insert((run.clone(), guard.to_owned()));
+    }
+
+    /// Notes a hook's call start, and checks that the start is durable unless the arguments are invalid.
+    pub(crate) fn note_hook_start(&self, ctx: &ToolContext) {
+        self.check_new_records();
+        let mut seen = self.lock_state();
+        let arguments: Value = serde_json::from_str(ctx.arguments()).unwrap_or_default();
+        let is_valid = arguments.get("n").is_some_and(Value::is_u64) || arguments.get("input").is_some();
+        if is_valid && seen.audit.attempt_count(ctx.call_path().parent_calls(), ctx.call_path().call()) == 0 {
+            seen.violations.push(format!(
+                "hooks were told that call {} starts, and its start is not durable",
+                ctx.call_path()
+            ));
+        }
+        *seen.hook_starts.entry(ctx.call_path().to_string()).or_default() += 1;
+    }
+
+    /// Checks the model's input. It must not contain outputs of cancelled calls, unless the run was interrupted
+    /// by a crash or a failing store, or was cancelled with its approvals kept.
+    pub(crate) fn check_model_input(&self, input: &[Arc<Item>]) {
+        let faults = &self.spec.faults;
+        let is_kept =
+            matches!(faults.cancel_at, Some((_, _, CancelSpec::KeepApprovals | CancelSpec::Detach)));
+        let is_hurt = self.is_continuation
+            || faults.max_crashes > 0
+            || faults.store_failure_percent > 0
+            || !faults.write_faults.is_empty();
+        let is_stopped = |item: &Arc<Item>| match &**item {
+            Item::Output(output) => output.content.text() == model_text::CANCELLED,
+            _ => false,
+        };
+        if !is_kept && !is_hurt && input.iter().any(is_stopped) {
+            self.report_violation("the model is told that its run was stopped");
+        }
+    }
+
+    /// Notes that a body asked a person: its call has not ended, though this attempt has.
+    pub(crate) fn note_question(&self, ctx: &ToolContext) {
+        self.lock_state().hook_starts.remove(&ctx.call_path().to_string());
+    }
+
+    /// Notes a hook's call end.
+    pub(crate) fn note_hook_end(&self, ctx: &ToolContext) {
+        let records = self.check_new_records();
+        let path = ctx.call_path().to_string();
+        let mut seen = self.lock_state();
+        *seen.hook_ends.entry(path.clone()).or_default() += 1;
+        let (starts, ends) =
+            (seen.hook_starts.get(&path).copied().unwrap_or_default(), seen.hook_ends[&path]);
+        // The call of a nested agent may have started in an earlier process.
+        if ends > starts.max(1) {
+            seen.violations.push(format!(
+                "call {path} ended {ends} times and started {starts} times ({records} records)"
+            ));
+        }
+    }
+
+    /// Returns the calls whose starts and ends differ in number in this process.
+    pub(crate) fn calls_without_end(&self) -> Vec<String> {
+        let seen = self.lock_state();
+        let ends = |path: &String| seen.hook_ends.get(path).copied().unwrap_or_default();
+        seen.hook_starts
+            .iter()
+            .filter(|(path, starts)| ends(path) != **starts)
+            .map(|(path, _)| path.clone())
+            .collect()
+    }
+
+    /// Notes that a person said that a call in doubt did not happen.
+    pub(crate) fn note_denied(&self, path: &CallPath) {
+        if self.world.count_by_call(path.clone()) > 0 {
+            *self.lock_state().false_denials.entry(path.to_string()).or_default() += 1;
+        }
+    }
+
+    /// Notes the start of a body, and checks everything that must precede it.
+    pub(crate) fn begin_body(self: &Arc<Self>, tool: &ToolSpec, ctx: &ToolContext) -> ObservedBody {
+        self.check_new_records();
+        let path = ctx.call_path().to_string();
+        let key = ctx.idempotency_key();
+        let mut seen = self.lock_state();
+        let bodies = seen.body_counts.entry(path.clone()).or_default();
+        *bodies += 1;
+        let bodies = *bodies;
+        let starts = seen.audit.attempt_count(ctx.call_path().parent_calls(), ctx.call_path().call());
+        if bodies > starts {
+            seen.violations
+                .push(format!("body {bodies} of call {path} began, and {starts} starts are durable"));
+        }
+        let decided = seen.decided_at.get(&path).copied().unwrap_or_default();
+        for guard in &tool.input_guardrails {
+            let allowed = seen.allowed_calls.get(&(path.clone(), guard.name.clone())).copied();
+            if allowed.is_none_or(|(life, records)| life != self.sim.process_number() || records < decided) {
+                seen.violations
+                    .push(format!("call {path} runs, and guardrail {} has not allowed it", guard.name));
+            }
+        }
+        for guard in self.required_guardrails(&seen, ctx.run_context().run_id()) {
+            if !seen.passed_guardrails.contains(&(ctx.run_context().run_id().clone(), guard.name.clone())) {
+                seen.violations.push(format!(
+                    "call {path} runs, and guardrail {} of the input has not passed",
+                    guard.name
+                ));
+            }
+        }
+        let arguments = ctx.arguments().to_owned();
+        let known = seen.call_keys.insert(path.clone(), (key.clone(), arguments.clone()));
+        if let Some((before, with)) = known
+            && (before != key || with != arguments)
+        {
+            seen.violations
+                .push(format!("call {path} ran as {before} with {with}, and now as {key} with {arguments}"));
+        }
+        let shares = tool.effect == ToolEffect::Idempotent && !tool.has_own_key;
+        if shares {
+            if seen.succeeded_keys.contains(&key) {
+                seen.violations.push(format!("call {path} runs, and {key} has a receipt"));
+            }
+            if let Some(other) = seen.running_keys.insert(key.clone(), path.clone()) {
+                seen.violations.push(format!("calls {path} and {other} both run as {key}"));
+            }
+        }
+        ObservedBody {
+            observer: self.clone(),
+            key: shares.then_some(key),
+            process_number: self.sim.process_number(),
+        }
+    }
+
+    /// Records an effect of a call, and checks that an at-most-once call has only one.
+    pub(crate) fn record_effect(&self, tool: &ToolSpec, ctx: &ToolContext) {
+        self.world.record_effect(ctx);
+        let path = ctx.call_path().to_string();
+        let times = self.world.count_by_call(ctx.call_path().clone()) as u64;
+        let mut seen = self.lock_state();
+        let lies = seen.false_denials.get(&path).copied().unwrap_or_default();
+        if tool.effect == ToolEffect::Once && times > 1 + lies {
+            seen.violations.push(format!("call {path} must not happen twice, and took effect {times} times"));
+        }
+    }
+
+    /// Returns the guardrails that must pass before any call of a run takes effect.
+    fn required_guardrails(&self, seen: &ObserverState, run: &RunId) -> Vec<&RunGuardrailSpec> {
+        let began = seen.first_agents.get(run);
+        let agent =
+            self.spec.agents.iter().find(|agent| began.is_some_and(|began| *began == agent.name.as_str()));
+        let of_agent = agent.map(|agent| agent.input_guardrails.as_slice()).unwrap_or_default();
+        let of_run = if *run == self.run { self.spec.run.input_guardrails.as_slice() } else { &[] };
+        of_agent.iter().chain(of_run).collect()
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, ObserverState> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl ObserverState {
+    fn apply_record(&mut self, record: &JournalRecord) {
+        self.record_count += 1;
+        if let Err(broken) = self.audit.apply_record(record) {
+            self.violations.push(broken.to_string());
+        }
+        let path = |call: &CallId| CallPath::new(&record.path, call.clone()).to_string();
+        if let JournalEntry::CallHeld(_)
+        | JournalEntry::CallStarted(_)
+        | JournalEntry::CallSettled(_)
+        | JournalEntry::HandoffRecorded(_) = record.entry
+        {
+            self.runs_with_calls.extend(self.run_at_path.get(&record.path).cloned());
+        }
+        if let JournalEntry::ModelResponded(_) | JournalEntry::ResponseRejected(_) = record.entry {
+            self.answered_runs.extend(self.run_at_path.get(&record.path).cloned());
+        }
+        match &record.entry {
+            JournalEntry::RunStarted(started) => {
+                self.first_agents.insert(started.run.clone(), started.agent.clone());
+                self.run_at_path.insert(record.path.clone(), started.run.clone());
+                if let Err(broken) = check_history(&started.history) {
+                    self.violations.push(format!("the session is broken: {broken}"));
+                }
+            }
+            JournalEntry::DecisionRecorded(decided) => {
+                self.decided_at.insert(path(&decided.call), self.record_count);
+                // The call now has other arguments, so its result is no receipt for others.
+                if matches!(decided.decision, Decision::ApproveEdited { .. }) {
+                    self.call_keys.remove(&path(&decided.call));
+                    self.edited_calls.insert(path(&decided.call));
+                }
+            }
+            JournalEntry::CallSettled(settled) if settled.status == CallStatus::Succeeded => {
+                let path = path(&settled.call);
+                if let Some((key, _)) =
+                    self.call_keys.get(&path).filter(|_| !self.edited_calls.contains(&path))
+                {
+                    self.succeeded_keys.insert(key.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for ObservedBody {
+    fn drop(&mut self) {
+        // A crash has already removed the body with its process.
+        if let Some(key) =
+            self.key.take().filter(|_| self.process_number == self.observer.sim.process_number())
+        {
+            self.observer.lock_state().running_keys.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The result of a run.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use windlass_core::{
+    decision::HoldReason,
+    id::{AgentName, RunId},
+    item::Item,
+    journal::{JournalEntry, JournalRecord, encode_lines},
+    run::{Run, RunItem},
+    usage::Usage,
+};
+
+use crate::error::{OutputError, UnfinishedRun};
+
+use super::{CancelSettlement, JournalRecords, PausedRun};
+
+/// The result of a run that did not fail.
+#[derive(Debug)]
+pub enum RunResult {
+    /// The run ended with an output.
+    Finished(FinishedRun),
+    /// The run waits for a person.
+    Paused(PausedRun),
+    /// The run was cancelled.
+    Cancelled(CancelledRun),
+    /// The driver detached from the run, which another driver can continue.
+    Detached(PausedRun),
+}
+
+/// A run that ended with an output.
+#[derive(Debug)]
+pub struct FinishedRun {
+    /// The final output: text, or the JSON text of a typed output.
+    pub output: String,
+    /// The record of the run.
+    pub record: RunRecord,
+}
+
+/// A run that was cancelled.
+#[derive(Debug)]
+pub struct CancelledRun {
+    /// The calls of the last turn, by their fate.
+    pub settlement: CancelSettlement,
+    /// The record of the run.
+    pub record: RunRecord,
+}
+
+impl RunResult {
+    /// Returns the final output: text, or the JSON text of a typed output.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run did not finish: it is paused, was cancelled, or its driver detached.
+    pub fn output_text(&self) -> Result<&str, UnfinishedRun> {
+        match self {
+            Self::Finished(finished) => Ok(&finished.output),
+            Self::Paused(paused) => {
+                Err(UnfinishedRun::Paused { pending_calls: paused.pending_calls().len() })
+            }
+            Self::Cancelled(_) => Err(UnfinishedRun::Cancelled),
+            Self::Detached(_) => Err(UnfinishedRun::Detached),
+        }
+    }
+
+    /// Parses the final output as the agent's output type.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run did not finish, or if the output is not a `T`.
+    pub fn output_as<T: DeserializeOwned>(&self) -> Result<T, OutputError> {
+        Ok(serde_json::from_str(self.output_text()?)?)
+    }
+
+    /// Returns the record of the run.
+    pub fn record(&self) -> &RunRecord {
+        match self {
+            Self::Finished(finished) => &finished.record,
+            Self::Paused(paused) | Self::Detached(paused) => paused.record(),
+            Self::Cancelled(cancelled) => &cancelled.record,
+        }
+    }
+
+    /// Returns the paused run, if the run waits for a person.
+    pub fn into_paused(self) -> Option<PausedRun> {
+        match self {
+            Self::Paused(paused) => Some(paused),
+            Self::Finished(_) | Self::Cancelled(_) | Self::Detached(_) => None,
+        }
+    }
+
+    /// True if the run waits for a person.
+    pub fn is_paused(&self) -> bool {
+        matches!(self, Self::Paused(_))
+    }
+}
+
+/// The record of a run: its journal and the state that results from it.
+#[derive(Clone, Debug)]
+pub struct RunRecord {
+    pub(crate) run: Run,
+    pub(crate) records: JournalRecords,
+    pub(crate) usage: Usage,
+}
+
+impl RunRecord {
+    /// Returns the id of the run.
+    pub fn run_id(&self) -> &RunId {
+        self.run.id()
+    }
+
+    /// Returns the agent that was current last.
+    pub fn last_agent(&self) -> &AgentName {
+        self.run.agent()
+    }
+
+    /// Returns the usage of the run, including nested agents.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Returns the items that the run produced, in order. For an open turn these are the calls and the outputs
+    /// so far.
+    pub fn run_items(&self) -> Vec<RunItem> {
+        let mut items = self.run.items().to_vec();
+        items.extend(self.run.open_turn_items());
+        items
+    }
+
+    /// Returns the conversation as the next model request would contain it. It is valid for a provider unless a
+    /// turn is open.
+    pub fn history(&self) -> &[Arc<Item>] {
+        self.run.history()
+    }
+
+    /// Returns the journal.
+    pub fn journal(&self) -> &[JournalRecord] {
+        self.records.all_records()
+    }
+
+    /// Encodes the journal as text.
+    pub fn to_text(&self) -> String {
+        encode_lines(self.records.lines())
+    }
+
+    /// Returns the state that the journal replays to.
+    pub fn state(&self) -> &Run {
+        &self.run
+    }
+
+    /// Returns the calls of this run, without those of nested agents, that required approval, in order.
+    pub fn approval_calls(&self) -> impl Iterator<Item = &windlass_core::id::CallId> {
+        self.journal().iter().filter(|record| record.path.is_empty()).filter_map(|record| {
+            match &record.entry {
+                JournalEntry::CallHeld(held) if held.reason == HoldReason::Approval => Some(&held.call),
+                _ => None,
+            }
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! Compaction: the old part of a session is atomically replaced by a summary.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use windlass_core::{
+    id::AgentName,
+    item::{Item, Message, Role},
+};
+
+use super::{Session, SessionState, is_turn_start};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::model::{DeltaSink, ModelRequest, ModelSettings, SharedModel, describe_item};
+
+/// A function that summarises the items that compaction removes.
+pub type SummaryFunction =
+    Arc<dyn Fn(Vec<Arc<Item>>) -> BoxFuture<'static, Result<String, StoreError>> + Send + Sync>;
+
+/// A compaction policy: the threshold, the number of items to keep, and the summary function.
+#[derive(Clone)]
+pub struct CompactionPolicy {
+    threshold: CompactionThreshold,
+    keep_newest: usize,
+    summarise: SummaryFunction,
+}
+
+#[derive(Clone)]
+enum CompactionThreshold {
+    Items(usize),
+    Tokens(usize),
+}
+
+/// The result of a compaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CompactionResult {
+    /// The session is below the threshold.
+    NotNeeded,
+    /// The oldest items were replaced by a summary.
+    Summarised {
+        /// Number of items that were replaced.
+        items: usize,
+    },
+    /// Another writer changed the session concurrently; nothing was compacted.
+    SessionChanged,
+}
+
+impl CompactionPolicy {
+    /// Creates a policy that compacts sessions with more than `items` items and keeps the newest `keep` items.
+    pub fn above_items(items: usize, keep: usize) -> Self {
+        Self { threshold: CompactionThreshold::Items(items), keep_newest: keep, summarise: text_summary() }
+    }
+
+    /// Creates a policy that compacts sessions with more than about `tokens` tokens and keeps the newest `keep`
+    /// items.
+    pub fn above_tokens(tokens: usize, keep: usize) -> Self {
+        Self { threshold: CompactionThreshold::Tokens(tokens), keep_newest: keep, summarise: text_summary() }
+    }
+
+    /// Sets the function that summarises the removed items.
+    #[must_use]
+    pub fn with_summariser<Fut>(
+        mut self,
+        summarise: impl Fn(Vec<Arc<Item>>) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = Result<String, StoreError>> + Send + 'static,
+    {
+        self.summarise = Arc::new(move |items| summarise(items).boxed());
+        self
+    }
+
+    /// Summarises the removed items with a model.
+    #[must_use]
+    pub fn with_model(self, model: impl Into<SharedModel>) -> Self {
+        let model = model.into();
+        self.with_summariser(move |items| {
+            let model = model.clone();
+            async move { model_summary(&model, &items).await }
+        })
+    }
+
+    fn is_due(&self, items: &[Arc<Item>]) -> bool {
+        match self.threshold {
+            CompactionThreshold::Items(limit) => items.len() > limit,
+            CompactionThreshold::Tokens(limit) => {
+                items.iter().map(|item| estimate_tokens(item)).sum::<usize>() > limit
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Compacts the session if it is above the policy's threshold. The replacement is atomic: concurrent writes
+    /// of runs are never overwritten.
+    pub async fn compact(&self, compaction: &CompactionPolicy) -> Result<CompactionResult, StoreError> {
+        let SessionState { version, mut items } = self.store.load_session(&self.id).await?;
+        if !compaction.is_due(&items) {
+            return Ok(CompactionResult::NotNeeded);
+        }
+        let wanted = items.len().saturating_sub(compaction.keep_newest);
+        let Some(from) = (wanted..items.len())
+            .find(|place| is_turn_start(&items, *place))
+            .or(Some(items.len()))
+            .filter(|from| *from > 1)
+        else {
+            return Ok(CompactionResult::NotNeeded);
+        };
+        let kept = items.split_off(from);
+        let summary = (compaction.summarise)(items).await?;
+        let text = format!("[Summary of the conversation so far]\n{summary}");
+        let mut compacted = vec![Arc::new(Item::Message(Message::new(Role::User, text)))];
+        compacted.extend(kept);
+        match self.store.replace_items(&self.id, version, compacted).await {
+            Ok(()) => Ok(CompactionResult::Summarised { items: from }),
+            Err(error) if error.kind() == StoreErrorKind::Stale => Ok(CompactionResult::SessionChanged),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns a summary function without a model: it joins the messages and drops the calls.
+fn text_summary() -> SummaryFunction {
+    Arc::new(|items| {
+        let said =
+            items.iter().filter(|item| matches!(***item, Item::Message(_))).map(|item| describe_item(item));
+        let said: Vec<String> = said.collect();
+        std::future::ready(Ok(said.join("\n"))).boxed()
+    })
+}
+
+async fn model_summary(model: &SharedModel, items: &[Arc<Item>]) -> Result<String, StoreError> {
+    const SUMMARY_PROMPT: &str = "Summarise this conversation for yourself, so that you can go on without it. Keep names, \
+                       numbers, decisions and what was done.";
+    let transcript: Vec<String> = items.iter().map(|item| describe_item(item)).collect();
+    let input = [Arc::new(Item::user(transcript.join("\n")))];
+    let (agent, settings) = (AgentName::from("summary"), ModelSettings::default());
+    let request = ModelRequest {
+        agent: &agent,
+        turn: 1,
+        instructions: Some(SUMMARY_PROMPT),
+        input: &input,
+        tools: &[],
+        handoffs: &[],
+        settings: &settings,
+        output_schema: None,
+        previous_response_id: None,
+    };
+    let answer = model.respond(request, &DeltaSink::discarding()).await.map_err(|error| {
+        StoreError::new(format!("the summary could not be made: {error}")).with_source(error)
+    })?;
+    let said = answer.items.iter().filter_map(|item| match &**item {
+        Item::Message(message) => Some(message.text()),
+        _ => None,
+    });
+    Ok(said.collect::<Vec<_>>().join("\n"))
+}
+
+/// Estimates the number of tokens of an item, at four bytes per token.
+fn estimate_tokens(item: &Item) -> usize {
+    describe_item(item).len() / 4 + 4
+}

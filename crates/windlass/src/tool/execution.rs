@@ -1,0 +1,75 @@
+//! Execution settings of a tool: timeout, retries, receipts, concurrency and order.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::Semaphore;
+
+use super::{OnFailure, OnTimeout, ReceiptPolicy, ReconcileOutcome, Tool, ToolContext, ToolRetryPolicy};
+
+impl<C: Send + Sync + 'static> Tool<C> {
+    /// Sets the timeout of the body. An async body is dropped when it elapses. A blocking body cannot be
+    /// dropped: its call is reported as still running, and its late result is recorded.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the reaction to a timeout.
+    #[must_use]
+    pub fn on_timeout(mut self, policy: OnTimeout) -> Self {
+        self.on_timeout = policy;
+        self
+    }
+
+    /// Sets the reaction to a failure: for the run and for the model.
+    #[must_use]
+    pub fn on_failure(mut self, policy: OnFailure<C>) -> Self {
+        self.on_failure = policy;
+        self
+    }
+
+    /// Retries a failed body, up to `attempts` attempts in total, with exponential backoff that starts at
+    /// `base`.
+    #[must_use]
+    pub fn retry(mut self, attempts: u32, base: Duration) -> Self {
+        self.retry = Some(ToolRetryPolicy { max_attempts: attempts, base_delay: base });
+        self
+    }
+
+    /// Sets the scope and lifetime of an idempotent tool's receipts. The default is the run, without expiry.
+    /// Scopes beyond the run need a store.
+    #[must_use]
+    pub fn receipt_policy(mut self, receipts: ReceiptPolicy) -> Self {
+        self.receipt_policy = receipts;
+        self
+    }
+
+    /// Sets the maximum number of bodies of this tool that run concurrently, across all runs.
+    #[must_use]
+    pub fn max_concurrent_calls(mut self, limit: usize) -> Self {
+        self.concurrency_permits = Some(Arc::new(Semaphore::new(limit.max(1))));
+        self
+    }
+
+    /// Sets the conflict key of a call. Calls of one response with the same key run in the model's order; other
+    /// calls run concurrently.
+    #[must_use]
+    pub fn conflict_key<A: 'static>(mut self, key: impl Fn(&A) -> String + Send + Sync + 'static) -> Self {
+        self.conflict_rule = Some(Arc::new(move |arguments| arguments.downcast_ref::<A>().map(&key)));
+        self
+    }
+
+    /// Sets a function that determines after a crash if a call that had started was executed.
+    #[must_use]
+    pub fn reconcile<Fut>(mut self, ask: impl Fn(ToolContext<C>) -> Fut + Send + Sync + 'static) -> Self
+    where
+        Fut: Future<Output = ReconcileOutcome> + Send + 'static,
+    {
+        self.reconcile = Some(Arc::new(move |ctx| ask(ctx).boxed()));
+        self
+    }
+}

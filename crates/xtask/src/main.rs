@@ -1,0 +1,20 @@
+//! Checks of the repository itself, run as `cargo run -p xtask -- <task>`.
+
+mod definitions;
+mod names;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["names"] => names::check(root),
+        ["names", "--list"] => names::list(root),
+        _ => {
+            eprintln!("usage: cargo run -p xtask -- names [--list]");
+            ExitCode::from(2)
+        }
+    }
+}
