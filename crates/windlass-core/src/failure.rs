@@ -131,6 +131,13 @@ pub enum RunFailure {
         /// The error message.
         message: String,
     },
+    /// A function of the application panicked: instructions, an enablement rule, a tool source, an input filter, a
+    /// final-output function, a handoff callback or a failure handler.
+    #[error("a function of the application panicked: {message}")]
+    ApplicationPanicked {
+        /// The message of the panic.
+        message: String,
+    },
     /// A handoff failed.
     #[error("the handoff to `{to}` failed: {message}")]
     HandoffFailed {

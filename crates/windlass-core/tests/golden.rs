@@ -196,6 +196,7 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "output_guardrail_tripped",
             "guardrail_failed",
             "hook_failed",
+            "application_panicked",
             "handoff_failed",
         ],
     ),

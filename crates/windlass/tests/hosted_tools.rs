@@ -6,7 +6,9 @@ use windlass::core::{
     tool::ToolKey,
 };
 use windlass::error::{ConfigError, RunError};
-use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ToolKind};
+use windlass::model::{
+    DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ModelSettings, ToolChoice, ToolKind,
+};
 use windlass::prelude::*;
 use windlass::tool::{HostedCallVerdict, HostedMcpServer};
 
@@ -201,4 +203,27 @@ async fn a_hosted_tool_is_offered_as_the_provider_has_it() {
     let tool: Tool = Tool::hosted(definition.clone());
     let offer = tool.to_definition().expect("it can be offered");
     assert_eq!(offer.kind, ToolKind::Hosted(definition.into()));
+}
+
+#[tokio::test]
+async fn the_use_of_a_hosted_tool_lifts_a_forced_tool_choice() {
+    let hosted =
+        |kind: &str| Item::HostedTool(OpaqueItem { kind: kind.to_owned(), raw: json!({ "type": kind }) });
+    let model = ScriptedModel::new([
+        ScriptedResponse::items([hosted("mcp_list_tools")]),
+        ScriptedResponse::items([hosted("web_search_call")]),
+        ScriptedResponse::text("Done."),
+    ]);
+    let settings = ModelSettings { tool_choice: Some(ToolChoice::Required), ..ModelSettings::default() };
+    let search: Tool = Tool::hosted(json!({ "type": "web_search" }));
+    let agent = Agent::new("clerk").model(model.clone()).model_settings(settings).tool(search);
+    assert_eq!(agent.run("go").await.expect("it ends").output_text(), Ok("Done."));
+    let choices: Vec<_> =
+        model.requests().iter().map(|request| request.settings.tool_choice.clone()).collect();
+    assert_eq!(
+        choices[..2],
+        [Some(ToolChoice::Required), Some(ToolChoice::Required)],
+        "no tool was used yet"
+    );
+    assert_ne!(choices[2], Some(ToolChoice::Required), "a forced choice would never end the run");
 }

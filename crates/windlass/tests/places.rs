@@ -1,7 +1,7 @@
-//! Placement of tool bodies: inline in the run's task once their tool is known to be quick, otherwise in a task
-//! of their own.
+//! Placement of tool bodies: in a task of their own, or inline in the run's task if their tool opted in.
 //!
-//! The clock is paused unless a body advances it, so the measured poll times do not depend on the machine.
+//! The clock is paused unless a body advances it, so the measured poll times do not depend on the machine. The tests of
+//! blocking bodies run on real threads.
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
@@ -10,15 +10,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::Id;
+use windlass::core::id::CallId;
 use windlass::core::journal::{CallStatus, JournalEntry};
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::{
     agent::Agent,
+    event::RunEventKind,
     run::RunResult,
     tool::{Tool, ToolContext, ToolError},
 };
 
-/// Number of quick calls before the tested call; more than the driver requires.
+/// Number of quick calls before the tested call.
 const WARM: usize = 8;
 
 /// The task id of a body at each poll.
@@ -90,40 +92,48 @@ fn call_statuses(outcome: &RunResult) -> Vec<CallStatus> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_that_give_the_thread_back_quickly_come_to_run_in_the_task_of_their_run() {
+async fn bodies_have_a_task_of_their_own_however_quick_they_are() {
     let seen = TaskIdLog::default();
     let (id, outcome) = run_in_task(warmed_up_agent(noting_tool(&seen), &["nothing"])).await;
     assert_eq!(outcome.output_text().expect("the run finished"), "bye");
-    let seen = seen.lock().expect("nobody panics with it");
-    assert_ne!(seen.first(), Some(&id), "nothing is known of the tool yet");
-    assert_eq!(seen.last(), Some(&id), "it was quick {WARM} times");
+    assert!(seen.lock().expect("nobody panics with it").iter().all(|one| *one != id));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_holds_the_thread_is_moved_to_a_task_of_its_own_and_so_are_those_after_it() {
+async fn inline_bodies_run_in_the_task_of_their_run() {
     let seen = TaskIdLog::default();
-    let (id, outcome) = run_in_task(warmed_up_agent(noting_tool(&seen), &["hold", "nothing"])).await;
+    let (id, outcome) = run_in_task(warmed_up_agent(noting_tool(&seen).inline(), &["nothing"])).await;
+    assert_eq!(outcome.output_text().expect("the run finished"), "bye");
+    assert!(seen.lock().expect("nobody panics with it").iter().all(|one| *one == id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inline_body_that_holds_the_thread_is_moved_to_a_task_of_its_own() {
+    let seen = TaskIdLog::default();
+    let agent = warmed_up_agent(noting_tool(&seen).inline(), &["hold", "nothing"]);
+    let (id, outcome) = run_in_task(agent).await;
     assert_eq!(outcome.output_text().expect("the run finished"), "bye");
     assert!(call_statuses(&outcome).iter().all(|how| *how == CallStatus::Succeeded));
     let seen = seen.lock().expect("nobody panics with it");
     let [.., before, after, next] = seen.as_slice() else { panic!("three were noted") };
-    assert_eq!(*before, id, "the tool was trusted");
+    assert_eq!(*before, id, "the tool is inline");
     assert_ne!(*after, id, "it had held the thread, and went on elsewhere");
-    assert_ne!(*next, id, "the tool has to earn it again");
+    assert_eq!(*next, id, "the next body is inline again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_hangs_on_no_body_in_the_task_of_the_run() {
     let seen = TaskIdLog::default();
     let (id, _) =
-        run_in_task(warmed_up_agent(noting_tool(&seen).timeout(Duration::from_secs(60)), &[])).await;
+        run_in_task(warmed_up_agent(noting_tool(&seen).inline().timeout(Duration::from_secs(60)), &[])).await;
     assert!(seen.lock().expect("nobody panics with it").iter().all(|one| *one != id));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_the_task_of_the_run_is_that_calls_failure() {
     let seen = TaskIdLog::default();
-    let (id, outcome) = run_in_task(warmed_up_agent(noting_tool(&seen), &["panic", "nothing"])).await;
+    let (id, outcome) =
+        run_in_task(warmed_up_agent(noting_tool(&seen).inline(), &["panic", "nothing"])).await;
     assert_eq!(outcome.output_text().expect("the run finished"), "bye");
     assert_eq!(call_statuses(&outcome)[WARM..], [CallStatus::Failed, CallStatus::Succeeded]);
     assert_eq!(seen.lock().expect("nobody panics with it")[WARM], id);
@@ -132,7 +142,7 @@ async fn a_panic_in_the_task_of_the_run_is_that_calls_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_body_in_the_task_of_the_run_is_stopped_with_it_and_may_panic_as_it_is_dropped() {
     let seen = TaskIdLog::default();
-    let run = warmed_up_agent(noting_tool(&seen), &["wait"]).run("go").unlimited_turns();
+    let run = warmed_up_agent(noting_tool(&seen).inline(), &["wait"]).run("go").unlimited_turns();
     let cancel = run.cancel_handle();
     let run = tokio::spawn(run);
     while seen.lock().expect("nobody panics with it").len() <= WARM {
@@ -148,10 +158,90 @@ async fn a_body_in_the_task_of_the_run_is_stopped_with_it_and_may_panic_as_it_is
 #[tokio::test(start_paused = true)]
 async fn dropping_a_run_drops_the_body_in_its_task_whose_panic_stays_there() {
     let seen = TaskIdLog::default();
-    let mut run = warmed_up_agent(noting_tool(&seen), &["wait"]).run("go").unlimited_turns();
+    let mut run = warmed_up_agent(noting_tool(&seen).inline(), &["wait"]).run("go").unlimited_turns();
     while seen.lock().expect("nobody panics with it").len() <= WARM {
         assert!(futures_util::poll!(&mut run).is_pending());
         tokio::task::yield_now().await;
     }
     drop(run);
+}
+
+/// Time after which a test of a blocking body counts as stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Creates an agent whose tool is quick `WARM` times and then blocks its thread until the sender is dropped, beside a
+/// sibling call that returns at once.
+fn agent_that_blocks() -> (Agent, std::sync::mpsc::Sender<()>) {
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let schema =
+        json!({ "type": "object", "properties": { "do": { "type": "string" } }, "required": ["do"] });
+    let tool = Tool::dynamic("act", "Acts.", schema, move |_: ToolContext, arguments: Value| {
+        let blocked = blocked.clone();
+        async move {
+            if arguments["do"] == "block" {
+                let _dropped = blocked.lock().expect("nobody panics with it").recv();
+            }
+            Ok::<_, ToolError>("done")
+        }
+    });
+    let quick =
+        (0..WARM).map(|at| ScriptedResponse::call(&format!("c{at}"), "act", json!({ "do": "nothing" })));
+    let last = ScriptedResponse::call("blocks", "act", json!({ "do": "block" })).and_call(
+        "sibling",
+        "act",
+        json!({ "do": "nothing" }),
+    );
+    let model = ScriptedModel::new(quick.chain([last, ScriptedResponse::text("bye")]));
+    (Agent::new("hand").model(model).tools(tool), release)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_was_quick_and_then_blocks_for_ever_holds_up_nobody() {
+    let (agent, release) = agent_that_blocks();
+    let mut stream = agent.run("go").unlimited_turns().drain_timeout(Duration::from_millis(50)).stream();
+    let cancel = stream.cancel_handle();
+    let settles = async {
+        while let Some(event) = stream.next().await {
+            if matches!(&event.kind, RunEventKind::CallSettled { call, .. } if call.as_str() == "sibling") {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(STUCK, settles).await.expect("the sibling settles and the stream goes on");
+    cancel.cancel();
+    let result = tokio::time::timeout(STUCK, stream.result()).await.expect("cancelling returns");
+    let RunResult::Cancelled(cancelled) = result.expect("it settles") else { panic!("it was cancelled") };
+    assert_eq!(cancelled.settlement.draining, [CallId::new("blocks")], "{:?}", cancelled.settlement);
+    drop(release);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_around_a_run_elapses_while_a_body_blocks() {
+    let (agent, release) = agent_that_blocks();
+    let run = tokio::spawn(async move {
+        tokio::time::timeout(Duration::from_millis(200), agent.run("go").unlimited_turns()).await.is_err()
+    });
+    let elapsed = tokio::time::timeout(STUCK, run).await.expect("the caller's timeout elapses");
+    assert!(elapsed.expect("it does not panic"), "the body blocks until it is released");
+    drop(release);
+}
+
+#[tokio::test]
+async fn a_warning_names_the_tool_whose_async_body_blocked_its_thread() {
+    let tool = Tool::dynamic("nap", "Naps.", json!({ "type": "object" }), |_: ToolContext, _: Value| async {
+        std::thread::sleep(Duration::from_millis(150));
+        Ok::<_, ToolError>("rested")
+    });
+    let model =
+        ScriptedModel::new([ScriptedResponse::call("c1", "nap", json!({})), ScriptedResponse::text("bye")]);
+    let mut stream = Agent::new("hand").model(model).tool(tool.non_strict()).run("go").stream();
+    let mut warnings = Vec::new();
+    while let Some(event) = stream.next().await {
+        if let RunEventKind::Warning { message } = event.kind {
+            warnings.push(message);
+        }
+    }
+    let [warning] = warnings.as_slice() else { panic!("one warning: {warnings:?}") };
+    assert!(warning.starts_with("the async body of tool `nap` blocked its thread for "), "{warning}");
 }

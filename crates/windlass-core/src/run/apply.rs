@@ -230,13 +230,15 @@ impl Run {
             };
             self.push_item(&answered.agent, item.clone(), part);
         }
+        if uses_tools(answered)
+            && let Err(place) = self.agents_with_tool_use.binary_search(&answered.agent)
+        {
+            self.agents_with_tool_use.reserve_exact(1);
+            self.agents_with_tool_use.insert(place, answered.agent.clone());
+        }
         if answered.calls.is_empty() {
             self.phase = output_candidate(answered).map_or(RunPhase::AwaitingModel, RunPhase::OutputPending);
             return Ok(());
-        }
-        if let Err(place) = self.agents_with_tool_use.binary_search(&answered.agent) {
-            self.agents_with_tool_use.reserve_exact(1);
-            self.agents_with_tool_use.insert(place, answered.agent.clone());
         }
         self.count_repeats(answered);
         let calls = answered.items.iter().filter(|item| matches!(***item, Item::Call(_)));
@@ -547,6 +549,14 @@ fn continues_run(entry: &JournalEntry) -> bool {
         | JournalEntry::RunFailed(_)
         | JournalEntry::RunCancelled(_) => false,
     }
+}
+
+/// Returns true if a response used a tool: it has calls, or the provider ran one of its own tools. A listing of a
+/// server's tools is not a use of them.
+fn uses_tools(response: &ModelResponded) -> bool {
+    let is_hosted_use =
+        |item: &Arc<Item>| matches!(&**item, Item::HostedTool(item) if item.kind != "mcp_list_tools");
+    !response.calls.is_empty() || response.items.iter().any(is_hosted_use)
 }
 
 /// Returns the final output of a response without calls; `None` if the response contains only hosted tools or

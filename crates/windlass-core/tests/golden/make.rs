@@ -473,6 +473,7 @@ fn failures_journal() -> Vec<JournalRecord> {
         RunFailure::OutputGuardrailTripped { guardrail: text("no promises") },
         RunFailure::GuardrailFailed { guardrail: text("on topic"), message: text("timed out") },
         RunFailure::HookFailed { hook: text("agent_started"), message: text("no database") },
+        RunFailure::ApplicationPanicked { message: text("index out of bounds") },
         RunFailure::HandoffFailed { to: text("billing"), message: text("closed") },
     ];
     let id_of = |at: usize| format!("c{at}");

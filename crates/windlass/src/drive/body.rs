@@ -18,13 +18,13 @@ use windlass_core::{
 use super::call_execution::CallExecution;
 use super::call_result::{CallResult, result_for_error, result_for_timeout};
 use super::redaction::{self, OutputVisibility, REDACTED};
-use super::running_body::{BodyDeadline, BodyJoinError, RunningBody};
+use super::running_body::{BodyJoinError, RunningBody};
 use super::stop::{poll_stop, unless_stopped};
 use super::{DriveError, Driver, lock_unpoisoned};
 use crate::error::truncate_message;
 use crate::event::RunEventKind;
 use crate::run::NextCall;
-use crate::tool::{BodyResult, BodyStart, PreparedBody, Tool, ToolBody, ToolError};
+use crate::tool::{BodyPlacement, BodyResult, BodyStart, PreparedBody, Tool, ToolBody, ToolError};
 
 /// The outcome of a body, after all retries.
 pub(super) enum BodyOutcome {
@@ -165,11 +165,27 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 })
                 .await
             };
-            match ended {
+            let exit = match ended {
                 Ok(ended) => BodyExit::Finished(flatten_result(ended)),
                 Err(stopped) => self.stop_body(running, stopping, stopped, work).boxed().await,
+            };
+            if let Some(blocked) = work.prepared.tool.poll_monitor.take_blocking_poll() {
+                self.warn_of_blocking_body(blocked, work).boxed().await;
             }
+            exit
         }
+    }
+
+    /// Warns that an async body blocked the thread that polled it.
+    async fn warn_of_blocking_body(&self, blocked: Duration, work: &CallExecution<'_, C>) {
+        let tool = work.prepared.tool.key();
+        let message = format!(
+            "the async body of tool `{tool}` blocked its thread for {} ms; hint: write a blocking body as a plain `fn`, \
+             which runs on a thread of its own",
+            blocked.as_millis()
+        );
+        tracing::warn!(tool = %tool, blocked_ms = blocked.as_millis(), "an async tool body blocked its thread");
+        self.emitter.emit(RunEventKind::Warning { message }).await;
     }
 
     fn start_body(
@@ -177,17 +193,30 @@ impl<C: Send + Sync + 'static> Driver<C> {
         prepared: Box<dyn PreparedBody<C>>,
         work: &CallExecution<'_, C>,
     ) -> (RunningBody, StopMethod) {
+        let layers = &self.shared.config.call_layers;
+        let with_layers = |body| {
+            layers.iter().rev().fold(body, |inner, layer| {
+                let (layer, ctx) = (layer.clone(), work.ctx.clone());
+                async move { layer(ctx, NextCall(inner)).await }.boxed()
+            })
+        };
+        let tool = &work.prepared.tool;
         match prepared.start(work.ctx.clone()) {
             BodyStart::Async(body) => {
-                let body = self.shared.config.call_layers.iter().rev().fold(body, |inner, layer| {
-                    let (layer, ctx) = (layer.clone(), work.ctx.clone());
-                    async move { layer(ctx, NextCall(inner)).await }.boxed()
-                });
-                let tool = &work.prepared.tool;
-                let deadline = tool.timeout.map_or(BodyDeadline::Unbounded, |_| BodyDeadline::Bounded);
-                (RunningBody::start_async(&tool.poll_latency, body, deadline), StopMethod::Abort)
+                let body = with_layers(body);
+                // A deadline must hold whatever the body does, so such a body is never inline.
+                let placement = tool.timeout.map_or(tool.placement, |_| BodyPlacement::OwnTask);
+                (RunningBody::start_async(&tool.poll_monitor, body, placement), StopMethod::Abort)
             }
-            BodyStart::Blocking(body) => (RunningBody::start_blocking(body), StopMethod::Cooperative),
+            BodyStart::Blocking(body) if layers.is_empty() => {
+                (RunningBody::start_blocking(body), StopMethod::Cooperative)
+            }
+            BodyStart::Blocking(body) => {
+                let body = async move { flatten_result(RunningBody::start_blocking(body).await) }.boxed();
+                let running =
+                    RunningBody::start_async(&tool.poll_monitor, with_layers(body), BodyPlacement::OwnTask);
+                (running, StopMethod::CooperativeWithLayers)
+            }
         }
     }
 
@@ -210,11 +239,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         let wait = match (stopping, stopped) {
             // A deadline holds: it is not made longer by the wait for a body that will not stop.
-            (StopMethod::Cooperative, StopCause::DeadlineExceeded) => Duration::ZERO,
+            (StopMethod::Cooperative | StopMethod::CooperativeWithLayers, StopCause::DeadlineExceeded) => {
+                Duration::ZERO
+            }
             _ => self.shared.config.drain_timeout,
         };
         let ended = tokio::time::timeout(wait, &mut running).await;
-        if ended.is_err() {
+        // The layers around a blocking body stay, so that its late end is recorded.
+        if ended.is_err() && stopping != StopMethod::CooperativeWithLayers {
             // It had its time. What another driver goes on with must not go on here too.
             running.abort();
         }
@@ -234,7 +266,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         BodyExit::Cancelled
                     }
                     (StopMethod::Abort, StopCause::DeadlineExceeded) => BodyExit::TimedOut,
-                    (StopMethod::Cooperative, StopCause::DeadlineExceeded) => BodyExit::TimedOutStillRunning,
+                    (
+                        StopMethod::Cooperative | StopMethod::CooperativeWithLayers,
+                        StopCause::DeadlineExceeded,
+                    ) => BodyExit::TimedOutStillRunning,
                 }
             }
         }
@@ -277,8 +312,12 @@ pub(super) async fn sleep_or_pending(timeout: Option<Duration>) {
 /// The way to stop a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StopMethod {
+    /// The task is aborted at its next await.
     Abort,
+    /// The body checks its cancellation token; a thread cannot be stopped.
     Cooperative,
+    /// A body on a thread, inside call layers.
+    CooperativeWithLayers,
 }
 
 /// The reason for stopping a body.

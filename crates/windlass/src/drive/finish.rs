@@ -25,7 +25,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let first = results.first().map(|result| result.call.clone());
         let verdict = match &agent.inner.tool_use_policy {
             ToolUsePolicy::CustomFunction(judge) => {
-                self.unless_stopped(judge(self.run_context(name), results)).await?
+                self.unless_stopped(async { judge(self.run_context(name), results).await }).await?
             }
             // The agent was changed while the run was paused.
             ToolUsePolicy::RunModelAgain | ToolUsePolicy::StopOnFirstTool | ToolUsePolicy::StopAtTools(_) => {
@@ -89,7 +89,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let name = self.run().agent().clone();
         let handled = match &self.shared.config.failure_handlers.on_failure {
             Some(handler) if self.parent_calls.is_empty() => {
-                self.unless_stopped(handler(self.run_context(&name), failure.clone())).await?
+                self.unless_stopped(async { handler(self.run_context(&name), failure.clone()).await }).await?
             }
             _ => None,
         };

@@ -35,7 +35,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(act) = handoff.and_then(|handoff| handoff.on_handoff.clone()) {
             let arguments = serde_json::from_str(&arguments).unwrap_or_default();
             let input = HandoffInput { ctx: ctx.clone(), to: to.clone(), arguments };
-            self.unless_stopped(act(input)).await?.map_err(|message| {
+            self.unless_stopped(async { act(input).await }).await?.map_err(|message| {
                 DriveError::from(RunFailure::HandoffFailed {
                     to: to.to_string(),
                     message: truncate_message(message),

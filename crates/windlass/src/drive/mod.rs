@@ -27,6 +27,7 @@ mod turn_calls;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
@@ -45,6 +46,7 @@ use crate::agent::{Agent, AgentGraph, ResolvedToolset};
 use crate::artefact::RunArtefacts;
 use crate::error::{ConfigError, FailedRun, RunError, StoreError, truncate_message};
 use crate::event::{EventEmitter, RunEventKind};
+use crate::guardrail::panic_message;
 use crate::hook::{Hook, HookError, HookEvent};
 use crate::model::ModelError;
 use crate::run::{
@@ -63,7 +65,7 @@ use self::run_journal::{PendingWrite, RunJournal};
 pub(crate) use self::given_response::GivenResponse;
 pub(crate) use self::receipt_cache::ReceiptCache;
 pub(crate) use self::redaction::{OutputVisibility, is_redacted, redact_arguments};
-pub(crate) use self::running_body::PollLatency;
+pub(crate) use self::running_body::PollMonitor;
 pub(crate) use self::startup::run_agent;
 pub(crate) use crate::run::RunSource;
 
@@ -105,6 +107,8 @@ struct Driver<C> {
     model_error: Option<Box<ModelError>>,
     /// Calls of the open turn whose outputs were emitted to watchers.
     shown_outputs: BTreeSet<CallId>,
+    /// True once this driver has carried out an action of the run.
+    has_worked: bool,
     /// Callbacks for the exit of this driver.
     at_end: ExitCallbacks,
 }
@@ -158,7 +162,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.emitter.wait_until_handled().await;
         if is_fresh
             && (!self.stop.is_cancelled() || self.shared.cancel.is_detaching())
-            && !self.is_stopping_after_turn()
             && let Some(session) = &self.session
         {
             let input = self.with_run(|run| run.input().to_vec());
@@ -226,6 +229,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             };
             match moved {
                 Ok(()) => {
+                    self.has_worked = true;
                     self.save_turn_to_session().await?;
                     if self.parent_calls.is_empty()
                         && self.run().is_awaiting_model()
@@ -256,9 +260,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         matches!(next, RunAction::Pause(_)) && self.shared.cancel.keeps_approvals()
     }
 
-    /// Returns true if the outermost run is to stop after the current turn.
+    /// Returns true if the outermost run is to stop now that a turn has settled. A request that came before the first
+    /// turn of this driver lets that turn settle.
     fn is_stopping_after_turn(&self) -> bool {
-        self.parent_calls.is_empty() && self.shared.cancel.is_due_after_turn()
+        self.parent_calls.is_empty() && self.has_worked && self.shared.cancel.is_due_after_turn()
     }
 
     /// Applies the decisions posted in the store. Returns true if there were any.
@@ -461,9 +466,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         })
     }
 
-    /// Returns the result of application code, or an error if the run is cancelled first.
+    /// Returns the result of application code, or an error if the run is cancelled first. A panic fails the run.
     async fn unless_stopped<F: Future>(&self, future: F) -> Result<F::Output, DriveError> {
-        stop::unless_stopped(&self.stop, future).await.ok_or(DriveError::Cancelled)
+        call_unless_stopped(&self.stop, future).await
     }
 
     /// Returns the run state; for a driver without calls in flight.
@@ -483,6 +488,17 @@ fn call_of_output(produced: &RunItem) -> Option<CallId> {
         Item::Output(output) => Some(output.call.clone()),
         _ => None,
     }
+}
+
+/// Returns the result of application code, or an error if `stop` is cancelled first. A panic is a failure of the run.
+async fn call_unless_stopped<F: Future>(
+    stop: &CancellationToken,
+    future: F,
+) -> Result<F::Output, DriveError> {
+    let called = stop::unless_stopped(stop, AssertUnwindSafe(future).catch_unwind()).await;
+    called.ok_or(DriveError::Cancelled)?.map_err(|panic| {
+        RunFailure::ApplicationPanicked { message: truncate_message(panic_message(&*panic)) }.into()
+    })
 }
 
 fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

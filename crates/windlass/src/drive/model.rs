@@ -15,8 +15,8 @@ use windlass_core::{
     usage::Usage,
 };
 
+use super::call_unless_stopped;
 use super::input_guardrails::ConcurrentGuardrails;
-use super::stop::unless_stopped;
 use super::{DriveError, Driver};
 use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy};
 use crate::error::{ConfigError, truncate_message};
@@ -219,7 +219,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(filter) => {
                 let items = run.history().to_vec();
                 let input = ModelInput { instructions: question.instructions.clone(), items };
-                Some(unless_stopped(&self.stop, filter(ctx, input)).await.ok_or(DriveError::Cancelled)?)
+                Some(call_unless_stopped(&self.stop, async { filter(ctx, input).await }).await?)
             }
             None => None,
         };

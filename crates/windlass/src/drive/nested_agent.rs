@@ -118,6 +118,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             has_run_guardrails: false,
             model_error: None,
             shown_outputs: BTreeSet::new(),
+            has_worked: false,
             at_end: ExitCallbacks::default(),
         };
         let (driven, is_late) = {

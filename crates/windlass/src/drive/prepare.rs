@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -129,12 +129,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
     fn unknown_tool_lookup(&self, name: &str, offered: Vec<String>) -> ToolLookup {
         match &self.shared.config.on_unknown_tool {
             OnUnknownTool::FailRun => ToolLookup::UnknownToolFatal { available_tools: offered },
-            OnUnknownTool::CustomMessage(text) => ToolLookup::UnknownTool { message: text(name, &offered) },
-            OnUnknownTool::TellModel => {
-                let there = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+            OnUnknownTool::CustomMessage(text) => {
+                // A message that panics is replaced by the default one.
+                let message = catch_unwind(AssertUnwindSafe(|| text(name, &offered)));
                 ToolLookup::UnknownTool {
-                    message: format!("Tool '{name}' not found. The tools are: {there}."),
+                    message: message.unwrap_or_else(|_| unknown_tool_message(name, &offered)),
                 }
+            }
+            OnUnknownTool::TellModel => {
+                ToolLookup::UnknownTool { message: unknown_tool_message(name, &offered) }
             }
         }
     }
@@ -234,6 +237,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 }
 
+/// Returns the default message about a tool that is not available.
+fn unknown_tool_message(name: &str, offered: &[String]) -> String {
+    let there = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+    format!("Tool '{name}' not found. The tools are: {there}.")
+}
+
 /// Checks that a nested agent can resume, before any call runs in it or beside it.
 fn check_nested_run<C: Send + Sync + 'static>(
     run: &Run,
@@ -322,7 +331,7 @@ fn read_arguments<C: Send + Sync + 'static>(
     let conflict = match (&tool.conflict_rule, &prepared) {
         // Where the rule fails, calls of its tool keep their order, for they may well conflict.
         (Some(key), Ok(Some(prepared))) => {
-            let asked = std::panic::catch_unwind(AssertUnwindSafe(|| key(prepared.arguments())));
+            let asked = catch_unwind(AssertUnwindSafe(|| key(prepared.arguments())));
             asked.unwrap_or_else(|_| Some(tool.key().to_string()))
         }
         _ => None,

@@ -1,11 +1,13 @@
-//! Placement of bodies: inline in the run's task while the bodies of their tool are quick, otherwise in a task
-//! of their own.
+//! Placement of tool bodies: every body has a task or a thread of its own, unless its tool opted into running inline.
+//!
+//! Invariant: a body that blocks its thread holds up no run, sibling call or cancellation on a runtime with more than
+//! one thread, unless its author declared it [`BodyPlacement::Inline`].
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,53 +16,36 @@ use tokio::task::{JoinError, JoinHandle, unconstrained};
 use tokio::time::Instant;
 
 use crate::guardrail::panic_message;
-use crate::tool::BodyResult;
+use crate::tool::{BodyPlacement, BodyResult};
 
-/// Longest poll that counts as quick: about ten times the cost of moving a body to another thread.
-const MAX_QUICK_POLL: Duration = Duration::from_micros(100);
+/// Shortest poll of an async body that the driver warns about: the body blocked its thread.
+const BLOCKING_POLL: Duration = Duration::from_millis(100);
 
-/// Number of consecutive quick polls after which the bodies of a tool run inline.
-const QUICK_POLLS_REQUIRED: u32 = 4;
+/// Longest poll at which an inline body stays inline: about ten times the cost of moving it to another thread.
+const MAX_INLINE_POLL: Duration = Duration::from_micros(100);
 
-/// The poll latency of one tool's bodies.
+/// The blocking polls of one tool's async bodies.
 #[derive(Debug, Default)]
-pub(crate) struct PollLatency {
-    /// Number of consecutive quick polls.
-    quick_polls: AtomicU32,
+pub(crate) struct PollMonitor {
+    /// Longest blocking poll since the last warning, in milliseconds; zero if there was none.
+    longest_blocking_ms: AtomicU64,
 }
 
-impl PollLatency {
-    fn is_known_quick(&self) -> bool {
-        self.quick_polls.load(Ordering::Relaxed) >= QUICK_POLLS_REQUIRED
-    }
-
-    fn record_poll(&self, pace: PollTime) {
-        match pace {
-            PollTime::Long => self.quick_polls.store(0, Ordering::Relaxed),
-            // Two at once may count as one: it is only trusted later for it.
-            PollTime::Short => {
-                let quick = self.quick_polls.load(Ordering::Relaxed);
-                if quick < QUICK_POLLS_REQUIRED {
-                    self.quick_polls.store(quick + 1, Ordering::Relaxed);
-                }
-            }
+impl PollMonitor {
+    fn record_poll(&self, took: Duration) {
+        if took >= BLOCKING_POLL {
+            let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            self.longest_blocking_ms.fetch_max(took, Ordering::Relaxed);
         }
     }
-}
 
-/// The duration class of one poll.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PollTime {
-    Short,
-    Long,
-}
-
-/// The deadline of a body.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum BodyDeadline {
-    Unbounded,
-    /// The deadline must hold, so the body must not run in the run's task.
-    Bounded,
+    /// Returns the longest blocking poll since the last call, if there was one.
+    pub(super) fn take_blocking_poll(&self) -> Option<Duration> {
+        if self.longest_blocking_ms.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Some(Duration::from_millis(self.longest_blocking_ms.swap(0, Ordering::Relaxed)))
+    }
 }
 
 /// A running body. It is aborted when dropped.
@@ -83,16 +68,16 @@ pub(super) enum BodyJoinError {
 }
 
 impl RunningBody {
-    /// Starts an async body: inline if its tool is known to be quick and there is no deadline.
+    /// Starts an async body in its place.
     pub(super) fn start_async(
-        pace: &Arc<PollLatency>,
+        monitor: &Arc<PollMonitor>,
         body: BoxFuture<'static, BodyResult>,
-        deadline: BodyDeadline,
+        placement: BodyPlacement,
     ) -> Self {
-        let timed = TimedBody { body, poll_latency: pace.clone(), last_poll: None };
-        Self(match deadline {
-            BodyDeadline::Unbounded if pace.is_known_quick() => BodyTask::Inline(timed),
-            BodyDeadline::Unbounded | BodyDeadline::Bounded => BodyTask::Spawned(tokio::spawn(timed)),
+        let timed = TimedBody { body, monitor: monitor.clone(), last_poll: None };
+        Self(match placement {
+            BodyPlacement::OwnTask => BodyTask::Spawned(tokio::spawn(timed)),
+            BodyPlacement::Inline => BodyTask::Inline(timed),
         })
     }
 
@@ -129,13 +114,15 @@ impl Future for RunningBody {
         if let BodyTask::Inline(timed) = &mut self.0 {
             match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *timed).poll(cx))) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(Ok(result)),
-                Ok(Poll::Pending) if timed.last_poll == Some(PollTime::Short) => return Poll::Pending,
+                Ok(Poll::Pending) if timed.last_poll.is_some_and(|took| took <= MAX_INLINE_POLL) => {
+                    return Poll::Pending;
+                }
                 Ok(Poll::Pending) => self.move_to_task(),
                 Err(panic) => return Poll::Ready(Err(BodyJoinError::Panicked(panic_message(&*panic)))),
             }
         }
         match &mut self.0 {
-            // Of many tasks that one waits for, the runtime has some asked in vain. The driver has strides for that.
+            // The driver yields by itself; the cooperative budget would only make some of these polls useless.
             BodyTask::Spawned(task) => pin!(unconstrained(task)).poll(cx).map_err(BodyJoinError::from),
             BodyTask::Inline(_) | BodyTask::Finished => Poll::Pending,
         }
@@ -145,7 +132,7 @@ impl Future for RunningBody {
 impl Drop for RunningBody {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.0, BodyTask::Finished) {
-            // What a body does when it is dropped is its own affair, and so is its panic.
+            // A panic in the destructor of a body does not reach the run.
             BodyTask::Inline(timed) => drop(catch_unwind(AssertUnwindSafe(|| drop(timed)))),
             BodyTask::Spawned(task) => task.abort(),
             BodyTask::Finished => {}
@@ -165,20 +152,20 @@ impl From<JoinError> for BodyJoinError {
 /// A body whose polls are timed.
 struct TimedBody {
     body: BoxFuture<'static, BodyResult>,
-    poll_latency: Arc<PollLatency>,
-    /// Duration class of the last poll.
-    last_poll: Option<PollTime>,
+    monitor: Arc<PollMonitor>,
+    /// Duration of the last poll.
+    last_poll: Option<Duration>,
 }
 
 impl Future for TimedBody {
     type Output = BodyResult;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BodyResult> {
-        let began = Instant::now();
+        let start = Instant::now();
         let polled = self.body.as_mut().poll(cx);
-        let took = if began.elapsed() > MAX_QUICK_POLL { PollTime::Long } else { PollTime::Short };
+        let took = start.elapsed();
         self.last_poll = Some(took);
-        self.poll_latency.record_poll(took);
+        self.monitor.record_poll(took);
         polled
     }
 }

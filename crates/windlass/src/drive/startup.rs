@@ -120,6 +120,7 @@ async fn start_driver<C: Send + Sync + 'static>(
         has_run_guardrails: false,
         model_error: None,
         shown_outputs: shown,
+        has_worked: false,
         at_end: ExitCallbacks::default(),
     };
     Ok((Box::new(driver), is_fresh))

@@ -32,6 +32,15 @@ pub(crate) trait PreparedBody<C>: Send + Sync {
 
 pub(crate) type BodyResult = Result<OutputContent, ToolError>;
 
+/// The place where the async bodies of a tool are polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyPlacement {
+    /// In a task of their own.
+    OwnTask,
+    /// In the task of their run.
+    Inline,
+}
+
 /// A started body.
 pub(crate) enum BodyStart {
     /// A future on the runtime; it can be dropped.

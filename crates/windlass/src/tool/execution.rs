@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
-use super::{OnFailure, OnTimeout, ReceiptPolicy, ReconcileOutcome, Tool, ToolContext, ToolRetryPolicy};
+use super::{
+    BodyPlacement, OnFailure, OnTimeout, ReceiptPolicy, ReconcileOutcome, Tool, ToolContext, ToolRetryPolicy,
+};
 
 impl<C: Send + Sync + 'static> Tool<C> {
     /// Sets the timeout of the body. An async body is dropped when it elapses. A blocking body cannot be
@@ -15,6 +17,18 @@ impl<C: Send + Sync + 'static> Tool<C> {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Polls async bodies of this tool in the task of their run instead of in a task of their own, which saves some
+    /// microseconds per call.
+    ///
+    /// Only for bodies that never block: while an inline body blocks, its run cannot be cancelled and its sibling calls
+    /// wait. The driver moves an inline body to a task of its own after a slow poll, and warns about a body that blocked
+    /// its thread. A tool with a timeout is never inline.
+    #[must_use]
+    pub fn inline(mut self) -> Self {
+        self.placement = BodyPlacement::Inline;
         self
     }
 

@@ -25,7 +25,7 @@ pub use source::{SourcedTools, ToolSource, ToolSourceRequest};
 
 pub(crate) use approval::ApprovalRule;
 pub(crate) use arguments::{canonicalize_arguments, parse_value};
-pub(crate) use body::{BodyResult, BodyStart, PreparedBody, ToolFunction};
+pub(crate) use body::{BodyPlacement, BodyResult, BodyStart, PreparedBody, ToolFunction};
 pub(crate) use context::{CallDetails, RawArguments, TurnContext};
 pub(crate) use hosted::hosted_server_key;
 pub(crate) use options::{ConflictOrder, EnabledRule};
@@ -51,7 +51,7 @@ use windlass_core::{
 };
 
 use crate::agent::AgentTool;
-use crate::drive::{OutputVisibility, PollLatency};
+use crate::drive::{OutputVisibility, PollMonitor};
 use crate::error::ConfigError;
 use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
 use crate::model::{ToolDefinition, ToolKind};
@@ -72,7 +72,8 @@ pub struct Tool<C = ()> {
     strictness: SchemaStrictness,
     kind: ToolKind,
     pub(crate) body: ToolBody<C>,
-    pub(crate) poll_latency: Arc<PollLatency>,
+    pub(crate) poll_monitor: Arc<PollMonitor>,
+    pub(crate) placement: BodyPlacement,
     pub(crate) effect: ToolEffect,
     effect_rule: Option<EffectRule>,
     pub(crate) approval: ApprovalRule<C>,
@@ -207,7 +208,8 @@ impl<C: Send + Sync + 'static> Tool<C> {
             strictness: SchemaStrictness::Strict,
             kind: ToolKind::Function,
             body,
-            poll_latency: Arc::default(),
+            poll_monitor: Arc::default(),
+            placement: BodyPlacement::OwnTask,
             effect: ToolEffect::default(),
             effect_rule: None,
             approval: ApprovalRule::Never,
@@ -460,7 +462,8 @@ impl<C> Clone for Tool<C> {
             strictness: self.strictness,
             kind: self.kind.clone(),
             body: self.body.clone(),
-            poll_latency: self.poll_latency.clone(),
+            poll_monitor: self.poll_monitor.clone(),
+            placement: self.placement,
             effect: self.effect,
             effect_rule: self.effect_rule.clone(),
             approval: self.approval.clone(),

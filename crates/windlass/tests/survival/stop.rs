@@ -264,6 +264,27 @@ async fn s21_after_the_turn_means_that_the_turn_settles() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn s21_after_the_turn_asked_before_the_first_one_lets_the_first_one_settle() {
+    for is_asked_before_the_start in [true, false] {
+        let log = TestLog::default();
+        let calls = ScriptedResponse::call("a", "wait", json!({ "ms": 10 }));
+        let agent = scripted_agent([calls, ScriptedResponse::text("bye")]).tools(slow_tool("wait", &log));
+        let run = agent.run("go");
+        if is_asked_before_the_start {
+            run.cancel_handle().cancel_after_turn();
+        }
+        let mut stream = run.stream();
+        let _first_event = stream.next().await.expect("there is one");
+        stream.cancel_handle().cancel_after_turn();
+        let result = stream.result().await.expect("it settles");
+        let RunResult::Cancelled(cancelled) = result else { panic!("{result:?} was not cancelled") };
+        let finished = CancelSettlement { finished: call_ids(&["a"]), ..CancelSettlement::default() };
+        assert_eq!(cancelled.settlement, finished);
+        assert_eq!(cancelled.record.state().turn(), 1);
+    }
+}
+
 /// Cancels while one call runs and another waits for approval.
 async fn cancel_while_waiting(
     surface: RunSurface,

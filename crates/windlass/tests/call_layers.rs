@@ -1,0 +1,53 @@
+//! Call layers wrap every body, blocking ones included.
+
+use std::sync::{Arc, Mutex};
+
+use windlass::core::item::OutputContent;
+use windlass::core::journal::{CallStatus, JournalEntry};
+use windlass::prelude::*;
+
+/// Adds one, on the async runtime.
+#[tool(effect = pure)]
+async fn add_async(n: u32) -> u32 {
+    n + 1
+}
+
+/// Adds one, on a blocking thread.
+#[tool(effect = pure)]
+fn add_blocking(n: u32) -> u32 {
+    n + 1
+}
+
+/// Panics on a blocking thread.
+#[tool(effect = pure)]
+fn fails() -> u32 {
+    panic!("a test panics here")
+}
+
+#[tokio::test]
+async fn layers_are_around_async_and_blocking_bodies() {
+    let calls = ScriptedResponse::call("a", "add_async", json!({ "n": 1 }))
+        .and_call("b", "add_blocking", json!({ "n": 2 }))
+        .and_call("c", "fails", json!({}));
+    let model = ScriptedModel::new([calls, ScriptedResponse::text("bye")]);
+    let agent = Agent::new("adder").model(model.clone()).tools((add_async, add_blocking, fails));
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = seen.clone();
+    let run = agent.run("go").call_layer(move |ctx: ToolContext, next| {
+        log.lock().expect("nobody panics with it").push(ctx.call_id().to_owned());
+        async move { next.run().await.map(|output| OutputContent::from(format!("<{}>", output.text()))) }
+    });
+    let result = run.await.expect("it ends");
+    let mut seen = seen.lock().expect("nobody panics with it").clone();
+    seen.sort();
+    assert_eq!(seen, ["a", "b", "c"]);
+    let outputs = model.requests()[1].input_text();
+    assert!(outputs.contains(&"output a <2>".to_owned()), "{outputs:?}");
+    assert!(outputs.contains(&"output b <3>".to_owned()), "{outputs:?}");
+    let statuses = result.record().journal().iter().filter_map(|record| match &record.entry {
+        JournalEntry::CallSettled(settled) => Some((settled.call.as_str(), settled.status.clone())),
+        _ => None,
+    });
+    let failed = statuses.filter(|(_, status)| *status == CallStatus::Failed);
+    assert_eq!(failed.map(|(call, _)| call).collect::<Vec<_>>(), ["c"]);
+}
