@@ -185,7 +185,7 @@ pub fn toolbox(options: TokenStream, item: TokenStream) -> TokenStream {
 ///     }
 /// };
 /// # let model = ScriptedModel::new([]);
-/// let agent = Agent::new("desk").model(model).tools((convert,));
+/// let agent = Agent::new("desk").model(model).tool(convert);
 /// # drop(agent);
 /// ```
 ///

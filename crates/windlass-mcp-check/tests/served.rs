@@ -104,7 +104,7 @@ fn shop_server(till: &Arc<ShopCounters>) -> McpServer<ShopCounters> {
             ScriptedResponse::text("it is paid"),
         ]
     };
-    let cashier = Agent::new("cashier").tools((pay,)).model(ScriptedModel::new((0..2).flat_map(once)));
+    let cashier = Agent::new("cashier").tool(pay).model(ScriptedModel::new((0..2).flat_map(once)));
     McpServer::with_context("shop", till.clone())
         .instructions("A shop.")
         .tools((echo, pay))

@@ -69,7 +69,7 @@ async fn place(ctx: &ToolContext<BuildingSite>) -> Result<String, ToolError> {
 }
 
 fn works_server(site: &Arc<BuildingSite>, tasks: TaskPolicy) -> McpServer<BuildingSite> {
-    let surveyor = Agent::new("surveyor").tools((place,)).model(ScriptedModel::new([
+    let surveyor = Agent::new("surveyor").tool(place).model(ScriptedModel::new([
         ScriptedResponse::call("a", "place", json!({})).and_call("b", "place", json!({})),
         ScriptedResponse::text("surveyed"),
     ]));

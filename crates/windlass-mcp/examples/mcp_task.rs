@@ -23,7 +23,7 @@ async fn bake() -> String {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let server = McpServer::new("bakery").tools((bake,)).task_policy(TaskPolicy::Always);
+    let server = McpServer::new("bakery").tool(bake).task_policy(TaskPolicy::Always);
     tokio::spawn(server.serve_http(listener, std::future::pending()));
 
     let bakery = McpServerConfig::http("bakery", format!("http://{address}/mcp"));

@@ -11,7 +11,7 @@ async fn order(item: String) -> String {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let buyer = Agent::new("buyer").tools((order,)).model(ScriptedModel::new([
+    let buyer = Agent::new("buyer").tool(order).model(ScriptedModel::new([
         ScriptedResponse::call("inner", "order", json!({ "item": "lamps" })),
         ScriptedResponse::text("Lamps are ordered."),
     ]));

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ])
     .await?;
     let model = provider.anthropic().messages("claude-opus-4-5")?.prompt_cache(PromptCache::Ephemeral);
-    let agent = Agent::new("guide").instructions("Be brief.").model(model).tools((weather,));
+    let agent = Agent::new("guide").instructions("Be brief.").model(model).tool(weather);
     let outcome = agent.run("Oslo or Atlantis?").await?;
     println!("{}", outcome.output_text()?);
 

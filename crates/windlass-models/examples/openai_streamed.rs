@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ])
     .await?;
     let model = provider.openai().responses("gpt-5.2")?;
-    let agent = Agent::new("guide").model(model).tools((weather,));
+    let agent = Agent::new("guide").model(model).tool(weather);
 
     let mut stream = agent.run("What should I pack for Oslo?").stream();
     let (mut text, mut thought) = (String::new(), String::new());

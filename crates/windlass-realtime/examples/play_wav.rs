@@ -41,7 +41,7 @@ async fn main() -> Result<(), PlayWavError> {
 
     let turns = TurnDetection::ServerVad(ServerVad::default());
     let settings = RealtimeSettings { turn_detection: turns, ..RealtimeSettings::default() };
-    let agent = Agent::new("guide").instructions("Answer briefly.").tools((order,));
+    let agent = Agent::new("guide").instructions("Answer briefly.").tool(order);
     let session = RealtimeSessionBuilder::new(agent, model).settings(settings).connect().await?;
     let mut events = session.events();
     let microphone = {

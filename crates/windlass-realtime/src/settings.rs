@@ -64,7 +64,7 @@ pub enum OutputModality {
 pub enum TurnDetection {
     /// The server detects silence (voice activity detection).
     ServerVad(ServerVad),
-    /// The server judges by the words that the user has finished.
+    /// The server judges from the user's words whether the user has finished.
     SemanticVad(SemanticVad),
     /// The application commits the audio and requests the response.
     Application,

@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let agent = Agent::new("clerk")
         .instructions("Answer from the handbook and name the file.")
         .model(model.clone())
-        .tools((search,));
+        .tool(search);
     let answer = agent.run("How long is parental leave?").await?;
     println!("{}", answer.output_text()?);
 

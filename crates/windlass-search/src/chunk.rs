@@ -51,7 +51,7 @@ pub struct ChunkLocation {
     /// Last line, counted from 1; 0 in formats without lines.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub last_line: u32,
-    /// Page, counted from 1; 0 in formats without pages.
+    /// Page on which the chunk starts, counted from 1; 0 in formats without pages.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub page: u32,
     /// Path of the enclosing headings, such as `Install > On Linux`.

@@ -33,7 +33,7 @@ async fn the_hosted_tool_has_all_its_options_and_its_results_are_seen() {
         })
         .include_results();
     let agent =
-        Agent::new("clerk").model(provider.openai().responses("any").expect("is set up")).tools((search,));
+        Agent::new("clerk").model(provider.openai().responses("any").expect("is set up")).tool(search);
     let outcome = agent.run("How long is parental leave?").await.expect("runs");
     assert_eq!(outcome.output_text().expect("the run finished"), "Sixteen weeks.");
     let body = &provider.requests()[0].body;
@@ -102,7 +102,7 @@ async fn the_local_tool_takes_the_same_options_and_shows_what_it_found() {
         ScriptedResponse::call("c1", "file_search", json!({ "queries": ["weeks of leave for parents", ""] })),
         ScriptedResponse::text("Sixteen."),
     ]);
-    let agent = Agent::new("clerk").model(model.clone()).tools((tool,));
+    let agent = Agent::new("clerk").model(model.clone()).tool(tool);
     assert_eq!(
         agent.run("How long?").await.expect("runs").output_text().expect("the run finished"),
         "Sixteen."

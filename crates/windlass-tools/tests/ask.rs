@@ -11,7 +11,7 @@ async fn the_run_waits_for_the_answer_and_the_model_is_told_it() {
         ScriptedResponse::call("c1", "ask_person", asked),
         ScriptedResponse::text("To the south."),
     ]);
-    let agent = Agent::new("pilot").model(model.clone()).tools((ask_person(),));
+    let agent = Agent::new("pilot").model(model.clone()).tool(ask_person());
     let mut paused =
         agent.run("Moor.").await.expect("it pauses").into_paused().expect("it waits for a person");
     let pending = paused.pending_calls();

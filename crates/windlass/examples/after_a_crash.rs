@@ -19,7 +19,7 @@ async fn transfer(ctx: &ToolContext<Notify>, cents: u64) -> String {
 
 /// Builds the agent. Every process builds its own.
 fn bank_agent(replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent<Notify> {
-    Agent::new("bank").model(ScriptedModel::new(replies)).tools((transfer,))
+    Agent::new("bank").model(ScriptedModel::new(replies)).tool(transfer)
 }
 
 #[tokio::main]

@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ),
         ScriptedResponse::text("Both refunds are on their way."),
     ]);
-    let agent = Agent::new("desk").model(model).tools((refund,));
+    let agent = Agent::new("desk").model(model).tool(refund);
     let till = Arc::new(CashRegister::default());
     let paid = || till.paid.lock().map(|paid| paid.len()).unwrap_or_default();
 

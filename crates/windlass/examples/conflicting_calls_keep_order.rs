@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             .and_call("c3", "write", json!({ "book": "B", "page": 1 })),
         ScriptedResponse::text("Three pages are written."),
     ]);
-    let agent = Agent::new("scribe").model(model).tools((write,));
+    let agent = Agent::new("scribe").model(model).tool(write);
     let shelf = Arc::new(BookShelf::default());
 
     println!("{}", agent.run_with_context("Write.", shelf.clone()).await?.output_text()?);

@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             .and_call("c3", "send", json!({ "to": "Bo", "text": "Pay now!!!" })),
         ScriptedResponse::text("Two letters are out."),
     ]);
-    let agent = Agent::new("office").model(model.clone()).tools((send,));
+    let agent = Agent::new("office").model(model.clone()).tool(send);
     let mut paused = agent.run("Answer the mail.").await?.into_paused().ok_or("a person should be asked")?;
 
     // Decisions may come in any order. Undecided calls stay pending.

@@ -18,7 +18,7 @@ async fn order(part: String) -> String {
 }
 
 fn yard_agent(replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
-    Agent::new("yard").model(ScriptedModel::new(replies)).tools((order,))
+    Agent::new("yard").model(ScriptedModel::new(replies)).tool(order)
 }
 
 async fn begin_run(file: &Path) -> Result<(), ExampleError> {

@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ScriptedResponse::call("c1", "weather", json!({ "city": "Oslo" })),
         ScriptedResponse::text("Take an umbrella."),
     ]);
-    let agent = Agent::new("guide").instructions("Help the traveller.").model(model).tools((weather,));
+    let agent = Agent::new("guide").instructions("Help the traveller.").model(model).tool(weather);
 
     let outcome = agent.run("What should I pack for Oslo?").await?;
 

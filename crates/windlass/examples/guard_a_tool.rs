@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ),
         ScriptedResponse::text("There is a password in the notes, which I was not shown."),
     ]);
-    let agent = Agent::new("butler").model(model.clone()).tools((read,));
+    let agent = Agent::new("butler").model(model.clone()).tool(read);
 
     println!("{}", agent.run("What is in my notes?").await?.output_text()?);
 

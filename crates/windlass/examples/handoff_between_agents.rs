@@ -11,13 +11,12 @@ async fn departures(harbour: String) -> String {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let pilot = Agent::new("pilot")
-        .handoff_description("Knows when ships leave.")
-        .tools((departures,))
-        .model(ScriptedModel::new([
+    let pilot = Agent::new("pilot").handoff_description("Knows when ships leave.").tool(departures).model(
+        ScriptedModel::new([
             ScriptedResponse::call("c2", "departures", json!({ "harbour": "Bergen" })),
             ScriptedResponse::text("At noon."),
-        ]));
+        ]),
+    );
     let model =
         ScriptedModel::new([ScriptedResponse::call("c1", "transfer_to_pilot", json!({ "why": "ships" }))]);
     let to_pilot = Handoff::to(&pilot)

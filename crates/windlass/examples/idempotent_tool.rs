@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ScriptedResponse::call("c4", "label", json!({ "parcel": "P2", "copies": 1 })),
         ScriptedResponse::text("Both labels are there."),
     ]);
-    let agent = Agent::new("packer").model(model).tools((label,));
+    let agent = Agent::new("packer").model(model).tool(label);
     let printer = Arc::new(LabelPrinter::default());
 
     let outcome = agent.run_with_context("Print the labels.", printer.clone()).await?;

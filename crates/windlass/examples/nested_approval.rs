@@ -10,11 +10,10 @@ async fn pay(invoice: String) -> String {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let clerk =
-        Agent::new("clerk").instructions("Pay what is right.").tools((pay,)).model(ScriptedModel::new([
-            ScriptedResponse::call("p1", "pay", json!({ "invoice": "9" })),
-            ScriptedResponse::text("Invoice 9 is settled."),
-        ]));
+    let clerk = Agent::new("clerk").instructions("Pay what is right.").tool(pay).model(ScriptedModel::new([
+        ScriptedResponse::call("p1", "pay", json!({ "invoice": "9" })),
+        ScriptedResponse::text("Invoice 9 is settled."),
+    ]));
     let model = ScriptedModel::new([
         ScriptedResponse::call("c1", "books", json!({ "input": "Settle invoice 9." })),
         ScriptedResponse::text("All is settled."),

@@ -12,7 +12,7 @@ async fn publish(title: String) -> String {
 
 /// Builds the agent. Every process builds its own; a saved run finds its agents by name.
 fn editor_agent(replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
-    Agent::new("editor").model(ScriptedModel::new(replies)).tools((publish,))
+    Agent::new("editor").model(ScriptedModel::new(replies)).tool(publish)
 }
 
 async fn first_process(file: &Path) -> Result<(), Box<dyn std::error::Error>> {

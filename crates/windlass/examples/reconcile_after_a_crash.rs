@@ -48,7 +48,7 @@ async fn ask_the_bank(ctx: ToolContext<PaymentBank>) -> ReconcileOutcome {
 }
 
 fn clerk_agent(model: &ScriptedModel) -> Agent<PaymentBank> {
-    Agent::new("clerk").model(model.clone()).tools((transfer,))
+    Agent::new("clerk").model(model.clone()).tool(transfer)
 }
 
 #[tokio::main]

@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ScriptedResponse::call("c1", "pay", json!({ "invoice": "9" })),
         ScriptedResponse::text("Paid."),
     ]);
-    let agent = Agent::new("clerk").model(model.clone()).tools((pay,));
+    let agent = Agent::new("clerk").model(model.clone()).tool(pay);
     let bank = Arc::new(FlakyBank::default());
 
     println!("{}", agent.run_with_context("Pay invoice 9.", bank.clone()).await?.output_text()?);

@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ScriptedResponse::text("You have table 4."),
         ScriptedResponse::text("Table 4, as I said."),
     ]);
-    let agent = Agent::new("waiter").model(model.clone()).tools((book,));
+    let agent = Agent::new("waiter").model(model.clone()).tool(book);
     let session = Session::in_memory("guest-17");
 
     agent.run("A table for three, please.").session(&session).await?;

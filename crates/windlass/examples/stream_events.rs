@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ScriptedResponse::call("c1", "count", json!({ "ship": "Fram" })),
         ScriptedResponse::text("There are seventeen crates on the Fram.").in_chunks_of(8),
     ]);
-    let agent = Agent::new("tally").model(model).tools((count,));
+    let agent = Agent::new("tally").model(model).tool(count);
 
     let mut stream = agent.run("What is on the Fram?").stream();
     let mut text = String::new();

@@ -14,7 +14,7 @@ async fn guest(room: u16) -> Result<String, std::num::TryFromIntError> {
 
 /// Builds the agent as the program does. A test passes a scripted model.
 fn concierge_agent(model: ScriptedModel) -> Agent {
-    Agent::new("concierge").instructions("Be brief.").model(model).tools((guest,))
+    Agent::new("concierge").instructions("Be brief.").model(model).tool(guest)
 }
 
 #[tokio::main]

@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             .and_call("c3", "fare", json!({ "from": "Bergen", "nights": "two", "pets": true })),
         ScriptedResponse::text("A week with a balcony is 1050 euros."),
     ]);
-    let agent = Agent::new("purser").model(model.clone()).tools((fare,));
+    let agent = Agent::new("purser").model(model.clone()).tool(fare);
     agent.run("What is a week from Bergen, with a balcony?").await?;
 
     let told = model.requests()[1].input_text();

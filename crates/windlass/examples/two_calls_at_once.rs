@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ),
         ScriptedResponse::text("Both want 5 euros."),
     ]);
-    let agent = Agent::new("buyer").model(model.clone()).tools((price,));
+    let agent = Agent::new("buyer").model(model.clone()).tool(price);
     let market =
         std::sync::Arc::new(PriceMarket { both_are_open: Barrier::new(2), closed: Mutex::default() });
 

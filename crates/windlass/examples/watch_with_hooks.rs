@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         })
     };
-    let agent = Agent::new("porter").model(model.clone()).tools((open,));
+    let agent = Agent::new("porter").model(model.clone()).tool(open);
 
     println!("{}", agent.run("Open up.").sequential_calls().hook(watcher).await?.output_text()?);
 

@@ -146,7 +146,7 @@ pub struct ToolOutputGuardrail<C = ()> {
 }
 
 impl<C> ToolOutputGuardrail<C> {
-    /// Creates a guardrail for a call's output.
+    /// Creates a guardrail for the output of tool calls. It receives the context of the call and its output.
     pub fn new<Fut>(
         name: &str,
         check: impl Fn(ToolContext<C>, OutputContent) -> Fut + Send + Sync + 'static,

@@ -74,12 +74,12 @@ pub enum HookEvent<C = ()> {
     },
 }
 
-/// The consequence of a call's end for the run.
+/// The consequence of the end of a tool call for its run. Hooks receive it and cannot change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterCall {
-    /// The run continues.
+    /// The run continues after this call.
     RunContinues,
-    /// The run ends: the call's failure ends it, or it was cancelled.
+    /// The run ends: this call or another call of the turn failed it, or the turn was cancelled.
     RunEnds,
 }
 

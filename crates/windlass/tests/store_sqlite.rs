@@ -378,9 +378,8 @@ async fn a_decision_about_one_doubt_does_not_settle_the_next() {
     let place = StoreFile::new();
     let run = RunId::from("run-1");
     let did = Arc::new(Mutex::new(Vec::new()));
-    let stuck = |replies: Vec<ScriptedResponse>| {
-        Agent::new("bank").model(ScriptedModel::new(replies)).tools((transfer,))
-    };
+    let stuck =
+        |replies: Vec<ScriptedResponse>| Agent::new("bank").model(ScriptedModel::new(replies)).tool(transfer);
     let lease = Duration::from_millis(500);
     // The process crashes in the body, twice.
     let dies = async |started: usize, driver: windlass::run::RunBuilder<Mutex<Vec<String>>>| {

@@ -79,7 +79,7 @@ async fn near() -> String {
 }
 
 fn agent_with_source(model: &ScriptedModel, shelf: &ListToolSource) -> Agent {
-    Agent::new("desk").model(model.clone()).tools((near,)).tool_source(shelf.clone())
+    Agent::new("desk").model(model.clone()).tool(near).tool_source(shelf.clone())
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ pub fn canonical_text(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
     })
 }
 
-/// Calls `then` with the canonical form of `text`, which is written to a reused thread-local buffer.
+/// Calls `then` with the canonical form of the JSON `text`, which is written to a reused thread-local buffer.
 ///
 /// # Errors
 ///

@@ -214,7 +214,8 @@ impl Run {
         self.turn
     }
 
-    /// Returns the history that the model receives. Every call of a settled turn has its output in it.
+    /// Returns the conversation for the next model request, before any input filter. In an open turn, calls lack their
+    /// outputs.
     pub fn history(&self) -> &[Arc<Item>] {
         &self.history
     }

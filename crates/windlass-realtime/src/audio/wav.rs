@@ -22,7 +22,7 @@ pub enum WavError {
 }
 
 impl WavAudio {
-    /// Parses the bytes of a WAV file.
+    /// Parses the bytes of a WAV file with 16-bit PCM samples; of several channels, only the first is read.
     ///
     /// # Errors
     ///

@@ -43,10 +43,11 @@ struct ResolvedAgentInner<C> {
 #[derive(Clone, Default)]
 pub struct SharedReceipts(pub(crate) Arc<ReceiptCache>);
 
-/// The parts of a call that must not be stored.
+/// The redaction of a call for the journal: the arguments to record in place of the real ones, and the visibility of the
+/// output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRedaction {
-    /// The arguments without their secret fields, if the tool has any.
+    /// The arguments with secret values replaced; absent if none were replaced.
     pub redacted_arguments: Option<String>,
     /// True if the arguments are already redacted; the call cannot be executed from them.
     pub is_already_redacted: bool,

@@ -220,7 +220,7 @@ pub struct StoredRun {
     pub agent: AgentName,
     /// Status of the run.
     pub status: RunStatus,
-    /// Number of records.
+    /// Number of records in the run's journal.
     pub record_count: u64,
     /// Owner of the lease and its expiry time, if the run is leased.
     pub owner: Option<(String, Timestamp)>,
