@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             hows.push(format!("{:?}", settled.status));
         }
     }
-    assert_eq!(hows, ["Succeeded", "Receipt", "Receipt", "Succeeded"]);
+    assert_eq!(hows, ["Succeeded", "Deduplicated", "Deduplicated", "Succeeded"]);
     assert_eq!(printer.0.load(Ordering::Relaxed), 2);
     Ok(())
 }
