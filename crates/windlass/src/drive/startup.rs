@@ -25,7 +25,7 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
     cancel: CancelSignal,
     watched: Option<EventSender>,
 ) -> BoxFuture<'static, Result<RunResult, RunError>> {
-    // What it takes to begin is not held on to while the run goes on.
+    // Boxed separately, so that the state of the start-up is freed before the run is driven.
     let beginning = start_driver(agent, origin, app, config, cancel, watched).boxed();
     async move {
         let (mut driver, is_fresh) = beginning.await?;

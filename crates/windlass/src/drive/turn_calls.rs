@@ -69,7 +69,7 @@ impl TurnAbort {
     ) {
         match end {
             CallOutcome::Settled => queue.release(place),
-            // What follows a call that waits for a person waits with it.
+            // A call behind a held call stays in the queue.
             CallOutcome::Held | CallOutcome::LeftOpen => {}
             CallOutcome::FailsRun(fatal) => {
                 queue.release(place);
