@@ -125,6 +125,10 @@ pub(crate) fn output_guardrail(spec: &OrderedJson) -> OutputGuardrail<ScenarioWo
 /// Creates a hook that logs the lifecycle events of a run.
 pub(crate) fn log_hook() -> Hook<ScenarioWorld> {
     Hook::new(|event: HookEvent<ScenarioWorld>| {
+        // In the reference, the hooks of a run do not see nested agents.
+        if !event.parent_calls().is_empty() {
+            return std::future::ready(Ok(()));
+        }
         match event {
             HookEvent::AgentStarted { ctx } => ctx.app().push_log(format!("agent start {}", ctx.agent())),
             HookEvent::AgentEnded { ctx, .. } => ctx.app().push_log(format!("agent end {}", ctx.agent())),

@@ -73,16 +73,6 @@ pub enum RunFailure {
         /// The timeout in seconds, as text.
         seconds: String,
     },
-    /// A call ended the run, and the driver stopped before it recorded the specific failure.
-    #[error("call `{call}` of tool `{tool}` ended the run: {message}")]
-    EndedByCall {
-        /// The tool's name.
-        tool: String,
-        /// The call's id.
-        call: CallId,
-        /// Text of the call's output.
-        message: String,
-    },
     /// A guardrail on a tool's input ended the run.
     #[error("guardrail `{guardrail}` stopped the run at the input of tool `{tool}`")]
     ToolInputGuardrailTripped {

@@ -3,7 +3,7 @@
 use crate::journal::JournalRecord;
 use crate::journal::decode_journal;
 
-pub(crate) const GOLDEN_FILES: [(&str, &str); 12] = [
+pub(crate) const GOLDEN_FILES: [(&str, &str); 13] = [
     ("finished", include_str!("../tests/golden/v1/finished.windlass")),
     ("paused", include_str!("../tests/golden/v1/paused.windlass")),
     ("nested", include_str!("../tests/golden/v1/nested.windlass")),
@@ -15,6 +15,7 @@ pub(crate) const GOLDEN_FILES: [(&str, &str); 12] = [
     ("items", include_str!("../tests/golden/v1/items.windlass")),
     ("forked", include_str!("../tests/golden/v1/forked.windlass")),
     ("questions", include_str!("../tests/golden/v1/questions.windlass")),
+    ("withheld", include_str!("../tests/golden/v1/withheld.windlass")),
     ("approval_each_time", include_str!("../tests/golden/v1/approval_each_time.windlass")),
 ];
 

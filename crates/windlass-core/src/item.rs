@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::canonical::Digest;
 use crate::id::{AgentName, CallId};
 
 /// One item of a conversation.
@@ -251,6 +252,16 @@ impl OutputContent {
         match self {
             Self::Text(text) => text.into(),
             Self::Parts(parts) => join_text(parts).into(),
+        }
+    }
+
+    /// Returns the digest of the content.
+    pub fn digest(&self) -> Digest {
+        match self {
+            Self::Text(text) => Digest::of_parts(&["text", text]),
+            Self::Parts(parts) => {
+                Digest::of_parts(&["parts", &serde_json::to_string(parts).unwrap_or_default()])
+            }
         }
     }
 }

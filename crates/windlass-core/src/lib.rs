@@ -36,6 +36,7 @@ pub mod decision;
 pub mod failure;
 #[cfg(test)]
 mod golden;
+pub mod history;
 pub mod id;
 pub mod inspect;
 pub mod item;

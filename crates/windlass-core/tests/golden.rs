@@ -131,10 +131,12 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "model_responded",
             "response_rejected",
             "model_request_failed",
+            "model_input_filtered",
             "call_held",
             "decision_recorded",
             "decision_revoked",
             "call_started",
+            "call_body_ended",
             "call_settled",
             "call_ended_late",
             "handoff_recorded",
@@ -171,6 +173,7 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "surplus_handoff",
             "rejected",
             "blocked_by_guardrail",
+            "output_withheld",
             "deduplicated",
             "cancelled",
             "reconciled",
@@ -189,7 +192,6 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "tool_failed",
             "invalid_arguments",
             "tool_timeout",
-            "ended_by_call",
             "tool_input_guardrail_tripped",
             "tool_output_guardrail_tripped",
             "input_guardrail_tripped",
@@ -214,7 +216,8 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
     ("item.type", &["message", "reasoning", "call", "output", "handoff", "hosted_tool", "unknown"]),
     ("content.type", &["text", "refusal", "image", "file", "unknown"]),
     ("output", &["text", "parts"]),
-    ("result", &["Ok", "Err"]),
+    ("input", &["history", "item"]),
+    ("run_failure", &["tool_failed", "tool_output_guardrail_tripped"]),
 ];
 
 #[test]
@@ -276,11 +279,13 @@ fn new_kinds_need_golden_files(entry: &JournalEntry, decision: &Decision, how: &
         JournalEntry::RunStarted(_)
         | JournalEntry::ModelResponded(_)
         | JournalEntry::ResponseRejected(_)
-        | JournalEntry::ModelRequestFailed(_) => {}
+        | JournalEntry::ModelRequestFailed(_)
+        | JournalEntry::ModelInputFiltered(_) => {}
         JournalEntry::CallHeld(_)
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)
-        | JournalEntry::CallStarted(_) => {}
+        | JournalEntry::CallStarted(_)
+        | JournalEntry::CallBodyEnded(_) => {}
         JournalEntry::CallSettled(_)
         | JournalEntry::CallEndedLate(_)
         | JournalEntry::HandoffRecorded(_)
@@ -305,6 +310,7 @@ fn new_kinds_need_golden_files(entry: &JournalEntry, decision: &Decision, how: &
         CallStatus::SurplusHandoff
         | CallStatus::Rejected
         | CallStatus::BlockedByGuardrail
+        | CallStatus::OutputWithheld
         | CallStatus::Deduplicated
         | CallStatus::Cancelled => {}
         CallStatus::Reconciled | CallStatus::OutcomeUnknown => {}

@@ -90,6 +90,11 @@ fn expected_output(records: &[JournalRecord], head: Digest) -> String {
             }
             JournalEntry::DecisionRecorded(decided) => becomes(&decided.call, "decided".to_owned(), None),
             JournalEntry::CallStarted(started) => becomes(&started.call, "started".to_owned(), None),
+            JournalEntry::CallBodyEnded(ended) => {
+                let how = serde_json::to_value(&ended.status).expect("it can be written");
+                let how = how.as_str().expect("it is a word").to_owned();
+                becomes(&ended.call, format!("withheld ({how})"), None);
+            }
             JournalEntry::CallSettled(settled) => {
                 let how = serde_json::to_value(&settled.status).expect("it can be written");
                 let output = serde_json::to_value(&settled.output).expect("it can be written");
@@ -102,8 +107,12 @@ fn expected_output(records: &[JournalRecord], head: Digest) -> String {
                 for id in open.get(&*record.path).into_iter().flatten() {
                     let told = calls.get_mut(id).expect("it was planned");
                     if told.output.is_none() && !told.status.starts_with("handed") {
-                        let stopped = serde_json::json!({ "text": model_text::CANCELLED });
-                        (told.status, told.output) = ("cancelled".to_owned(), Some(stopped));
+                        let (status, text) = match told.status.starts_with("withheld") {
+                            true => ("output_withheld", model_text::OUTPUT_NOT_CHECKED),
+                            false => ("cancelled", model_text::CANCELLED),
+                        };
+                        let stopped = serde_json::json!({ "text": text });
+                        (told.status, told.output) = (status.to_owned(), Some(stopped));
                     }
                 }
             }

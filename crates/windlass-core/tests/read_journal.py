@@ -92,16 +92,24 @@ def read_calls(records):
             calls[path + (entry["call"],)]["status"] = "decided"
         elif kind == "call_started":
             calls[path + (entry["call"],)]["status"] = "started"
+        elif kind == "call_body_ended":
+            calls[path + (entry["call"],)]["status"] = f"withheld ({entry['status']})"
         elif kind == "call_settled":
             calls[path + (entry["call"],)].update(status=entry["status"], output=entry["output"])
         elif kind == "handoff_recorded":
             calls[path + (entry["call"],)].update(status=f"handed off to {entry['to']}", output=None)
         elif kind in ("run_failed", "run_cancelled"):
-            # Unsettled calls of the open turn are cancelled when the run ends.
+            # Unsettled calls of the open turn are cancelled when the run ends; those whose body ended stay withheld.
             for call in open_calls.get(path, []):
                 if calls[call]["output"] is None and not calls[call]["status"].startswith("handed"):
-                    text = "The call was stopped before it finished."
-                    calls[call].update(status="cancelled", output={"text": text})
+                    if calls[call]["status"].startswith("withheld"):
+                        status = "output_withheld"
+                        text = (
+                            "The call was executed. Its output was withheld, because the checks of it did not finish."
+                        )
+                    else:
+                        status, text = "cancelled", "The call was stopped before it finished."
+                    calls[call].update(status=status, output={"text": text})
     return calls
 
 

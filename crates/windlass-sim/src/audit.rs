@@ -436,7 +436,7 @@ impl AuditFrame {
         {
             receipts.push(receipt);
         }
-        if settled.ends_run {
+        if settled.run_failure.is_some() {
             self.phase = FramePhase::Ending;
         }
         Ok(())

@@ -343,9 +343,6 @@ pub enum DecisionError {
     /// The decision is not applicable to the call.
     #[error(transparent)]
     NotApplicable(#[from] ApplyError),
-    /// The answer does not match the question's schema.
-    #[error("the answer cannot be used: {0}")]
-    InvalidAnswer(String),
     /// The edited arguments are not a JSON object.
     #[error("the edited arguments cannot be used: {0}")]
     InvalidArguments(String),

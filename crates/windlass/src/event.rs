@@ -18,6 +18,8 @@ use windlass_core::{
     tool::ToolKey,
 };
 
+use crate::hook::{CallInfo, ModelResponseInfo};
+
 /// An event of a live run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunEvent {
@@ -84,7 +86,11 @@ pub enum RunEventKind {
         status: CallStatus,
         /// The output that the model sees.
         output: OutputContent,
+        /// The attempts, times and guardrail verdicts of the call.
+        info: Arc<CallInfo>,
     },
+    /// The model responded. The items of the response follow.
+    ModelResponded(Arc<ModelResponseInfo>),
     /// A problem occurred that does not end the run.
     Warning {
         /// Description of the problem.
@@ -99,15 +105,6 @@ pub(crate) type EmitFuture<'a> = OptionFuture<BoxFuture<'a, ()>>;
 #[derive(Clone, Debug)]
 pub(crate) struct EventEmitter {
     sender: Option<EventSender>,
-    seq: Arc<AtomicU64>,
-    path: Arc<[CallId]>,
-}
-
-/// The sending side for the body of a call. It holds a weak sender: a body may outlive its run, and must not
-/// keep the stream open.
-#[derive(Clone, Debug)]
-pub(crate) struct CallEventEmitter {
-    sender: Option<(mpsc::WeakSender<RunEvent>, Arc<AtomicU64>)>,
     seq: Arc<AtomicU64>,
     path: Arc<[CallId]>,
 }
@@ -212,13 +209,6 @@ impl EventEmitter {
         waiting.into()
     }
 
-    /// Returns an emitter for the body of a call.
-    pub(crate) fn for_body(&self) -> CallEventEmitter {
-        let watcher =
-            self.sender.as_ref().map(|watcher| (watcher.channel.downgrade(), watcher.sent_count.clone()));
-        CallEventEmitter { sender: watcher, seq: self.seq.clone(), path: self.path.clone() }
-    }
-
     /// Waits until the watcher has handled all sent events or has disconnected. A watcher that cancels the run
     /// on an event thereby prevents the calls after it from starting.
     pub(crate) async fn wait_until_handled(&self) {
@@ -236,16 +226,5 @@ impl EventEmitter {
 
     fn build_event(&self, kind: RunEventKind) -> RunEvent {
         RunEvent { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind }
-    }
-}
-
-impl CallEventEmitter {
-    /// Sends an event without waiting. The event is dropped if the watcher's buffer is full.
-    pub(crate) fn try_emit(&self, kind: RunEventKind) {
-        let Some((events, sent)) = &self.sender else { return };
-        let event = RunEvent { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind };
-        if events.upgrade().is_some_and(|events| events.try_send(event).is_ok()) {
-            sent.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }

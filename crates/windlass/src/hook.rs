@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use serde_json::Value;
 use windlass_core::{
-    id::AgentName,
+    id::{AgentName, CallId, Timestamp},
     item::{Item, OutputContent},
-    journal::CallStatus,
+    journal::{CallStatus, GuardrailRecord},
+    usage::Usage,
 };
 
 use crate::guardrail::panic_message;
@@ -48,6 +50,8 @@ pub enum HookEvent<C = ()> {
         ctx: RunContext<C>,
         /// The items of the response.
         items: Arc<[Arc<Item>]>,
+        /// The cost, origin and times of the response.
+        info: Arc<ModelResponseInfo>,
     },
     /// Control passes to another agent.
     HandedOff {
@@ -61,7 +65,15 @@ pub enum HookEvent<C = ()> {
         /// The context of the call.
         ctx: ToolContext<C>,
     },
-    /// A call that started has its output. There is exactly one for every [`HookEvent::CallStarted`].
+    /// The body of a call reported progress. The last report before the end of the body is never lost.
+    CallProgress {
+        /// The context of the call.
+        ctx: ToolContext<C>,
+        /// The reported value.
+        progress: Value,
+    },
+    /// A call that started has its output. There is exactly one for every [`HookEvent::CallStarted`] of this process, and
+    /// one for a call that an earlier process started and this one found to have been executed.
     CallEnded {
         /// The context of the call.
         ctx: ToolContext<C>,
@@ -71,7 +83,43 @@ pub enum HookEvent<C = ()> {
         output: OutputContent,
         /// The consequence for the run.
         after_call: AfterCall,
+        /// The attempts, times and guardrail verdicts of the call.
+        info: Arc<CallInfo>,
     },
+}
+
+/// The cost, origin and times of a model response.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ModelResponseInfo {
+    /// Tokens and requests that the response cost.
+    pub usage: Usage,
+    /// The model that responded, as the provider names it.
+    pub model: Option<String>,
+    /// The provider's id of the response.
+    pub response_id: Option<String>,
+    /// The provider's id of the request, for support enquiries.
+    pub request_id: Option<String>,
+    /// Number of requests until the model responded.
+    pub attempts: u32,
+    /// Time at which the first request was sent.
+    pub requested_at: Timestamp,
+    /// Time at which the response was complete.
+    pub responded_at: Timestamp,
+}
+
+/// The attempts, times and guardrail verdicts of a settled call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallInfo {
+    /// Number of attempts of the body; 0 if it did not run.
+    pub attempts: u32,
+    /// Time at which this process started the body; absent if it did not.
+    pub started_at: Option<Timestamp>,
+    /// Time at which the call settled.
+    pub settled_at: Timestamp,
+    /// The verdicts of the tool's guardrails, in the order in which they ran.
+    pub guardrails: Vec<GuardrailRecord>,
 }
 
 /// The consequence of the end of a tool call for its run. Hooks receive it and cannot change it.
@@ -121,6 +169,20 @@ impl<C> fmt::Debug for Hook<C> {
 }
 
 impl<C> HookEvent<C> {
+    /// Returns the calls that lead to the nested agent of the event, outermost first; empty for the outermost run.
+    pub fn parent_calls(&self) -> &[CallId] {
+        match self {
+            Self::AgentStarted { ctx }
+            | Self::AgentEnded { ctx, .. }
+            | Self::ModelRequestStarted { ctx, .. }
+            | Self::ModelResponded { ctx, .. }
+            | Self::HandedOff { ctx, .. } => ctx.parent_calls(),
+            Self::CallStarted { ctx } | Self::CallProgress { ctx, .. } | Self::CallEnded { ctx, .. } => {
+                ctx.run_context().parent_calls()
+            }
+        }
+    }
+
     /// Returns the name of the event, for messages.
     pub fn name(&self) -> &'static str {
         match self {
@@ -130,6 +192,7 @@ impl<C> HookEvent<C> {
             Self::ModelResponded { .. } => "model_responded",
             Self::HandedOff { .. } => "handed_off",
             Self::CallStarted { .. } => "call_started",
+            Self::CallProgress { .. } => "call_progress",
             Self::CallEnded { .. } => "call_ended",
         }
     }
@@ -143,16 +206,20 @@ impl<C> Clone for HookEvent<C> {
             Self::ModelRequestStarted { ctx, turn } => {
                 Self::ModelRequestStarted { ctx: ctx.clone(), turn: *turn }
             }
-            Self::ModelResponded { ctx, items } => {
-                Self::ModelResponded { ctx: ctx.clone(), items: items.clone() }
+            Self::ModelResponded { ctx, items, info } => {
+                Self::ModelResponded { ctx: ctx.clone(), items: items.clone(), info: info.clone() }
             }
             Self::HandedOff { ctx, to } => Self::HandedOff { ctx: ctx.clone(), to: to.clone() },
             Self::CallStarted { ctx } => Self::CallStarted { ctx: ctx.clone() },
-            Self::CallEnded { ctx, status: how, output, after_call: then } => Self::CallEnded {
+            Self::CallProgress { ctx, progress } => {
+                Self::CallProgress { ctx: ctx.clone(), progress: progress.clone() }
+            }
+            Self::CallEnded { ctx, status, output, after_call, info } => Self::CallEnded {
                 ctx: ctx.clone(),
-                status: how.clone(),
+                status: status.clone(),
                 output: output.clone(),
-                after_call: *then,
+                after_call: *after_call,
+                info: info.clone(),
             },
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn event_to_json(event: &RunEvent) -> Option<Value> {
         RunEventKind::CallProgress { call, progress } => {
             json!({ "type": "call_progress", "call": call, "progress": progress })
         }
-        RunEventKind::CallSettled { call, status, output } => {
+        RunEventKind::CallSettled { call, status, output, .. } => {
             json!({ "type": "call_settled", "call": call, "status": status, "output": output.text() })
         }
         RunEventKind::Warning { message } => json!({ "type": "warning", "message": message }),

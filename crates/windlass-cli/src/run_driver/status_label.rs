@@ -30,6 +30,7 @@ impl StatusLabel {
             CallStatus::SurplusHandoff => ("–", TextStyle::Faint, "surplus handoff"),
             CallStatus::Rejected => ("✗", TextStyle::Waiting, "rejected"),
             CallStatus::BlockedByGuardrail => ("✗", TextStyle::Waiting, "blocked by a guardrail"),
+            CallStatus::OutputWithheld => ("✗", TextStyle::Waiting, "done, its output is withheld"),
             CallStatus::Cancelled => ("■", TextStyle::Waiting, "cancelled"),
             CallStatus::OutcomeUnknown => ("?", TextStyle::Waiting, "outcome unknown"),
         };

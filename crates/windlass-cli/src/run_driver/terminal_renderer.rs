@@ -108,7 +108,7 @@ impl TerminalRenderer {
                     running.progress = Some(to_one_line(&words));
                 }
             }
-            RunEventKind::CallSettled { call, status, output } => {
+            RunEventKind::CallSettled { call, status, output, .. } => {
                 self.render_settled(&at(call), status, output, calls)
             }
             RunEventKind::Warning { message } => {

@@ -15,7 +15,7 @@ use crate::{
         decode_journal, encode_journal,
     },
     plan::{ResolvedTool, ResponsePlan, ToolLookup, plan_response},
-    run::CallAction,
+    run::{CallEffect, CallProgress, TurnSchedule},
     tool::ToolKey,
     usage::Usage,
 };
@@ -32,17 +32,27 @@ fn replay_run(records: &[JournalRecord]) -> Run {
     Run::replay(records).expect("it replays").run
 }
 
-/// Returns the name of the next action of each call.
+/// Returns the name of the first effect of each call that can go on.
 fn call_actions(run: &Run) -> Vec<String> {
-    let RunAction::AdvanceCalls(steps) = run.next() else { return vec![] };
-    let name = |step: &CallAction| match step {
-        CallAction::CheckApproval(_) => "gate",
-        CallAction::Execute(_) => "run",
-        CallAction::ReportInvalidArguments(_) => "invalid",
-        CallAction::Settle(_) => "settle",
-        CallAction::ResolveDoubt(_) => "doubt",
+    if run.next() != RunAction::AdvanceCalls {
+        return vec![];
+    }
+    let name = |effect: &CallEffect| match effect {
+        CallEffect::EvaluateApprovalRule { .. } => "gate",
+        CallEffect::Hold(_) => "hold",
+        CallEffect::Start(_) => "run",
+        CallEffect::RunBody(_) => "go on",
+        CallEffect::ReportInvalidArguments { .. } => "invalid",
+        CallEffect::RunOutputGuardrails { .. } => "check",
+        CallEffect::Settle(_) => "settle",
+        CallEffect::Reconcile => "doubt",
+        other => panic!("a call begins with {other:?}"),
     };
-    steps.iter().map(|step| format!("{} {}", name(step), step.call())).collect()
+    let mut schedule = TurnSchedule::new(run, usize::MAX);
+    let ready = std::iter::from_fn(|| schedule.begin_call(run));
+    ready
+        .map(|(_, call)| format!("{} {call}", name(&run.next_effect(&call, &CallProgress::default()))))
+        .collect()
 }
 
 fn assistant_says(text: &str) -> ForkChange {
@@ -134,6 +144,39 @@ fn every_record_is_told_in_one_line() {
 }
 
 #[test]
+fn what_was_withheld_is_told_without_its_words() {
+    let told: Vec<String> = step_lines(&golden_records("statuses")).iter().map(StepLine::to_string).collect();
+    let line = |words: &str| {
+        let found = told.iter().filter(|line| line.contains(words)).count();
+        assert_eq!(found, 1, "{words}: {told:#?}");
+    };
+    line("call checked of `look` ends, with its output withheld");
+    line("call checked of `look` succeeded: “seen”");
+    line("call blocked of `look` was executed, with its output withheld: “Output withheld.”");
+    line("call left of `look` ended late: “at last”");
+    line("call left2 of `look` failed late, with its output withheld");
+    let told: Vec<String> = step_lines(&golden_records("items")).iter().map(StepLine::to_string).collect();
+    assert!(told.iter().any(|line| line.ends_with("desk: the next request is filtered")), "{told:#?}");
+    let told: Vec<String> = step_lines(&golden_records("failures")).iter().map(StepLine::to_string).collect();
+    let ends = "call x1 of `look` failed, which ends the run: “broken”";
+    assert!(told.iter().any(|line| line.ends_with(ends)), "{told:#?}");
+}
+
+#[test]
+fn a_fork_goes_on_with_what_was_withheld() {
+    let records = golden_records("statuses");
+    let ended = |record: &&JournalRecord| matches!(&record.entry, JournalEntry::CallBodyEnded(ended) if ended.call == "checked");
+    let at = records.iter().find(ended).expect("its body ended").seq;
+    let run = replay_run(&fork_golden(&records, at, ForkChange::Unchanged).expect("it fits"));
+    assert!(call_actions(&run).contains(&"check checked".to_owned()), "{:?}", call_actions(&run));
+    let other = |how| ForkChange::CallOutput { call: "checked".into(), status: how, output: "other".into() };
+    let fork = fork_golden(&records, at, other(CallStatus::Succeeded)).expect("it has no output yet");
+    assert!(!call_actions(&replay_run(&fork)).contains(&"check checked".to_owned()));
+    let otherwise = fork_golden(&records, at, other(CallStatus::Failed)).expect_err("its body succeeded");
+    assert!(otherwise.to_string().ends_with("its body ended otherwise"), "{otherwise}");
+}
+
+#[test]
 fn the_exact_input_of_a_turn_can_be_seen() {
     let records = golden_records("finished");
     let first = turn_input(&records, &[], 1).expect("the model was asked");
@@ -168,6 +211,8 @@ fn a_fork_goes_on_from_any_record() {
             let fork = fork_golden(&records, record.seq, ForkChange::Unchanged).expect("any record will do");
             let (run, before) = (replay_run(&fork), run_at(&records, record.seq).expect("it is there"));
             assert_eq!(run.next(), before.next(), "{name} at {}", record.seq);
+            assert_eq!(call_actions(&run), call_actions(&before), "{name} at {}", record.seq);
+            assert_eq!(run.withheld_calls(), before.withheld_calls(), "{name} at {}", record.seq);
             assert_eq!(run.history(), before.history());
             assert_eq!(run.id(), &RunId::from("fork"));
             let origin = fork_origin(&fork).expect("a fork says where it comes from");
@@ -196,7 +241,7 @@ fn nested_agents_are_renamed_with_the_run() {
 fn a_fork_does_not_run_a_call_again_that_must_not_happen_twice() {
     let records = golden_records("crashed");
     let fork = fork_golden(&records, 4, ForkChange::Unchanged).expect("it fits");
-    assert_eq!(call_actions(&replay_run(&fork)), ["run c1", "run c2", "doubt c3", "run c4"]);
+    assert_eq!(call_actions(&replay_run(&fork)), ["run c1", "run c2", "doubt c3"], "c4 follows c3");
     // The fork is made between the start of a call and its settlement, so the call took effect in the original
     // run.
     let records = golden_records("decisions");

@@ -86,8 +86,7 @@ pub fn settlement_seq(records: &[JournalRecord], call: &CallPath) -> Option<u64>
 pub struct TurnInput {
     /// The agent that made the request.
     pub agent: AgentName,
-    /// The conversation items. The agent's instructions and the effect of the driver's input filter are not in
-    /// the journal.
+    /// The conversation items, as an input filter left them. The agent's instructions are not in the journal.
     pub items: Vec<Arc<Item>>,
     /// Sequence number of the response's record, if the model responded.
     pub response_seq: Option<u64>,
@@ -113,7 +112,9 @@ pub fn turn_input(records: &[JournalRecord], path: &[CallId], turn: u32) -> Resu
     let answer = wanted.and_then(|wanted| answers.get(wanted)).copied();
     let run = Run::replay(&records[..answer.unwrap_or(records.len())])?.run;
     let asked = nested_run(&run, path).and_then(|run| match run.next() {
-        RunAction::RequestModel { agent, turn: due } if due == turn => Some((agent, run.history().to_vec())),
+        RunAction::RequestModel { agent, turn: due } if due == turn => {
+            Some((agent, run.next_model_input().to_vec()))
+        }
         _ => None,
     });
     match asked {

@@ -80,6 +80,7 @@ impl<'a> StepDescriber<'a> {
                 format!("turn {}: the model's response was rejected", self.next_turn(path))
             }
             JournalEntry::ModelRequestFailed(failed) => describe_model_failure(failed),
+            JournalEntry::ModelInputFiltered(_) => "the next request is filtered".to_owned(),
             JournalEntry::CallHeld(held) => {
                 format!("{} {}", self.call_label(path, &held.call), describe_hold(held))
             }
@@ -94,21 +95,26 @@ impl<'a> StepDescriber<'a> {
                 1 => format!("{} starts", self.call_label(path, &started.call)),
                 attempt => format!("{} starts, attempt {attempt}", self.call_label(path, &started.call)),
             },
+            JournalEntry::CallBodyEnded(ended) => {
+                format!("{} ends, with its output withheld", self.call_label(path, &ended.call))
+            }
             JournalEntry::CallSettled(settled) => {
                 let call = self.call_label(path, &settled.call);
-                let end = if settled.ends_run { ", which ends the run" } else { "" };
+                let end = if settled.run_failure.is_some() { ", which ends the run" } else { "" };
                 format!(
                     "{call} {}{end}: {}",
                     describe_status(&settled.status),
                     describe_output(&settled.output)
                 )
             }
-            JournalEntry::CallEndedLate(CallEndedLate { call, result }) => match result {
-                Ok(given) => {
-                    format!("{} ended late: {}", self.call_label(path, call), describe_output(given))
+            JournalEntry::CallEndedLate(CallEndedLate { call, status, output }) => {
+                let label = self.call_label(path, call);
+                let how = if status.is_success() { "ended late" } else { "failed late" };
+                match output {
+                    Some(output) => format!("{label} {how}: {}", describe_output(output)),
+                    None => format!("{label} {how}, with its output withheld"),
                 }
-                Err(error) => format!("{} failed late: {}", self.call_label(path, call), quote_line(error)),
-            },
+            }
             JournalEntry::HandoffRecorded(handed) => {
                 let seen =
                     if handed.filtered_history.is_some() { ", which sees a filtered history" } else { "" };
@@ -227,6 +233,7 @@ fn describe_status(how: &CallStatus) -> &'static str {
         CallStatus::SurplusHandoff => "was a surplus handoff",
         CallStatus::Rejected => "was rejected",
         CallStatus::BlockedByGuardrail => "was blocked by a guardrail",
+        CallStatus::OutputWithheld => "was executed, with its output withheld",
         CallStatus::Deduplicated => "was deduplicated by the receipt of an identical call",
         CallStatus::Cancelled => "was cancelled",
         CallStatus::Reconciled => "was confirmed as executed",

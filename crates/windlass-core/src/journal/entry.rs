@@ -40,6 +40,8 @@ pub enum JournalEntry {
     ResponseRejected(ResponseRejected),
     /// A request to the model failed.
     ModelRequestFailed(ModelRequestFailed),
+    /// An input filter changed what the next model request contains. The history is unchanged.
+    ModelInputFiltered(ModelInputFiltered),
     /// A call is held until a person decides or answers.
     CallHeld(CallHeld),
     /// A decision about a call was recorded.
@@ -48,6 +50,8 @@ pub enum JournalEntry {
     DecisionRevoked(DecisionRevoked),
     /// The body of a call is about to start. This entry is durable before the body starts.
     CallStarted(CallStarted),
+    /// The body of a call ended, and its output is withheld until the output guardrails have passed it.
+    CallBodyEnded(CallBodyEnded),
     /// A call settled: it has its output. Every call settles exactly once.
     CallSettled(CallSettled),
     /// A body that had been abandoned ended after its call had settled.
@@ -99,6 +103,21 @@ pub struct RunStarted {
     /// The run and record that this run was forked from; absent if it is not a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<ForkOrigin>,
+}
+
+impl RunStarted {
+    /// Creates the start of a run without input.
+    pub fn new(run: RunId, agent: AgentName) -> Self {
+        Self {
+            run,
+            agent,
+            history: Vec::new(),
+            input: Vec::new(),
+            max_turns: None,
+            session: None,
+            origin: None,
+        }
+    }
 }
 
 /// The run and record that a fork was made from.
@@ -162,10 +181,6 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
 impl ToolUsePolicyKind {
     fn is_run_model_again(&self) -> bool {
         matches!(self, Self::RunModelAgain)
@@ -203,6 +218,33 @@ impl ModelRequestFailed {
     pub fn usage_or_unknown(&self) -> Usage {
         self.usage.unwrap_or_else(Usage::of_unknown_request)
     }
+}
+
+/// An input filter changed what the next model request contains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelInputFiltered {
+    /// The agent whose request it is.
+    pub agent: AgentName,
+    /// The instructions, if the filter changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// The items of the request, in order.
+    pub input: Vec<FilteredInput>,
+}
+
+/// A part of a filtered model input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FilteredInput {
+    /// Consecutive items of the history.
+    History {
+        /// Index of the first item.
+        from: usize,
+        /// Index after the last item.
+        to: usize,
+    },
+    /// An item that the filter made.
+    Item(Arc<Item>),
 }
 
 /// A call is held until a person decides or answers.
@@ -267,6 +309,20 @@ pub struct CallStarted {
     pub attempt: u32,
 }
 
+/// The body of a call ended, and its output is withheld.
+///
+/// The journal holds the digest of the output. The output itself is kept where only drivers read it, and enters the
+/// journal with the settlement, if the output guardrails pass it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallBodyEnded {
+    /// The call's id.
+    pub call: CallId,
+    /// The status with which the call settles if its output passes.
+    pub status: CallStatus,
+    /// Digest of the withheld output: see [`OutputContent::digest`].
+    pub output_digest: Digest,
+}
+
 /// A call settled: it has its output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallSettled {
@@ -276,16 +332,56 @@ pub struct CallSettled {
     pub status: CallStatus,
     /// The output that the model receives; a placeholder in the persisted entry if the tool's output is secret.
     pub output: OutputContent,
-    /// True if this settlement ends the run.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub ends_run: bool,
+    /// The verdicts of the tool's guardrails, in the order in which they ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guardrails: Vec<GuardrailRecord>,
+    /// The failure with which this call ends the run; absent if the run continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_failure: Option<Box<RunFailure>>,
 }
 
 impl CallSettled {
     /// Creates a settlement that does not end the run.
     pub fn new(call: CallId, how: CallStatus, output: impl Into<OutputContent>) -> Self {
-        Self { call, status: how, output: output.into(), ends_run: false }
+        Self { call, status: how, output: output.into(), guardrails: Vec::new(), run_failure: None }
     }
+}
+
+/// The verdict of one guardrail of a tool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardrailRecord {
+    /// The guardrail's name.
+    pub name: String,
+    /// The stage at which it ran.
+    pub stage: GuardrailStage,
+    /// Its verdict.
+    pub verdict: GuardrailOutcome,
+}
+
+/// The stage at which a guardrail of a tool ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardrailStage {
+    /// Before the body.
+    Input,
+    /// After the body.
+    Output,
+}
+
+/// The verdict of a guardrail of a tool, without its texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardrailOutcome {
+    /// The call or its output passed.
+    Allowed,
+    /// The call or its output was rejected.
+    Rejected,
+    /// The output was replaced.
+    Replaced,
+    /// The run was ended.
+    FailedRun,
+    /// The guardrail itself failed, which counts as a rejection.
+    Failed,
 }
 
 /// The status that a call settled with.
@@ -308,8 +404,11 @@ pub enum CallStatus {
     SurplusHandoff,
     /// A person or a policy rejected the call.
     Rejected,
-    /// A guardrail blocked the call before its body ran, or blocked its output.
+    /// A guardrail blocked the call; its body did not run.
     BlockedByGuardrail,
+    /// The body ran, and its output was withheld: an output guardrail blocked it, or the run ended before the output
+    /// guardrails had passed it.
+    OutputWithheld,
     /// The output is the receipt of an identical call of an idempotent tool.
     Deduplicated,
     /// The run was cancelled or ended before the call finished.
@@ -333,6 +432,23 @@ impl CallStatus {
             | Self::SurplusHandoff
             | Self::Rejected
             | Self::BlockedByGuardrail
+            | Self::OutputWithheld
+            | Self::Cancelled
+            | Self::OutcomeUnknown => false,
+        }
+    }
+
+    /// Returns true if a body produced the output, in this call or in the one whose result was reused.
+    pub fn is_body_result(&self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed | Self::TimedOut | Self::Deduplicated | Self::Reconciled => true,
+            Self::TimedOutStillRunning
+            | Self::InvalidArguments
+            | Self::UnknownTool
+            | Self::SurplusHandoff
+            | Self::Rejected
+            | Self::BlockedByGuardrail
+            | Self::OutputWithheld
             | Self::Cancelled
             | Self::OutcomeUnknown => false,
         }
@@ -344,8 +460,11 @@ impl CallStatus {
 pub struct CallEndedLate {
     /// The call's id.
     pub call: CallId,
-    /// The late output, or the error message.
-    pub result: Result<OutputContent, String>,
+    /// The outcome of the body: [`CallStatus::Succeeded`] or [`CallStatus::Failed`].
+    pub status: CallStatus,
+    /// The output or the error message; absent if the tool has output guardrails, which did not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputContent>,
 }
 
 /// Control passed to another agent.

@@ -7,9 +7,10 @@ mod entry;
 pub(crate) mod format;
 
 pub use entry::{
-    CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, DecisionRevoked,
-    ForkOrigin, HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded,
-    ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+    CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
+    DecisionRevoked, FilteredInput, ForkOrigin, GuardrailOutcome, GuardrailRecord, GuardrailStage,
+    HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed,
+    ModelResponded, ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
 };
 pub use format::{
     FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, encode_journal,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
+use super::lifecycle::{CallResult, unchecked_result};
 use super::{
     OutputCandidate, OutputCandidateSource, Run, RunEnd, RunItem, RunItemKind, RunPhase, model_text,
 };
@@ -11,7 +12,8 @@ use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId};
 use crate::item::{CallOutput, HandoffOutput, Item, OutputContent, OutputStatus, Role};
 use crate::journal::{
-    CallSettled, CallStarted, CallStatus, HandoffRecorded, JournalEntry, ModelResponded, ToolUsePolicyKind,
+    CallSettled, CallStarted, CallStatus, FilteredInput, HandoffRecorded, JournalEntry, ModelInputFiltered,
+    ModelResponded, ToolUsePolicyKind,
 };
 use crate::plan::{CallDisposition, PlannedCall};
 use crate::tool::ApprovalPolicy;
@@ -66,9 +68,30 @@ pub enum ApplyError {
         /// The hold reason, in words that follow "waits".
         waiting_for: &'static str,
     },
+    /// The answer does not satisfy the schema of the question.
+    #[error("the answer to call `{call}` does not fit: {problems}")]
+    InvalidAnswer {
+        /// The call's id.
+        call: CallId,
+        /// All schema violations, with their paths.
+        problems: String,
+    },
 }
 
 impl Run {
+    /// Returns the history for changes. Nobody shares it while an entry is applied, so nothing is copied.
+    fn history_mut(&mut self) -> &mut Vec<Arc<Item>> {
+        Arc::make_mut(&mut self.history)
+    }
+
+    /// Appends the input that was added during the turn.
+    fn take_added_input(&mut self) {
+        if !self.added_input.is_empty() {
+            let mut added = std::mem::take(&mut self.added_input);
+            self.history_mut().append(&mut added);
+        }
+    }
+
     /// Applies an entry to the nested run at `path`, or to this run if `path` is empty.
     ///
     /// # Errors
@@ -118,6 +141,12 @@ impl Run {
             JournalEntry::ModelRequestFailed(failed) => {
                 self.require_awaiting_model("model_request_failed")?;
                 self.usage.add(&failed.usage_or_unknown());
+                // The next request is filtered anew.
+                self.filtered_input = None;
+            }
+            JournalEntry::ModelInputFiltered(filtered) => {
+                self.require_awaiting_model("model_input_filtered")?;
+                self.filtered_input = Some(self.resolve_filtered_input(filtered)?);
             }
             JournalEntry::CallHeld(held) => {
                 self.apply_call_held(held)?;
@@ -129,6 +158,12 @@ impl Run {
             }
             JournalEntry::CallStarted(started) => {
                 self.apply_call_started(started)?;
+                self.has_call_activity = true;
+            }
+            JournalEntry::CallBodyEnded(ended) => {
+                let slot = self.open_slot_mut(&ended.call)?;
+                let ended = slot.end_body(ended);
+                ended.map_err(|reason| ApplyError::UnexpectedEntry { entry: "call_body_ended", reason })?;
                 self.has_call_activity = true;
             }
             JournalEntry::CallSettled(settled) => return self.apply_call_settled(settled),
@@ -147,8 +182,9 @@ impl Run {
                 }
             },
             JournalEntry::InputAdded(added) => {
+                self.filtered_input = None;
                 if matches!(self.phase, RunPhase::AwaitingModel | RunPhase::ResultsPending(_)) {
-                    self.history.extend(added.items.iter().cloned());
+                    self.history_mut().extend(added.items.iter().cloned());
                 } else {
                     self.added_input.extend(added.items.iter().cloned());
                 }
@@ -214,6 +250,7 @@ impl Run {
             return out_of_place(why);
         }
         self.turn += 1;
+        self.last_filtered_input = self.filtered_input.take();
         self.lens_before_response = (self.history.len(), self.items.len());
         self.usage.add(&answered.usage);
         self.last_response_id.clone_from(&answered.response_id);
@@ -329,6 +366,7 @@ impl Run {
             CallSlotState::Running { attempt, edited_arguments: edited } => (attempt + 1, edited.clone()),
             CallSlotState::Held { .. } => return may_not("it waits for a decision"),
             CallSlotState::OutputKnown { .. } => return may_not("it was decided that it does not run"),
+            CallSlotState::BodyEnded { .. } => return may_not("its body has ended"),
             CallSlotState::Settled { .. } => return may_not("it has its output"),
         };
         if attempt != started.attempt {
@@ -347,14 +385,16 @@ impl Run {
         // A result of changed arguments is no answer to the next call with those of the model.
         if let (
             CallDisposition::Execute { receipt_digest: Some(receipt), .. },
-            CallSlotState::Running { edited_arguments: None, .. },
+            CallSlotState::Running { edited_arguments: None, .. }
+            | CallSlotState::BodyEnded { edited_arguments: None, .. },
             CallStatus::Succeeded,
         ) = (&slot.planned.disposition, &slot.state, &settled.status)
         {
             applied.receipt = Some((*receipt, settled.output.clone()));
         }
         self.has_call_activity = true;
-        let did_nothing = settled.ends_run
+        // A call whose output was withheld took effect, though it may have ended the run.
+        let did_nothing = (settled.run_failure.is_some() && settled.status != CallStatus::OutputWithheld)
             || matches!(
                 settled.status,
                 CallStatus::Cancelled | CallStatus::UnknownTool | CallStatus::SurplusHandoff
@@ -362,8 +402,8 @@ impl Run {
         if did_nothing {
             self.ineffective_calls.insert(settled.call.clone());
         }
-        if settled.ends_run {
-            self.record_ending_call(settled);
+        if let Some(failure) = &settled.run_failure {
+            self.record_ending_call(&settled.call, failure);
         }
         if let RunPhase::CallsOpen(turn) = &mut self.phase
             && turn.settle_call(&settled.call, settled.status.clone(), settled.output.clone())
@@ -373,14 +413,11 @@ impl Run {
         Ok(applied)
     }
 
-    /// Stores the failure that ends the run, so that a later driver can record it.
-    fn record_ending_call(&mut self, settled: &CallSettled) {
-        let place_of = |turn: &OpenTurn| turn.slots.iter().position(|slot| slot.planned.call == settled.call);
-        let Some(place) = self.open_turn().and_then(place_of) else { return };
+    /// Stores the failure that ends the run. Of several, the first in the model's order counts.
+    fn record_ending_call(&mut self, call: &CallId, failure: &RunFailure) {
+        let Some(place) = self.open_turn().and_then(|turn| turn.position_of(call)) else { return };
         if self.ended_by_call.as_ref().is_none_or(|(first, _)| place < *first) {
-            let tool = self.tool_of_call(&settled.call).map(ToString::to_string).unwrap_or_default();
-            let (call, message) = (settled.call.clone(), settled.output.text().into_owned());
-            self.ended_by_call = Some((place, Box::new(RunFailure::EndedByCall { tool, call, message })));
+            self.ended_by_call = Some((place, Box::new(failure.clone())));
         }
     }
 
@@ -410,10 +447,10 @@ impl Run {
     /// Appends the turn's outputs to the history in the model's order.
     fn commit_outputs(&mut self, turn: &OpenTurn) {
         for produced in turn.output_items() {
-            self.history.push(produced.item.clone());
+            self.history_mut().push(produced.item.clone());
             self.items.push(produced);
         }
-        self.history.append(&mut self.added_input);
+        self.take_added_input();
     }
 
     fn apply_handoff(&mut self, handed: &HandoffRecorded) -> Result<(), ApplyError> {
@@ -443,23 +480,23 @@ impl Run {
         }));
         for slot in &turn.slots {
             if let CallSlotState::Settled { output, .. } = &slot.state {
-                self.history.push(output.clone());
+                self.history_mut().push(output.clone());
                 self.items.push(RunItem {
                     agent: turn.agent.clone(),
                     item: output.clone(),
                     kind: RunItemKind::CallOutput,
                 });
             } else if slot.planned.call == handed.call {
-                self.history.push(handoff.clone());
+                self.history_mut().push(handoff.clone());
             }
         }
         self.items.push(RunItem { agent: turn.agent, item: handoff, kind: RunItemKind::HandoffOutput });
         if let Some(history) = &handed.filtered_history {
-            self.history.clone_from(history);
+            self.history = Arc::new(history.clone());
             // The provider holds another conversation than the one that goes on.
             self.last_response_id = None;
         }
-        self.history.append(&mut self.added_input);
+        self.take_added_input();
         self.agent = handed.to.clone();
         Ok(())
     }
@@ -469,6 +506,11 @@ impl Run {
         let phase = std::mem::replace(&mut self.phase, RunPhase::AwaitingModel);
         let (RunPhase::CallsOpen(mut turn) | RunPhase::HandoffPending(mut turn)) = phase else { return };
         for slot in turn.slots.iter_mut().filter(|slot| !slot.is_settled()) {
+            if matches!(slot.state, CallSlotState::BodyEnded { .. }) {
+                let CallResult { status, output, .. } = unchecked_result();
+                slot.settle(status, output);
+                continue;
+            }
             self.ineffective_calls.insert(slot.planned.call.clone());
             slot.settle(CallStatus::Cancelled, model_text::CANCELLED.into());
         }
@@ -477,7 +519,7 @@ impl Run {
 
     /// Ends the run. Added input that no turn has consumed is appended to the history.
     fn end_run(&mut self, end: RunEnd) {
-        self.history.append(&mut self.added_input);
+        self.take_added_input();
         self.phase = RunPhase::Ended(end);
     }
 
@@ -492,7 +534,8 @@ impl Run {
             RunPhase::AwaitingModel | RunPhase::ResultsPending(_) | RunPhase::Ended(_) => false,
         };
         if is_untouched {
-            self.history.truncate(self.lens_before_response.0);
+            let len = self.lens_before_response.0;
+            self.history_mut().truncate(len);
             self.items.truncate(self.lens_before_response.1);
             self.phase = RunPhase::AwaitingModel;
         }
@@ -514,7 +557,8 @@ impl Run {
             })),
             _ => item.clone(),
         };
-        for item in &mut self.history[self.lens_before_response.0..] {
+        let from = self.lens_before_response.0;
+        for item in &mut self.history_mut()[from..] {
             *item = withheld(item);
         }
         for produced in &mut self.items[self.lens_before_response.1..] {
@@ -523,8 +567,28 @@ impl Run {
         self.withheld_from = Some(self.lens_before_response.1);
     }
 
+    /// Returns the items of a filtered model input.
+    fn resolve_filtered_input(&self, filtered: &ModelInputFiltered) -> Result<Vec<Arc<Item>>, ApplyError> {
+        let mut items = Vec::new();
+        for part in &filtered.input {
+            match part {
+                FilteredInput::History { from, to } => match self.history.get(*from..*to) {
+                    Some(kept) => items.extend_from_slice(kept),
+                    None => {
+                        return Err(ApplyError::UnexpectedEntry {
+                            entry: "model_input_filtered",
+                            reason: "it names items that the history lacks",
+                        });
+                    }
+                },
+                FilteredInput::Item(item) => items.push(item.clone()),
+            }
+        }
+        Ok(items)
+    }
+
     fn push_item(&mut self, agent: &AgentName, item: Arc<Item>, part: RunItemKind) {
-        self.history.push(item.clone());
+        self.history_mut().push(item.clone());
         self.items.push(RunItem { agent: agent.clone(), item, kind: part });
     }
 }
@@ -535,6 +599,7 @@ fn continues_run(entry: &JournalEntry) -> bool {
         JournalEntry::ModelResponded(_)
         | JournalEntry::ResponseRejected(_)
         | JournalEntry::ModelRequestFailed(_)
+        | JournalEntry::ModelInputFiltered(_)
         | JournalEntry::HandoffRecorded(_)
         | JournalEntry::TurnContinued
         | JournalEntry::RunFinished(_) => true,
@@ -543,6 +608,7 @@ fn continues_run(entry: &JournalEntry) -> bool {
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)
         | JournalEntry::CallStarted(_)
+        | JournalEntry::CallBodyEnded(_)
         | JournalEntry::CallSettled(_)
         | JournalEntry::CallEndedLate(_)
         | JournalEntry::InputAdded(_)

@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::{ApplyError, ApplyOutcome, Run, RunItem, RunItemKind, SettledCall};
 use crate::call_map::CallMap;
+use crate::canonical::Digest;
 use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, PendingCall};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
 use crate::item::{CallOutput, Item, OutputContent, OutputStatus, ToolCall};
-use crate::journal::{CallStatus, RunStarted, ToolUsePolicyKind};
+use crate::journal::{CallBodyEnded, CallStatus, RunStarted, ToolUsePolicyKind};
 use crate::plan::{BodyKind, CallDisposition, PlannedCall};
 use crate::tool::ApprovalPolicy;
 
@@ -100,6 +101,8 @@ pub(super) enum CallSlotState {
     OutputKnown { status: CallStatus, output: OutputContent },
     /// The body was started.
     Running { attempt: u32, edited_arguments: Option<Arc<str>> },
+    /// The body ended, and its output is withheld.
+    BodyEnded { status: CallStatus, output_digest: Digest, edited_arguments: Option<Arc<str>> },
     /// The call has settled.
     Settled { status: CallStatus, output: Arc<Item> },
 }
@@ -135,8 +138,12 @@ impl OpenTurn {
         }
     }
 
+    pub(super) fn position_of(&self, call: &CallId) -> Option<usize> {
+        self.slot_index.position_of(call, &self.slots)
+    }
+
     pub(super) fn slot(&self, call: &CallId) -> Option<&CallSlot> {
-        self.slots.get(self.slot_index.position_of(call, &self.slots)?)
+        self.slots.get(self.position_of(call)?)
     }
 
     pub(super) fn slot_mut(&mut self, call: &CallId) -> Option<&mut CallSlot> {
@@ -204,43 +211,6 @@ impl OpenTurn {
     pub(super) fn is_predecessor_settled(&self, slot: &CallSlot) -> bool {
         slot.planned.predecessor.as_ref().and_then(|call| self.slot(call)).is_none_or(CallSlot::is_settled)
     }
-
-    /// Returns the state of each call's predecessor. One pass is enough, because predecessors come earlier in
-    /// the turn.
-    pub(super) fn predecessor_states(&self) -> Vec<PredecessorState> {
-        let mut all: Vec<PredecessorState> = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            let before = slot
-                .planned
-                .predecessor
-                .as_ref()
-                .and_then(|call| self.slot_index.position_of(call, &self.slots));
-            let following = match before.map(|at| (&self.slots[at], all.get(at))) {
-                None => PredecessorState::NoneOrSettled,
-                Some((before, _)) if before.is_settled() => PredecessorState::NoneOrSettled,
-                Some((before, _)) if before.is_waiting() => PredecessorState::WaitingForPerson,
-                Some((_, Some(PredecessorState::NoneOrSettled | PredecessorState::Unsettled))) => {
-                    PredecessorState::Unsettled
-                }
-                Some((_, Some(PredecessorState::WaitingForPerson) | None)) => {
-                    PredecessorState::WaitingForPerson
-                }
-            };
-            all.push(following);
-        }
-        all
-    }
-}
-
-/// The state of a call's predecessor with the same conflict key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PredecessorState {
-    /// There is no predecessor, or it has settled.
-    NoneOrSettled,
-    /// The predecessor can make progress; the call starts after it has settled.
-    Unsettled,
-    /// The predecessor, directly or indirectly, is held for a person.
-    WaitingForPerson,
 }
 
 impl CallSlot {
@@ -252,6 +222,17 @@ impl CallSlot {
         }
     }
 
+    /// Returns the kind of the call's body, if it has one.
+    pub(super) fn body_kind(&self) -> Option<BodyKind> {
+        match self.planned.disposition {
+            CallDisposition::Execute { body, .. } => Some(body),
+            CallDisposition::InvalidArguments { .. }
+            | CallDisposition::UnknownTool { .. }
+            | CallDisposition::Handoff { .. }
+            | CallDisposition::SurplusHandoff => None,
+        }
+    }
+
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.state, CallSlotState::Settled { .. })
     }
@@ -259,7 +240,7 @@ impl CallSlot {
     /// Returns true if the body was started and its end is unknown.
     pub(super) fn has_started(&self) -> bool {
         match &self.state {
-            CallSlotState::Running { .. } => true,
+            CallSlotState::Running { .. } | CallSlotState::BodyEnded { .. } => true,
             CallSlotState::Held { attempt, .. } | CallSlotState::Approved { attempt, .. } => *attempt > 0,
             CallSlotState::Open | CallSlotState::OutputKnown { .. } | CallSlotState::Settled { .. } => false,
         }
@@ -281,6 +262,7 @@ impl CallSlot {
             CallSlotState::Open
             | CallSlotState::Approved { .. }
             | CallSlotState::OutputKnown { .. }
+            | CallSlotState::BodyEnded { .. }
             | CallSlotState::Settled { .. } => false,
         }
     }
@@ -338,6 +320,10 @@ impl CallSlot {
             return Some("the call is a handoff");
         }
         match (&self.state, how) {
+            (CallSlotState::BodyEnded { .. }, CallStatus::OutputWithheld) => None,
+            (CallSlotState::BodyEnded { status, .. }, how) if status == how => None,
+            (CallSlotState::BodyEnded { .. }, _) => Some("its body ended otherwise"),
+            (_, CallStatus::OutputWithheld) => Some("its body has not ended"),
             (_, CallStatus::Cancelled) => None,
             (CallSlotState::Held { .. }, _) => Some("the call waits for a decision"),
             (CallSlotState::OutputKnown { status: decided, .. }, how) if decided == how => None,
@@ -361,5 +347,26 @@ impl CallSlot {
                 | CallStatus::Deduplicated,
             ) => None,
         }
+    }
+
+    /// Records that the body ended and its output is withheld.
+    pub(super) fn end_body(&mut self, ended: &CallBodyEnded) -> Result<(), &'static str> {
+        let edited_arguments = match (&self.state, &ended.status) {
+            _ if !ended.status.is_body_result() => return Err("no body gives this status"),
+            (CallSlotState::Running { edited_arguments, .. }, _) => edited_arguments.clone(),
+            (CallSlotState::Open, CallStatus::Deduplicated) => None,
+            (CallSlotState::Approved { edited_arguments, .. }, CallStatus::Deduplicated) => {
+                edited_arguments.clone()
+            }
+            (CallSlotState::OutputKnown { status, .. }, how) if status == how => None,
+            _ => return Err("the body does not run"),
+        };
+        self.state = CallSlotState::BodyEnded {
+            status: ended.status.clone(),
+            output_digest: ended.output_digest,
+            edited_arguments,
+        };
+        self.nested_run = None;
+        Ok(())
     }
 }

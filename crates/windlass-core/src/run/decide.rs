@@ -6,6 +6,7 @@ use super::{Run, model_text};
 use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, StandingVerdict};
 use crate::journal::{CallHeld, CallStatus, DecisionRecorded};
 use crate::plan::CallDisposition;
+use crate::schema::{describe_violations, validate};
 use crate::tool::ApprovalPolicy;
 
 impl Run {
@@ -115,6 +116,7 @@ impl CallSlot {
             CallSlotState::Approved { .. }
             | CallSlotState::OutputKnown { .. }
             | CallSlotState::Running { .. }
+            | CallSlotState::BodyEnded { .. }
             | CallSlotState::Settled { .. } => return Err(ApplyError::AlreadyDecided(decided.call.clone())),
         };
         self.state = match (&decided.decision, reason) {
@@ -139,6 +141,12 @@ impl CallSlot {
                 output: model_text::OUTCOME_UNKNOWN.into(),
             },
             (Decision::Answer { value }, HoldReason::Question(question)) => {
+                let problems =
+                    question.schema.as_ref().map(|schema| validate(schema, value)).unwrap_or_default();
+                if !problems.is_empty() {
+                    let problems = describe_violations(&problems);
+                    return Err(ApplyError::InvalidAnswer { call: decided.call.clone(), problems });
+                }
                 self.answered_questions.push(AnsweredQuestion { question, answer: value.clone() });
                 CallSlotState::Approved { edited_arguments: edited, attempt }
             }
@@ -157,9 +165,10 @@ impl CallSlot {
         let has_gone_on = match &self.state {
             CallSlotState::Approved { attempt, .. } => *attempt > 0,
             CallSlotState::Open | CallSlotState::OutputKnown { .. } => false,
-            CallSlotState::Held { .. } | CallSlotState::Running { .. } | CallSlotState::Settled { .. } => {
-                true
-            }
+            CallSlotState::Held { .. }
+            | CallSlotState::Running { .. }
+            | CallSlotState::BodyEnded { .. }
+            | CallSlotState::Settled { .. } => true,
         };
         if self.has_standing_decision && !has_gone_on {
             (self.decision, self.has_standing_decision) = (None, false);
@@ -176,6 +185,7 @@ impl CallSlot {
             CallSlotState::Approved { .. }
             | CallSlotState::OutputKnown { .. }
             | CallSlotState::Running { .. }
+            | CallSlotState::BodyEnded { .. }
             | CallSlotState::Settled { .. } => false,
         };
         let CallDisposition::Execute { approval_policy: gate, .. } = self.planned.disposition else { return };

@@ -3,9 +3,11 @@
 mod apply;
 mod call_slot;
 mod decide;
+mod lifecycle;
 pub mod model_text;
 mod next;
 mod replay;
+mod schedule;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,18 +20,22 @@ use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::{AnsweredQuestion, PendingCall, StandingDecision, StandingVerdict};
 use crate::failure::RunFailure;
-use crate::id::{AgentName, CallId, RunId, SessionId};
+use crate::id::{AgentName, CallId, CallPath, RunId, SessionId};
 use crate::item::{Item, OutputContent};
 use crate::journal::RunStarted;
+use crate::plan::CallDisposition;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
 pub use apply::{ApplyError, ApplyOutcome};
 use call_slot::OpenTurn;
-pub use next::{
-    ApprovalCheck, CallAction, CallSettlement, InDoubtCall, InvalidCall, RunAction, RunnableCall,
+pub use lifecycle::{
+    ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,
+    GateVerdict, ReceiptVerdict, ReconcileReport, RunnableCall, StopMode,
 };
+pub use next::RunAction;
 pub use replay::{ReplayError, ReplayedRun};
+pub use schedule::TurnSchedule;
 
 /// The state of a run of an agent, derived from its journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +49,11 @@ pub struct Run {
     agent: AgentName,
     turn: u32,
     input: Vec<Arc<Item>>,
-    history: Vec<Arc<Item>>,
+    history: Arc<Vec<Arc<Item>>>,
+    /// Items of the next model request, if an input filter changed them.
+    filtered_input: Option<Vec<Arc<Item>>>,
+    /// Items of the last answered model request, if an input filter changed them.
+    last_filtered_input: Option<Vec<Arc<Item>>>,
     items: Vec<RunItem>,
     /// Lengths of the history and of the run items before the last response.
     lens_before_response: (usize, usize),
@@ -177,7 +187,9 @@ impl Run {
             turn: 0,
             input,
             lens_before_response: (history.len(), 0),
-            history,
+            history: Arc::new(history),
+            filtered_input: None,
+            last_filtered_input: None,
             items: Vec::new(),
             added_input: Vec::new(),
             call_digests: CallMap::default(),
@@ -220,18 +232,32 @@ impl Run {
         &self.history
     }
 
+    /// Returns the conversation as [`Run::history`] does, shared. An entry that is applied while it is held copies the
+    /// history.
+    pub fn shared_history(&self) -> Arc<Vec<Arc<Item>>> {
+        self.history.clone()
+    }
+
     /// Returns the input of the run, without the session's history.
     pub fn input(&self) -> &[Arc<Item>] {
         &self.input
     }
 
-    /// Returns the history as it was before the last model response; before the first response, the current
-    /// history.
+    /// Returns the items of the last model request that was answered, as an input filter left them; before the first
+    /// response, the current history.
     pub fn last_model_input(&self) -> &[Arc<Item>] {
+        if let Some(filtered) = &self.last_filtered_input {
+            return filtered;
+        }
         match self.turn {
             0 => &self.history,
             _ => self.history.get(..self.lens_before_response.0).unwrap_or_default(),
         }
+    }
+
+    /// Returns the items of the next model request: the history, or what an input filter recorded for it.
+    pub fn next_model_input(&self) -> &[Arc<Item>] {
+        self.filtered_input.as_deref().unwrap_or(&self.history)
     }
 
     /// Returns true if a call was held, started or settled, or control passed. This never happens before the
@@ -392,17 +418,79 @@ impl Run {
         self.open_turn()?.slot(call)?.nested_run.as_deref()
     }
 
-    /// Removes the nested run of a call, so that another driver can advance it.
-    pub fn take_nested_run(&mut self, call: &CallId) -> Option<Self> {
-        let turn = self.open_turn_mut()?;
-        turn.slot_mut(call)?.nested_run.take().map(|child| *child)
+    /// Returns the nested run at a path of calls; this run if the path is empty.
+    pub fn at_path(&self, path: &[CallId]) -> Option<&Self> {
+        path.iter().try_fold(self, |run, call| run.nested_run(call))
     }
 
-    /// Puts a paused nested run back.
-    pub fn restore_nested_run(&mut self, call: &CallId, child: Self) {
-        if let Some(slot) = self.open_turn_mut().and_then(|turn| turn.slot_mut(call)) {
-            slot.nested_run = Some(Box::new(child));
+    /// Returns the arguments that a person put in place of the model's, if an open call has such.
+    pub fn edited_arguments(&self, call: &CallId) -> Option<Arc<str>> {
+        match &self.open_turn()?.slot(call)?.state {
+            call_slot::CallSlotState::Approved { edited_arguments, .. }
+            | call_slot::CallSlotState::Running { edited_arguments, .. }
+            | call_slot::CallSlotState::BodyEnded { edited_arguments, .. }
+            | call_slot::CallSlotState::Held { edited_arguments, .. } => edited_arguments.clone(),
+            call_slot::CallSlotState::Open
+            | call_slot::CallSlotState::OutputKnown { .. }
+            | call_slot::CallSlotState::Settled { .. } => None,
         }
+    }
+
+    /// Returns the digest of the withheld output of an open call, if its body has ended.
+    pub fn withheld_output(&self, call: &CallId) -> Option<Digest> {
+        match &self.open_turn()?.slot(call)?.state {
+            call_slot::CallSlotState::BodyEnded { output_digest, .. } => Some(*output_digest),
+            _ => None,
+        }
+    }
+
+    /// Returns the calls whose output is withheld, including those of nested agents.
+    pub fn withheld_calls(&self) -> Vec<CallPath> {
+        let mut found = Vec::new();
+        self.collect_withheld(&mut Vec::new(), &mut found);
+        found
+    }
+
+    fn collect_withheld(&self, within: &mut Vec<CallId>, found: &mut Vec<CallPath>) {
+        let Some(turn) = self.open_turn() else { return };
+        for slot in &turn.slots {
+            if matches!(slot.state, call_slot::CallSlotState::BodyEnded { .. }) {
+                found.push(CallPath::new(within, slot.planned.call.clone()));
+            }
+            if let Some(child) = &slot.nested_run {
+                within.push(slot.planned.call.clone());
+                child.collect_withheld(within, found);
+                within.pop();
+            }
+        }
+    }
+
+    /// Returns the calls of the open turn, in the model's order. The flag is true if nothing can be done for the call now:
+    /// it has settled, waits for a person, or is a handoff.
+    pub fn turn_calls(&self) -> Vec<(CallId, bool)> {
+        let slots = self.open_turn().map(|turn| turn.slots.as_slice()).unwrap_or_default();
+        let is_idle = |slot: &call_slot::CallSlot| {
+            slot.is_settled()
+                || slot.is_waiting()
+                || matches!(slot.planned.disposition, CallDisposition::Handoff { .. })
+        };
+        slots.iter().map(|slot| (slot.planned.call.clone(), is_idle(slot))).collect()
+    }
+
+    /// Returns true if the output of an open call was decided, so that its body does not run.
+    pub fn is_output_known(&self, call: &CallId) -> bool {
+        let slot = self.open_turn().and_then(|turn| turn.slot(call));
+        slot.is_some_and(|slot| matches!(slot.state, call_slot::CallSlotState::OutputKnown { .. }))
+    }
+
+    /// Returns true if the body of an open call has started.
+    pub fn has_call_started(&self, call: &CallId) -> bool {
+        self.open_turn().and_then(|turn| turn.slot(call)).is_some_and(call_slot::CallSlot::has_started)
+    }
+
+    /// Returns the disposition of an open call.
+    pub fn call_disposition(&self, call: &CallId) -> Option<&CallDisposition> {
+        Some(&self.open_turn()?.slot(call)?.planned.disposition)
     }
 
     /// Returns the arguments of an open call as the model wrote them.

@@ -1,7 +1,7 @@
 //! Tests of the run state machine at its boundary: a script of entries in, the next action or the refusal out.
 
 #[path = "tests/bench.rs"]
-mod bench;
+pub(super) mod bench;
 #[path = "tests/decisions.rs"]
 mod decisions;
 #[path = "tests/ends.rs"]
@@ -22,7 +22,7 @@ fn what_is_asked_for_follows_from_the_entries() {
         ("hosted", "model desk 2"),
         ("answer c1:look", "calls run c1#1"),
         ("answer c1:send", "calls gate c1"),
-        ("answer c1:pay", "calls gate c1"),
+        ("answer c1:pay", "calls hold c1"),
         ("answer c1:look!", "calls invalid c1"),
         ("answer c1:nothing", "calls settle c1 missing"),
         ("answer h1:to_billing", "handoff h1 desk billing"),
@@ -30,7 +30,7 @@ fn what_is_asked_for_follows_from_the_entries() {
         ("answer h1:to_billing c1:look", "calls run c1#1"),
         ("answer h1:to_billing c1:look; start c1; settle c1 succeeded", "handoff h1 desk billing"),
         ("answer h1:to_billing; handoff h1 billing", "model billing 2"),
-        ("answer c1:look c2:pay c3:look!", "calls run c1#1, gate c2, invalid c3"),
+        ("answer c1:look c2:pay c3:look!", "calls run c1#1, hold c2, invalid c3"),
         ("answer c1:look; start c1; settle c1 succeeded", "model desk 2"),
         ("answer c1:pay; hold c1", "pause c1"),
         ("answer c1:pay c2:look; hold c1", "calls run c2#1"),
@@ -73,18 +73,34 @@ fn after_a_crash_a_call_follows_its_effect() {
         ("answer c1:transfer; start c1; doubt c1; unknown c1", "calls settle c1 unknown"),
         ("answer c1:transfer; start c1; doubt c1; did_not_happen c1", "calls run c1#2"),
         ("answer c1:transfer; start c1; doubt c1; did_not_happen c1; start c1 2", "calls doubt c1#2"),
-        ("answer c1:books; start c1", "calls run c1#1"),
-        ("answer c1:books; start c1; c1/ nest", "calls run c1#1"),
-        ("answer c1:books; start c1; c1/ nest; c1/ answer p1:transfer; c1/ start p1", "calls run c1#1"),
+        ("answer c1:books; start c1", "calls go on c1#1"),
+        ("answer c1:books; start c1; c1/ nest", "calls go on c1#1"),
+        ("answer c1:books; start c1; c1/ nest; c1/ answer p1:transfer; c1/ start p1", "calls go on c1#1"),
         ("answer c1:books; start c1; c1/ nest; c1/ answer p1:pay; c1/ hold p1", "pause c1/p1"),
-        ("answer c1:books; start c1; c1/ nest; c1/ say; c1/ finish", "calls run c1#1"),
+        ("answer c1:books; start c1; c1/ nest; c1/ say; c1/ finish", "calls go on c1#1"),
+        ("answer c1:transfer; start c1; end_body c1 succeeded", "calls check c1 succeeded"),
+        ("answer c1:look; start c1; end_body c1 failed", "calls check c1 failed"),
+        ("answer c1:print; end_body c1 receipt", "calls check c1 receipt"),
+        (
+            "answer c1:books; start c1; c1/ nest; c1/ say; c1/ finish; end_body c1 succeeded",
+            "calls check c1 succeeded",
+        ),
+        (
+            "answer c1:pay; hold c1; edit c1; start c1; end_body c1 succeeded",
+            "calls check c1 succeeded edited",
+        ),
+        (
+            "answer c1:transfer; start c1; doubt c1; happened c1; end_body c1 reconciled",
+            "calls check c1 reconciled",
+        ),
     ];
     for (script, expected) in cases {
         assert_eq!(describe_next(&play_script(script)), expected, "{script}");
     }
     let inner = "answer c1:books; start c1; c1/ nest; c1/ answer p1:transfer; c1/ start p1";
-    let child = play_script(inner).take_nested_run(&"c1".into()).expect("it runs");
-    assert_eq!(describe_next(&child), "calls doubt p1#1", "a nested call follows its effect too");
+    let run = play_script(inner);
+    let child = run.at_path(&["c1".into()]).expect("it runs");
+    assert_eq!(describe_next(child), "calls doubt p1#1", "a nested call follows its effect too");
 }
 
 #[test]
@@ -98,17 +114,16 @@ fn what_a_person_changed_runs_again_as_they_changed_it() {
 #[test]
 fn calls_of_one_conflict_key_keep_the_order_of_the_model() {
     let cases = [
-        (
-            "answer c1:transfer c2:transfer c3:transfer",
-            "calls run c1#1, run c2#1 after c1, run c3#1 after c2",
-        ),
-        ("answer c1:transfer c2:look c3:transfer", "calls run c1#1, run c2#1, run c3#1 after c1"),
+        ("answer c1:transfer c2:transfer c3:transfer", "calls run c1#1"),
+        ("answer c1:transfer c2:look c3:transfer", "calls run c1#1, run c2#1"),
         ("answer c1:transfer c2:transfer; start c1; settle c1 failed", "calls run c2#1"),
-        ("answer c1:transfer c2:transfer; start c1", "calls doubt c1#1, run c2#1 after c1"),
+        ("answer c1:transfer c2:transfer; start c1", "calls doubt c1#1"),
+        ("answer c1:transfer c2:transfer; start c1; end_body c1 succeeded", "calls check c1 succeeded"),
         ("answer c1:transfer c2:transfer c3:transfer; start c1; doubt c1", "pause c1"),
+        ("answer c1:transfer c2:transfer; start c1; doubt c1; unknown c1", "calls settle c1 unknown"),
         (
-            "answer c1:transfer c2:transfer; start c1; doubt c1; unknown c1",
-            "calls settle c1 unknown, run c2#1 after c1",
+            "answer c1:transfer c2:transfer c3:transfer; start c1; settle c1 failed; start c2; settle c2 succeeded",
+            "calls run c3#1",
         ),
     ];
     for (script, expected) in cases {
@@ -196,6 +211,12 @@ fn receipts_are_of_what_the_model_asked_for() {
     assert_eq!(receipts("answer c1:print; start c1; settle c1 succeeded"), 1);
     assert_eq!(receipts("answer c1:print; start c1; settle c1 failed"), 0);
     assert_eq!(receipts("answer c1:print; settle c1 receipt"), 0);
+    let withheld = "answer c1:print; start c1; end_body c1 succeeded";
+    assert_eq!(receipts(withheld), 0, "what is withheld is no receipt");
+    assert_eq!(receipts(&format!("{withheld}; settle c1 succeeded")), 1);
+    assert_eq!(receipts(&format!("{withheld}; settle c1 withheld")), 0, "nor is what stays withheld");
+    assert_eq!(receipts("answer c1:print; end_body c1 receipt; settle c1 receipt"), 0);
+    assert_eq!(receipts("answer c1:print; edit c1; start c1; end_body c1 succeeded; settle c1 succeeded"), 0);
     assert_eq!(receipts("answer c1:look; start c1; settle c1 succeeded"), 0);
     assert_eq!(
         receipts("answer c1:print; edit c1; start c1; settle c1 succeeded"),
@@ -216,6 +237,9 @@ fn a_journal_replays_to_the_same_run() {
         "answer c1:look c2:pay; hold c2; start c1; settle c1 succeeded",
         "answer c1:pay c2:pay; hold c1; approve_always c1; start c1; settle c1 succeeded; revoke pay; input",
         "answer c1:books; start c1; c1/ nest; c1/ answer p1:pay; c1/ hold p1; c1/ reject p1",
+        "answer c1:look c2:transfer; start c1; end_body c1 succeeded; start c2; end_body c2 failed; settle c2 withheld",
+        "filter_input 0 1; answer c1:look; start c1; settle c1 succeeded; failed_model; filter_input 1 3; say",
+        "answer c1:look; start c1; ask c1; reply c1; start c1 2; settle_and_end c1 failed; fail",
         "answer h1:to_billing; filter h1 billing; answer c1:look; start c1; settle c1 succeeded; say; finish",
     ];
     for script in scripts {
@@ -238,4 +262,46 @@ fn a_journal_with_a_gap_is_refused() {
     out_of_place.swap(1, 2);
     (out_of_place[1].seq, out_of_place[2].seq) = (1, 2);
     assert!(matches!(Run::replay(&out_of_place), Err(ReplayError::InvalidRecord { seq: 1, .. })));
+}
+
+#[test]
+fn what_is_withheld_is_known_by_its_digest_until_it_settles() {
+    let digest = |script: &str| play_script(script).withheld_output(&"c1".into());
+    let ended = "answer c1:look c2:look; start c1; end_body c1 succeeded";
+    let given = crate::item::OutputContent::from("c1 done").digest();
+    assert_eq!(digest("answer c1:look c2:look; start c1"), None);
+    assert_eq!(digest(ended), Some(given));
+    assert_eq!(digest(&format!("{ended}; settle c1 succeeded")), None);
+    let paths = |script: &str| -> Vec<String> {
+        play_script(script).withheld_calls().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(paths(ended), ["c1"]);
+    let nested = "answer c1:books c2:look; start c1; c1/ nest; c1/ answer p1:look p2:look; c1/ start p2; \
+                  c1/ end_body p2 failed; start c2; end_body c2 succeeded";
+    assert_eq!(paths(nested), ["c1/p2", "c2"]);
+    assert_eq!(
+        paths(&format!("{nested}; c1/ settle p2 withheld; settle c2 succeeded")),
+        Vec::<String>::new()
+    );
+    let texts = format!("{:?}", RunBench::from_script(ended).records);
+    assert!(!texts.contains("c1 done"), "the journal has no byte of it: {texts}");
+}
+
+#[test]
+fn what_the_model_was_asked_is_what_the_filter_left() {
+    let asked = |script: &str| bench::describe_items(play_script(script).last_model_input().iter());
+    assert_eq!(asked(""), "user");
+    assert_eq!(asked("say"), "user");
+    assert_eq!(asked("filter_input 0 0"), "user", "before the answer it is not yet the last");
+    assert_eq!(asked("filter_input 0 0; say"), "system");
+    assert_eq!(asked("filter_input 0 0; filter_input 0 1; say"), "system, user", "the last one counts");
+    assert_eq!(asked("filter_input 0 0; failed_model; say"), "user", "a retry is filtered anew");
+    let turn = "filter_input 0 1; answer c1:look; start c1; settle c1 succeeded";
+    assert_eq!(asked(turn), "system, user");
+    assert_eq!(asked(&format!("{turn}; filter_input 1 3; say")), "system, call c1, output c1");
+    assert_eq!(asked(&format!("{turn}; say")), "user, call c1, output c1", "a filter is of one request");
+    assert_eq!(
+        describe_history(&play_script(&format!("{turn}; filter_input 1 3; say"))),
+        "user, call c1, output c1, assistant"
+    );
 }

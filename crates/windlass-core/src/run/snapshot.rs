@@ -39,6 +39,8 @@ struct RunSnapshot {
     /// Indices of the input and run items in `items`.
     input: Vec<usize>,
     run_items: Vec<usize>,
+    /// Indices of the last model request's items in `items`, if an input filter changed them.
+    last_filtered_input: Option<Vec<usize>>,
     /// Kinds of the run items, one letter each.
     item_kinds: String,
     /// Agents of the run items, run-length encoded.
@@ -60,7 +62,7 @@ impl ReplayedRun {
     /// Returns the serialised run, or `None` if the run is not between two turns.
     pub fn to_snapshot(&self) -> Option<String> {
         let run = &self.run;
-        if !run.is_awaiting_model() || run.withheld_from.is_some() {
+        if !run.is_awaiting_model() || run.withheld_from.is_some() || run.filtered_input.is_some() {
             return None;
         }
         let mut items = SnapshotItems::from_history(&run.history);
@@ -76,6 +78,10 @@ impl ReplayedRun {
             history: run.history.len(),
             input: run.input.iter().map(|item| items.index_of(item)).collect(),
             run_items: run.items.iter().map(|produced| items.index_of(&produced.item)).collect(),
+            last_filtered_input: run
+                .last_filtered_input
+                .as_ref()
+                .map(|input| input.iter().map(|item| items.index_of(item)).collect()),
             item_kinds: run.items.iter().map(|produced| kind_letter(produced.kind)).collect(),
             agents: run
                 .items
@@ -109,6 +115,10 @@ impl ReplayedRun {
             serde_json::from_str(text).ok().filter(|kept: &RunSnapshot| kept.version == SNAPSHOT_VERSION)?;
         let item = |place: &usize| kept.items.get(*place).cloned();
         let input = kept.input.iter().map(item).collect::<Option<Vec<_>>>()?;
+        let filtered = match &kept.last_filtered_input {
+            Some(places) => Some(places.iter().map(item).collect::<Option<Vec<_>>>()?),
+            None => None,
+        };
         let agents = kept.agents.iter().flat_map(|(agent, times)| std::iter::repeat_n(agent, *times));
         let (places, parts) = (&kept.run_items, kept.item_kinds.chars());
         if places.len() != parts.clone().count() || places.len() != agents.clone().count() {
@@ -135,7 +145,9 @@ impl ReplayedRun {
             agent: kept.agent,
             turn: kept.turn,
             input,
-            history,
+            history: Arc::new(history),
+            filtered_input: None,
+            last_filtered_input: filtered,
             items: produced,
             lens_before_response: kept.lens_before_response,
             added_input: Vec::new(),

@@ -1,5 +1,6 @@
 use crate::golden::{GOLDEN_FILES, golden_records};
 use crate::inspect;
+use crate::journal::{JournalEntry, JournalRecord};
 use crate::run::{ReplayedRun, Run};
 
 #[test]
@@ -48,6 +49,7 @@ fn what_another_version_wrote_is_not_read() {
         snapshot.replace("snapshot 1", "snapshot 0"),
         snapshot.replace("\"history\":3", "\"history\":9"),
         snapshot.replace("\"input\":[2]", "\"input\":[7]"),
+        snapshot.replace("\"last_filtered_input\":null", "\"last_filtered_input\":[7]"),
         snapshot.replace("\"item_kinds\":\"\"", "\"item_kinds\":\"s\""),
         snapshot[..snapshot.len() / 2].to_owned(),
         String::new(),
@@ -72,4 +74,18 @@ fn an_item_is_written_once() {
     let output = replay.run.items().last().expect("the turn had outputs");
     let text = serde_json::to_string(&output.item).expect("items can be written");
     assert_eq!(snapshot.matches(&text).count(), 1, "{text}");
+}
+
+#[test]
+fn none_is_taken_between_a_filtered_request_and_its_answer() {
+    let records = golden_records("items");
+    let is_filtered = |record: &&JournalRecord| matches!(record.entry, JournalEntry::ModelInputFiltered(_));
+    let at = records.iter().find(is_filtered).expect("a request was filtered").seq as usize;
+    let snapshot_after =
+        |until: usize| Run::replay(&records[..until]).expect("a prefix adds up").to_snapshot();
+    assert!(snapshot_after(at).is_some(), "before the filter nothing is in progress");
+    assert_eq!(snapshot_after(at + 1), None);
+    let snapshot = snapshot_after(at + 2).expect("the model has answered");
+    let replay = ReplayedRun::from_snapshot(&snapshot).expect("it can be read");
+    assert_eq!(replay.run.last_model_input().len(), 4, "what the model was asked is kept");
 }

@@ -3,11 +3,15 @@
 use serde_json::json;
 use windlass_core::{
     decision::{Decision, DecisionScope, HoldReason, PersonQuestion},
+    failure::RunFailure,
     item::{CallKind, ContentPart, Item, MediaSource, OutputContent, ToolCall},
-    journal::{CallHeld, CallStatus, JournalEntry, JournalRecord},
+    journal::{CallHeld, CallSettled, CallStatus, JournalEntry, JournalRecord, ToolUsePolicyKind},
 };
 
-use super::{GoldenJournal, attempt_entry, held_entry, settled_entry, start_entry, tool_call_item};
+use super::{
+    GoldenJournal, attempt_entry, body_ended_entry, held_entry, run_started, settled_entry, start_entry,
+    tool_call_item,
+};
 
 /// Calls of other kinds, and bodies that ask questions: one was answered, one is pending.
 pub(super) fn questions_journal() -> Vec<JournalRecord> {
@@ -79,5 +83,53 @@ pub(super) fn approval_each_time_journal() -> Vec<JournalRecord> {
     journal.append(held_entry("c3", HoldReason::Approval));
     journal.append(held_entry("s2", HoldReason::Approval));
     journal.append(settled_entry("c2", CallStatus::Succeeded, "done"));
+    journal.records
+}
+
+/// The process ended while output guardrails ran: of a call, of a receipt, of a call that was confirmed as executed, and
+/// of a call of a nested agent. An earlier call had ended another nested agent with its output withheld.
+pub(super) fn withheld_journal() -> Vec<JournalRecord> {
+    let look = |id: &str| tool_call_item(id, "look", json!({ "name": id }));
+    let books = |id: &str| tool_call_item(id, "books", json!({ "input": id }));
+    let again = ToolUsePolicyKind::RunModelAgain;
+    let mut journal = GoldenJournal::start("run-withheld", "desk", "Look around.");
+    journal.append_response(vec![
+        look("c1"),
+        tool_call_item("c2", "print", json!({ "page": 1 })),
+        tool_call_item("c3", "transfer", json!({ "cents": 5 })),
+        books("c4"),
+        books("c5"),
+        tool_call_item("c6", "transfer", json!({ "cents": 6 })),
+    ]);
+    for id in ["c1", "c3", "c4", "c5"] {
+        journal.append(start_entry(id));
+    }
+    journal.append(body_ended_entry("c1", CallStatus::Failed, "Bo is not known."));
+    journal.append(body_ended_entry("c2", CallStatus::Deduplicated, "page 1"));
+    journal.append(held_entry("c3", HoldReason::InDoubt));
+    journal.append_decision(
+        "c3",
+        Decision::ConfirmExecuted { output: "5 sent".into() },
+        DecisionScope::ThisCall,
+        Some("ann"),
+    );
+    journal.append(body_ended_entry("c3", CallStatus::Reconciled, "5 sent"));
+    for id in ["c4", "c5"] {
+        let inner = run_started(&format!("run-withheld/{id}"), "clerk", id);
+        journal.append_at(&[id], JournalEntry::RunStarted(inner.into()));
+        journal.append_response_at(&[id], vec![look("p1")], again.clone());
+        journal.append_at(&[id], start_entry("p1"));
+        journal.append_at(&[id], body_ended_entry("p1", CallStatus::Succeeded, "a secret"));
+    }
+    let failure = RunFailure::ToolOutputGuardrailTripped {
+        guardrail: "no secrets".to_owned(),
+        tool: "look".to_owned(),
+        call: "p1".into(),
+    };
+    let blocked = CallSettled {
+        run_failure: Some(Box::new(failure)),
+        ..CallSettled::new("p1".into(), CallStatus::OutputWithheld, "Output withheld.")
+    };
+    journal.append_at(&["c5"], JournalEntry::CallSettled(blocked));
     journal.records
 }

@@ -18,9 +18,10 @@ use windlass_core::{
         OutputStatus, ReasoningItem, Role, ToolCall,
     },
     journal::{
-        CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, DecisionRevoked,
-        HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded,
-        ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+        CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
+        DecisionRevoked, FilteredInput, HandoffRecorded, InputAdded, JournalEntry, JournalRecord,
+        ModelInputFiltered, ModelRequestFailed, ModelResponded, ResponseRejected, RunCancelled, RunFailed,
+        RunFinished, RunStarted, ToolUsePolicyKind,
     },
     plan::{
         BodyKind, InvalidArguments, ModelProtocolError, ResolvedTool, ResponsePlan, ToolLookup, call_digest,
@@ -46,6 +47,7 @@ pub(crate) fn golden_journals() -> Vec<(&'static str, Vec<JournalRecord>)> {
         ("forked", forked_journal()),
         ("questions", later::questions_journal()),
         ("approval_each_time", later::approval_each_time_journal()),
+        ("withheld", later::withheld_journal()),
     ]
 }
 
@@ -87,8 +89,8 @@ impl GoldenJournal {
     }
 
     fn append_response_at(&mut self, path: &[&str], items: Vec<Item>, after: ToolUsePolicyKind) {
-        let run =
-            path.iter().fold(&self.run, |run, call| run.nested_run(&CallId::from(*call)).expect("it runs"));
+        let calls: Vec<CallId> = path.iter().map(|call| CallId::from(*call)).collect();
+        let run = self.run.at_path(&calls).expect("it runs");
         let agent = run.agent().clone();
         let items = items.into_iter().map(Arc::new).collect();
         let ResponsePlan { items, calls, duplicate_calls: repeated } =
@@ -190,6 +192,11 @@ fn start_entry(call: &str) -> JournalEntry {
 
 fn attempt_entry(call: &str, attempt: u32) -> JournalEntry {
     JournalEntry::CallStarted(CallStarted { call: call.into(), attempt })
+}
+
+fn body_ended_entry(call: &str, how: CallStatus, output: impl Into<OutputContent>) -> JournalEntry {
+    let output_digest = output.into().digest();
+    JournalEntry::CallBodyEnded(CallBodyEnded { call: call.into(), status: how, output_digest })
 }
 
 fn settled_entry(call: &str, how: CallStatus, output: impl Into<OutputContent>) -> JournalEntry {
@@ -409,9 +416,12 @@ fn statuses_journal() -> Vec<JournalRecord> {
         tool_call_item("receipt", "print", json!({ "page": 1 })),
         look("stopped"),
         look("open"),
+        look("checked"),
+        look("blocked"),
+        look("unchecked"),
         tool_call_item("p0", "print", json!({ "page": 1 })),
     ]);
-    for id in ["failed", "late", "left", "left2", "stopped"] {
+    for id in ["failed", "late", "left", "left2", "stopped", "checked", "blocked", "unchecked"] {
         journal.append(start_entry(id));
     }
     journal.append(attempt_entry("failed", 2));
@@ -435,15 +445,22 @@ fn statuses_journal() -> Vec<JournalRecord> {
     journal.append(settled_entry("missing", CallStatus::UnknownTool, "Tool 'lok' not found."));
     journal.append(settled_entry("guarded", CallStatus::BlockedByGuardrail, "No."));
     journal.append(settled_entry("receipt", CallStatus::Deduplicated, "page 1"));
-    let late = |call: &str, result| JournalEntry::CallEndedLate(CallEndedLate { call: call.into(), result });
-    journal.append(late("left", Ok("at last".into())));
+    for (id, output) in [("checked", "seen"), ("blocked", "a secret"), ("unchecked", "another")] {
+        journal.append(body_ended_entry(id, CallStatus::Succeeded, output));
+    }
+    journal.append(settled_entry("checked", CallStatus::Succeeded, "seen"));
+    journal.append(settled_entry("blocked", CallStatus::OutputWithheld, "Output withheld."));
+    let late = |call: &str, status, output| {
+        JournalEntry::CallEndedLate(CallEndedLate { call: call.into(), status, output })
+    };
+    journal.append(late("left", CallStatus::Succeeded, Some("at last".into())));
     journal.append(settled_entry(
         "stopped",
         CallStatus::Cancelled,
         "The call was stopped before it finished.",
     ));
     journal.append(JournalEntry::RunCancelled(RunCancelled { draining_calls: vec!["left2".into()] }));
-    journal.append(late("left2", Err("broken pipe".to_owned())));
+    journal.append(late("left2", CallStatus::Failed, None));
     journal.records
 }
 
@@ -466,7 +483,6 @@ fn failures_journal() -> Vec<JournalRecord> {
         RunFailure::ToolFailed { tool: tool(), call: call_id(), message: text("no such file") },
         RunFailure::InvalidArguments { tool: tool(), call: call_id(), problems: text("`name`: missing") },
         RunFailure::ToolTimeout { tool: tool(), call: call_id(), seconds: text("1.5") },
-        RunFailure::EndedByCall { tool: tool(), call: call_id(), message: text("disk full") },
         RunFailure::ToolInputGuardrailTripped { guardrail: text("polite"), tool: tool(), call: call_id() },
         RunFailure::ToolOutputGuardrailTripped { guardrail: text("no names"), tool: tool(), call: call_id() },
         RunFailure::InputGuardrailTripped { guardrail: text("on topic") },
@@ -499,9 +515,10 @@ fn failures_journal() -> Vec<JournalRecord> {
     }
     journal.append_response(vec![tool_call_item("x1", "look", json!({ "name": "x" }))]);
     journal.append(start_entry("x1"));
-    let ends = CallSettled { ends_run: true, ..CallSettled::new("x1".into(), CallStatus::Failed, "broken") };
-    journal.append(JournalEntry::CallSettled(ends));
     let failure = RunFailure::ToolFailed { tool: tool(), call: "x1".into(), message: text("disk full") };
+    let settled = CallSettled::new("x1".into(), CallStatus::Failed, "broken");
+    let run_failure = Some(Box::new(failure.clone()));
+    journal.append(JournalEntry::CallSettled(CallSettled { run_failure, ..settled }));
     journal.append(JournalEntry::RunFailed(RunFailed { failure }));
     journal.records
 }
@@ -571,6 +588,12 @@ fn items_journal() -> Vec<JournalRecord> {
         CallStatus::Succeeded,
         OutputContent::Parts(vec![ContentPart::text("crawled")]),
     ));
+    let part = |from, to| FilteredInput::History { from, to };
+    journal.append(JournalEntry::ModelInputFiltered(ModelInputFiltered {
+        agent: "desk".into(),
+        instructions: Some("Be brief.".to_owned()),
+        input: vec![part(0, 2), FilteredInput::Item(Arc::new(Item::user("In short."))), part(11, 12)],
+    }));
     journal.append_response(vec![Item::HostedTool(carried("web_search_call"))]);
     journal.append_response(vec![message(Role::Assistant, refusal)]);
     let message = Some(Arc::new(Item::assistant("I would rather not.")));

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use windlass_core::{
+    id::CallId,
     item::Item,
     journal::{JournalEntry, JournalRecord},
-    run::{CallAction, ReplayedRun, Run, RunAction, RunEnd},
+    run::{CallEffect, CallProgress, ReplayedRun, Run, RunAction, RunEnd, TurnSchedule},
 };
 
 /// Returns the state after a journal as text, including nested agents.
@@ -18,7 +19,7 @@ pub(crate) fn summarise_journal(replay: &ReplayedRun, records: &[JournalRecord])
     }
     for record in records {
         let JournalEntry::RunStarted(_) = record.entry else { continue };
-        let nested = record.path.iter().try_fold(&replay.run, |run, call| run.nested_run(call));
+        let nested = replay.run.at_path(&record.path);
         if let (Some(nested), false) = (nested, record.path.is_empty()) {
             write_run(&mut text, "  ", nested).expect("a string can be written to");
         }
@@ -47,6 +48,11 @@ fn write_run(text: &mut String, indent: &str, run: &Run) -> std::fmt::Result {
             pending.path, pending.tool, pending.arguments
         )?;
     }
+    for path in run.withheld_calls() {
+        let digest = run.at_path(path.parent_calls()).and_then(|run| run.withheld_output(path.call()));
+        let digest = digest.map_or_else(String::new, |digest| digest.short_hex());
+        writeln!(text, "{indent}withheld {path} {digest}")?;
+    }
     for standing in run.standing_decisions() {
         writeln!(text, "{indent}standing {} {} {:?}", standing.agent, standing.tool, standing.verdict)?;
     }
@@ -63,6 +69,10 @@ fn write_run(text: &mut String, indent: &str, run: &Run) -> std::fmt::Result {
     )?;
     for item in run.history() {
         writeln!(text, "{indent}history {}", describe_item(item))?;
+    }
+    if run.turn() > 0 {
+        let count = run.last_model_input().len();
+        writeln!(text, "{indent}items in the last request {count}")?;
     }
     for produced in run.items().iter().chain(&run.open_turn_items()) {
         writeln!(
@@ -83,8 +93,10 @@ fn describe_next(run: &Run) -> String {
     match run.next() {
         RunAction::RequestModel { agent, turn } => format!("model of {agent} for turn {turn}"),
         RunAction::MaxTurnsReached { max_turns } => format!("exhausted after {max_turns}"),
-        RunAction::AdvanceCalls(steps) => {
-            let steps: Vec<String> = steps.iter().map(describe_action).collect();
+        RunAction::AdvanceCalls => {
+            let mut schedule = TurnSchedule::new(run, usize::MAX);
+            let ready = std::iter::from_fn(|| schedule.begin_call(run));
+            let steps: Vec<String> = ready.map(|(_, call)| describe_first_effect(run, &call)).collect();
             format!("calls {}", steps.join(", "))
         }
         RunAction::HandOff { call, from, to, arguments } => {
@@ -98,14 +110,17 @@ fn describe_next(run: &Run) -> String {
     }
 }
 
-fn describe_action(step: &CallAction) -> String {
-    let after = step.predecessor().map_or_else(String::new, |call| format!(" after {call}"));
-    match step {
-        CallAction::CheckApproval(step) => format!("gate {}{after}", step.call()),
-        CallAction::Execute(step) => format!("run {} attempt {}{after}", step.call(), step.attempt()),
-        CallAction::ReportInvalidArguments(step) => format!("invalid {}", step.call),
-        CallAction::Settle(step) => format!("settle {} {:?}", step.settled.call, step.settled.status),
-        CallAction::ResolveDoubt(step) => format!("doubt {} attempt {}", step.call, step.attempt),
+fn describe_first_effect(run: &Run, call: &CallId) -> String {
+    match run.next_effect(call, &CallProgress::default()) {
+        CallEffect::EvaluateApprovalRule { .. } => format!("gate {call}"),
+        CallEffect::Hold(reason) => format!("hold {call} {reason:?}"),
+        CallEffect::Start(runnable) => format!("run {call} attempt {}", runnable.attempt()),
+        CallEffect::RunBody(runnable) => format!("go on {call} attempt {}", runnable.attempt()),
+        CallEffect::ReportInvalidArguments { .. } => format!("invalid {call}"),
+        CallEffect::RunOutputGuardrails { status, .. } => format!("check {call} {status:?}"),
+        CallEffect::Settle(result) => format!("settle {call} {:?}", result.status),
+        CallEffect::Reconcile => format!("doubt {call}"),
+        other => format!("{call} {other:?}"),
     }
 }
 

@@ -223,7 +223,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             RunEventKind::CallProgress { call, progress } => {
                 self.emit_event(RealtimeEvent::CallProgress { call, progress })
             }
-            RunEventKind::CallSettled { call, status, output } => {
+            RunEventKind::CallSettled { call, status, output, .. } => {
                 self.emit_event(RealtimeEvent::CallSettled { call, status, output, agent });
             }
             RunEventKind::Warning { message } => tracing::warn!(%run, message, "a run reported a warning"),

@@ -63,7 +63,6 @@ const REQUIRED_LABELS: &[&str] = &[
     "failure tool_failed",
     "failure invalid_arguments",
     "failure tool_timeout",
-    "failure ended_by_call",
     "failure tool_input_guardrail_tripped",
     "failure tool_output_guardrail_tripped",
     "failure input_guardrail_tripped",
@@ -109,7 +108,7 @@ fn entry_label(entry: &JournalEntry) -> Option<String> {
         JournalEntry::CallHeld(held) => format!("call_held {}", variant_word(&held.reason)),
         JournalEntry::DecisionRecorded(recorded) => format!("decision {}", variant_word(&recorded.decision)),
         JournalEntry::CallStarted(started) if started.attempt > 1 => "second attempt".to_owned(),
-        JournalEntry::CallSettled(settled) if settled.ends_run => "ends_run".to_owned(),
+        JournalEntry::CallSettled(settled) if settled.run_failure.is_some() => "ends_run".to_owned(),
         JournalEntry::CallSettled(settled) => format!("status {}", variant_word(&settled.status)),
         JournalEntry::RunFailed(failed) => format!("failure {}", variant_word(&failed.failure)),
         JournalEntry::HandoffRecorded(_)

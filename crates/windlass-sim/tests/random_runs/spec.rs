@@ -357,7 +357,7 @@ impl RunSpec {
             has_session: rng.chance(30),
             is_streamed: rng.chance(50),
             has_failure_handler: rng.chance(20),
-            max_repetitions: if rng.chance(15) { 2 } else { 25 },
+            max_repetitions: if rng.chance(50) { 2 } else { 25 },
             has_layers: rng.chance(15),
         }
     }

@@ -63,6 +63,7 @@ pub(crate) struct AgentInner<C> {
     pub(crate) hooks: Vec<Hook<C>>,
     pub(crate) tool_use_policy: ToolUsePolicy<C>,
     pub(crate) tool_choice_reset: ToolChoiceReset,
+    pub(crate) max_concurrent_calls: Option<usize>,
     pub(crate) output_type: Option<OutputType>,
     static_toolset: OnceLock<Result<Arc<ResolvedToolset<C>>, ConfigError>>,
     sourced_toolsets: Mutex<VecDeque<SourcedToolset<C>>>,
@@ -121,6 +122,7 @@ impl<C: Send + Sync + 'static> Agent<C> {
                 hooks: Vec::new(),
                 tool_use_policy: ToolUsePolicy::RunModelAgain,
                 tool_choice_reset: ToolChoiceReset::AfterToolUse,
+                max_concurrent_calls: None,
                 output_type: None,
                 static_toolset: OnceLock::new(),
                 sourced_toolsets: Mutex::default(),
@@ -223,6 +225,18 @@ impl<C: Send + Sync + 'static> Agent<C> {
         self.modify(|agent| agent.tool_use_policy = tool_use)
     }
 
+    /// Sets the maximum number of the agent's calls that run concurrently. A limit of the run applies too.
+    #[must_use]
+    pub fn max_concurrent_calls(self, limit: usize) -> Self {
+        self.modify(|agent| agent.max_concurrent_calls = Some(limit.max(1)))
+    }
+
+    /// Runs the agent's calls one after another, in the model's order.
+    #[must_use]
+    pub fn sequential_calls(self) -> Self {
+        self.max_concurrent_calls(1)
+    }
+
     /// Sets the time at which a forced tool choice is reset.
     #[must_use]
     pub fn tool_choice_reset(self, forced_choice: ToolChoiceReset) -> Self {
@@ -314,11 +328,16 @@ impl<C: Send + Sync + 'static> Agent<C> {
             let agent = || self.name().clone();
             given.push(tools.map_err(|why| ConfigError::ToolSourceFailed { agent: agent(), reason: why })?);
         }
+        // A tool that a source can switch off is asked about in every turn.
+        let is_fixed = |tool: &Arc<Tool<C>>| tool.enabled.static_value().is_some();
+        if !given.iter().all(|source| source.tools.iter().all(is_fixed)) {
+            return Ok(Arc::new(own.with_sourced_tools(self, ctx, &given).await?));
+        }
         let known = || self.inner.sourced_toolsets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(same) = known().iter().find(|sourced| sourced.is_built_from(&own, &given)) {
             return Ok(same.toolset.clone());
         }
-        let toolset = Arc::new(own.with_sourced_tools(self, &given)?);
+        let toolset = Arc::new(own.with_sourced_tools(self, ctx, &given).await?);
         let mut known = known();
         if known.len() == SourcedToolset::<C>::MAX_CACHED {
             known.pop_front();
@@ -362,6 +381,7 @@ impl<C> AgentInner<C> {
             hooks: self.hooks.clone(),
             tool_use_policy: self.tool_use_policy.clone(),
             tool_choice_reset: self.tool_choice_reset,
+            max_concurrent_calls: self.max_concurrent_calls,
             output_type: self.output_type.clone(),
             static_toolset: OnceLock::new(),
             sourced_toolsets: Mutex::default(),

@@ -79,7 +79,7 @@ impl<C: Send + Sync + 'static> Agent<C> {
     ) -> Result<ResolvedAgent<C>, ConfigError> {
         let app = context.into();
         let graph = AgentGraph::new(self, known)?;
-        let ctx = RunContext::new(app.clone(), conversation.clone(), self.name().clone());
+        let ctx = RunContext::new(app.clone(), conversation.clone(), self.name().clone(), [].into());
         let failed = |panic: Box<dyn std::any::Any + Send>| ConfigError::ResolveFailed {
             agent: self.name().clone(),
             reason: format!("it panicked: {}", panic_message(&*panic)),
@@ -146,7 +146,7 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
         text: Arc<str>,
     ) -> Vec<GuardrailResult> {
         let ResolvedAgentInner { agent, app, .. } = &*self.inner;
-        let ctx = RunContext::new(app.clone(), conversation.clone(), agent.name().clone());
+        let ctx = RunContext::new(app.clone(), conversation.clone(), agent.name().clone(), [].into());
         let mut guardrails: Vec<&OutputGuardrail<C>> = Vec::new();
         for guardrail in agent.inner.output_guardrails.iter().chain(also) {
             if !guardrails.iter().any(|other| other.is_same_guardrail(guardrail)) {

@@ -88,9 +88,10 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
     }
 
     /// Returns a toolset with the tools of sources added.
-    pub(super) fn with_sourced_tools(
+    pub(super) async fn with_sourced_tools(
         &self,
         agent: &Agent<C>,
+        ctx: &RunContext<C>,
         given: &[SourcedTools<C>],
     ) -> Result<Self, ConfigError> {
         let mut set = Self {
@@ -105,7 +106,9 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
         };
         for source in given {
             for tool in source.tools.iter() {
-                set.add_tool(agent, tool)?;
+                if tool.enabled.evaluate(ctx).await {
+                    set.add_tool(agent, tool)?;
+                }
             }
             set.warnings.extend_from_slice(&source.warnings);
         }
@@ -173,7 +176,24 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
         self.handoffs.get(name)
     }
 
-    /// Returns the names that the model may call.
+    /// Returns the names that the model may call now.
+    pub(crate) async fn enabled_names(&self, ctx: &RunContext<C>) -> Vec<String> {
+        let mut names = Vec::new();
+        for definition in &self.definitions {
+            let tool = self.tools.values().find(|tool| *tool.name() == *definition.name);
+            let is_enabled = match tool {
+                Some(tool) => tool.enabled.evaluate(ctx).await,
+                None => true,
+            };
+            if is_enabled {
+                names.push(definition.name.to_string());
+            }
+        }
+        names.extend(self.handoff_definitions.iter().map(|definition| definition.name.to_string()));
+        names
+    }
+
+    /// Returns the names that the model was offered.
     pub(crate) fn callable_names(&self) -> Vec<String> {
         self.definitions.iter().chain(&self.handoff_definitions).map(|offer| offer.name.to_string()).collect()
     }

@@ -7,31 +7,28 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::Either;
+use futures_util::future::{BoxFuture, Either};
+use serde_json::Value;
 use windlass_core::{
     decision::PersonQuestion,
     item::OutputContent,
     journal::{CallEndedLate, CallStatus, JournalEntry},
-    run::RunnableCall,
+    run::{CallReport, CallResult, RunnableCall},
+    tool::ToolEffect,
 };
 
-use super::call_execution::CallExecution;
-use super::call_result::{CallResult, result_for_error, result_for_timeout};
+use super::call::CallExecution;
+use super::output_text::{result_for_error, result_for_timeout};
 use super::redaction::{self, OutputVisibility, REDACTED};
 use super::running_body::{BodyJoinError, RunningBody};
-use super::stop::{poll_stop, unless_stopped};
-use super::{DriveError, Driver, lock_unpoisoned};
+use super::{Driver, lock_unpoisoned};
 use crate::error::truncate_message;
 use crate::event::RunEventKind;
+use crate::hook::HookEvent;
 use crate::run::NextCall;
-use crate::tool::{BodyPlacement, BodyResult, BodyStart, PreparedBody, Tool, ToolBody, ToolError};
-
-/// The outcome of a body, after all retries.
-pub(super) enum BodyOutcome {
-    Completed(CallResult),
-    /// The body asks a person a question.
-    AsksPerson(Box<PersonQuestion>),
-}
+use crate::tool::{
+    BodyPlacement, BodyResult, BodyStart, PreparedBody, ProgressQueue, Tool, ToolBody, ToolError,
+};
 
 /// The end of one attempt of a body.
 enum BodyExit {
@@ -43,76 +40,134 @@ enum BodyExit {
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Runs the body of a call, with the retries of its tool.
+    /// Runs one attempt of a call's body.
     pub(super) fn run_body<'a>(
         &'a self,
         runnable: &'a RunnableCall,
         work: &'a mut CallExecution<'_, C>,
-    ) -> impl Future<Output = Result<BodyOutcome, DriveError>> + Send {
-        let mut attempt = runnable.attempt();
-        let mut prepared = work.prepared.prepared_body.take();
+    ) -> impl Future<Output = CallReport> + Send {
+        let prepared = work.prepared.prepared_body.take();
         let work = &*work;
         async move {
-            loop {
-                let tool = &work.prepared.tool;
-                let failing = match self.run_attempt(prepared.take(), work).await {
-                    BodyExit::Finished(Ok(output)) => {
-                        return Ok(BodyOutcome::Completed(CallResult::new(CallStatus::Succeeded, output)));
-                    }
-                    BodyExit::Finished(Err(error)) => {
-                        self.handle_body_error(error, attempt, runnable, work).boxed()
-                    }
-                    BodyExit::TimedOut => {
-                        return Ok(BodyOutcome::Completed(result_for_timeout(
-                            tool,
-                            &work.ctx,
-                            CallStatus::TimedOut,
-                        )));
-                    }
-                    BodyExit::TimedOutStillRunning => {
-                        return Ok(BodyOutcome::Completed(result_for_timeout(
-                            tool,
-                            &work.ctx,
-                            CallStatus::TimedOutStillRunning,
-                        )));
-                    }
-                    BodyExit::Cancelled => return Ok(BodyOutcome::Completed(CallResult::cancelled())),
-                };
-                if let Some(ended) = failing.await? {
-                    return Ok(ended);
+            let attempt = self.run_attempt(prepared, work);
+            let (exit, was_stopped) = match work.ctx.progress() {
+                Some(progress) => self.relay_progress(progress, attempt, work).boxed().await,
+                None => attempt.await,
+            };
+            let tool = &work.prepared.tool;
+            let mut report = match exit {
+                BodyExit::Finished(Ok(output)) => {
+                    return CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output));
                 }
-                attempt += 1;
+                BodyExit::Finished(Err(error)) => {
+                    self.handle_body_error(error, runnable.attempt(), work).boxed().await
+                }
+                BodyExit::TimedOut => match self.retry_of_timeout(runnable.attempt(), work) {
+                    Some(delay) => CallReport::RetryDue(delay),
+                    None => CallReport::BodyEnded(result_for_timeout(tool, &work.ctx, CallStatus::TimedOut)),
+                },
+                BodyExit::TimedOutStillRunning => {
+                    let status = CallStatus::TimedOutStillRunning;
+                    CallReport::BodyEnded(result_for_timeout(tool, &work.ctx, status))
+                }
+                BodyExit::Cancelled => CallReport::Stopped(self.stop_mode()),
+            };
+            // A call that was stopped is no failure of the run.
+            if let (true, CallReport::BodyEnded(result)) = (was_stopped, &mut report) {
+                result.run_failure = None;
             }
+            report
         }
     }
 
-    /// Handles the error of a body. Returns `None` if another attempt is due, which is recorded then.
+    /// Relays the progress reports of a body until it ends. What it reported last comes before its end.
+    async fn relay_progress<T>(
+        &self,
+        progress: &ProgressQueue,
+        body: impl Future<Output = T>,
+        work: &CallExecution<'_, C>,
+    ) -> T {
+        let mut body = pin!(body);
+        let mut relaying: Option<BoxFuture<'_, ()>> = None;
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = &mut body => break ended,
+                () = async { if let Some(relaying) = &mut relaying { relaying.await } }, if relaying.is_some() => {
+                    relaying = None;
+                }
+                report = progress.next(), if relaying.is_none() => {
+                    relaying = Some(self.announce_progress(report, work).boxed());
+                }
+            }
+        };
+        let rest = async {
+            if let Some(relaying) = relaying {
+                relaying.await;
+            }
+            while let Some(report) = progress.try_next() {
+                self.announce_progress(report, work).await;
+            }
+        };
+        if work.stop().within_drain(self.shared.config.drain_timeout, rest).await.is_none() {
+            let message = format!("progress of call `{}` was not taken in time", work.ctx.call_path());
+            tracing::warn!(call = %work.ctx.call_path(), "{message}");
+        }
+        ended
+    }
+
+    async fn announce_progress(&self, progress: Value, work: &CallExecution<'_, C>) {
+        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallProgress {
+            ctx: work.ctx.clone(),
+            progress: progress.clone(),
+        });
+        if self.emitter.is_watched() {
+            let call = work.call.clone();
+            self.emitter.emit(RunEventKind::CallProgress { call, progress }).await;
+        }
+        if let Some(told) = told
+            && let Err(error) = told.await
+        {
+            let message = truncate_message(format!("hook `call_progress` failed: {error}"));
+            self.emitter.emit(RunEventKind::Warning { message }).await;
+        }
+    }
+
+    /// Returns the delay before a timed-out body is tried again: only bodies whose repetition has no further effect are.
+    fn retry_of_timeout(&self, attempt: u32, work: &CallExecution<'_, C>) -> Option<Duration> {
+        let tool = &work.prepared.tool;
+        match tool.effect_of_call(work.prepared.rule_arguments()) {
+            ToolEffect::Pure | ToolEffect::Idempotent => {
+                tool.retry.and_then(|retry| retry.delay_after(attempt))
+            }
+            ToolEffect::Once => None,
+        }
+    }
+
+    /// Handles the error of a body: it asks a person, is tried again, or ends the call.
     async fn handle_body_error(
         &self,
         error: ToolError,
         attempt: u32,
-        runnable: &RunnableCall,
         work: &CallExecution<'_, C>,
-    ) -> Result<Option<BodyOutcome>, DriveError> {
+    ) -> CallReport {
         let tool = &work.prepared.tool;
         let error = match error.into_question() {
             Ok(PersonQuestion { text, schema }) => {
                 let text = redact_error_text(&text, tool, &work.prepared.arguments);
-                return Ok(Some(BodyOutcome::AsksPerson(Box::new(PersonQuestion { text, schema }))));
+                return CallReport::QuestionAsked(PersonQuestion { text, schema });
             }
             Err(error) => error,
         };
         let error = error.map_message(|text| redact_error_text(text, tool, &work.prepared.arguments));
-        let Some(wait) = tool.retry.and_then(|retry| retry.delay_after(attempt)) else {
-            let message = format!("call `{}` failed: {error}", work.ctx.call_path());
-            self.emitter.emit(RunEventKind::Warning { message }).await;
-            return Ok(Some(BodyOutcome::Completed(result_for_error(tool, &work.ctx, &error))));
-        };
-        if unless_stopped(&work.turn.stop, tokio::time::sleep(wait)).await.is_none() {
-            return Ok(Some(BodyOutcome::Completed(CallResult::cancelled())));
+        if let Some(delay) = tool.retry.and_then(|retry| retry.delay_after(attempt))
+            && !work.stop().is_stopped()
+        {
+            return CallReport::RetryDue(delay);
         }
-        self.record_entry(runnable.retry_entry(attempt + 1)).await?;
-        Ok(None)
+        let message = format!("call `{}` failed: {error}", work.ctx.call_path());
+        self.emitter.emit(RunEventKind::Warning { message }).await;
+        CallReport::BodyEnded(result_for_error(tool, &work.ctx, &error))
     }
 
     /// Runs one attempt of a body, with the prepared body or with one prepared anew from the arguments.
@@ -120,27 +175,30 @@ impl<C: Send + Sync + 'static> Driver<C> {
         &'a self,
         prepared: Option<Box<dyn PreparedBody<C>>>,
         work: &'a CallExecution<'_, C>,
-    ) -> impl Future<Output = BodyExit> + Send {
+    ) -> impl Future<Output = (BodyExit, bool)> + Send {
         let prepared = match (prepared, &work.prepared.tool.body) {
             (Some(prepared), _) => Ok(prepared),
             (None, ToolBody::Function(body)) => body.prepare(&work.prepared.arguments),
-            (None, ToolBody::Agent(_)) => return Either::Left(ready(BodyExit::Cancelled)),
+            (None, ToolBody::Agent(_)) => return Either::Left(ready((BodyExit::Cancelled, true))),
         };
         match prepared {
             Ok(prepared) => Either::Right(self.wait_for_body(self.start_body(prepared, work), work)),
-            Err(problems) => Either::Left(ready(BodyExit::Finished(Err(ToolError::visible(problems))))),
+            Err(problems) => {
+                Either::Left(ready((BodyExit::Finished(Err(ToolError::visible(problems))), false)))
+            }
         }
     }
 
-    /// Waits until a body ends, its deadline passes, or the turn stops. A finished result is never lost.
+    /// Waits until a body ends, its deadline passes, or the call stops. A finished result is never lost. The flag is true
+    /// if the call was stopped.
     fn wait_for_body<'a>(
         &'a self,
         (mut running, stopping): (RunningBody, StopMethod),
         work: &'a CallExecution<'_, C>,
-    ) -> impl Future<Output = BodyExit> + Send {
+    ) -> impl Future<Output = (BodyExit, bool)> + Send {
         let mut over = work.prepared.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         async move {
-            let stop = &work.turn.stop;
+            let stop = work.stop();
             let ended = {
                 let mut listening = pin!(None);
                 poll_fn(|cx| {
@@ -148,15 +206,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         if work.turn.is_starting_calls() {
                             return Poll::Pending;
                         }
-                        if stop.is_cancelled() {
-                            return Poll::Ready(Err(StopCause::TurnStopped));
+                        if stop.is_stopped() {
+                            return Poll::Ready(Err(StopCause::CallStopped));
                         }
                     }
                     if let Poll::Ready(ended) = Pin::new(&mut running).poll(cx) {
                         return Poll::Ready(Ok(ended));
                     }
-                    if poll_stop(stop, listening.as_mut(), cx).is_ready() {
-                        return Poll::Ready(Err(StopCause::TurnStopped));
+                    if stop.poll_stop(listening.as_mut(), cx).is_ready() {
+                        return Poll::Ready(Err(StopCause::CallStopped));
                     }
                     match &mut over {
                         Some(over) => over.as_mut().poll(cx).map(|()| Err(StopCause::DeadlineExceeded)),
@@ -165,6 +223,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 })
                 .await
             };
+            let was_stopped = matches!(ended, Err(StopCause::CallStopped));
             let exit = match ended {
                 Ok(ended) => BodyExit::Finished(flatten_result(ended)),
                 Err(stopped) => self.stop_body(running, stopping, stopped, work).boxed().await,
@@ -172,7 +231,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             if let Some(blocked) = work.prepared.tool.poll_monitor.take_blocking_poll() {
                 self.warn_of_blocking_body(blocked, work).boxed().await;
             }
-            exit
+            (exit, was_stopped)
         }
     }
 
@@ -233,7 +292,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         // A run that is handed over lets its bodies finish, if they can in time.
         let cancel = &self.shared.cancel;
         let may_finish =
-            matches!(stopped, StopCause::TurnStopped) && cancel.is_detaching() && !cancel.is_lease_lost();
+            matches!(stopped, StopCause::CallStopped) && cancel.is_detaching() && !cancel.is_lease_lost();
         if stopping == StopMethod::Abort && !may_finish {
             running.abort();
         }
@@ -257,11 +316,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 BodyExit::Finished(flatten_result(Err(gone)))
             }
             (Ok(Err(BodyJoinError::Dropped)), _, StopCause::DeadlineExceeded) => BodyExit::TimedOut,
-            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::TurnStopped) => BodyExit::Cancelled,
+            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::CallStopped) => BodyExit::Cancelled,
             (Err(_), _, stopped) => {
                 self.record_late_end(running, work);
                 match (stopping, stopped) {
-                    (_, StopCause::TurnStopped) => {
+                    (_, StopCause::CallStopped) => {
                         lock_unpoisoned(&self.shared.draining_calls).push(work.call.clone());
                         BodyExit::Cancelled
                     }
@@ -290,9 +349,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Ok(_) => tracing::warn!(call = %name, "a body that was given up on has ended"),
                 Err(error) => tracing::warn!(call = %name, %error, "a body that was given up on has failed"),
             }
+            let (status, output) = match result {
+                Ok(output) => (CallStatus::Succeeded, output),
+                Err(error) => (CallStatus::Failed, error.into()),
+            };
+            // Nobody sees what the output guardrails have not.
+            let output = tool.output_guardrails.is_empty().then_some(output);
             if let Some(journal) = journal.upgrade().filter(|_| !was_dropped) {
-                let written =
-                    journal.append(&path, JournalEntry::CallEndedLate(CallEndedLate { call, result })).await;
+                let written = journal
+                    .append(&path, JournalEntry::CallEndedLate(CallEndedLate { call, status, output }))
+                    .await;
                 if let Err(error) = written {
                     tracing::warn!(call = %name, %error, "its end could not be recorded");
                 }
@@ -323,7 +389,7 @@ enum StopMethod {
 /// The reason for stopping a body.
 #[derive(Clone, Copy)]
 enum StopCause {
-    TurnStopped,
+    CallStopped,
     DeadlineExceeded,
 }
 

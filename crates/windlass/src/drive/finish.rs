@@ -21,7 +21,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Calls the agent's custom function to decide if the results of the turn are final.
     pub(super) async fn evaluate_results(&mut self, name: &AgentName) -> Result<(), DriveError> {
         let agent = self.find_agent(name)?;
-        let results = self.run().turn_results();
+        let results = self.with_run(|run| run.turn_results());
         let first = results.first().map(|result| result.call.clone());
         let verdict = match &agent.inner.tool_use_policy {
             ToolUsePolicy::CustomFunction(judge) => {
@@ -86,7 +86,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Fails the run, unless the failure handler returns an output to end with.
     pub(super) async fn fail_or_handle(&mut self, failure: RunFailure) -> Result<(), DriveError> {
-        let name = self.run().agent().clone();
+        let name = self.with_run(|run| run.agent().clone());
         let handled = match &self.shared.config.failure_handlers.on_failure {
             Some(handler) if self.parent_calls.is_empty() => {
                 self.unless_stopped(async { handler(self.run_context(&name), failure.clone()).await }).await?

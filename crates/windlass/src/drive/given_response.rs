@@ -36,17 +36,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let given = shared.config.given_response.as_ref();
         let answer = given.and_then(|given| given.response.clone()).unwrap_or_default();
         let has_calls = answer.items.iter().any(|item| matches!(&**item, Item::Call(_)));
-        let tools = given.map(|given| given.tools.clone()).filter(|_| has_calls && self.run().turn() == 0);
+        let tools = given
+            .map(|given| given.tools.clone())
+            .filter(|_| has_calls && self.with_run(|run| run.turn()) == 0);
         let Some(tools) = tools else {
             return self
                 .record_entry(JournalEntry::RunFinished(RunFinished { output: String::new(), message: None }))
                 .await;
         };
-        let name = self.run().agent().clone();
+        let name = self.with_run(|run| run.agent().clone());
         let agent = self.find_agent(&name)?;
         let usage = answer.usage.unwrap_or_else(Usage::of_unknown_request);
         let items = answer.items.clone();
-        match self.accept_response(answer.items, &agent, &tools).await {
+        let now = self.shared.journal.now();
+        match self.accept_response(&answer, 1, (now, now), &agent, &tools).await {
             Ok(ResponsePlan { items, calls, duplicate_calls: repeated }) => {
                 self.tools = Some(tools);
                 self.shown_outputs.clear();

@@ -1,7 +1,10 @@
 //! Handoffs between agents.
 
+use std::panic::AssertUnwindSafe;
+
 use windlass_core::{
     failure::RunFailure,
+    history::keep_pairs,
     id::{AgentName, CallId},
     journal::{HandoffRecorded, JournalEntry},
     run::RunItemKind,
@@ -47,14 +50,21 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.emit_open_outputs().await;
         let history = match handoff.and_then(|handoff| handoff.history_filter.clone()) {
             Some(filter) => {
-                let mut before = self.run().clone();
+                let mut before = self.with_run(|run| run.clone());
                 let entry = JournalEntry::HandoffRecorded(HandoffRecorded {
                     call: call.clone(),
                     to: to.clone(),
                     filtered_history: None,
                 });
                 before.apply(&entry).map_err(|why| self.invalid_entry_error(&why))?;
-                Some(filter(before.history().to_vec()))
+                let filter = AssertUnwindSafe(|| filter(before.history().to_vec()));
+                let filtered = std::panic::catch_unwind(filter).map_err(super::application_panicked)?;
+                let paired = keep_pairs(filtered);
+                if !paired.removed.is_empty() {
+                    let message = format!("the handoff's history filter left {}", paired.describe_removed());
+                    self.emitter.emit(RunEventKind::Warning { message }).await;
+                }
+                Some(paired.items)
             }
             None => None,
         };
@@ -65,8 +75,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }))
         .await?;
         if self.emitter.is_watched() {
-            let handoff =
-                self.run().items().last().filter(|last| last.kind == RunItemKind::HandoffOutput).cloned();
+            let handoff = self.with_run(|run| {
+                run.items().last().filter(|last| last.kind == RunItemKind::HandoffOutput).cloned()
+            });
             if let Some(handoff) = handoff {
                 self.emitter.emit(RunEventKind::Item(handoff)).await;
             }

@@ -86,10 +86,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Waits until the concurrent guardrails have settled. No call takes effect before.
     pub(super) async fn wait_for_guardrails(&mut self) -> Result<(), DriveError> {
-        if !self.has_run_guardrails && !self.run().has_call_activity() {
+        if !self.has_run_guardrails && !self.with_run(|run| run.has_call_activity()) {
             // An earlier driver ended before they did, and nobody knows what they would have said.
             self.has_run_guardrails = true;
-            let name = self.run().agent().clone();
+            let name = self.with_run(|run| run.agent().clone());
             let agent = self.find_agent(&name)?;
             self.start_concurrent_guardrails(&agent)?;
         }
@@ -115,7 +115,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut guardrails = guardrails.peekable();
         guardrails.peek()?;
         let ctx = self.run_context(agent.name());
-        let input: Arc<[_]> = self.run().last_model_input().into();
+        let input: Arc<[_]> = self.with_run(|run| run.last_model_input().into());
         let overlap = ConcurrentGuardrails::default();
         for (place, guardrail) in guardrails.cloned().enumerate() {
             let (ctx, input) = (ctx.clone(), input.clone());

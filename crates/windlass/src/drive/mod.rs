@@ -5,40 +5,45 @@
 //! are not known to be quick run in tasks of their own, so that a blocking body delays no other.
 
 mod body;
-mod call_execution;
-mod call_result;
-mod execution_claim;
+mod call;
+mod decision_signal;
 mod finish;
+mod gate;
 mod given_response;
 mod handoff;
 mod input_guardrails;
 mod model;
 mod nested_agent;
+mod output;
+mod output_text;
 mod prepare;
 mod receipt_cache;
+mod receipts;
 mod redaction;
 mod run_journal;
 mod running_body;
 mod snapshot_schedule;
 mod startup;
 mod stop;
-mod tool_guardrails;
-mod turn_calls;
+mod turn;
+mod withheld;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    decision::{Decision, DecisionScope},
+    decision::{Decision, DecisionScope, PendingCall},
     failure::RunFailure,
     id::{AgentName, CallId, RunId},
     item::Item,
-    journal::{DecisionRecorded, JournalEntry, RunCancelled, RunFailed},
+    journal::{DecisionRecorded, JournalEntry, RunCancelled, RunFailed, RunStarted},
     run::{ApplyError, Run, RunAction, RunEnd, RunItem},
 };
 
@@ -50,17 +55,19 @@ use crate::guardrail::panic_message;
 use crate::hook::{Hook, HookError, HookEvent};
 use crate::model::ModelError;
 use crate::run::{
-    CancelSettlement, CancelSignal, CancelledRun, ExitCallbacks, FinishedRun, PausedRun, RunConfig,
-    RunRecord, RunResult,
+    CancelSettlement, CancelSignal, CancelledRun, ExitCallbacks, FinishedRun, KeptResults, PausedRun,
+    RunConfig, RunRecord, RunResult,
 };
 use crate::session::Session;
 use crate::store::{PostedDecision, RunStatus};
 use crate::tool::RunContext;
 
+use self::decision_signal::DecisionSignal;
 use self::input_guardrails::ConcurrentGuardrails;
 use self::prepare::PreparedCall;
 use self::redaction::SecretRegistry;
 use self::run_journal::{PendingWrite, RunJournal};
+use self::withheld::WithheldOutputs;
 
 pub(crate) use self::given_response::GivenResponse;
 pub(crate) use self::receipt_cache::ReceiptCache;
@@ -79,6 +86,15 @@ struct SharedRunState<C> {
     artefacts: Arc<RunArtefacts>,
     cancel: CancelSignal,
     draining_calls: Mutex<Vec<CallId>>,
+    run_id: RunId,
+    /// The run with its nested runs.
+    run: Mutex<Run>,
+    withheld: WithheldOutputs,
+    /// Permits for the bodies of the whole run, nested agents included.
+    body_permits: Option<Arc<Semaphore>>,
+    decisions: DecisionSignal,
+    /// True if a call may wait for a person.
+    has_held_calls: AtomicBool,
 }
 
 /// Drives one run: the outermost, or one nested in a call.
@@ -88,7 +104,6 @@ struct Driver<C> {
     /// Calls that contain this run; empty for the outermost.
     parent_calls: Arc<[CallId]>,
     run_id: RunId,
-    run: Mutex<Run>,
     emitter: EventEmitter,
     /// Token that cancels this run immediately.
     stop: CancellationToken,
@@ -157,7 +172,7 @@ impl From<StoreError> for DriveError {
 
 impl<C: Send + Sync + 'static> Driver<C> {
     async fn start_driving(&mut self, is_fresh: bool) -> Result<DriveEnd, RunError> {
-        let agent = self.run().agent().clone();
+        let agent = self.with_run(|run| run.agent().clone());
         self.emitter.emit(RunEventKind::AgentUpdated { agent }).await;
         self.emitter.wait_until_handled().await;
         if is_fresh
@@ -178,7 +193,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Drives the run until it pauses or ends.
     async fn drive(&mut self) -> Result<DriveEnd, RunError> {
         loop {
-            let next = self.run().next();
+            let next = self.with_run(|run| run.next());
             if self.stop.is_cancelled()
                 && !matches!(next, RunAction::Ended)
                 && !self.pauses_instead_of_cancelling(&next)
@@ -201,7 +216,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     self.take_given_response().boxed().await
                 }
                 RunAction::RequestModel { turn, .. } => self.request_model(turn).boxed().await,
-                RunAction::AdvanceCalls(steps) => self.work_on_calls(steps).await,
+                RunAction::AdvanceCalls => self.work_on_calls().await,
                 // What happens once in a run, or never, has its state on the side: a run in flight holds room for
                 // the largest of these futures.
                 RunAction::MaxTurnsReached { max_turns } => {
@@ -232,7 +247,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     self.has_worked = true;
                     self.save_turn_to_session().await?;
                     if self.parent_calls.is_empty()
-                        && self.run().is_awaiting_model()
+                        && self.with_run(|run| run.is_awaiting_model())
                         && let Some(snapshot) = self.shared.journal.mark_turn_boundary()
                     {
                         self.shared.journal.save_snapshot(snapshot).boxed().await;
@@ -240,7 +255,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
                 // A call ended the run while it is handed over: whoever goes on ends it, and what is open in it.
                 Err(DriveError::RunFailed(_))
-                    if self.shared.cancel.is_detaching() && !self.run().calls_in_flight().is_empty() =>
+                    if self.shared.cancel.is_detaching()
+                        && self.with_run(|run| !run.calls_in_flight().is_empty()) =>
                 {
                     return Ok(DriveEnd::Detached);
                 }
@@ -267,29 +283,27 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Applies the decisions posted in the store. Returns true if there were any.
-    async fn apply_posted_decisions(&mut self) -> Result<bool, RunError> {
+    async fn apply_posted_decisions(&self) -> Result<bool, RunError> {
         if !self.parent_calls.is_empty() {
             return Ok(false);
         }
         let mut took_any = false;
-        for PostedDecision { path, attempt, decision: decided } in
-            self.shared.journal.load_posted_decisions().await?
-        {
-            let is_pending =
-                self.run().pending_calls().iter().any(|one| one.path == path && one.attempt == attempt);
-            let entry = JournalEntry::DecisionRecorded(decided);
-            if is_pending && self.run().apply_at(path.parent_calls(), &entry).is_ok() {
-                self.shared.journal.append(path.parent_calls(), entry).await?;
-                took_any = true;
+        for PostedDecision { path, attempt, decision } in self.shared.journal.load_posted_decisions().await? {
+            let is_posted = |one: &PendingCall| one.path == path && one.attempt == attempt;
+            let is_pending = self.with_root(|run| run.pending_calls().iter().any(is_posted));
+            let entry = JournalEntry::DecisionRecorded(decision);
+            if is_pending {
+                took_any |= self.record_decision(path.parent_calls(), entry).await?;
             }
         }
         Ok(took_any)
     }
 
     /// Rejects the pending calls whose approval has expired.
-    async fn reject_expired_calls(&mut self) -> Result<(), RunError> {
+    async fn reject_expired_calls(&self) -> Result<(), RunError> {
         let now = self.shared.journal.now();
-        for pending in self.run().pending_calls().into_iter().filter(|pending| pending.is_expired(now)) {
+        let pending = self.with_root(|run| run.pending_calls());
+        for pending in pending.into_iter().filter(|pending| pending.is_expired(now)) {
             let entry = JournalEntry::DecisionRecorded(DecisionRecorded {
                 call: pending.call().clone(),
                 digest: pending.digest,
@@ -299,12 +313,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 scope: DecisionScope::ThisCall,
                 decided_by: Some("expiry".to_owned()),
             });
-            let path = pending.path.parent_calls();
-            if self.run().apply_at(path, &entry).is_ok() {
-                self.shared.journal.append(path, entry).await?;
-            }
+            self.record_decision(pending.path.parent_calls(), entry).await?;
         }
         Ok(())
+    }
+
+    /// Records a decision. Returns false if it does not fit the call any more.
+    async fn record_decision(&self, path: &[CallId], entry: JournalEntry) -> Result<bool, RunError> {
+        if lock_unpoisoned(&self.shared.run).apply_at(path, &entry).is_err() {
+            return Ok(false);
+        }
+        self.shared.journal.append(path, entry).await?;
+        Ok(true)
     }
 
     fn run_status(&self, stop: &DriveEnd) -> RunStatus {
@@ -341,10 +361,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.wait_durable(self.apply_and_enqueue(entry)?).await
     }
 
+    /// Applies an entry to the nested run at a path and waits until the journal has it.
+    async fn record_entry_at(&self, path: &[CallId], entry: JournalEntry) -> Result<(), DriveError> {
+        let applied = lock_unpoisoned(&self.shared.run).apply_at(path, &entry);
+        applied.map_err(|why| self.invalid_entry_error(&why))?;
+        Ok(self.shared.journal.append(path, self.shared.secrets.redact_entry(path, entry)).await?)
+    }
+
     /// Applies an entry to the run state and enqueues it for the journal. [`Driver::wait_durable`] waits for
     /// the store.
     fn apply_and_enqueue(&self, entry: JournalEntry) -> Result<Option<PendingWrite<'_>>, DriveError> {
-        let applied = self.with_run(|run| run.apply(&entry)).map_err(|why| self.invalid_entry_error(&why))?;
+        let applied = lock_unpoisoned(&self.shared.run).apply_at(&self.parent_calls, &entry);
+        let applied = applied.map_err(|why| self.invalid_entry_error(&why))?;
         if let Some((digest, output)) = applied.receipt {
             self.shared.receipt_cache.insert_receipt(digest, output, self.shared.journal.now());
         }
@@ -370,9 +398,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Appends the items of the settled turn to the session, in one write.
     async fn save_turn_to_session(&mut self) -> Result<(), RunError> {
         let Some(session) = &self.session else { return Ok(()) };
-        let run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let items = self.shared.secrets.redact_items(&[], run.session_items(self.saved_item_count));
-        self.saved_item_count = self.saved_item_count.max(run.settled_item_count());
+        let (items, settled) =
+            self.with_run(|run| (run.session_items(self.saved_item_count), run.settled_item_count()));
+        let items = self.shared.secrets.redact_items(&[], items);
+        self.saved_item_count = self.saved_item_count.max(settled);
         session.append(items).await.map_err(RunError::Session)
     }
 
@@ -395,16 +424,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     fn into_outcome(self: Box<Self>, stop: DriveEnd) -> Result<RunResult, RunError> {
-        let run = self.run.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let run = {
+            let mut run = lock_unpoisoned(&self.shared.run);
+            let nothing = Run::start(RunStarted::new(self.shared.run_id.clone(), run.agent().clone()));
+            std::mem::replace(&mut *run, nothing)
+        };
         let (records, usage) = self.shared.journal.take_records();
         let end = run.outcome().cloned();
         let record = RunRecord { run, records, usage };
-        let receipts = self.shared.receipt_cache.all_receipts();
+        let kept = KeptResults {
+            receipts: self.shared.receipt_cache.all_receipts(),
+            withheld: self.shared.withheld.in_memory(),
+        };
         match (stop, end) {
             (DriveEnd::Paused, _) | (DriveEnd::Ended, None) => {
-                Ok(RunResult::Paused(PausedRun::new(record, receipts)))
+                Ok(RunResult::Paused(PausedRun::new(record, kept)))
             }
-            (DriveEnd::Detached, _) => Ok(RunResult::Detached(PausedRun::new(record, receipts))),
+            (DriveEnd::Detached, _) => Ok(RunResult::Detached(PausedRun::new(record, kept))),
             (DriveEnd::Ended, Some(RunEnd::Finished(output))) => {
                 Ok(RunResult::Finished(FinishedRun { output, record }))
             }
@@ -420,7 +456,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     fn run_context(&self, agent: &AgentName) -> RunContext<C> {
-        RunContext::new(self.shared.app.clone(), self.run_id.clone(), agent.clone())
+        RunContext::new(
+            self.shared.app.clone(),
+            self.run_id.clone(),
+            agent.clone(),
+            self.parent_calls.clone(),
+        )
     }
 
     fn find_agent(&self, name: &AgentName) -> Result<Agent<C>, ConfigError> {
@@ -471,14 +512,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
         call_unless_stopped(&self.stop, future).await
     }
 
-    /// Returns the run state; for a driver without calls in flight.
-    fn run(&mut self) -> &mut Run {
-        self.run.get_mut().unwrap_or_else(PoisonError::into_inner)
+    /// Reads the state of the run that this driver drives.
+    fn with_run<T>(&self, read: impl FnOnce(&Run) -> T) -> T {
+        let root = lock_unpoisoned(&self.shared.run);
+        // The nested run exists as long as its call is open, which it is while this driver works on it.
+        read(root.at_path(&self.parent_calls).unwrap_or(&root))
     }
 
-    /// Locks the run state for the duration of `act`.
-    fn with_run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> T {
-        act(&mut lock_unpoisoned(&self.run))
+    /// Reads the state of the outermost run.
+    fn with_root<T>(&self, read: impl FnOnce(&Run) -> T) -> T {
+        read(&lock_unpoisoned(&self.shared.run))
     }
 }
 
@@ -496,9 +539,12 @@ async fn call_unless_stopped<F: Future>(
     future: F,
 ) -> Result<F::Output, DriveError> {
     let called = stop::unless_stopped(stop, AssertUnwindSafe(future).catch_unwind()).await;
-    called.ok_or(DriveError::Cancelled)?.map_err(|panic| {
-        RunFailure::ApplicationPanicked { message: truncate_message(panic_message(&*panic)) }.into()
-    })
+    called.ok_or(DriveError::Cancelled)?.map_err(application_panicked)
+}
+
+/// Returns the failure of a run whose application code panicked.
+fn application_panicked(panic: Box<dyn std::any::Any + Send>) -> DriveError {
+    RunFailure::ApplicationPanicked { message: truncate_message(panic_message(&*panic)) }.into()
 }
 
 fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -8,8 +8,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use windlass_core::{
     failure::RunFailure,
+    history::keep_pairs,
+    id::Timestamp,
     item::Item,
-    journal::{JournalEntry, ModelRequestFailed, ModelResponded, ResponseRejected, ToolUsePolicyKind},
+    journal::{
+        FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed, ModelResponded,
+        ResponseRejected, ToolUsePolicyKind,
+    },
     plan::{ModelProtocolError, ResponsePlan, plan_response},
     run::{RunItem, RunItemKind},
     usage::Usage,
@@ -21,7 +26,7 @@ use super::{DriveError, Driver};
 use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy};
 use crate::error::{ConfigError, truncate_message};
 use crate::event::RunEventKind;
-use crate::hook::HookEvent;
+use crate::hook::{HookEvent, ModelResponseInfo};
 use crate::model::{
     DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, NextModel, OutputSchema, RetryAdvice,
     SharedModel,
@@ -39,7 +44,7 @@ struct ModelRequestParts {
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Requests the model's response for a turn and records it with its plan.
     pub(super) async fn request_model(&mut self, turn: u32) -> Result<(), DriveError> {
-        let name = self.run().agent().clone();
+        let name = self.with_run(|run| run.agent().clone());
         let agent = self.find_agent(&name)?;
         self.run_guardrails_and_announce(&agent).await?;
         let ctx = self.run_context(&name);
@@ -59,10 +64,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 .boxed()
                 .await?;
         }
-        let answer = self.request_with_retries(&agent, turn, &question, &tools).boxed().await?;
+        let requested_at = self.shared.journal.now();
+        let (answer, attempts) = self.request_with_retries(&agent, turn, &question, &tools).boxed().await?;
         let usage = answer.usage.unwrap_or_else(Usage::of_unknown_request);
         let items = answer.items.clone();
-        let planned = self.accept_response(answer.items, &agent, &tools).await;
+        let times = (requested_at, self.shared.journal.now());
+        let planned = self.accept_response(&answer, attempts, times, &agent, &tools).await;
         match planned {
             Ok(ResponsePlan { items, calls, duplicate_calls: repeated }) => {
                 let after = match &agent.inner.tool_use_policy {
@@ -104,25 +111,42 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Plans a response, and notifies watchers and hooks of it.
     pub(super) async fn accept_response(
         &mut self,
-        items: Vec<Arc<Item>>,
+        answer: &ModelResponse,
+        attempts: u32,
+        (requested_at, responded_at): (Timestamp, Timestamp),
         agent: &Agent<C>,
         tools: &Arc<ResolvedToolset<C>>,
     ) -> Result<ResponsePlan, DriveError> {
-        let told: Option<Arc<[_]>> = self.has_hooks(agent).then(|| items.as_slice().into());
-        let planned = self.plan_calls(items, agent, tools).await?;
+        let is_observed = self.has_hooks(agent) || self.emitter.is_watched();
+        let info = is_observed.then(|| {
+            Arc::new(ModelResponseInfo {
+                usage: answer.usage.unwrap_or_else(Usage::of_unknown_request),
+                model: answer.model.clone(),
+                response_id: answer.response_id.clone(),
+                request_id: answer.request_id.clone(),
+                attempts,
+                requested_at,
+                responded_at,
+            })
+        });
+        let planned = self.plan_calls(answer.items.clone(), agent, tools).await?;
         let is_readable = planned.as_ref().err().is_none_or(ModelProtocolError::is_response_readable);
-        if let (Ok(plan), true) = (&planned, self.emitter.is_watched()) {
+        if let (Ok(plan), Some(info), true) = (&planned, &info, self.emitter.is_watched()) {
+            self.emitter.emit(RunEventKind::ModelResponded(info.clone())).await;
             self.emit_response(agent, plan).boxed().await;
         }
-        if let (true, Some(items)) = (is_readable, told) {
+        if let (true, Some(info), true) = (is_readable, info, self.has_hooks(agent)) {
             let ctx = self.run_context(agent.name());
-            self.notify_hooks_or_fail(agent, || HookEvent::ModelResponded { ctx, items }).boxed().await?;
+            let items: Arc<[_]> = answer.items.as_slice().into();
+            self.notify_hooks_or_fail(agent, || HookEvent::ModelResponded { ctx, items, info })
+                .boxed()
+                .await?;
         }
         planned.map_err(|misbehaviour| RunFailure::ModelProtocolError(misbehaviour).into())
     }
 
     async fn run_guardrails_and_announce(&mut self, agent: &Agent<C>) -> Result<(), DriveError> {
-        let is_first = self.run().turn() == 0 && !self.has_run_guardrails;
+        let is_first = self.with_run(|run| run.turn()) == 0 && !self.has_run_guardrails;
         if is_first {
             self.has_run_guardrails = true;
             self.run_blocking_guardrails(agent).boxed().await?;
@@ -170,15 +194,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
         turn: u32,
         question: &ModelRequestParts,
         tools: &ResolvedToolset<C>,
-    ) -> Result<ModelResponse, DriveError> {
+    ) -> Result<(ModelResponse, u32), DriveError> {
         let retry = self.shared.config.model_retry;
         let mut attempt = 1;
         loop {
             let error = match self.request_once(agent, turn, question, tools).await? {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, attempt)),
                 Err(error) => error,
             };
-            let chance = jitter_fraction(self.run().id().as_str(), turn, attempt);
+            let chance = jitter_fraction(self.run_id.as_str(), turn, attempt);
             let wait = retry_delay(&retry, attempt, error.retry_advice(), chance);
             self.record_entry(JournalEntry::ModelRequestFailed(ModelRequestFailed {
                 agent: agent.name().clone(),
@@ -214,18 +238,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
         tools: &ResolvedToolset<C>,
     ) -> Result<Result<ModelResponse, ModelError>, DriveError> {
         let ctx = self.run_context(agent.name());
-        let run = &*self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (history, last_response_id) =
+            self.with_run(|run| (run.shared_history(), run.last_response_id().map(str::to_owned)));
         let filtered = match &self.shared.config.input_filter {
             Some(filter) => {
-                let items = run.history().to_vec();
+                let items = history.to_vec();
                 let input = ModelInput { instructions: question.instructions.clone(), items };
-                Some(call_unless_stopped(&self.stop, async { filter(ctx, input).await }).await?)
+                let filtered = call_unless_stopped(&self.stop, async { filter(ctx, input).await }).await?;
+                Some(self.record_filtered_input(agent, question, &history, filtered).boxed().await?)
             }
             None => None,
         };
         let (instructions, input) = match &filtered {
             Some(filtered) => (filtered.instructions.as_deref(), filtered.items.as_slice()),
-            None => (question.instructions.as_deref(), run.history()),
+            None => (question.instructions.as_deref(), history.as_slice()),
         };
         let filled = self.shared.artefacts.inline_media(input).await?;
         let input = filled.as_deref().unwrap_or(input);
@@ -238,7 +264,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             handoffs: &tools.handoff_definitions,
             settings: &question.settings,
             output_schema: question.output_schema.as_ref(),
-            previous_response_id: run.last_response_id(),
+            previous_response_id: last_response_id.as_deref(),
         };
         let deltas = DeltaSink::new(self.emitter.clone());
         let asking =
@@ -265,6 +291,35 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Err(halt)
     }
 
+    /// Records what an input filter made of the next request. Calls without outputs and outputs without calls are left
+    /// out, because no provider accepts them.
+    async fn record_filtered_input(
+        &self,
+        agent: &Agent<C>,
+        question: &ModelRequestParts,
+        history: &[Arc<Item>],
+        filtered: ModelInput,
+    ) -> Result<ModelInput, DriveError> {
+        let ModelInput { instructions, items } = filtered;
+        let paired = keep_pairs(items);
+        if !paired.removed.is_empty() {
+            let message = format!("the input filter left {}", paired.describe_removed());
+            self.emitter.emit(RunEventKind::Warning { message }).await;
+        }
+        let is_same = instructions.as_deref() == question.instructions.as_deref();
+        let input = FilteredInput::from_items(history, &paired.items);
+        let is_whole = input == FilteredInput::from_items(history, history);
+        if !is_same || !is_whole {
+            let entry = JournalEntry::ModelInputFiltered(ModelInputFiltered {
+                agent: agent.name().clone(),
+                instructions: (!is_same).then(|| instructions.as_deref().unwrap_or_default().to_owned()),
+                input,
+            });
+            self.record_entry(entry).await?;
+        }
+        Ok(ModelInput { instructions, items: paired.items })
+    }
+
     async fn plan_calls(
         &mut self,
         items: Vec<Arc<Item>>,
@@ -273,13 +328,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Result<Result<ResponsePlan, ModelProtocolError>, DriveError> {
         let mut lookups = self.look_up_tools(&items, agent, tools).await?;
         let mut ready = VecDeque::with_capacity(lookups.len());
-        let run = self.run();
-        let planned = plan_response(items, agent.name(), run.call_digests(), |call| {
-            let (lookup, found) = lookups.pop_front().unwrap_or_else(|| super::prepare::unknown_tool(call));
-            if let Some(found) = found {
-                ready.push_back((call.id.clone(), found));
-            }
-            lookup
+        let planned = self.with_run(|run| {
+            plan_response(items, agent.name(), run.call_digests(), |call| {
+                let (lookup, found) =
+                    lookups.pop_front().unwrap_or_else(|| super::prepare::unknown_tool(call));
+                if let Some(found) = found {
+                    ready.push_back((call.id.clone(), found));
+                }
+                lookup
+            })
         });
         self.prepared_calls = ready;
         Ok(planned)
@@ -305,7 +362,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     async fn check_repeated_calls(&mut self) -> Result<(), DriveError> {
         let policy = self.shared.config.loop_policy;
-        let times = self.run().repeat_count();
+        let times = self.with_run(|run| run.repeat_count());
         if times >= policy.fail_after {
             return Err(RunFailure::LoopDetected { repetitions: times }.into());
         }

@@ -8,15 +8,20 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use serde_json::Value;
 use windlass_core::{
+    canonical::Digest,
     failure::RunFailure,
     id::{CallId, CallPath},
     item::{Item, ToolCall},
     journal::CallStatus,
-    plan::{BodyKind, InvalidArguments, ModelProtocolError, ResolvedTool, ToolLookup, call_digest},
-    run::{CallAction, Run, RunAction},
+    plan::{
+        BodyKind, CallDisposition, InvalidArguments, ModelProtocolError, ResolvedTool, ToolLookup,
+        call_digest,
+    },
+    run::{CallResult, Run, RunAction},
 };
 
-use super::call_result::truncate_detail;
+use super::call::ResolvedCall;
+use super::output_text::truncate_detail;
 use super::redaction::{self, CallSecrets, OutputVisibility};
 use super::{DriveError, Driver};
 use crate::agent::{Agent, AgentGraph, HandoffTarget, ResolvedToolset, ToolsetEntry};
@@ -36,6 +41,8 @@ pub(super) struct PreparedCall<C> {
     pub(super) agent_arguments: Option<Box<Value>>,
     /// Arguments that a person edited, without secrets.
     pub(super) edited_arguments: Option<Arc<str>>,
+    /// Digest of the receipt that answers identical calls, if the tool has receipts.
+    pub(super) receipt_digest: Option<Digest>,
 }
 
 impl<C> PreparedCall<C> {
@@ -47,16 +54,6 @@ impl<C> PreparedCall<C> {
             (None, None) => None,
         }
     }
-}
-
-/// A saved call, restored by a later driver.
-pub(super) enum RestoredCall<C> {
-    Prepared(PreparedCall<C>),
-    /// The call cannot run any more; the model receives this message.
-    Unavailable {
-        status: CallStatus,
-        message: String,
-    },
 }
 
 /// Output for the model if arguments are invalid and contain secrets.
@@ -104,7 +101,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     (ToolLookup::Handoff { to: handoff.target_name().clone() }, None)
                 }
                 ToolsetEntry::NotFound => {
-                    (self.unknown_tool_lookup(&call.name, tools.callable_names()), None)
+                    let available = self.unless_stopped(tools.enabled_names(&ctx)).boxed().await?;
+                    (self.unknown_tool_lookup(&call.name, available), None)
                 }
             });
         }
@@ -126,7 +124,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         );
     }
 
-    fn unknown_tool_lookup(&self, name: &str, offered: Vec<String>) -> ToolLookup {
+    pub(super) fn unknown_tool_lookup(&self, name: &str, offered: Vec<String>) -> ToolLookup {
         match &self.shared.config.on_unknown_tool {
             OnUnknownTool::FailRun => ToolLookup::UnknownToolFatal { available_tools: offered },
             OnUnknownTool::CustomMessage(text) => {
@@ -146,12 +144,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) fn restore_call(
         &self,
         call: &CallId,
-        edited: Option<&str>,
         agent: &Agent<C>,
         tools: &ResolvedToolset<C>,
-    ) -> Result<RestoredCall<C>, DriveError> {
-        let (key, raw) = self
-            .with_run(|run| (run.tool_of_call(call).cloned(), run.call_arguments(call).map(str::to_owned)));
+    ) -> Result<ResolvedCall<C>, DriveError> {
+        let (key, raw, edited) = self.with_run(|run| {
+            let raw = run.call_arguments(call).map(str::to_owned);
+            (run.tool_of_call(call).cloned(), raw, run.edited_arguments(call))
+        });
+        let edited = edited.as_deref();
         let path = || CallPath::new(&self.parent_calls, call.clone());
         let (Some(key), Some(raw)) = (key, raw) else {
             return Err(self.invalid_entry_error(&windlass_core::run::ApplyError::UnknownCall(call.clone())));
@@ -168,10 +168,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             && !tool.secret_arguments.is_empty()
             && redaction::is_redacted(&raw, &tool.secret_arguments)
         {
-            return Ok(RestoredCall::Unavailable {
-                status: CallStatus::Failed,
-                message: SECRETS_LOST.to_owned(),
-            });
+            let result = CallResult::new(CallStatus::Failed, SECRETS_LOST);
+            return Ok(ResolvedCall::Unavailable(result));
         }
         let ready = match (
             self.with_run(|run| read_saved_arguments(run, call, edited, &tool, path())),
@@ -184,7 +182,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 let text = format!(
                     "A person changed the arguments of this call to {shown}, which cannot be used: {problems}"
                 );
-                return Ok(RestoredCall::Unavailable { status: CallStatus::InvalidArguments, message: text });
+                let result = CallResult::new(CallStatus::InvalidArguments, text);
+                return Ok(ResolvedCall::Unavailable(result));
             }
             (ready, _) => ready?,
         };
@@ -193,7 +192,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let agent = self.resolve_nested_agent(nested)?;
             check_nested_run(&child, &agent, &self.shared.config.known_agents, &path())?;
         }
-        Ok(RestoredCall::Prepared(ready))
+        Ok(ResolvedCall::WithTool(ready))
     }
 
     fn restore_disabled_call(
@@ -201,18 +200,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
         name: &str,
         agent: &Agent<C>,
         tools: &ResolvedToolset<C>,
-    ) -> Result<RestoredCall<C>, DriveError> {
+    ) -> Result<ResolvedCall<C>, DriveError> {
         match self.unknown_tool_lookup(name, tools.callable_names()) {
-            ToolLookup::UnknownTool { message: text } => {
-                Ok(RestoredCall::Unavailable { status: CallStatus::UnknownTool, message: text })
+            ToolLookup::UnknownTool { message } => {
+                Ok(ResolvedCall::Unavailable(CallResult::new(CallStatus::UnknownTool, message)))
             }
-            ToolLookup::UnknownToolFatal { available_tools: offered } => {
+            ToolLookup::UnknownToolFatal { available_tools } => {
                 let (name, agent) = (name.to_owned(), agent.name().clone());
-                let missing = ModelProtocolError::UnknownTool { name, agent, available_tools: offered };
+                let missing = ModelProtocolError::UnknownTool { name, agent, available_tools };
                 Err(RunFailure::ModelProtocolError(missing).into())
             }
             ToolLookup::Tool(_) | ToolLookup::Handoff { .. } => {
-                Ok(RestoredCall::Unavailable { status: CallStatus::UnknownTool, message: String::new() })
+                Ok(ResolvedCall::Unavailable(CallResult::cancelled()))
             }
         }
     }
@@ -250,15 +249,22 @@ fn check_nested_run<C: Send + Sync + 'static>(
     known: &[Agent<C>],
     path: &CallPath,
 ) -> Result<(), ConfigError> {
-    let RunAction::AdvanceCalls(steps) = run.next() else { return Ok(()) };
+    if !matches!(run.next(), RunAction::AdvanceCalls) {
+        return Ok(());
+    }
     let graph = AgentGraph::new(root, known)?;
     let agent = graph.find_agent(run.agent())?;
     let within: Vec<CallId> = path.parent_calls().iter().chain([path.call()]).cloned().collect();
-    for step in steps.iter().filter(|step| {
-        matches!(step, CallAction::CheckApproval(_) | CallAction::Execute(_) | CallAction::ResolveDoubt(_))
-    }) {
-        let path = CallPath::new(&within, step.call().clone());
-        let key = run.tool_of_call(step.call());
+    let needs_tool = |call: &CallId| {
+        matches!(run.call_disposition(call), Some(CallDisposition::Execute { .. }))
+            && !run.is_output_known(call)
+    };
+    for (call, is_idle) in run.turn_calls() {
+        if is_idle || !needs_tool(&call) {
+            continue;
+        }
+        let path = CallPath::new(&within, call.clone());
+        let key = run.tool_of_call(&call);
         let found = key.and_then(|key| agent.inner.tools.iter().find(|tool| tool.matches_key(key)));
         let Some(tool) = found else {
             // What sources have is known only when the agent goes on, which asks them before anything runs there.
@@ -268,11 +274,11 @@ fn check_nested_run<C: Send + Sync + 'static>(
             let tool = key.map(ToString::to_string).unwrap_or_default();
             return Err(ConfigError::ToolRemoved { tool, agent: agent.name().clone(), call: path });
         };
-        let raw = run.call_arguments(step.call()).unwrap_or_default();
-        if step.edited_arguments().is_none() && !redaction::is_redacted(raw, &tool.secret_arguments) {
-            read_saved_arguments(run, step.call(), None, tool, path.clone())?;
+        let raw = run.call_arguments(&call).unwrap_or_default();
+        if run.edited_arguments(&call).is_none() && !redaction::is_redacted(raw, &tool.secret_arguments) {
+            read_saved_arguments(run, &call, None, tool, path.clone())?;
         }
-        if let (Some(child), ToolBody::Agent(nested)) = (run.nested_run(step.call()), &tool.body) {
+        if let (Some(child), ToolBody::Agent(nested)) = (run.nested_run(&call), &tool.body) {
             let root = match &nested.target {
                 HandoffTarget::Agent(agent) => agent,
                 HandoffTarget::ByName(name) => graph.find_agent(name)?,
@@ -354,6 +360,7 @@ fn read_arguments<C: Send + Sync + 'static>(
             (Err(InvalidArguments { problems, canonical_arguments: is_frozen.then(|| text.clone()) }), None)
         }
     };
+    let receipt_digest = arguments.is_ok().then(|| tool.receipt_digest(&text)).flatten();
     let found = ResolvedTool {
         key: tool.key().clone(),
         body: match &tool.body {
@@ -363,7 +370,7 @@ fn read_arguments<C: Send + Sync + 'static>(
         effect,
         approval_policy: tool.approval_policy(),
         conflict_key: conflict,
-        receipt_digest: arguments.is_ok().then(|| tool.receipt_digest(&text)).flatten(),
+        receipt_digest,
         arguments,
     };
     let ready = PreparedCall {
@@ -373,6 +380,7 @@ fn read_arguments<C: Send + Sync + 'static>(
         prepared_body: prepared,
         agent_arguments: value,
         edited_arguments: None,
+        receipt_digest,
     };
     (found, ready)
 }

@@ -12,7 +12,7 @@ use windlass_core::{
     canonical::canonical_json,
     id::{CallId, CallPath},
     item::{CallOutput, Item, OutputContent, ToolCall},
-    journal::{CallSettled, HandoffRecorded, JournalEntry},
+    journal::{CallSettled, FilteredInput, HandoffRecorded, JournalEntry},
 };
 
 use super::lock_unpoisoned;
@@ -71,6 +71,14 @@ impl SecretRegistry {
                     to,
                     filtered_history: history.map(|items| self.redact_items(within, items)),
                 })
+            }
+            JournalEntry::ModelInputFiltered(mut filtered) => {
+                for part in &mut filtered.input {
+                    if let FilteredInput::Item(item) = part {
+                        *item = self.redact_item(within, item.clone());
+                    }
+                }
+                JournalEntry::ModelInputFiltered(filtered)
             }
             other => other,
         }

@@ -224,6 +224,11 @@ impl RunJournal {
         self.owned.as_ref().map(|owned| (&owned.store, owned.lease.owner.as_str()))
     }
 
+    /// Returns the store and the lease of the run.
+    pub(super) fn store_and_lease(&self) -> Option<(&Arc<dyn Store>, &Lease)> {
+        self.owned.as_ref().map(|owned| (&owned.store, &owned.lease))
+    }
+
     /// Returns the posted decisions of the run.
     pub(super) async fn load_posted_decisions(&self) -> Result<Vec<PostedDecision>, StoreError> {
         match &self.owned {
@@ -303,6 +308,7 @@ fn required_durability(entry: &JournalEntry) -> Durability {
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)
         | JournalEntry::CallStarted(_)
+        | JournalEntry::CallBodyEnded(_)
         | JournalEntry::CallSettled(_)
         | JournalEntry::HandoffRecorded(_)
         | JournalEntry::InputAdded(_)
@@ -311,6 +317,7 @@ fn required_durability(entry: &JournalEntry) -> Durability {
         | JournalEntry::RunCancelled(_) => Durability::Sync,
         JournalEntry::ResponseRejected(_)
         | JournalEntry::ModelRequestFailed(_)
+        | JournalEntry::ModelInputFiltered(_)
         | JournalEntry::CallEndedLate(_)
         | JournalEntry::TurnContinued => Durability::Deferred,
     }

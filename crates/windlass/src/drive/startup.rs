@@ -1,20 +1,24 @@
 //! Start and end of a driver: from the source of the run to its outcome.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
 use windlass_core::{id::RunId, journal::RunStarted, run::Run};
 
+use super::decision_signal::DecisionSignal;
 use super::redaction::SecretRegistry;
 use super::run_journal::{LeaseTerms, RunJournal};
+use super::withheld::WithheldOutputs;
 use super::{DriveEnd, Driver, RunSource, SharedRunState, call_of_output};
 use crate::agent::{Agent, AgentGraph};
 use crate::artefact::RunArtefacts;
 use crate::error::{ConfigError, RunError};
 use crate::event::{EventEmitter, EventSender};
-use crate::run::{CancelSignal, ExitCallbacks, RunConfig, RunExit, RunResult};
+use crate::run::{CancelSignal, ExitCallbacks, KeptResults, RunConfig, RunExit, RunResult};
 
 /// Drives an agent's run from its source to an outcome.
 pub(crate) fn run_agent<C: Send + Sync + 'static>(
@@ -53,7 +57,7 @@ async fn start_driver<C: Send + Sync + 'static>(
     let session = config.session.clone();
     let hooks = std::mem::take(&mut config.hooks);
     let terms = LeaseTerms { lease_duration: config.lease_duration, cancel_on_loss: cancel.clone() };
-    let (journal, run, receipts, is_fresh) = match origin {
+    let (journal, run, kept, is_fresh) = match origin {
         RunSource::Input(input) => {
             let history = match &session {
                 Some(session) => session.items().await.map_err(RunError::Session)?,
@@ -71,28 +75,31 @@ async fn start_driver<C: Send + Sync + 'static>(
             };
             let run = Run::start(started.clone());
             let journal = RunJournal::create(started, config.store.clone(), terms).await?;
-            (journal, run, BTreeMap::new(), true)
+            (journal, run, KeptResults::default(), true)
         }
         RunSource::Paused(paused) => {
-            let (record, receipts) = paused.into_parts();
+            let (record, kept) = paused.into_parts();
             let run = record.run.clone();
             let journal = RunJournal::resume(record, config.store.clone(), terms).await?;
-            (journal, run, receipts, false)
+            (journal, run, kept, false)
         }
         RunSource::Stored(run) => {
             let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
             let (journal, replay) = RunJournal::open(&run, store, terms).await?;
-            (journal, replay.run, replay.receipts, false)
+            let kept = KeptResults { receipts: replay.receipts, ..KeptResults::default() };
+            (journal, replay.run, kept, false)
         }
     };
     let journal = Arc::new(journal);
     let ledger = config.given_response.as_ref().map(|given| given.receipt_cache.clone()).unwrap_or_default();
-    ledger.restore_receipts(receipts);
+    ledger.restore_receipts(kept.receipts);
     let tools = config.given_response.as_ref().map(|given| given.tools.clone());
     let artefacts = Arc::new(RunArtefacts::new(run.id().clone(), config.store.clone(), run.history()));
     let emitter = EventEmitter::new(watched, journal.last_sequence());
     let saved = run.settled_item_count();
     let shown = run.open_turn_items().iter().filter_map(call_of_output).collect();
+    let run_id = run.id().clone();
+    let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
     let driver = Driver {
         stop: cancel.token.clone(),
         shared: Arc::new(SharedRunState {
@@ -104,11 +111,16 @@ async fn start_driver<C: Send + Sync + 'static>(
             artefacts,
             cancel,
             draining_calls: Mutex::default(),
+            run_id: run.id().clone(),
+            withheld: WithheldOutputs::new(kept.withheld),
+            body_permits,
+            decisions: DecisionSignal::default(),
+            has_held_calls: AtomicBool::new(!is_fresh && !run.pending_calls().is_empty()),
+            run: Mutex::new(run),
         }),
         graph,
         parent_calls: [].into(),
-        run_id: run.id().clone(),
-        run: Mutex::new(run),
+        run_id,
         emitter,
         hooks,
         session,

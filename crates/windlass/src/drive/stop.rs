@@ -1,39 +1,139 @@
-//! Waiting with cancellation: futures that end early when the turn is stopped.
+//! Stopping: the signals that end the calls of a turn, and futures that end early with them.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-/// A lazily created listener for the stop token.
+/// The stop signals of a turn.
+///
+/// When a call fails the run, the calls after it in the model's order stop at once. Those before it run on until the
+/// drain timeout has passed, because the first failure in the model's order is the one that counts.
+pub(super) struct TurnStop {
+    /// Stops all calls of the turn.
+    all: CancellationToken,
+    /// Fires when some calls stop.
+    some: CancellationToken,
+    /// Position of the first call that failed the run.
+    failed_at: AtomicUsize,
+}
+
+impl TurnStop {
+    /// Creates the signals of a turn. `run` stops its run.
+    pub(super) fn new(run: &CancellationToken) -> Self {
+        let all = run.child_token();
+        Self { some: all.child_token(), all, failed_at: AtomicUsize::new(usize::MAX) }
+    }
+
+    /// Returns the token that stops all calls.
+    pub(super) fn token(&self) -> &CancellationToken {
+        &self.all
+    }
+
+    /// Stops all calls.
+    pub(super) fn stop_all(&self) {
+        self.all.cancel();
+    }
+
+    /// Stops the calls after the one at `place`, which failed the run.
+    pub(super) fn stop_after(&self, place: usize) {
+        self.failed_at.fetch_min(place, Ordering::Relaxed);
+        self.some.cancel();
+    }
+
+    /// Returns true if some calls stop; no other call starts then.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.some.is_cancelled()
+    }
+
+    /// Returns true if a call failed the run.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed_at.load(Ordering::Relaxed) != usize::MAX
+    }
+}
+
+/// The stop signal of one call.
+#[derive(Clone, Copy)]
+pub(super) struct CallStop<'a> {
+    pub(super) turn: &'a TurnStop,
+    /// Position of the call in the model's order.
+    pub(super) place: usize,
+}
+
+/// A lazily created listener for a stop signal.
 pub(super) type StopListener<'a> = Option<WaitForCancellationFuture<'a>>;
 
-/// Returns the future's result, or `None` if the turn is stopped first. A finished result is not lost.
+impl<'a> CallStop<'a> {
+    /// Returns true if the call stops.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.turn.all.is_cancelled() || self.turn.failed_at.load(Ordering::Relaxed) < self.place
+    }
+
+    /// Polls the signal. The listener is created on the first poll, because most futures are ready at once.
+    pub(super) fn poll_stop(
+        &self,
+        mut listening: Pin<&mut StopListener<'a>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        loop {
+            if self.is_stopped() {
+                return Poll::Ready(());
+            }
+            if listening.is_none() {
+                // Once others have stopped, only the signal for all can stop this call.
+                let token = if self.turn.is_stopping() { &self.turn.all } else { &self.turn.some };
+                listening.set(Some(token.cancelled()));
+            }
+            if let Some(stopped) = listening.as_mut().as_pin_mut() {
+                ready!(stopped.poll(cx));
+            }
+            listening.set(None);
+        }
+    }
+
+    /// Resolves when the call stops.
+    pub(super) async fn stopped(&self) {
+        let mut listening = pin!(None);
+        poll_fn(|cx| self.poll_stop(listening.as_mut(), cx)).await;
+    }
+
+    /// Returns the future's result, or `None` if the call stops first. A finished result is not lost.
+    pub(super) async fn unless_stopped<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let mut listening = pin!(None);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => self.poll_stop(listening.as_mut(), cx).map(|()| None),
+        })
+        .await
+    }
+
+    /// Returns the future's result, or `None` if the call stops and `drain` passes first.
+    pub(super) async fn within_drain<F: Future>(&self, drain: Duration, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        match self.unless_stopped(future.as_mut()).await {
+            Some(output) => Some(output),
+            None => tokio::time::timeout(drain, future).await.ok(),
+        }
+    }
+}
+
+/// Returns the future's result, or `None` if `stop` fires first. A finished result is not lost.
 pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut listening = pin!(None);
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => poll_stop(stop, listening.as_mut(), cx).map(|()| None),
+        Poll::Pending => {
+            if listening.is_none() {
+                listening.set(Some(stop.cancelled()));
+            }
+            let stopped: Option<Pin<&mut WaitForCancellationFuture<'_>>> = listening.as_mut().as_pin_mut();
+            stopped.map_or(Poll::Pending, |stopped| stopped.poll(cx)).map(|()| None)
+        }
     })
     .await
-}
-
-/// Waits as [`unless_stopped`] does for something that another call releases when it ends. Returns `None` if
-/// that call ended the turn.
-pub(super) async fn wait_unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
-    unless_stopped(stop, future).await.filter(|_| !stop.is_cancelled())
-}
-
-/// Polls the stop token. The listener is created on the first poll, because most futures are ready at once.
-pub(super) fn poll_stop<'a>(
-    stop: &'a CancellationToken,
-    mut listening: Pin<&mut StopListener<'a>>,
-    cx: &mut Context<'_>,
-) -> Poll<()> {
-    if listening.is_none() {
-        listening.set(Some(stop.cancelled()));
-    }
-    listening.as_pin_mut().map_or(Poll::Pending, |stopped| stopped.poll(cx))
 }

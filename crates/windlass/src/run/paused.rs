@@ -6,12 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use windlass_core::{
     canonical::Digest,
-    decision::{Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion, StandingDecision},
+    decision::{Decision, DecisionScope, PendingCall, StandingDecision},
     id::{CallId, CallPath, Timestamp},
     item::OutputContent,
     journal::{DecisionRecorded, DecisionRevoked, InputAdded, JournalEntry, JournalRecord, decode_journal},
     run::{ReplayedRun, Run},
-    schema,
 };
 
 use super::{IntoInput, JournalRecords, RunRecord};
@@ -25,16 +24,22 @@ use crate::tool::canonicalize_arguments;
 #[derive(Clone, Debug)]
 pub struct PausedRun {
     record: RunRecord,
-    receipts: TimedReceipts,
+    kept: KeptResults,
     decided_by: Option<String>,
 }
 
-/// Outputs of idempotent calls, each with the time that it was recorded.
-type TimedReceipts = BTreeMap<Digest, (OutputContent, Timestamp)>;
+/// Results of calls that are kept for a later driver, beside the journal.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeptResults {
+    /// Outputs of idempotent calls, each with the time that it was recorded.
+    pub(crate) receipts: BTreeMap<Digest, (OutputContent, Timestamp)>,
+    /// Outputs that their output guardrails have not passed yet, if the run has no store.
+    pub(crate) withheld: BTreeMap<CallPath, OutputContent>,
+}
 
 impl PausedRun {
-    pub(crate) fn new(record: RunRecord, receipts: TimedReceipts) -> Self {
-        Self { record, receipts, decided_by: None }
+    pub(crate) fn new(record: RunRecord, kept: KeptResults) -> Self {
+        Self { record, kept, decided_by: None }
     }
 
     /// Restores a run from its text. Restoring it twice creates two independent runs.
@@ -50,7 +55,8 @@ impl PausedRun {
 
     /// Creates a paused run from a replayed run and its records.
     pub(crate) fn from_parts(replay: ReplayedRun, records: JournalRecords) -> Self {
-        Self::new(RunRecord { run: replay.run, records, usage: replay.usage }, replay.receipts)
+        let kept = KeptResults { receipts: replay.receipts, ..KeptResults::default() };
+        Self::new(RunRecord { run: replay.run, records, usage: replay.usage }, kept)
     }
 
     /// Encodes the run as text.
@@ -182,20 +188,9 @@ impl PausedRun {
     ) -> Result<(), DecisionError> {
         let path = self.find_pending(call.into())?;
         let digest = self.pending_digest(&path)?;
-        if let Some(pending) = self.pending_calls().into_iter().find(|pending| pending.path == path) {
-            if pending.is_expired(wall_clock_now()) {
-                return Err(DecisionError::Expired(path));
-            }
-            if let (
-                Decision::Answer { value },
-                HoldReason::Question(PersonQuestion { schema: Some(schema), .. }),
-            ) = (&decision, &pending.reason)
-            {
-                let problems = schema::validate(schema, value);
-                if !problems.is_empty() {
-                    return Err(DecisionError::InvalidAnswer(schema::describe_violations(&problems)));
-                }
-            }
+        let pending = self.pending_calls().into_iter().find(|pending| pending.path == path);
+        if pending.is_some_and(|pending| pending.is_expired(wall_clock_now())) {
+            return Err(DecisionError::Expired(path));
         }
         let entry = JournalEntry::DecisionRecorded(DecisionRecorded {
             call: path.call().clone(),
@@ -240,8 +235,8 @@ impl PausedRun {
         Ok(())
     }
 
-    pub(crate) fn into_parts(self) -> (RunRecord, TimedReceipts) {
-        (self.record, self.receipts)
+    pub(crate) fn into_parts(self) -> (RunRecord, KeptResults) {
+        (self.record, self.kept)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use windlass_core::{
-    id::{AgentName, RunId, Timestamp},
+    id::{AgentName, CallPath, RunId, Timestamp},
     item::OutputContent,
     journal::JournalLine,
 };
@@ -27,6 +27,7 @@ struct MemoryState {
     runs: BTreeMap<RunId, MemoryRun>,
     receipts: BTreeMap<ReceiptKey, MemoryReceipt>,
     artefacts: BTreeMap<(RunId, String), String>,
+    withheld: BTreeMap<(RunId, CallPath), OutputContent>,
 }
 
 #[derive(Debug)]
@@ -261,6 +262,35 @@ impl Store for MemoryStore {
                     MemoryReceipt::Saved { output: output.clone(), expires_at: expires },
                 );
             }
+            Ok(())
+        })
+    }
+
+    fn save_withheld_output<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        output: &'a OutputContent,
+    ) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            kept.owned_run_mut(lease)?;
+            kept.withheld.insert((lease.run.clone(), call.clone()), output.clone());
+            Ok(())
+        })
+    }
+
+    fn load_withheld_output<'a>(
+        &'a self,
+        run: &'a RunId,
+        call: &'a CallPath,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        self.ready_result(|kept| Ok(kept.withheld.get(&(run.clone(), call.clone())).cloned()))
+    }
+
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            kept.owned_run_mut(lease)?;
+            kept.withheld.retain(|(run, call), _| *run != lease.run || except.contains(call));
             Ok(())
         })
     }

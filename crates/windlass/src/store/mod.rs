@@ -138,6 +138,25 @@ pub trait Store: Send + Sync + 'static {
     /// Releases the claim of a call that did not succeed.
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()>;
 
+    /// Saves the output of a call that its output guardrails have not passed yet, in place of an earlier one. Only the
+    /// run's driver reads it: no list, export or page shows it.
+    fn save_withheld_output<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        output: &'a OutputContent,
+    ) -> StoreFuture<'a, ()>;
+
+    /// Loads the withheld output of a call.
+    fn load_withheld_output<'a>(
+        &'a self,
+        run: &'a RunId,
+        call: &'a CallPath,
+    ) -> StoreFuture<'a, Option<OutputContent>>;
+
+    /// Erases the withheld outputs of a run, except those of these calls.
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()>;
+
     /// Saves a text that belongs to a run and is too long for its journal.
     fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()>;
 

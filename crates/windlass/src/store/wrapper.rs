@@ -1,7 +1,7 @@
 //! Wrappers of stores: one place that forwards every store operation.
 
 use windlass_core::{
-    id::{AgentName, RunId, Timestamp},
+    id::{AgentName, CallPath, RunId, Timestamp},
     item::OutputContent,
     journal::JournalLine,
 };
@@ -128,6 +128,30 @@ pub trait StoreWrapper: Send + Sync + 'static {
         self.wrap_operation(move || self.inner().release_receipt(key, owner))
     }
 
+    /// Forwards [`Store::save_withheld_output`].
+    fn save_withheld_output<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        output: &'a OutputContent,
+    ) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().save_withheld_output(lease, call, output))
+    }
+
+    /// Forwards [`Store::load_withheld_output`].
+    fn load_withheld_output<'a>(
+        &'a self,
+        run: &'a RunId,
+        call: &'a CallPath,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        self.wrap_operation(move || self.inner().load_withheld_output(run, call))
+    }
+
+    /// Forwards [`Store::erase_withheld_outputs`].
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().erase_withheld_outputs(lease, except))
+    }
+
     /// Forwards [`Store::save_artefact`].
     fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {
         self.wrap_operation(move || self.inner().save_artefact(run, name, text))
@@ -223,6 +247,27 @@ impl<W: StoreWrapper> Store for W {
 
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         StoreWrapper::release_receipt(self, key, owner)
+    }
+
+    fn save_withheld_output<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        output: &'a OutputContent,
+    ) -> StoreFuture<'a, ()> {
+        StoreWrapper::save_withheld_output(self, lease, call, output)
+    }
+
+    fn load_withheld_output<'a>(
+        &'a self,
+        run: &'a RunId,
+        call: &'a CallPath,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        StoreWrapper::load_withheld_output(self, run, call)
+    }
+
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
+        StoreWrapper::erase_withheld_outputs(self, lease, except)
     }
 
     fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {

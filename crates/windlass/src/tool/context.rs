@@ -17,10 +17,10 @@ use windlass_core::{
 };
 
 use super::Tool;
+use super::progress::ProgressQueue;
 use crate::artefact::RunArtefacts;
 use crate::drive::OutputVisibility;
 use crate::error::StoreError;
-use crate::event::{CallEventEmitter, RunEventKind};
 use crate::run::{ExitRegistry, RunExit};
 
 /// The context of a run, for the application's functions. It dereferences to the application's own context.
@@ -28,11 +28,12 @@ pub struct RunContext<C = ()> {
     app: Arc<C>,
     run: RunId,
     agent: AgentName,
+    parent_calls: Arc<[CallId]>,
 }
 
 impl<C> RunContext<C> {
-    pub(crate) fn new(app: Arc<C>, run: RunId, agent: AgentName) -> Self {
-        Self { app, run, agent }
+    pub(crate) fn new(app: Arc<C>, run: RunId, agent: AgentName, parent_calls: Arc<[CallId]>) -> Self {
+        Self { app, run, agent, parent_calls }
     }
 
     /// Returns the application's own context.
@@ -49,11 +50,21 @@ impl<C> RunContext<C> {
     pub fn agent(&self) -> &AgentName {
         &self.agent
     }
+
+    /// Returns the calls that lead to a nested agent, outermost first; empty for the outermost run.
+    pub fn parent_calls(&self) -> &[CallId] {
+        &self.parent_calls
+    }
 }
 
 impl<C> Clone for RunContext<C> {
     fn clone(&self) -> Self {
-        Self { app: self.app.clone(), run: self.run.clone(), agent: self.agent.clone() }
+        Self {
+            app: self.app.clone(),
+            run: self.run.clone(),
+            agent: self.agent.clone(),
+            parent_calls: self.parent_calls.clone(),
+        }
     }
 }
 
@@ -77,6 +88,8 @@ struct ToolContextInner<C> {
     details: CallDetails<C>,
     /// Cancels this call alone. Created on first use.
     cancel_token: OnceLock<CancellationToken>,
+    /// Progress reports, if anybody is told of them.
+    progress: Option<ProgressQueue>,
 }
 
 /// Data that the contexts of a turn's calls share.
@@ -86,7 +99,8 @@ pub(crate) struct TurnContext<C> {
     pub(crate) parent_calls: Arc<[CallId]>,
     /// Cancels all calls of the turn.
     pub(crate) cancel_token: CancellationToken,
-    pub(crate) emitter: CallEventEmitter,
+    /// True if watchers or hooks are told of the calls.
+    pub(crate) is_observed: bool,
     pub(crate) artefacts: Arc<RunArtefacts>,
     pub(crate) exit_registry: ExitRegistry,
     /// Calls that started in another run, of which this one is a fork.
@@ -126,6 +140,7 @@ impl<C> ToolContext<C> {
         let (path, stop) = (OnceLock::new(), OnceLock::new());
         Self {
             inner: Arc::new(ToolContextInner {
+                progress: around.is_observed.then(ProgressQueue::default),
                 turn: around,
                 call,
                 path,
@@ -279,12 +294,17 @@ impl<C> ToolContext<C> {
         self.inner.cancel_token.get_or_init(|| self.inner.turn.cancel_token.child_token())
     }
 
-    /// Reports the progress of the call to the watcher of the run.
+    /// Reports the progress of the call to watchers and hooks. It never waits: if they are slow, older reports are dropped,
+    /// and the last one is kept.
     pub fn report_progress(&self, progress: impl Into<Value>) {
-        self.inner.turn.emitter.try_emit(RunEventKind::CallProgress {
-            call: self.inner.call.clone(),
-            progress: progress.into(),
-        });
+        if let Some(queue) = &self.inner.progress {
+            queue.push(progress.into());
+        }
+    }
+
+    /// Returns the reports that wait for watchers and hooks; `None` if there are neither.
+    pub(crate) fn progress(&self) -> Option<&ProgressQueue> {
+        self.inner.progress.as_ref()
     }
 }
 

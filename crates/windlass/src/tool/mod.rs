@@ -10,6 +10,7 @@ mod hosted;
 mod into_tools;
 mod options;
 mod output;
+mod progress;
 mod source;
 
 pub use context::{RunContext, ToolContext};
@@ -30,6 +31,7 @@ pub(crate) use context::{CallDetails, RawArguments, TurnContext};
 pub(crate) use hosted::hosted_server_key;
 pub(crate) use options::{ConflictOrder, EnabledRule};
 pub(crate) use output::to_output_content;
+pub(crate) use progress::ProgressQueue;
 
 use std::any::Any;
 use std::fmt;

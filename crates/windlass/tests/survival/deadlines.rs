@@ -242,7 +242,11 @@ async fn s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_record
         ];
         assert_eq!(act.result(), finished_result("bye", &said), "{surface:?}");
         assert_eq!(act.call_statuses()[0], ("a".to_owned(), CallStatus::TimedOutStillRunning), "{surface:?}");
-        let late = CallEndedLate { call: "a".into(), result: Ok("late, asked to stop".into()) };
+        let late = CallEndedLate {
+            call: "a".into(),
+            status: CallStatus::Succeeded,
+            output: Some("late, asked to stop".into()),
+        };
         assert_eq!(late_end_entries(act.journal()), [late], "{surface:?}");
     }
 }
@@ -272,7 +276,11 @@ async fn s15_an_end_that_is_later_than_its_agents_can_be_replayed() {
     let agent = scripted_agent(replies).tools(tools);
     let outcome = with_timeout(async { agent.run("go").run_id("run").store(store.clone()).await }).await;
     let mut paused = round_trip(&outcome.expect("it pauses").into_paused().expect("it pauses"));
-    let late = CallEndedLate { call: "a".into(), result: Ok("late, asked to stop".into()) };
+    let late = CallEndedLate {
+        call: "a".into(),
+        status: CallStatus::Succeeded,
+        output: Some("late, asked to stop".into()),
+    };
     assert_eq!(late_end_entries(paused.record().journal()), [late]);
     paused.approve("z").expect("it waits");
     assert_eq!(

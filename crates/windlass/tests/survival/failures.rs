@@ -405,17 +405,22 @@ async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported
                 call: call.into(),
                 status: CallStatus::Failed,
                 output: format!("{FAILED} Error: {call} failed").into(),
-                ends_run: true,
+                guardrails: Vec::new(),
+                run_failure: Some(Box::new(RunFailure::ToolFailed {
+                    tool: "fatal".to_owned(),
+                    call: call.into(),
+                    message: format!("{call} failed"),
+                })),
             };
             assert_eq!(settlement_entry(&act, call), want, "{surface:?}");
         }
     }
 }
 
-/// The second call fails at once; the first fails because it is asked to stop. The report does not depend on
-/// the order of the failures.
+/// The second call fails at once. The first runs on until the drain ends, and fails because it is asked to stop: that is
+/// no failure of the run.
 #[tokio::test]
-async fn s18_a_failure_during_the_drain_counts_by_its_place() {
+async fn s18_a_call_that_was_stopped_is_no_failure() {
     for surface in RunSurface::ALL {
         let stubborn = blocking_tool("stubborn", |ctx, _| {
             while !ctx.is_cancelled() {
@@ -427,18 +432,43 @@ async fn s18_a_failure_during_the_drain_counts_by_its_place() {
         let calls = ScriptedResponse::call("a", "stubborn", json!({})).and_call("b", "fatal", json!({}));
         let tools = (stubborn.on_failure(OnFailure::FailRun), fatal.on_failure(OnFailure::FailRun));
         let stage = ScenarioRunner::new(surface, scripted_agent([calls]).tools(tools));
-        let act = stage.configure_runs(|run| run.drain_timeout(Duration::from_secs(20))).run_to_pause().await;
-        let failure = RunFailure::ToolFailed {
-            tool: "stubborn".to_owned(),
-            call: "a".into(),
-            message: "stopped".to_owned(),
-        };
+        let act = stage.run_to_pause().await;
+        let failure =
+            RunFailure::ToolFailed { tool: "fatal".to_owned(), call: "b".into(), message: "over".to_owned() };
         assert_eq!(act.result().end, ScenarioEnd::Failed(failure), "{surface:?}");
-        assert_eq!(
-            act.call_statuses(),
-            [("b".to_owned(), CallStatus::Failed), ("a".to_owned(), CallStatus::Failed)],
-            "{surface:?}"
-        );
+        let statuses = [("b".to_owned(), CallStatus::Failed), ("a".to_owned(), CallStatus::Failed)];
+        assert_eq!(act.call_statuses(), statuses, "{surface:?}");
+    }
+}
+
+/// The third call fails at once, the first by itself during the drain. The report does not depend on the order of the
+/// failures, and the call between them keeps its result.
+#[tokio::test(start_paused = true)]
+async fn s18_a_failure_during_the_drain_counts_by_its_place() {
+    for surface in RunSurface::ALL {
+        let slow = any_object_tool("slow", |_, _| async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Err::<String, _>(ToolError::visible("later"))
+        });
+        let useful = any_object_tool("useful", |_, _| async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok("done".to_owned())
+        });
+        let fatal = any_object_tool("fatal", |_, _| async { Err(ToolError::visible("over")) });
+        let calls = ScriptedResponse::call("a", "slow", json!({}))
+            .and_call("b", "useful", json!({}))
+            .and_call("c", "fatal", json!({}));
+        let tools = (slow.on_failure(OnFailure::FailRun), useful, fatal.on_failure(OnFailure::FailRun));
+        let act = ScenarioRunner::new(surface, scripted_agent([calls]).tools(tools)).run_to_pause().await;
+        let failure =
+            RunFailure::ToolFailed { tool: "slow".to_owned(), call: "a".into(), message: "later".to_owned() };
+        assert_eq!(act.result().end, ScenarioEnd::Failed(failure), "{surface:?}");
+        let statuses = [
+            ("c".to_owned(), CallStatus::Failed),
+            ("b".to_owned(), CallStatus::Succeeded),
+            ("a".to_owned(), CallStatus::Failed),
+        ];
+        assert_eq!(act.call_statuses(), statuses, "{surface:?}");
     }
 }
 

@@ -327,8 +327,7 @@ async fn s30_only_success_leaves_a_receipt() {
         });
         let guarded =
             any_object_tool("charge", |_, _| async { Ok("secret".to_owned()) }).output_guardrail(guard);
-        let want =
-            owned_statuses(&[("a", CallStatus::BlockedByGuardrail), ("b", CallStatus::BlockedByGuardrail)]);
+        let want = owned_statuses(&[("a", CallStatus::OutputWithheld), ("b", CallStatus::OutputWithheld)]);
         assert_eq!(statuses_of_repeat(surface, guarded, "{}").await, want, "{surface:?}");
 
         let unread = any_object_tool("charge", |_, _| async { Ok("done".to_owned()) });

@@ -3,16 +3,20 @@
 
 use std::sync::Arc;
 
-use crate::run::{ApplyError, CallAction, OutputCandidateSource, ReplayedRun, Run, RunAction, RunEnd};
+use crate::run::{
+    ApplyError, CallEffect, CallFeatures, CallOutcome, CallProgress, OutputCandidateSource, ReplayedRun, Run,
+    RunAction, RunEnd, TurnSchedule,
+};
 use crate::{
-    decision::{Decision, DecisionScope, HoldReason},
+    decision::{Decision, DecisionScope, HoldReason, PersonQuestion},
     failure::RunFailure,
     id::{CallId, Timestamp},
-    item::{ContentPart, Item, Message, OpaqueItem, OutputStatus, Role, ToolCall},
+    item::{ContentPart, Item, Message, OpaqueItem, OutputContent, OutputStatus, Role, ToolCall},
     journal::{
-        CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, DecisionRevoked,
-        HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded,
-        ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+        CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
+        DecisionRevoked, FilteredInput, HandoffRecorded, InputAdded, JournalEntry, JournalRecord,
+        ModelInputFiltered, ModelRequestFailed, ModelResponded, ResponseRejected, RunCancelled, RunFailed,
+        RunFinished, RunStarted, ToolUsePolicyKind,
     },
     plan::{BodyKind, ResolvedTool, ResponsePlan, ToolLookup, call_digest, plan_response},
     tool::{ApprovalPolicy, ToolEffect, ToolKey},
@@ -20,18 +24,18 @@ use crate::{
 };
 
 /// A run and its journal.
-pub(super) struct RunBench {
-    pub(super) run: Run,
-    pub(super) records: Vec<JournalRecord>,
+pub(crate) struct RunBench {
+    pub(crate) run: Run,
+    pub(crate) records: Vec<JournalRecord>,
 }
 
 /// Returns the run after a script.
-pub(super) fn play_script(script: &str) -> Run {
+pub(crate) fn play_script(script: &str) -> Run {
     RunBench::from_script(script).run
 }
 
 /// Returns the error for `entry` after a script, and asserts that the run is unchanged.
-pub(super) fn refusal_message(script: &str, entry: &str) -> String {
+pub(crate) fn refusal_message(script: &str, entry: &str) -> String {
     let mut bench = RunBench::from_script(script);
     let before = bench.run.clone();
     let refused = bench.try_line(entry).expect_err(&format!("`{entry}` does not fit after `{script}`"));
@@ -40,7 +44,7 @@ pub(super) fn refusal_message(script: &str, entry: &str) -> String {
 }
 
 impl RunBench {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let started = run_started("run-1", "desk");
         let first = JournalRecord {
             seq: 0,
@@ -51,7 +55,7 @@ impl RunBench {
         Self { run: Run::start(started), records: vec![first] }
     }
 
-    pub(super) fn from_script(script: &str) -> Self {
+    pub(crate) fn from_script(script: &str) -> Self {
         let mut bench = Self::new();
         for line in script.split(';').map(str::trim).filter(|line| !line.is_empty()) {
             bench.try_line(line).unwrap_or_else(|why| panic!("`{line}` in `{script}`: {why}"));
@@ -59,29 +63,28 @@ impl RunBench {
         bench
     }
 
-    pub(super) fn try_line(&mut self, line: &str) -> Result<(), ApplyError> {
+    pub(crate) fn try_line(&mut self, line: &str) -> Result<(), ApplyError> {
         let (path, line) = match line.split_once("/ ") {
             Some((path, line)) => (path.split('/').map(CallId::from).collect(), line),
             None => (Vec::new(), line),
         };
-        let run = path.iter().try_fold(&self.run, |run, call| run.nested_run(call));
-        let entry = parse_entry(run.unwrap_or(&self.run), line);
+        let entry = parse_entry(self.run.at_path(&path).unwrap_or(&self.run), line);
         self.try_record(path, entry)
     }
 
-    pub(super) fn try_record(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), ApplyError> {
+    pub(crate) fn try_record(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), ApplyError> {
         self.run.apply_at(&path, &entry)?;
         let seq = self.records.len() as u64;
         self.records.push(JournalRecord { seq, at: Timestamp(seq), path, entry });
         Ok(())
     }
 
-    pub(super) fn replay(&self) -> ReplayedRun {
+    pub(crate) fn replay(&self) -> ReplayedRun {
         Run::replay(&self.records).expect("what was accepted replays")
     }
 }
 
-pub(super) fn run_started(run: &str, agent: &str) -> RunStarted {
+pub(crate) fn run_started(run: &str, agent: &str) -> RunStarted {
     RunStarted {
         run: run.into(),
         agent: agent.into(),
@@ -157,6 +160,12 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
         "doubt" => {
             JournalEntry::CallHeld(CallHeld { call: call(), reason: HoldReason::InDoubt, expires_at: None })
         }
+        "ask" => {
+            let question = PersonQuestion::new("Which?").with_schema(serde_json::json!({ "type": "string" }));
+            JournalEntry::CallHeld(CallHeld::for_question(call(), question))
+        }
+        "reply" => decided(Decision::Answer { value: "this".into() }, DecisionScope::ThisCall),
+        "reply_badly" => decided(Decision::Answer { value: 7.into() }, DecisionScope::ThisCall),
         "approve" => decided(Decision::Approve, DecisionScope::ThisCall),
         "approve_always" => decided(Decision::Approve, DecisionScope::ToolForRun),
         "edit" => decided(
@@ -194,6 +203,11 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             let attempt = rest.get(1).map_or(1, |attempt| attempt.parse().expect("an attempt is a number"));
             JournalEntry::CallStarted(CallStarted { call: call(), attempt })
         }
+        "end_body" => JournalEntry::CallBodyEnded(CallBodyEnded {
+            call: call(),
+            status: parse_status(rest[1]),
+            output_digest: OutputContent::from(format!("{} done", rest[0])).digest(),
+        }),
         "settle" => JournalEntry::CallSettled(CallSettled::new(
             call(),
             parse_status(rest[1]),
@@ -201,9 +215,26 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
         )),
         "settle_and_end" => {
             let settled = CallSettled::new(call(), parse_status(rest[1]), format!("{} done", rest[0]));
-            JournalEntry::CallSettled(CallSettled { ends_run: true, ..settled })
+            let tool = run.tool_of_call(&call()).map_or_else(String::new, ToString::to_string);
+            let failure = RunFailure::ToolFailed { tool, call: call(), message: format!("{} done", rest[0]) };
+            JournalEntry::CallSettled(CallSettled { run_failure: Some(Box::new(failure)), ..settled })
         }
-        "late" => JournalEntry::CallEndedLate(CallEndedLate { call: call(), result: Ok("late".into()) }),
+        "late" => JournalEntry::CallEndedLate(CallEndedLate {
+            call: call(),
+            status: CallStatus::Succeeded,
+            output: Some("late".into()),
+        }),
+        "filter_input" => {
+            let number = |at: usize| rest[at].parse().expect("an index is a number");
+            let kept = FilteredInput::History { from: number(0), to: number(1) };
+            let content = vec![ContentPart::text("in short")];
+            let short = Item::Message(Message { role: Role::System, content, item_id: None });
+            JournalEntry::ModelInputFiltered(ModelInputFiltered {
+                agent: run.agent().clone(),
+                instructions: None,
+                input: vec![FilteredInput::Item(Arc::new(short)), kept],
+            })
+        }
         "handoff" => JournalEntry::HandoffRecorded(HandoffRecorded {
             call: call(),
             to: rest[1].into(),
@@ -236,7 +267,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
 }
 
 /// Creates a planned response of the current agent's model.
-pub(super) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKind) -> JournalEntry {
+pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKind) -> JournalEntry {
     let agent = run.agent().clone();
     let items = items.into_iter().map(Arc::new).collect();
     let ResponsePlan { items, calls, duplicate_calls: repeated } =
@@ -273,7 +304,7 @@ fn parse_calls(words: &[&str]) -> Vec<Item> {
 }
 
 /// Resolves the tools that scripts use.
-pub(super) fn look_up_tool(call: &ToolCall) -> ToolLookup {
+pub(crate) fn look_up_tool(call: &ToolCall) -> ToolLookup {
     let (body, effect, gate) = match call.name.as_str() {
         "look" => (BodyKind::Function, ToolEffect::Pure, ApprovalPolicy::NotRequired),
         "print" => (BodyKind::Function, ToolEffect::Idempotent, ApprovalPolicy::NotRequired),
@@ -307,7 +338,7 @@ pub(super) fn look_up_tool(call: &ToolCall) -> ToolLookup {
     })
 }
 
-pub(super) const STATUS_NAMES: [(&str, CallStatus); 13] = [
+pub(crate) const STATUS_NAMES: [(&str, CallStatus); 14] = [
     ("succeeded", CallStatus::Succeeded),
     ("failed", CallStatus::Failed),
     ("timed_out", CallStatus::TimedOut),
@@ -317,6 +348,7 @@ pub(super) const STATUS_NAMES: [(&str, CallStatus); 13] = [
     ("ignored", CallStatus::SurplusHandoff),
     ("rejected", CallStatus::Rejected),
     ("guarded", CallStatus::BlockedByGuardrail),
+    ("withheld", CallStatus::OutputWithheld),
     ("receipt", CallStatus::Deduplicated),
     ("cancelled", CallStatus::Cancelled),
     ("reconciled", CallStatus::Reconciled),
@@ -328,12 +360,13 @@ fn parse_status(word: &str) -> CallStatus {
 }
 
 /// Returns the next action as short text.
-pub(super) fn describe_next(run: &Run) -> String {
+pub(crate) fn describe_next(run: &Run) -> String {
     match run.next() {
         RunAction::RequestModel { agent, turn } => format!("model {agent} {turn}"),
         RunAction::MaxTurnsReached { max_turns } => format!("exhausted {max_turns}"),
-        RunAction::AdvanceCalls(steps) => {
-            let steps: Vec<String> = steps.iter().map(describe_action).collect();
+        RunAction::AdvanceCalls => {
+            let steps: Vec<String> =
+                ready_calls(run).iter().map(|call| describe_first_effect(run, call)).collect();
             format!("calls {}", steps.join(", "))
         }
         RunAction::HandOff { call, from, to, .. } => format!("handoff {call} {from} {to}"),
@@ -355,35 +388,57 @@ pub(super) fn describe_next(run: &Run) -> String {
     }
 }
 
-fn describe_action(step: &CallAction) -> String {
-    let after = step.predecessor().map_or_else(String::new, |call| format!(" after {call}"));
-    let edited = |edited: Option<&str>| if edited.is_some() { " edited" } else { "" };
-    match step {
-        CallAction::CheckApproval(gate) => {
-            let covered = if gate.has_standing_approval() { " covered" } else { "" };
-            format!("gate {}{covered}{after}", gate.call())
+/// Returns the calls that a driver without a limit begins with, in the order in which it does.
+pub(crate) fn ready_calls(run: &Run) -> Vec<CallId> {
+    let mut schedule = TurnSchedule::new(run, usize::MAX);
+    std::iter::from_fn(|| schedule.begin_call(run)).map(|(_, call)| call).collect()
+}
+
+/// Returns the first effect of a call, for a driver that knows nothing of it, as short text.
+pub(crate) fn describe_first_effect(run: &Run, call: &CallId) -> String {
+    let features = CallFeatures::default();
+    let effect = run.next_effect(call, &CallProgress::new(features));
+    let edited = if run.edited_arguments(call).is_some() { " edited" } else { "" };
+    match &effect {
+        CallEffect::EvaluateApprovalRule { has_standing_approval } => {
+            let covered = if *has_standing_approval { " covered" } else { "" };
+            format!("gate {call}{covered}")
         }
-        CallAction::Execute(run) => {
-            format!("run {}#{}{after}{}", run.call(), run.attempt(), edited(run.edited_arguments()))
+        CallEffect::Hold(HoldReason::Approval) => format!("hold {call}"),
+        CallEffect::Start(runnable) => format!("run {}#{}{edited}", runnable.call(), runnable.attempt()),
+        CallEffect::RunBody(runnable) => {
+            assert_eq!(runnable.body(), BodyKind::Agent, "a body runs after its start");
+            format!("go on {}#{}{edited}", runnable.call(), runnable.attempt())
         }
-        CallAction::ReportInvalidArguments(invalid) => format!("invalid {}", invalid.call),
-        CallAction::Settle(settle) => {
-            let how =
-                STATUS_NAMES.iter().find(|(_, how)| *how == settle.settled.status).expect("all are listed").0;
-            format!("settle {} {how}", settle.settled.call)
+        CallEffect::ReportInvalidArguments { .. } => format!("invalid {call}"),
+        CallEffect::Settle(result) => format!("settle {call} {}", status_name(&result.status)),
+        CallEffect::Reconcile => {
+            // The attempt in doubt is the one that a person would be asked about.
+            let held = CallHeld { call: call.clone(), reason: HoldReason::InDoubt, expires_at: None };
+            let mut asked = run.clone();
+            asked.apply(&JournalEntry::CallHeld(held)).expect("nobody knows what happened");
+            let pending = asked.pending_call(call).expect("it waits");
+            format!("doubt {call}#{}{edited}", pending.attempt)
         }
-        CallAction::ResolveDoubt(doubt) => {
-            format!("doubt {}#{}{}", doubt.call, doubt.attempt, edited(doubt.edited_arguments()))
+        CallEffect::RunOutputGuardrails { status, output } => {
+            assert_eq!(*output, None, "a new driver has no output at hand");
+            format!("check {call} {}{edited}", status_name(status))
         }
+        CallEffect::Done(CallOutcome::Settled) => format!("done {call} settled"),
+        other => format!("{other:?}"),
     }
 }
 
+pub(crate) fn status_name(status: &CallStatus) -> &'static str {
+    STATUS_NAMES.iter().find(|(_, known)| known == status).expect("all are listed").0
+}
+
 /// Returns the history as short text.
-pub(super) fn describe_history(run: &Run) -> String {
+pub(crate) fn describe_history(run: &Run) -> String {
     describe_items(run.history().iter())
 }
 
-pub(super) fn describe_items<'a>(items: impl Iterator<Item = &'a Arc<Item>>) -> String {
+pub(crate) fn describe_items<'a>(items: impl Iterator<Item = &'a Arc<Item>>) -> String {
     let words: Vec<String> = items
         .map(|item| match &**item {
             Item::Message(message) => match message.role {
@@ -401,7 +456,7 @@ pub(super) fn describe_items<'a>(items: impl Iterator<Item = &'a Arc<Item>>) -> 
     words.join(", ")
 }
 
-pub(super) fn describe_outcome(run: &Run) -> &'static str {
+pub(crate) fn describe_outcome(run: &Run) -> &'static str {
     match run.outcome() {
         Some(RunEnd::Finished(_)) => "finished",
         Some(RunEnd::Failed(_)) => "failed",

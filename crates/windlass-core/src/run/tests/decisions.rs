@@ -29,7 +29,9 @@ fn a_decision_is_made_once() {
         let decided = format!("{state}; {first}");
         if is_same {
             let twice = play_script(&format!("{decided}; {second}"));
-            assert_eq!(twice.next(), play_script(&decided).next(), "{first}, then {second}");
+            let once = play_script(&decided);
+            assert_eq!(twice.next(), once.next(), "{first}, then {second}");
+            assert_eq!(describe_next(&twice), describe_next(&once), "{first}, then {second}");
         } else {
             assert_eq!(
                 refusal_message(&decided, second),
@@ -43,7 +45,7 @@ fn a_decision_is_made_once() {
 #[test]
 fn a_decision_said_again_counts_as_said_whatever_has_become_of_the_call() {
     let decided = "answer c1:pay c2:look; hold c1; approve c1";
-    let later = ["", "start c1", "start c1; settle c1 succeeded"];
+    let later = ["", "start c1", "start c1; end_body c1 succeeded", "start c1; settle c1 succeeded"];
     for then in later {
         let before = play_script(&format!("{decided}; {then}"));
         assert_eq!(play_script(&format!("{decided}; {then}; approve c1")), before, "{then}");
@@ -164,7 +166,7 @@ fn a_decision_for_good_covers_every_call_of_the_tool() {
     );
     assert_eq!(
         describe_next(&play_script(&format!("{}{done}answer c2:pay", turn("approve")))),
-        "calls gate c2"
+        "calls hold c2"
     );
     let refused = format!("{}settle c1 rejected; answer c2:pay", turn("reject_always"));
     assert_eq!(describe_next(&play_script(&refused)), "calls settle c2 rejected");
@@ -197,7 +199,7 @@ fn what_is_asked_each_time_is_not_covered_by_an_approval_for_good() {
     assert_eq!(reach("answer c1:sign; hold c1"), DecisionScope::ThisCall);
     assert_eq!(reach("answer c1:post; hold c1"), DecisionScope::ToolForRun);
     let cases = [
-        ("answer c1:sign c2:sign; hold c1; approve c1", "calls run c1#1, gate c2"),
+        ("answer c1:sign c2:sign; hold c1; approve c1", "calls run c1#1, hold c2"),
         // A standing rejection covers calls that require approval every time.
         ("answer c1:sign c2:sign; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
         ("answer c1:post c2:post; hold c1; reject_always c1", "calls settle c1 rejected, settle c2 rejected"),
@@ -247,7 +249,7 @@ fn what_stands_is_of_one_agent() {
     let script = "answer c1:pay h1:to_billing; hold c1; approve_always c1; start c1; settle c1 succeeded; \
                   handoff h1 billing; answer c2:pay";
     let run = play_script(script);
-    assert_eq!(describe_next(&run), "calls gate c2", "another agent's calls are not covered");
+    assert_eq!(describe_next(&run), "calls hold c2", "another agent's calls are not covered");
     assert_eq!(run.standing_decisions().len(), 1);
     assert_eq!(run.standing_decisions()[0].verdict, StandingVerdict::Approve);
     let nested = "answer c1:pay c2:books; hold c1; approve_always c1; start c2; c2/ nest; c2/ answer p1:pay; c2/ hold p1; \
@@ -260,7 +262,7 @@ fn what_stands_can_be_taken_back() {
     let always = "answer c1:pay; hold c1; approve_always c1; start c1; settle c1 succeeded";
     let run = play_script(&format!("{always}; revoke pay"));
     assert!(run.standing_decisions().is_empty());
-    assert_eq!(describe_next(&play_script(&format!("{always}; revoke pay; answer c2:pay"))), "calls gate c2");
+    assert_eq!(describe_next(&play_script(&format!("{always}; revoke pay; answer c2:pay"))), "calls hold c2");
     assert_eq!(
         play_script(&format!("{always}; revoke send")).standing_decisions().len(),
         1,
@@ -328,9 +330,9 @@ fn nested_calls_are_decided_where_they_are() {
     assert_eq!(refusal_message(script, "c2/ approve p1"), "there is no open call `c2`");
     let decided = play_script(&format!("{script}; c1/p2/ approve q1; approve c2; c1/ reject p1"));
     assert!(decided.pending_calls().is_empty());
-    assert_eq!(describe_next(&decided), "calls run c1#1, run c2#1");
+    assert_eq!(describe_next(&decided), "calls go on c1#1, run c2#1");
     let clerk = decided.nested_run(&"c1".into()).expect("it runs");
-    assert_eq!(describe_next(clerk), "calls settle p1 rejected, run p2#1");
+    assert_eq!(describe_next(clerk), "calls settle p1 rejected, go on p2#1");
 }
 
 #[test]
@@ -349,4 +351,41 @@ fn what_follows_a_call_that_was_not_done_is_broken_off() {
         assert_eq!((is(&script, "c2"), is(&script, "c3")), (expected, expected), "{then}");
         assert!(!is(&script, "c1") && !is(&script, "c4"), "what follows nothing is not: {then}");
     }
+}
+
+#[test]
+fn an_answer_fits_its_question() {
+    let asked = "answer c1:look c2:look; start c1; ask c1";
+    let refused = refusal_message(asked, "reply_badly c1");
+    assert!(refused.starts_with("the answer to call `c1` does not fit: "), "{refused}");
+    assert_eq!(play_script(asked).answered_questions(&"c1".into()), []);
+    let answered = play_script(&format!("{asked}; reply c1"));
+    assert_eq!(answered.answered_questions(&"c1".into())[0].answer, "this");
+    assert_eq!(describe_next(&answered), "calls run c1#2, run c2#1");
+    assert_eq!(
+        refusal_message(&format!("{asked}; reply c1"), "reply_badly c1"),
+        "a different decision about call `c1` was already recorded"
+    );
+    assert_eq!(
+        describe_next(&play_script(&format!("{asked}; reject c1"))),
+        "calls settle c1 rejected, run c2#1"
+    );
+    let waits = "call `c1` waits for an answer to its question, which this decision does not answer";
+    for wrong in ["approve c1", "edit c1", "happened c1", "did_not_happen c1", "unknown c1"] {
+        assert_eq!(refusal_message(asked, wrong), waits, "{wrong}");
+    }
+}
+
+#[test]
+fn a_body_that_has_ended_cannot_be_decided_about() {
+    let ended = "answer c1:look c2:look; start c1; end_body c1 succeeded";
+    let decided = "a different decision about call `c1` was already recorded";
+    for entry in
+        ["approve c1", "edit c1", "reject c1", "happened c1", "did_not_happen c1", "unknown c1", "reply c1"]
+    {
+        assert_eq!(refusal_message(ended, entry), decided, "{entry}");
+    }
+    let standing =
+        "answer c1:pay c2:pay; hold c1; approve c1; start c1; end_body c1 succeeded; reject_always c2";
+    assert_eq!(describe_next(&play_script(standing)), "calls check c1 succeeded, settle c2 rejected");
 }

@@ -25,6 +25,9 @@ fn however_a_run_ends_every_call_has_its_output() {
         ("answer c1:look c2:to_billing; start c1; settle c1 failed; cancel", open),
         ("answer c1:books c2:look; start c1; c1/ nest; c1/ answer p1:pay; c1/ hold p1; cancel", open),
         ("answer c1:look c2:look; start c1; trip", open),
+        ("answer c1:look c2:look; start c1; end_body c1 succeeded; cancel", open),
+        ("answer c1:look c2:print; start c1; end_body c1 failed; end_body c2 receipt; fail", open),
+        ("answer c1:look c2:look; start c1; end_body c1 succeeded; trip", open),
     ];
     for (script, expected) in cases {
         let run = play_script(script);
@@ -48,6 +51,8 @@ fn an_answer_of_which_nothing_took_effect_is_taken_back() {
         ("answer c1:pay; hold c1; cancel", "user, call c1, output c1 failed"),
         ("answer c1:pay; approve c1; cancel", "user, call c1, output c1 failed"),
         ("answer c1:look; start c1; settle c1 succeeded; cancel", "user, call c1, output c1"),
+        ("answer c1:look; start c1; end_body c1 succeeded; cancel", "user, call c1, output c1 failed"),
+        ("answer c1:print; end_body c1 receipt; trip", "user, call c1, output c1 failed"),
     ];
     for (script, expected) in cases {
         let run = play_script(script);
@@ -88,7 +93,9 @@ fn a_run_that_has_ended_stays_ended() {
         "approve c1",
         "revoke pay",
         "start c1",
+        "end_body c1 succeeded",
         "settle c1 succeeded",
+        "filter_input 0 1",
         "handoff h1 billing",
         "went_on",
         "input",
@@ -108,14 +115,16 @@ fn a_run_that_has_ended_stays_ended() {
 
 #[test]
 fn a_call_that_ended_the_run_has_ended_it_whoever_drives() {
-    let ended = "call `c1` of tool `look` ended the run: c1 done";
+    let ended = "tool `look` failed: c1 done";
     let open = "answer c1:look c2:look; start c1; start c2; settle_and_end c1 failed";
     let settled = format!("{open}; settle c2 succeeded");
     let judged = "judge c1:look; start c1; settle_and_end c1 failed";
     let handing_off = "answer c1:look h1:to_billing; start c1; settle_and_end c1 failed";
     for script in [open, &settled, judged, handing_off] {
         assert_eq!(describe_next(&play_script(script)), format!("fail {ended}"), "{script}");
-        for entry in ["say", "refused", "failed_model", "went_on", "finish", "handoff h1 billing"] {
+        for entry in
+            ["say", "refused", "failed_model", "filter_input 0 1", "went_on", "finish", "handoff h1 billing"]
+        {
             assert_eq!(refusal_message(script, entry), "the run has ended", "{script}, then {entry}");
         }
         assert_eq!(describe_next(&play_script(&format!("{script}; fail"))), "over", "{script}");
@@ -156,9 +165,53 @@ fn a_session_keeps_what_was_done() {
         ("answer c1:look c2:look; start c1; settle_and_end c1 failed; fail", ""),
         ("answer c1:look h1:to_billing; start c1; settle c1 succeeded; fail", "call c1, output c1"),
         ("answer c1:look; start c1; settle c1 failed; fail", "call c1, output c1 failed"),
+        // So are those whose output was withheld: they took effect.
+        ("answer c1:look c2:look; start c1; end_body c1 succeeded; fail", "call c1, output c1 failed"),
+        (
+            "answer c1:look c2:look; start c1; end_body c1 succeeded; settle_and_end c1 withheld; fail",
+            "call c1, output c1 failed",
+        ),
+        (
+            "answer c1:look c2:look; start c1; start c2; end_body c2 succeeded; settle_and_end c1 failed; fail",
+            "call c2, output c2 failed",
+        ),
         ("stop_on_first c1:look; start c1; settle c1 succeeded; trip", "call c1, output c1 failed"),
     ];
     for (script, expected) in cases {
         assert_eq!(kept(script), expected, "{script}");
     }
+}
+
+#[test]
+fn a_run_that_ends_says_of_withheld_outputs_that_the_calls_were_executed() {
+    use crate::run::model_text::{CANCELLED, OUTPUT_NOT_CHECKED};
+    let open = "answer c1:look c2:look; start c1; end_body c1 succeeded; start c2";
+    for end in ["cancel", "fail", "trip"] {
+        let run = play_script(&format!("{open}; {end}"));
+        let texts: Vec<String> = run
+            .history()
+            .iter()
+            .filter_map(|item| match &**item {
+                crate::item::Item::Output(output) => Some(output.content.text().into_owned()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(texts, [OUTPUT_NOT_CHECKED, CANCELLED], "{end}");
+        assert!(run.withheld_calls().is_empty(), "{end}");
+    }
+}
+
+#[test]
+fn the_first_call_in_the_order_of_the_model_says_why_the_run_failed() {
+    let open = "answer c1:look c2:look c3:look; start c1; start c2; start c3";
+    let first = "fail tool `look` failed: c1 done";
+    for order in [["c1", "c2"], ["c2", "c1"]] {
+        let script = order.map(|call| format!("settle_and_end {call} failed")).join("; ");
+        assert_eq!(describe_next(&play_script(&format!("{open}; {script}"))), first, "{order:?}");
+        let whole = format!("{open}; {script}; settle c3 succeeded");
+        assert_eq!(describe_next(&play_script(&whole)), first, "{order:?}, when all have settled");
+    }
+    let withheld =
+        format!("{open}; settle_and_end c3 failed; end_body c2 succeeded; settle_and_end c2 withheld");
+    assert_eq!(describe_next(&play_script(&withheld)), "fail tool `look` failed: c2 done");
 }

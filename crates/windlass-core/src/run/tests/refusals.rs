@@ -17,6 +17,36 @@ fn entries_belong_to_their_moment() {
         ("answer c1:look", "refused", "response_rejected", model),
         ("answer c1:look", "failed_model", "model_request_failed", model),
         ("say", "answer c1:look", "model_responded", model),
+        ("say", "filter_input 0 1", "model_input_filtered", model),
+        ("answer c1:look", "filter_input 0 1", "model_input_filtered", model),
+        ("", "filter_input 0 2", "model_input_filtered", "it names items that the history lacks"),
+        ("", "filter_input 1 0", "model_input_filtered", "it names items that the history lacks"),
+        ("answer c1:look", "end_body c1 succeeded", "call_body_ended", "the body does not run"),
+        ("answer c1:look!", "end_body c1 failed", "call_body_ended", "the body does not run"),
+        ("answer c1:pay; hold c1", "end_body c1 succeeded", "call_body_ended", "the body does not run"),
+        (
+            "answer c1:pay; hold c1; approve c1",
+            "end_body c1 succeeded",
+            "call_body_ended",
+            "the body does not run",
+        ),
+        (
+            "answer c1:pay; hold c1; reject c1",
+            "end_body c1 succeeded",
+            "call_body_ended",
+            "the body does not run",
+        ),
+        (
+            "answer c1:look; start c1; end_body c1 succeeded",
+            "end_body c1 succeeded",
+            "call_body_ended",
+            "the body does not run",
+        ),
+        ("answer c1:look; start c1; end_body c1 succeeded", "hold c1", "call_held", "the call has gone on"),
+        ("answer c1:look; start c1; end_body c1 succeeded", "doubt c1", "call_held", "the call has gone on"),
+        ("answer c1:look; start c1; end_body c1 succeeded", "ask c1", "call_held", "the call has gone on"),
+        ("answer c1:look", "ask c1", "call_held", "the call has gone on"),
+        ("answer c1:books; start c1; c1/ nest", "ask c1", "call_held", "the call has gone on"),
         ("answer h1:to_billing", "say", "model_responded", model),
         ("judge c1:look; start c1; settle c1 succeeded", "say", "model_responded", model),
         ("", "handoff h1 billing", "handoff_recorded", no_handoff),
@@ -60,13 +90,20 @@ fn entries_belong_to_their_moment() {
 
 #[test]
 fn only_open_calls_can_be_moved() {
-    for entry in ["start c9", "settle c9 failed", "hold c9", "doubt c9", "approve c9"] {
+    for entry in ["start c9", "settle c9 failed", "end_body c9 failed", "hold c9", "doubt c9", "approve c9"] {
         for state in ["", "answer c1:look", "say", "answer h1:to_billing"] {
             assert_eq!(refusal_message(state, entry), "there is no open call `c9`", "{state}, then {entry}");
         }
     }
     let settled = "answer c1:look c2:look; start c1; settle c1 succeeded";
-    for entry in ["start c1", "start c1 2", "settle c1 succeeded", "settle c1 failed", "hold c1"] {
+    for entry in [
+        "start c1",
+        "start c1 2",
+        "end_body c1 succeeded",
+        "settle c1 succeeded",
+        "settle c1 failed",
+        "hold c1",
+    ] {
         assert_eq!(refusal_message(settled, entry), "call `c1` has already settled", "{entry}");
     }
     assert_eq!(
@@ -94,7 +131,13 @@ fn attempts_are_counted() {
 #[test]
 fn a_call_does_not_overtake_the_one_it_follows() {
     let before = "call `c2` may not start: the call that it follows has not settled";
-    let waits = ["", "start c1", "start c1; doubt c1", "start c1; doubt c1; unknown c1"];
+    let waits = [
+        "",
+        "start c1",
+        "start c1; end_body c1 succeeded",
+        "start c1; doubt c1",
+        "start c1; doubt c1; unknown c1",
+    ];
     for then in waits {
         assert_eq!(
             refusal_message(&format!("answer c1:transfer c2:transfer; {then}"), "start c2"),
@@ -123,7 +166,7 @@ fn a_call_settles_in_ways_that_it_can_have_come_to() {
     ];
     let never_ran =
         [Failed, InvalidArguments, UnknownTool, SurplusHandoff, BlockedByGuardrail, Deduplicated, Cancelled];
-    let cases: [(&str, &[CallStatus]); 12] = [
+    let cases: [(&str, &[CallStatus]); 17] = [
         ("answer c1:look; start c1", &ran),
         ("answer c1:pay; hold c1; approve c1; start c1", &ran),
         ("answer c1:look", &never_ran),
@@ -136,6 +179,14 @@ fn a_call_settles_in_ways_that_it_can_have_come_to() {
         ("answer c1:transfer; start c1; doubt c1", &[Cancelled]),
         ("answer c1:transfer; start c1; doubt c1; happened c1", &[Reconciled, Cancelled]),
         ("answer c1:look c2:to_billing; start c1; settle c1 failed", &[]),
+        ("answer c1:look; start c1; end_body c1 succeeded", &[Succeeded, OutputWithheld]),
+        ("answer c1:look; start c1; end_body c1 failed", &[Failed, OutputWithheld]),
+        ("answer c1:look; start c1; end_body c1 timed_out", &[TimedOut, OutputWithheld]),
+        ("answer c1:print; end_body c1 receipt", &[Deduplicated, OutputWithheld]),
+        (
+            "answer c1:transfer; start c1; doubt c1; happened c1; end_body c1 reconciled",
+            &[Reconciled, OutputWithheld],
+        ),
     ];
     for (script, ways) in cases {
         for (word, how) in STATUS_NAMES {
@@ -196,4 +247,26 @@ fn an_answer_is_planned_so_that_every_call_gets_one_output() {
         |answered: &mut ModelResponded| answered.calls[1].disposition = answered.calls[0].disposition.clone();
     let one_only = "control can pass to one agent only";
     assert_eq!(planned("", "answer h1:to_billing h2:to_desk", both), one_only);
+}
+
+#[test]
+fn what_no_body_gives_is_not_withheld() {
+    let cases: [(&str, &[&str]); 5] = [
+        ("answer c1:look; start c1", &["succeeded", "failed", "timed_out", "receipt", "reconciled"]),
+        ("answer c1:look", &["receipt"]),
+        ("answer c1:pay; hold c1; approve c1", &["receipt"]),
+        ("answer c1:transfer; start c1; doubt c1; happened c1", &["reconciled"]),
+        ("answer c1:transfer; start c1; doubt c1", &[]),
+    ];
+    for (script, ways) in cases {
+        for (word, _) in STATUS_NAMES {
+            let fits = RunBench::from_script(script).try_line(&format!("end_body c1 {word}")).is_ok();
+            assert_eq!(fits, ways.contains(&word), "{script}, then {word}");
+            if !fits {
+                refusal_message(script, &format!("end_body c1 {word}"));
+            }
+        }
+    }
+    let ended = "call `c1` may not start: its body has ended";
+    assert_eq!(refusal_message("answer c1:look; start c1; end_body c1 succeeded", "start c1 2"), ended);
 }

@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::bench::{RunBench, model_response, run_started};
-use crate::run::{ApprovalCheck, CallAction, Run, RunAction, RunnableCall};
+use super::bench::{RunBench, describe_next, model_response, ready_calls, run_started};
+use crate::run::{
+    ApprovalRequirement, CallEffect, CallFeatures, CallProgress, CallReport, CallResult, ReconcileReport,
+    Run, RunAction,
+};
 use crate::{
     canonical::Digest,
     decision::{Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion},
@@ -16,20 +19,22 @@ use crate::{
     inspect,
     item::{Item, Role},
     journal::{
-        CallEndedLate, CallHeld, CallSettled, CallStatus, DecisionRecorded, DecisionRevoked, HandoffRecorded,
-        InputAdded, JournalEntry, ModelRequestFailed, RunCancelled, RunFailed, RunFinished,
-        ToolUsePolicyKind, decode_journal, encode_journal,
+        CallEndedLate, CallHeld, CallSettled, CallStatus, DecisionRecorded, DecisionRevoked, FilteredInput,
+        HandoffRecorded, InputAdded, JournalEntry, ModelInputFiltered, ModelRequestFailed, RunCancelled,
+        RunFailed, RunFinished, ToolUsePolicyKind, decode_journal, encode_journal,
     },
     plan::{BodyKind, CallDisposition},
     tool::{ToolEffect, ToolKey},
 };
 
-const TOOL_NAMES: [&str; 10] = [
+const TOOL_NAMES: [&str; 12] = [
     "look",
     "print",
     "transfer",
     "send",
     "pay",
+    "post",
+    "sign",
     "books",
     "audited_books",
     "to_billing",
@@ -74,8 +79,17 @@ fn possible_entries(
         RunAction::RequestModel { agent, .. } => {
             let failed =
                 ModelRequestFailed { agent, error: "busy".to_owned(), retry_after_ms: Some(1), usage: None };
+            let filtered = |history: &[Arc<Item>]| {
+                let kept = FilteredInput::History { from: 0, to: history.len() };
+                JournalEntry::ModelInputFiltered(ModelInputFiltered {
+                    agent: run.agent().clone(),
+                    instructions: Some("Be brief.".to_owned()),
+                    input: vec![kept, FilteredInput::Item(Arc::new(Item::user("in short")))],
+                })
+            };
             add(match choices.next_below(10) {
                 0 => JournalEntry::ModelRequestFailed(failed),
+                9 => filtered(run.history()),
                 1 => model_response(run, vec![Item::assistant("said")], ToolUsePolicyKind::RunModelAgain),
                 _ => random_response(run, choices, next_id),
             });
@@ -85,9 +99,9 @@ fn possible_entries(
             let message = Some(Arc::new(Item::assistant("handled")));
             add(JournalEntry::RunFinished(RunFinished { output: "handled".to_owned(), message }));
         }
-        RunAction::AdvanceCalls(steps) => {
-            for step in steps {
-                found.extend(possible_call_entries(run, path, step, choices, next_id));
+        RunAction::AdvanceCalls => {
+            for call in ready_calls(run) {
+                found.extend(possible_call_entries(run, path, &call, choices, next_id));
             }
         }
         RunAction::HandOff { call, to, .. } => {
@@ -135,80 +149,103 @@ fn random_response(run: &Run, choices: &mut ChoiceSource<'_>, next_id: &mut u32)
 fn possible_call_entries(
     run: &Run,
     path: &[CallId],
-    step: CallAction,
+    call: &CallId,
     choices: &mut ChoiceSource<'_>,
     next_id: &mut u32,
 ) -> WalkOptions {
-    let call = step.call().clone();
     let settle = |how| JournalEntry::CallSettled(CallSettled::new(call.clone(), how, "given"));
-    let is_first = step.predecessor().is_none();
+    let held = |reason| JournalEntry::CallHeld(CallHeld { call: call.clone(), reason, expires_at: None });
+    let ask = || held(HoldReason::Question(PersonQuestion::new("Which?")));
+    let withhold = |how| CallResult::new(how, "given").body_ended_entry(call);
+    let mut progress = CallProgress::new(CallFeatures::default());
+    let is_running = run.is_call_running(call);
     let mut entries = Vec::new();
-    if choices.next_below(20) == 0 {
+    if choices.next_below(20) == 0 && run.withheld_output(call).is_none() {
         entries.push(settle(CallStatus::Cancelled));
     }
-    match step {
-        CallAction::CheckApproval(gate) => entries.extend(possible_approval_entries(&gate, is_first)),
-        CallAction::Execute(runnable) if run.is_call_running(&call) && runnable.body() == BodyKind::Agent => {
+    match run.next_effect(call, &progress) {
+        CallEffect::EvaluateApprovalRule { .. } => {
+            entries.push(held(HoldReason::Approval));
+            progress.report(CallReport::ApprovalRule(ApprovalRequirement::NotRequired));
+            let CallEffect::Start(runnable) = run.next_effect(call, &progress) else {
+                panic!("call {call} needs no decision")
+            };
+            entries.push(runnable.start_entry());
+        }
+        CallEffect::Hold(reason) => entries.push(held(reason)),
+        CallEffect::RunBody(runnable) => {
+            assert_eq!(runnable.body(), BodyKind::Agent, "a body runs after its start");
             let inside: Vec<CallId> = path.iter().cloned().chain([call.clone()]).collect();
-            match run.nested_run(&call) {
+            match run.nested_run(call) {
                 None => {
-                    return vec![(
-                        inside,
-                        JournalEntry::RunStarted(run_started("run-1/inside", "clerk").into()),
-                    )];
+                    let started = run_started("run-1/inside", "clerk");
+                    return vec![(inside, JournalEntry::RunStarted(started.into()))];
                 }
                 Some(child) if child.outcome().is_none() => {
                     return possible_entries(child, &inside, choices, next_id);
                 }
-                Some(_) => entries = vec![settle(CallStatus::Succeeded), settle(CallStatus::Failed)],
+                Some(_) => {
+                    entries = vec![
+                        settle(CallStatus::Succeeded),
+                        settle(CallStatus::Failed),
+                        withhold(CallStatus::Succeeded),
+                    ];
+                }
             }
         }
-        CallAction::Execute(runnable) => {
-            if is_first {
-                entries.push(runnable.start_entry());
-            }
-            if run.is_call_running(&call) {
+        CallEffect::Start(runnable) => {
+            entries.push(runnable.start_entry());
+            if is_running {
                 entries.extend([
                     settle(CallStatus::Succeeded),
                     settle(CallStatus::Failed),
                     settle(CallStatus::TimedOut),
+                    withhold(CallStatus::Succeeded),
+                    ask(),
                 ]);
-                entries.push(JournalEntry::CallHeld(CallHeld::for_question(
-                    call.clone(),
-                    PersonQuestion::new("Which?"),
-                )));
             } else if choices.next_below(10) == 0 {
                 entries.push(settle(CallStatus::BlockedByGuardrail));
+                entries.push(withhold(CallStatus::Deduplicated));
             }
         }
-        CallAction::ReportInvalidArguments(_) => entries.push(settle(CallStatus::InvalidArguments)),
-        CallAction::Settle(step) => entries.push(JournalEntry::CallSettled(step.settled)),
-        CallAction::ResolveDoubt(doubt) => {
+        CallEffect::ReportInvalidArguments { .. } => entries.push(settle(CallStatus::InvalidArguments)),
+        CallEffect::Settle(result) => {
+            let CallResult { status, output, run_failure } = result;
+            let settled = CallSettled::new(call.clone(), status, output);
+            entries.push(JournalEntry::CallSettled(CallSettled { run_failure, ..settled }));
+        }
+        CallEffect::Reconcile => {
             entries.extend([
                 settle(CallStatus::Succeeded),
                 settle(CallStatus::TimedOutStillRunning),
                 settle(CallStatus::Reconciled),
+                withhold(CallStatus::Failed),
+                withhold(CallStatus::Reconciled),
+                held(HoldReason::InDoubt),
+                ask(),
             ]);
-            entries.push(JournalEntry::CallHeld(CallHeld {
-                call: call.clone(),
-                reason: HoldReason::InDoubt,
-                expires_at: None,
-            }));
-            entries.push(JournalEntry::CallHeld(CallHeld::for_question(
-                call.clone(),
-                PersonQuestion::new("Which?"),
-            )));
-            entries.push(doubt.confirm_not_executed().start_entry());
+            progress.report(CallReport::Reconciled(ReconcileReport::NotExecuted));
+            let CallEffect::Start(runnable) = run.next_effect(call, &progress) else {
+                panic!("call {call} was not executed")
+            };
+            entries.push(runnable.start_entry());
         }
+        CallEffect::RunOutputGuardrails { status, output: None } => {
+            entries.extend([settle(status), settle(CallStatus::OutputWithheld)]);
+            let failure = RunFailure::ToolOutputGuardrailTripped {
+                guardrail: "g".to_owned(),
+                tool: "t".to_owned(),
+                call: call.clone(),
+            };
+            let settled = CallSettled::new(call.clone(), CallStatus::OutputWithheld, "blocked");
+            if choices.next_below(5) == 0 {
+                let run_failure = Some(Box::new(failure));
+                entries.push(JournalEntry::CallSettled(CallSettled { run_failure, ..settled }));
+            }
+        }
+        other => panic!("call {call} begins with {other:?}"),
     }
     entries.into_iter().map(|entry| (path.to_vec(), entry)).collect()
-}
-
-fn possible_approval_entries(gate: &ApprovalCheck, is_first: bool) -> Vec<JournalEntry> {
-    let held = CallHeld { call: gate.call().clone(), reason: HoldReason::Approval, expires_at: None };
-    let started =
-        gate.approve_by_rule().filter(|_| is_first).map(|runnable: RunnableCall| runnable.start_entry());
-    [JournalEntry::CallHeld(held)].into_iter().chain(started).collect()
 }
 
 /// Returns every decision that applies to a held call.
@@ -227,7 +264,7 @@ fn possible_decisions(pending: &PendingCall) -> WalkOptions {
     match &pending.reason {
         HoldReason::Approval => vec![
             decided(Decision::Approve, DecisionScope::ThisCall),
-            decided(Decision::Approve, DecisionScope::ToolForRun),
+            decided(Decision::Approve, pending.max_approval_scope),
             decided(
                 Decision::ApproveEdited { arguments: "{\"edited\":true}".to_owned() },
                 DecisionScope::ThisCall,
@@ -259,7 +296,11 @@ fn external_entries() -> Vec<JournalEntry> {
         JournalEntry::RunFailed(RunFailed {
             failure: RunFailure::InputGuardrailTripped { guardrail: "g".to_owned() },
         }),
-        JournalEntry::CallEndedLate(CallEndedLate { call: "k1".into(), result: Err("late".to_owned()) }),
+        JournalEntry::CallEndedLate(CallEndedLate {
+            call: "k1".into(),
+            status: CallStatus::Failed,
+            output: None,
+        }),
     ]
 }
 
@@ -274,6 +315,8 @@ struct ObservedCall {
     attempts: u32,
     is_waiting: bool,
     last_decision: Option<Decision>,
+    /// The status with which the body ended, if its output is withheld.
+    ended: Option<CallStatus>,
     is_settled: bool,
 }
 
@@ -292,6 +335,7 @@ impl InvariantChecker {
                         attempts: 0,
                         is_waiting: false,
                         last_decision: None,
+                        ended: None,
                         is_settled: false,
                     };
                     assert!(self.calls.insert(key(&planned.call), seen).is_none(), "a call id is used once");
@@ -299,7 +343,7 @@ impl InvariantChecker {
             }
             JournalEntry::CallHeld(held) => {
                 let seen = self.calls.get_mut(&key(&held.call)).expect("it was planned");
-                assert!(!seen.is_settled && !seen.is_waiting);
+                assert!(!seen.is_settled && !seen.is_waiting && seen.ended.is_none());
                 (seen.is_waiting, seen.last_decision) = (true, None);
             }
             JournalEntry::DecisionRecorded(decided) => {
@@ -316,7 +360,11 @@ impl InvariantChecker {
             }
             JournalEntry::CallStarted(started) => {
                 let seen = self.calls.get_mut(&key(&started.call)).expect("it was planned");
-                assert!(!seen.is_settled && !seen.is_waiting, "call {} may not start", started.call);
+                assert!(
+                    !seen.is_settled && !seen.is_waiting && seen.ended.is_none(),
+                    "call {} may not start",
+                    started.call
+                );
                 assert!(!matches!(
                     seen.last_decision,
                     Some(
@@ -327,6 +375,12 @@ impl InvariantChecker {
                 assert_eq!(seen.attempts, started.attempt);
                 seen.last_decision = None;
             }
+            JournalEntry::CallBodyEnded(ended) => {
+                let seen = self.calls.get_mut(&key(&ended.call)).expect("it was planned");
+                assert!(!seen.is_settled && !seen.is_waiting);
+                let before = seen.ended.replace(ended.status.clone());
+                assert_eq!(before, None, "the body of call {} ended twice", ended.call);
+            }
             JournalEntry::CallSettled(settled) => {
                 let seen = self.calls.get_mut(&key(&settled.call)).expect("it was planned");
                 assert!(
@@ -334,30 +388,40 @@ impl InvariantChecker {
                     "call {} has two outputs",
                     settled.call
                 );
+                match &seen.ended {
+                    Some(ended) => {
+                        assert!(settled.status == *ended || settled.status == CallStatus::OutputWithheld)
+                    }
+                    None => assert_ne!(settled.status, CallStatus::OutputWithheld),
+                }
             }
             _ => {}
         }
     }
 
-    /// Asserts that an at-most-once call is offered again only after it was confirmed as not executed or its
-    /// question was answered.
+    /// Asserts that asking what a call needs changes nothing, and that an at-most-once call is offered again only after
+    /// it was confirmed as not executed or its question was answered.
     fn check_offered_calls(&self, run: &Run, path: &[CallId]) {
-        let RunAction::AdvanceCalls(steps) = run.next() else { return };
-        for step in steps {
-            let CallAction::Execute(runnable) = &step else { continue };
-            let seen = &self.calls[&(path.to_vec(), runnable.call().clone())];
+        if run.next() != RunAction::AdvanceCalls {
+            return;
+        }
+        for call in ready_calls(run) {
+            let progress = CallProgress::new(CallFeatures::default());
+            let effect = run.next_effect(&call, &progress);
+            assert_eq!(run.next_effect(&call, &progress), effect, "asking changes nothing");
+            let seen = &self.calls[&(path.to_vec(), call.clone())];
             assert!(!seen.is_waiting && !seen.is_settled);
-            assert!(
-                !matches!(seen.last_decision, Some(Decision::Reject { .. })),
-                "call {} was rejected",
-                runnable.call()
-            );
+            let is_checked = matches!(effect, CallEffect::RunOutputGuardrails { .. });
+            assert_eq!(seen.ended.is_some(), is_checked, "call {call}: {effect:?}");
+            let CallEffect::Start(runnable) = &effect else { continue };
+            assert_eq!((runnable.call(), runnable.attempt()), (&call, seen.attempts + 1));
+            assert!(!matches!(seen.last_decision, Some(Decision::Reject { .. })), "call {call} was rejected");
             if seen.effect == Some(ToolEffect::Once) && seen.attempts > 0 {
                 let may_again = matches!(
                     seen.last_decision,
                     Some(Decision::ConfirmNotExecuted | Decision::Answer { .. })
                 );
-                assert!(may_again, "call {} would run twice after {:?}", runnable.call(), seen.last_decision);
+                assert!(may_again, "call {call} would run twice after {:?}", seen.last_decision);
             }
         }
     }
@@ -391,10 +455,7 @@ fn check_invariants(bench: &RunBench, witness: &InvariantChecker) {
             RunAction::Pause(pending) => {
                 assert!(!pending.is_empty(), "a pause without a question never ends")
             }
-            RunAction::AdvanceCalls(steps) => {
-                assert!(!steps.is_empty());
-                assert!(steps.iter().any(|step| step.predecessor().is_none()), "somebody can begin");
-            }
+            RunAction::AdvanceCalls => assert!(!ready_calls(run).is_empty(), "somebody can begin"),
             RunAction::Ended => {
                 assert!(
                     run.outcome().is_some()
@@ -478,7 +539,9 @@ proptest! {
         let at = u64::from(at) % records.len() as u64;
         let fork = inspect::fork(&records, at, "run-2".into(), inspect::ForkChange::Unchanged).expect("any record will do");
         let forked = Run::replay(&fork).expect("a fork replays").run;
-        prop_assert_eq!(forked.next(), inspect::run_at(&records, at).expect("it is there").next());
+        let before = inspect::run_at(&records, at).expect("it is there");
+        prop_assert_eq!(forked.next(), before.next());
+        prop_assert_eq!(describe_next(&forked), describe_next(&before));
         let diff = inspect::diff_runs(&records, &fork);
         prop_assert_eq!((diff.common_records, diff.second_steps.len()), (at + 1, 0));
     }

@@ -7,6 +7,7 @@ mod runs;
 mod schema;
 mod sessions;
 mod snapshots;
+mod withheld;
 mod writer;
 
 use std::ffi::OsString;
@@ -18,7 +19,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_core::{
-    id::{AgentName, RunId, SessionId, Timestamp},
+    id::{AgentName, CallPath, RunId, SessionId, Timestamp},
     item::{Item, OutputContent},
     journal::JournalLine,
 };
@@ -283,6 +284,37 @@ impl Store for SqliteStore {
         let (key, owner) = (key.clone(), owner.to_owned());
         self.submit_write(RequestSubject::Receipts, AckLevel::Committed, move |desk| {
             receipts::release_receipt(desk.db, &key, &owner)
+        })
+    }
+
+    fn save_withheld_output<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        output: &'a OutputContent,
+    ) -> StoreFuture<'a, ()> {
+        let (lease, call, output) = (lease.clone(), call.clone(), output.clone());
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            withheld::save_output(desk.db, &lease, &call, &output)
+        })
+    }
+
+    fn load_withheld_output<'a>(
+        &'a self,
+        run: &'a RunId,
+        call: &'a CallPath,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        let (run, call) = (run.clone(), call.clone());
+        self.readers
+            .run_read(RequestSubject::Run(run.clone()), move |db| withheld::load_output(db, &run, &call))
+    }
+
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
+        let (lease, except) = (lease.clone(), except.to_vec());
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            withheld::erase_outputs(desk.db, &lease, &except)
         })
     }
 

@@ -1,15 +1,13 @@
-//! Execution claims of idempotent calls: in this run, and, for shared receipts, in the whole store.
+//! Receipts of idempotent calls, and the claims to execute them: in this run, and, for shared receipts, in the whole store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use windlass_core::{canonical::Digest, journal::CallStatus};
+use windlass_core::{canonical::Digest, item::OutputContent, run::ReceiptVerdict};
 
-use super::call_execution::CallExecution;
-use super::call_result::CallResult;
+use super::call::CallExecution;
 use super::receipt_cache::{InFlight, LocalReceiptClaim, ReceiptAge};
-use super::stop::{unless_stopped, wait_unless_stopped};
 use super::{DriveError, Driver};
 use crate::clock::RunClock;
 use crate::store::{DEFAULT_LEASE_DURATION, LeaseClaim, ReceiptClaim, ReceiptKey, Store};
@@ -24,6 +22,12 @@ pub(super) struct ExecutionClaim<'a> {
     shared: Option<SharedExecutionClaim>,
 }
 
+/// The answer of the store to a claim.
+enum SharedVerdict {
+    Claimed(Box<SharedExecutionClaim>),
+    Completed(OutputContent),
+}
+
 /// A claim in the store. It is renewed while it is held.
 struct SharedExecutionClaim {
     store: Arc<dyn Store>,
@@ -34,64 +38,67 @@ struct SharedExecutionClaim {
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Returns the receipt of an identical call in this run, if any.
-    pub(super) fn find_receipt(&self, work: &CallExecution<'_, C>) -> Option<CallResult> {
-        let digest = work.prepared.tool.receipt_digest(&work.prepared.arguments)?;
-        let output = self.shared.receipt_cache.find_receipt(&digest, self.receipt_age(work))?;
-        Some(CallResult::new(CallStatus::Deduplicated, output))
+    /// Returns true if this run has the receipt of an identical call.
+    pub(super) fn has_receipt(&self, work: &CallExecution<'_, C>) -> bool {
+        let Some(digest) = work.prepared.receipt_digest else { return false };
+        self.shared.receipt_cache.find_receipt(&digest, self.receipt_age(work)).is_some()
     }
 
-    /// Claims the execution of an idempotent call, or returns the result of an identical one.
-    pub(super) async fn claim_execution(
-        &self,
-        work: &CallExecution<'_, C>,
-    ) -> Result<Result<Option<Box<ExecutionClaim<'_>>>, Box<CallResult>>, DriveError> {
-        let Some(digest) = work.prepared.tool.receipt_digest(&work.prepared.arguments) else {
-            return Ok(Ok(None));
-        };
-        let flight = loop {
+    /// Claims the execution of an idempotent call, and waits while an identical one is in flight. Returns `None` if the
+    /// call stops first.
+    pub(super) async fn claim_receipt<'a>(
+        &'a self,
+        work: &mut CallExecution<'a, C>,
+    ) -> Result<Option<ReceiptVerdict>, DriveError> {
+        let Some(digest) = work.prepared.receipt_digest else { return Ok(Some(ReceiptVerdict::Claimed)) };
+        let in_flight = loop {
             match self.shared.receipt_cache.claim(digest, self.receipt_age(work)) {
-                LocalReceiptClaim::Acquired(flight) => break flight,
+                LocalReceiptClaim::Acquired(in_flight) => break in_flight,
                 LocalReceiptClaim::Completed(output) => {
-                    return Ok(Err(CallResult::new(CallStatus::Deduplicated, output).into()));
+                    return Ok(Some(ReceiptVerdict::Completed(output)));
                 }
                 LocalReceiptClaim::InProgress(landed) => {
-                    if wait_unless_stopped(&work.turn.stop, landed.cancelled()).await.is_none() {
-                        return Ok(Err(CallResult::cancelled().into()));
+                    let settled = work.stop().unless_stopped(landed.cancelled()).await;
+                    // Whoever settled may have ended the run.
+                    if settled.is_none() || work.stop().is_stopped() {
+                        return Ok(None);
                     }
                 }
             }
         };
         let shared = match self.shared_receipt_key(digest, work) {
-            Some((store, owner, key)) => match self.claim_shared_execution(store, owner, key, work).await? {
-                Ok(shared) => Some(shared),
-                Err(given) => return Ok(Err(given.into())),
+            Some((store, owner, key)) => match self.claim_shared_receipt(store, owner, key, work).await? {
+                Some(SharedVerdict::Claimed(shared)) => Some(*shared),
+                Some(SharedVerdict::Completed(output)) => {
+                    return Ok(Some(ReceiptVerdict::Completed(output)));
+                }
+                None => return Ok(None),
             },
             None => None,
         };
-        Ok(Ok(Some(ExecutionClaim { in_flight: flight, shared }.into())))
+        work.claim = Some(ExecutionClaim { in_flight, shared }.into());
+        Ok(Some(ReceiptVerdict::Claimed))
     }
 
-    async fn claim_shared_execution(
+    async fn claim_shared_receipt(
         &self,
         store: Arc<dyn Store>,
         owner: String,
         key: ReceiptKey,
         work: &CallExecution<'_, C>,
-    ) -> Result<Result<SharedExecutionClaim, CallResult>, DriveError> {
+    ) -> Result<Option<SharedVerdict>, DriveError> {
         loop {
             let claim = LeaseClaim::for_duration(&owner, self.shared.journal.now(), DEFAULT_LEASE_DURATION);
             match store.claim_receipt(&key, claim).await? {
-                ReceiptClaim::Acquired => return Ok(Ok(SharedExecutionClaim::new(store, key, owner))),
-                ReceiptClaim::Completed(output) => {
-                    return Ok(Err(CallResult::new(CallStatus::Deduplicated, output)));
+                ReceiptClaim::Acquired => {
+                    let shared = SharedExecutionClaim::new(store, key, owner);
+                    return Ok(Some(SharedVerdict::Claimed(shared.into())));
                 }
+                ReceiptClaim::Completed(output) => return Ok(Some(SharedVerdict::Completed(output))),
                 ReceiptClaim::InProgress { .. } => {
-                    if unless_stopped(&work.turn.stop, tokio::time::sleep(CLAIM_POLL_INTERVAL))
-                        .await
-                        .is_none()
-                    {
-                        return Ok(Err(CallResult::cancelled()));
+                    let waited = work.stop().unless_stopped(tokio::time::sleep(CLAIM_POLL_INTERVAL)).await;
+                    if waited.is_none() {
+                        return Ok(None);
                     }
                 }
             }
@@ -122,19 +129,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Publishes the receipt of a call, or releases its claim if there is none.
-    pub(super) async fn publish_result(
+    /// Publishes the receipt of a call, or releases its claim if it left none.
+    pub(super) async fn publish_receipt(
         &self,
-        right: ExecutionClaim<'_>,
-        work_expires: Option<Duration>,
+        work: &mut CallExecution<'_, C>,
+        expire_after: Option<Duration>,
     ) -> Result<(), DriveError> {
-        let ExecutionClaim { in_flight: flight, shared } = right;
+        let Some(claim) = work.claim.take() else { return Ok(()) };
+        let ExecutionClaim { in_flight, shared } = *claim;
         if let Some(mut shared) = shared {
             shared.is_held = false;
-            match flight.result() {
+            match in_flight.result() {
                 Some(output) => {
                     let expires =
-                        work_expires.map(|lasting| self.shared.journal.now().saturating_add(lasting));
+                        expire_after.map(|lasting| self.shared.journal.now().saturating_add(lasting));
                     shared.store.save_receipt(&shared.key, &shared.owner, &output, expires).await?;
                 }
                 None => shared.store.release_receipt(&shared.key, &shared.owner).await?,

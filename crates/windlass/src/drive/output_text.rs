@@ -1,61 +1,51 @@
-//! The result of a call, and the texts for the model that the driver supplies.
+//! The results and texts that the driver supplies for failures, timeouts and invalid arguments.
 
 use std::panic::AssertUnwindSafe;
 
 use windlass_core::{
-    failure::RunFailure, item::OutputContent, journal::CallStatus, run::model_text, tool::ToolEffect,
+    failure::RunFailure,
+    item::OutputContent,
+    journal::CallStatus,
+    run::{CallResult, model_text},
 };
 
 use super::Driver;
-use super::call_execution::CallExecution;
-use crate::tool::{
-    ConflictOrder, FailureMessageFunction, OnFailure, OnTimeout, Tool, ToolContext, ToolError,
-};
-
-/// The result of a call, before it becomes the call's output.
-pub(super) struct CallResult {
-    pub(super) status: CallStatus,
-    pub(super) output: OutputContent,
-    pub(super) failure: Option<Box<RunFailure>>,
-}
-
-impl CallResult {
-    pub(super) fn new(how: CallStatus, output: impl Into<OutputContent>) -> Self {
-        Self { status: how, output: output.into(), failure: None }
-    }
-
-    pub(super) fn failing_run(
-        how: CallStatus,
-        output: impl Into<OutputContent>,
-        failure: RunFailure,
-    ) -> Self {
-        Self { status: how, output: output.into(), failure: Some(Box::new(failure)) }
-    }
-
-    pub(super) fn cancelled() -> Self {
-        Self::new(CallStatus::Cancelled, model_text::CANCELLED)
-    }
-}
-
-impl<C: Send + Sync + 'static> Driver<C> {
-    /// Returns the result of a plan step with side effects whose predecessor did not take effect.
-    pub(super) fn blocked_by_predecessor(&self, work: &CallExecution<'_, C>) -> Option<CallResult> {
-        let tool = &work.prepared.tool;
-        if tool.conflict_order == ConflictOrder::Independent
-            || tool.effect_of_call(work.prepared.rule_arguments()) == ToolEffect::Pure
-        {
-            return None;
-        }
-        let is_broken_off = self.with_run(|run| run.is_blocked_by_predecessor(&work.call));
-        is_broken_off.then(|| CallResult::new(CallStatus::BlockedByGuardrail, model_text::PREDECESSOR_FAILED))
-    }
-}
+use super::call::CallExecution;
+use crate::tool::{FailureMessageFunction, OnFailure, OnTimeout, Tool, ToolContext, ToolError};
 
 /// Returns the failure text for the model, with the detail that it may see.
 pub(super) fn failure_text(detail: Option<&str>) -> String {
     match detail {
         Some(detail) => format!("{} Error: {}", model_text::TOOL_FAILED, truncate_detail(detail)),
         None => model_text::TOOL_FAILED.to_owned(),
+    }
+}
+
+/// Returns the text for the model about invalid arguments.
+pub(super) fn invalid_arguments_text(problems: &str) -> String {
+    failure_text(Some(problems))
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Returns the result of a call with invalid arguments, by the tool's failure policy.
+    pub(super) fn invalid_arguments_result(&self, work: &CallExecution<'_, C>, problems: &str) -> CallResult {
+        let (status, tool) = (CallStatus::InvalidArguments, &work.prepared.tool);
+        match &tool.on_failure {
+            OnFailure::HideError | OnFailure::ShowError => {
+                CallResult::new(status, invalid_arguments_text(problems))
+            }
+            OnFailure::CustomMessage(say) => {
+                CallResult::new(status, custom_failure_text(say, &work.ctx, &ToolError::visible(problems)))
+            }
+            OnFailure::FailRun => {
+                let failure = RunFailure::InvalidArguments {
+                    tool: tool.key().to_string(),
+                    call: work.call.clone(),
+                    problems: problems.to_owned(),
+                };
+                CallResult::failing_run(status, invalid_arguments_text(problems), failure)
+            }
+        }
     }
 }
 

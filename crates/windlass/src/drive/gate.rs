@@ -1,0 +1,168 @@
+//! The gate of a call: approval rule, reconciliation, permits, input guardrails, enablement and the announced start.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use windlass_core::{
+    failure::RunFailure,
+    journal::{CallStatus, GuardrailOutcome, GuardrailRecord, GuardrailStage},
+    plan::{ModelProtocolError, ToolLookup},
+    run::{ApprovalRequirement, CallResult, GateVerdict, ReconcileReport, model_text},
+};
+
+use super::call::CallExecution;
+use super::output_text::failure_text;
+use super::{DriveError, Driver};
+use crate::error::truncate_message;
+use crate::event::RunEventKind;
+use crate::guardrail::ToolGuardrailVerdict;
+use crate::hook::HookEvent;
+use crate::tool::ReconcileOutcome;
+
+/// Output for the model if a guardrail fails.
+pub(super) const GUARDRAIL_FAILED: &str = "The call was stopped by a check that could not be completed.";
+
+/// Returns the record of a guardrail's verdict.
+pub(super) fn guardrail_record<E>(
+    name: &str,
+    stage: GuardrailStage,
+    verdict: &Result<ToolGuardrailVerdict, E>,
+) -> GuardrailRecord {
+    let verdict = match verdict {
+        Ok(ToolGuardrailVerdict::Allow) => GuardrailOutcome::Allowed,
+        Ok(ToolGuardrailVerdict::RejectCall(_)) => GuardrailOutcome::Rejected,
+        Ok(ToolGuardrailVerdict::ReplaceOutput(_)) => GuardrailOutcome::Replaced,
+        Ok(ToolGuardrailVerdict::FailRun) => GuardrailOutcome::FailedRun,
+        Err(_) => GuardrailOutcome::Failed,
+    };
+    GuardrailRecord { name: name.to_owned(), stage, verdict }
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Evaluates the approval rules of the call's tool.
+    pub(super) async fn evaluate_approval(
+        &self,
+        work: &CallExecution<'_, C>,
+        has_standing_approval: bool,
+    ) -> ApprovalRequirement {
+        let tool = &work.prepared.tool;
+        let is_required = match work.prepared.rule_arguments() {
+            Some(arguments) => {
+                tool.each_time_approval.requires_approval(work.ctx.clone(), arguments).await
+                    || (!has_standing_approval
+                        && tool.approval.requires_approval(work.ctx.clone(), arguments).await)
+            }
+            None => true,
+        };
+        if is_required { ApprovalRequirement::Required } else { ApprovalRequirement::NotRequired }
+    }
+
+    /// Asks the tool's reconcile function whether an interrupted call was executed. A function that panics does not know.
+    pub(super) async fn reconcile_call(&self, work: &CallExecution<'_, C>) -> ReconcileReport {
+        let Some(reconcile) = &work.prepared.tool.reconcile else { return ReconcileReport::Unknown };
+        let asked = AssertUnwindSafe(async { reconcile(work.ctx.clone()).await }).catch_unwind().await;
+        match asked {
+            Ok(ReconcileOutcome::Executed(output)) => ReconcileReport::Executed(output),
+            Ok(ReconcileOutcome::NotExecuted) => ReconcileReport::NotExecuted,
+            Ok(ReconcileOutcome::Unknown) | Err(_) => ReconcileReport::Unknown,
+        }
+    }
+
+    /// Waits for the permits of the tool and of the run. Returns `None` if the call stops first.
+    pub(super) async fn acquire_permits(
+        &self,
+        work: &CallExecution<'_, C>,
+    ) -> Option<Vec<OwnedSemaphorePermit>> {
+        let limits = [&work.prepared.tool.concurrency_permits, &self.shared.body_permits];
+        let mut permits = Vec::new();
+        for limit in limits.into_iter().flatten() {
+            let limit: Arc<Semaphore> = limit.clone();
+            let permit = work.stop().unless_stopped(limit.acquire_owned()).await?;
+            // Whoever gave the permit back may have ended the run.
+            if work.stop().is_stopped() {
+                return None;
+            }
+            permits.extend(permit.ok());
+        }
+        Some(permits)
+    }
+
+    /// Runs the input guardrails in order. Returns `None` if the call stops first.
+    pub(super) async fn run_input_guardrails(&self, work: &mut CallExecution<'_, C>) -> Option<GateVerdict> {
+        let tool = work.prepared.tool.clone();
+        for guardrail in &tool.input_guardrails {
+            let verdict = work.stop().unless_stopped(guardrail.check(work.ctx.clone())).await?;
+            work.guardrails.push(guardrail_record(&guardrail.name, GuardrailStage::Input, &verdict));
+            let blocked = match verdict {
+                Ok(ToolGuardrailVerdict::Allow) => continue,
+                Ok(ToolGuardrailVerdict::RejectCall(message)) => {
+                    CallResult::new(CallStatus::BlockedByGuardrail, message)
+                }
+                Ok(ToolGuardrailVerdict::ReplaceOutput(output)) => {
+                    CallResult::new(CallStatus::BlockedByGuardrail, output)
+                }
+                Ok(ToolGuardrailVerdict::FailRun) => {
+                    let failure = RunFailure::ToolInputGuardrailTripped {
+                        guardrail: guardrail.name.to_string(),
+                        tool: work.prepared.tool.key().to_string(),
+                        call: work.call.clone(),
+                    };
+                    CallResult::failing_run(CallStatus::BlockedByGuardrail, model_text::CANCELLED, failure)
+                }
+                Err(error) => {
+                    let message = truncate_message(format!("guardrail `{}` failed: {error}", guardrail.name));
+                    self.emitter.emit(RunEventKind::Warning { message }).await;
+                    CallResult::new(CallStatus::BlockedByGuardrail, GUARDRAIL_FAILED)
+                }
+            };
+            return Some(GateVerdict::End(blocked));
+        }
+        Some(GateVerdict::Pass)
+    }
+
+    /// Asks whether the tool is enabled now. If it is not, the call ends as the call of an unknown tool does.
+    pub(super) async fn check_enabled(&self, work: &CallExecution<'_, C>) -> Result<GateVerdict, DriveError> {
+        let ctx = work.ctx.run_context();
+        let enabled = AssertUnwindSafe(work.prepared.tool.enabled.evaluate(ctx)).catch_unwind();
+        if enabled.await.map_err(super::application_panicked)? {
+            return Ok(GateVerdict::Pass);
+        }
+        let name = work.prepared.tool.name().to_owned();
+        let available = work.turn.tools.enabled_names(ctx).await;
+        Ok(GateVerdict::End(match self.unknown_tool_lookup(&name, available) {
+            ToolLookup::UnknownTool { message } => CallResult::new(CallStatus::UnknownTool, message),
+            ToolLookup::UnknownToolFatal { available_tools } => {
+                let agent = work.turn.agent.name().clone();
+                let missing = ModelProtocolError::UnknownTool { name, agent, available_tools };
+                let output = failure_text(Some(&missing.to_string()));
+                CallResult::failing_run(
+                    CallStatus::UnknownTool,
+                    output,
+                    RunFailure::ModelProtocolError(missing),
+                )
+            }
+            ToolLookup::Tool(_) | ToolLookup::Handoff { .. } => CallResult::cancelled(),
+        }))
+    }
+
+    /// Announces the start to watchers and hooks. Returns `None` if the call stops first. A hook that fails fails the
+    /// call.
+    pub(super) async fn announce_start(&self, work: &CallExecution<'_, C>) -> Option<GateVerdict> {
+        if self.emitter.is_watched() {
+            let tool = work.prepared.tool.key().clone();
+            self.emitter.emit(RunEventKind::CallStarted { call: work.call.clone(), tool }).await;
+        }
+        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx: work.ctx.clone() });
+        let Some(told) = told else { return Some(GateVerdict::Pass) };
+        match work.stop().unless_stopped(told).await? {
+            Ok(()) => Some(GateVerdict::Pass),
+            Err(error) => {
+                let message = truncate_message(format!("hook `call_started` failed: {error}"));
+                self.emitter.emit(RunEventKind::Warning { message }).await;
+                Some(GateVerdict::End(CallResult::new(CallStatus::Failed, failure_text(None))))
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The calls of a turn: begun in the model's order, executed concurrently up to a limit, and independent of each other.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::time::Sleep;
+use windlass_core::{
+    id::CallId,
+    plan::CallDisposition,
+    run::{CallOutcome, RunAction, RunItemKind, TurnSchedule},
+};
+
+use super::call::ResolvedCall;
+use super::prepare::PreparedCall;
+use super::stop::TurnStop;
+use super::{DriveError, Driver};
+use crate::agent::{Agent, ResolvedToolset};
+use crate::tool::TurnContext;
+
+/// Number of call starts or completions after which the driver yields to the runtime. Quick bodies then end
+/// while few siblings are open, and a turn of many calls does not monopolise a thread.
+const CALLS_PER_YIELD: usize = 64;
+
+/// First interval at which a driver with running calls looks for decisions about held ones. It doubles up to
+/// [`MAX_DECISION_POLL`] while there are none.
+const MIN_DECISION_POLL: Duration = Duration::from_millis(50);
+
+/// Longest interval at which a driver with running calls looks for decisions.
+const MAX_DECISION_POLL: Duration = Duration::from_secs(1);
+
+/// The state that the calls of one turn share.
+pub(super) struct TurnExecution<C> {
+    pub(super) agent: Agent<C>,
+    pub(super) tools: Arc<ResolvedToolset<C>>,
+    /// Signals that stop the calls of this turn: the run was cancelled, or a call ends it.
+    pub(super) stop: TurnStop,
+    /// Data that the tool contexts of the calls share.
+    pub(super) context: Arc<TurnContext<C>>,
+    /// True if watchers or hooks are told of the calls.
+    pub(super) is_observed: bool,
+    /// True if bodies may have asked questions.
+    pub(super) may_have_answers: bool,
+    /// True if the run ends and the calls in flight are only closed.
+    pub(super) is_closing: bool,
+    /// True while calls are being started, each up to its body.
+    starting_calls: AtomicBool,
+}
+
+impl<C> TurnExecution<C> {
+    /// Returns true while siblings are still being started. One of them may end the run, and then no unstarted
+    /// body may run. The loop that starts the calls polls each of them again.
+    pub(super) fn is_starting_calls(&self) -> bool {
+        self.starting_calls.load(Ordering::Relaxed)
+    }
+}
+
+/// The future of the work on one call, by its position.
+type CallFuture<'a> = BoxFuture<'a, (usize, Result<CallOutcome, DriveError>)>;
+
+/// What wakes the loop that waits for running calls.
+enum TurnWake {
+    CallEnded(usize, Result<CallOutcome, DriveError>),
+    /// No call has ended since the last yield.
+    Nothing,
+    /// Decisions were recorded, or it is time to look for some.
+    LookForDecisions,
+    /// The drain timeout after a failure has passed.
+    Drained,
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Works on the open calls until each has settled or waits for a person.
+    pub(super) async fn work_on_calls(&mut self) -> Result<(), DriveError> {
+        self.wait_for_guardrails().await?;
+        let turn = self.new_turn_execution(false).await?;
+        let calls = self.resolve_calls(&turn)?;
+        self.run_calls(calls, &turn).await?;
+        self.tools = Some(turn.tools);
+        if let RunAction::Fail(failure) = self.with_run(|run| run.next()) {
+            return Err(failure.into());
+        }
+        if self.stop.is_cancelled() {
+            return Err(DriveError::Cancelled);
+        }
+        self.emit_turn_outputs().await;
+        Ok(())
+    }
+
+    async fn new_turn_execution(&mut self, is_closing: bool) -> Result<TurnExecution<C>, DriveError> {
+        let name = self.with_run(|run| run.agent().clone());
+        let agent = self.find_agent(&name)?;
+        let tools = match self.tools.take() {
+            Some(tools) => tools,
+            None => {
+                self.unless_stopped(agent.resolve_toolset(&self.run_context(&name), &self.graph))
+                    .boxed()
+                    .await??
+            }
+        };
+        let stop = TurnStop::new(&self.stop);
+        let is_observed = self.emitter.is_watched() || self.has_hooks(&agent);
+        let context = Arc::new(TurnContext {
+            run_context: self.run_context(&name),
+            parent_calls: self.parent_calls.clone(),
+            cancel_token: stop.token().clone(),
+            is_observed,
+            artefacts: self.shared.artefacts.clone(),
+            exit_registry: self.at_end.registry(),
+            inherited_calls: self.with_run(|run| run.inherited_calls().clone()),
+        });
+        Ok(TurnExecution {
+            is_observed,
+            // Calls that this driver planned have asked nothing yet.
+            may_have_answers: self.prepared_calls.is_empty(),
+            agent,
+            tools,
+            stop,
+            context,
+            is_closing,
+            starting_calls: AtomicBool::new(false),
+        })
+    }
+
+    /// Pairs every call that can make progress with its tool. Missing tools are detected before any call runs.
+    fn resolve_calls(&mut self, turn: &TurnExecution<C>) -> Result<Vec<Option<ResolvedCall<C>>>, DriveError> {
+        let mut fresh = std::mem::take(&mut self.prepared_calls);
+        let calls = self.with_run(|run| run.turn_calls());
+        let mut resolved = Vec::with_capacity(calls.len());
+        for (call, is_idle) in calls {
+            resolved.push(match is_idle {
+                true => None,
+                false => Some(self.resolve_call(&call, take_prepared(&mut fresh, &call), turn)?),
+            });
+        }
+        Ok(resolved)
+    }
+
+    /// Pairs a call with its tool.
+    fn resolve_call(
+        &self,
+        call: &CallId,
+        fresh: Option<PreparedCall<C>>,
+        turn: &TurnExecution<C>,
+    ) -> Result<ResolvedCall<C>, DriveError> {
+        /// What a call needs to be resolved.
+        enum Need {
+            Nothing,
+            ToolIfThere,
+            Tool { is_edited: bool },
+        }
+        let need = self.with_run(|run| match run.call_disposition(call) {
+            Some(CallDisposition::Execute { .. }) if run.is_output_known(call) => Need::ToolIfThere,
+            Some(CallDisposition::Execute { .. }) => {
+                Need::Tool { is_edited: run.edited_arguments(call).is_some() }
+            }
+            Some(CallDisposition::InvalidArguments { .. }) => Need::ToolIfThere,
+            _ => Need::Nothing,
+        });
+        let unchecked = |found: Option<_>| found.map_or(ResolvedCall::WithoutTool, ResolvedCall::WithTool);
+        match (need, fresh) {
+            (Need::Nothing, _) => Ok(ResolvedCall::WithoutTool),
+            (Need::Tool { is_edited: false } | Need::ToolIfThere, Some(fresh)) => {
+                Ok(ResolvedCall::WithTool(fresh))
+            }
+            (Need::ToolIfThere, None) => Ok(unchecked(self.restore_unchecked_call(call, &turn.tools))),
+            (Need::Tool { .. }, _) => self.restore_call(call, &turn.agent, &turn.tools),
+        }
+    }
+
+    /// Runs the calls of the turn. Returns when no call is in progress and none can begin.
+    async fn run_calls(
+        &self,
+        mut resolved: Vec<Option<ResolvedCall<C>>>,
+        turn: &TurnExecution<C>,
+    ) -> Result<(), DriveError> {
+        let limits = [self.shared.config.max_concurrent_calls, turn.agent.inner.max_concurrent_calls];
+        let limit = limits.into_iter().flatten().min().unwrap_or(usize::MAX);
+        let mut schedule = self.with_run(|run| TurnSchedule::new(run, limit));
+        let mut running: FuturesUnordered<CallFuture<'_>> = FuturesUnordered::new();
+        let mut decisions = self.shared.decisions.subscribe();
+        let (mut drain, mut poll): (Option<Pin<Box<Sleep>>>, Option<Pin<Box<Sleep>>>) = (None, None);
+        let mut aborted = None;
+        let mut poll_interval = MIN_DECISION_POLL;
+        loop {
+            let mut begun = 0;
+            turn.starting_calls.store(true, Ordering::Relaxed);
+            while begun < CALLS_PER_YIELD && !turn.stop.is_stopping() && aborted.is_none() {
+                let Some((place, call)) = self.with_run(|run| schedule.begin_call(run)) else { break };
+                let found = match resolved.get_mut(place).and_then(Option::take) {
+                    Some(found) => Ok(found),
+                    // A decision came while its siblings ran.
+                    None => self.resolve_call(&call, None, turn),
+                };
+                begun += 1;
+                let ended = match found {
+                    Ok(found) => {
+                        // The set keeps one more in reserve, so those that it holds are small.
+                        let mut call = self.execute_call(place, call, found, turn).boxed();
+                        match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+                            Poll::Ready((_, ended)) => ended,
+                            Poll::Pending => {
+                                running.push(call);
+                                continue;
+                            }
+                        }
+                    }
+                    Err(error) => Err(error),
+                };
+                self.end_work(place, ended, &mut schedule, &mut aborted, turn);
+            }
+            turn.starting_calls.store(false, Ordering::Relaxed);
+            let mut ended_count = 0;
+            while ended_count < CALLS_PER_YIELD && !running.is_empty() {
+                if turn.stop.has_failed() && drain.is_none() && !turn.stop.token().is_cancelled() {
+                    drain = Some(Box::pin(tokio::time::sleep(self.shared.config.drain_timeout)));
+                }
+                let looks =
+                    self.parent_calls.is_empty() && self.shared.has_held_calls.load(Ordering::Relaxed);
+                if looks && poll.is_none() && !turn.stop.is_stopping() {
+                    poll = Some(Box::pin(tokio::time::sleep(poll_interval)));
+                    poll_interval = (poll_interval * 2).min(MAX_DECISION_POLL);
+                }
+                let waits = begun < CALLS_PER_YIELD && ended_count == 0;
+                let woken = poll_fn(|cx| {
+                    if let Poll::Ready(Some((place, ended))) = running.poll_next_unpin(cx) {
+                        return Poll::Ready(TurnWake::CallEnded(place, ended));
+                    }
+                    if let Some(timer) = &mut drain
+                        && timer.as_mut().poll(cx).is_ready()
+                    {
+                        return Poll::Ready(TurnWake::Drained);
+                    }
+                    let is_due = poll.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
+                    if is_due || decisions.poll_changed(cx).is_ready() {
+                        return Poll::Ready(TurnWake::LookForDecisions);
+                    }
+                    if waits { Poll::Pending } else { Poll::Ready(TurnWake::Nothing) }
+                });
+                match woken.await {
+                    TurnWake::CallEnded(place, ended) => {
+                        ended_count += 1;
+                        self.end_work(place, ended, &mut schedule, &mut aborted, turn);
+                    }
+                    TurnWake::Nothing => break,
+                    TurnWake::Drained => {
+                        drain = None;
+                        turn.stop.stop_all();
+                    }
+                    TurnWake::LookForDecisions => {
+                        poll = None;
+                        if looks && let Err(error) = self.look_for_decisions().boxed().await {
+                            aborted.get_or_insert(error);
+                            turn.stop.stop_all();
+                        }
+                        self.with_run(|run| schedule.refresh(run));
+                        break;
+                    }
+                }
+            }
+            if begun == 0 && running.is_empty() {
+                break;
+            }
+            if begun == CALLS_PER_YIELD || ended_count == CALLS_PER_YIELD {
+                tokio::task::yield_now().await;
+            }
+        }
+        match aborted {
+            Some(error) => Err(error),
+            None if turn.stop.is_stopping() => self.close_unstarted_calls(turn).boxed().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes in the end of the work on a call.
+    fn end_work(
+        &self,
+        place: usize,
+        ended: Result<CallOutcome, DriveError>,
+        schedule: &mut TurnSchedule,
+        aborted: &mut Option<DriveError>,
+        turn: &TurnExecution<C>,
+    ) {
+        let outcome = match ended {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                aborted.get_or_insert(error);
+                turn.stop.stop_all();
+                CallOutcome::LeftOpen
+            }
+        };
+        self.with_run(|run| schedule.end_call(place, outcome, run));
+    }
+
+    /// Applies the decisions that were posted while calls run, and wakes the drivers of nested agents.
+    async fn look_for_decisions(&self) -> Result<(), DriveError> {
+        if self.apply_posted_decisions().await? {
+            self.shared.decisions.announce();
+        }
+        let has_held_calls = self.with_run(|run| !run.pending_calls().is_empty());
+        self.shared.has_held_calls.store(has_held_calls, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Settles the calls that the end of the run kept from starting. A call that waits for a person keeps waiting, unless
+    /// the run ends.
+    async fn close_unstarted_calls(&self, turn: &TurnExecution<C>) -> Result<(), DriveError> {
+        turn.stop.stop_all();
+        let calls = self.with_run(|run| run.turn_calls());
+        for (place, (call, is_idle)) in calls.into_iter().enumerate() {
+            if is_idle || self.with_run(|run| run.has_call_started(&call)) {
+                continue;
+            }
+            let found = ResolvedCall::Unavailable(windlass_core::run::CallResult::cancelled());
+            if self.shared.cancel.is_detaching() {
+                return Ok(());
+            }
+            self.execute_call(place, call, found, turn).await.1?;
+        }
+        Ok(())
+    }
+
+    /// Settles the calls in flight of a run that ends: waiting nested agents, withheld outputs, and calls that an earlier
+    /// driver started. Every announced start gets its announced end.
+    pub(super) async fn end_calls_in_flight(&mut self) -> Result<(), DriveError> {
+        let begun = self.with_run(|run| run.calls_in_flight());
+        if begun.is_empty() {
+            return Ok(());
+        }
+        let turn = self.new_turn_execution(true).await?;
+        turn.stop.stop_all();
+        for call in begun {
+            let found = match self.restore_unchecked_call(&call, &turn.tools) {
+                Some(prepared) => ResolvedCall::WithTool(prepared),
+                None => ResolvedCall::WithoutTool,
+            };
+            self.execute_call(0, call, found, &turn).await.1?;
+        }
+        self.tools = Some(turn.tools);
+        Ok(())
+    }
+
+    /// Emits the outputs of a settled turn to watchers.
+    async fn emit_turn_outputs(&mut self) {
+        if !self.emitter.is_watched() {
+            return;
+        }
+        let outputs: Vec<_> = self.with_run(|run| {
+            if !run.is_between_turns() {
+                return Vec::new();
+            }
+            let is_output = |kind| kind == RunItemKind::CallOutput;
+            let of_turn = run.items().iter().rev().take_while(|one| is_output(one.kind)).count();
+            let from = run.items().len() - of_turn;
+            run.items()[from..].to_vec()
+        });
+        self.emit_outputs(outputs).await;
+        self.emitter.wait_until_handled().await;
+    }
+}
+
+/// Removes and returns a prepared call. Calls mostly come in the order in which they were prepared.
+fn take_prepared<C>(
+    fresh: &mut VecDeque<(CallId, PreparedCall<C>)>,
+    call: &CallId,
+) -> Option<PreparedCall<C>> {
+    let place = fresh.iter().position(|(one, _)| one == call)?;
+    fresh.remove(place).map(|(_, prepared)| prepared)
+}
