@@ -293,6 +293,11 @@ impl<C: Send + Sync + 'static> Agent<C> {
             && self.inner.handoffs.iter().all(|handoff| handoff.is_static())
     }
 
+    /// True if guardrails check the agent's final output.
+    pub(crate) fn has_output_guardrails(&self) -> bool {
+        !self.inner.output_guardrails.is_empty()
+    }
+
     /// Resolves the tools for a turn. A toolset that does not depend on the run is resolved once and cached.
     pub(crate) async fn resolve_toolset(
         &self,

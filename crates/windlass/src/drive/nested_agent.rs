@@ -126,12 +126,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 return Ok(self.nested_failure(work, message).await);
             }
         };
-        let (outcome, last_text) = driver.with_run(|run| (run.outcome().cloned(), last_output_text(run)));
+        let (outcome, last_text, last_agent) =
+            driver.with_run(|run| (run.outcome().cloned(), last_output_text(run), run.agent().clone()));
         Ok(match (end, outcome) {
             (DriveEnd::Detached, _) => CallReport::Stopped(self.stop_mode()),
             (DriveEnd::Paused, _) | (DriveEnd::Ended, None) => CallReport::AgentPaused,
             (DriveEnd::Ended, Some(RunEnd::Finished(output))) => {
-                let output = if output.is_empty() { last_text } else { output };
+                // An earlier text has not passed the output guardrails of the agent.
+                let is_guarded = driver.find_agent(&last_agent)?.has_output_guardrails();
+                let output = if output.is_empty() && !is_guarded { last_text } else { output };
                 CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output))
             }
             (DriveEnd::Ended, Some(RunEnd::Failed(failure))) => {

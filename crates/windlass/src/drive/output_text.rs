@@ -113,7 +113,9 @@ pub(super) fn result_for_timeout<C: Send + Sync + 'static>(
     ctx: &ToolContext<C>,
     how: CallStatus,
 ) -> CallResult {
-    let seconds = tool.timeout.unwrap_or_default().as_secs_f64().to_string();
+    // Rounded, so that a duration made from a fraction reads as it was written.
+    let seconds = (tool.timeout.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6;
+    let seconds = seconds.to_string();
     let mut told = format!("Tool '{}' timed out after {seconds} seconds.", tool.name());
     if how == CallStatus::TimedOutStillRunning {
         told.push_str(" It could not be stopped and may still take effect.");
