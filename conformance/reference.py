@@ -3,6 +3,7 @@
 
     python reference.py scenario.json …        # one JSON outcome a line
     python reference.py --write DIR …          # DIR/<name>.json for each scenario
+    python reference.py --simulated            # scenarios from standard input, one a line, in simulated time
 
 FORMAT.md, beside this file, defines scenarios and outcomes.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import selectors
 import sys
 import tempfile
 import time
@@ -431,7 +433,7 @@ async def once(world: World, given: Any, session: Any, run: dict[str, Any], conf
     return result, events
 
 
-async def play(scenario: dict[str, Any]) -> dict[str, Any]:
+async def play(scenario: dict[str, Any], sessions: Path | str | None = None) -> dict[str, Any]:
     world = World(scenario)
     PARTS["are_text"] = "mcp_servers" in scenario
     run = scenario.get("run", {})
@@ -445,7 +447,7 @@ async def play(scenario: dict[str, Any]) -> dict[str, Any]:
     )
     session = None
     if run.get("session"):
-        session = SQLiteSession("scenario", Path(tempfile.mkdtemp()) / "session.db")
+        session = SQLiteSession("scenario", sessions or Path(tempfile.mkdtemp()) / "session.db")
     outcome: dict[str, Any] = {"name": scenario["name"]}
     rounds: list[list[dict[str, Any]]] = []
     events: list[str] = []
@@ -498,8 +500,66 @@ async def play(scenario: dict[str, Any]) -> dict[str, Any]:
     return outcome
 
 
+class JumpingSelector(selectors.DefaultSelector):
+    """A selector that moves its loop's clock forward instead of waiting for a timer."""
+
+    loop: "SimulatedLoop"
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if self.loop.threads:
+            return super().select(None)
+        if timeout is None:
+            raise RuntimeError("the scenario waits for nothing")
+        self.loop.now += timeout
+        return []
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps from timer to timer, and stands still while a thread works."""
+
+    def __init__(self) -> None:
+        self.now, self.threads = 0.0, 0
+        selector = JumpingSelector()
+        selector.loop = self
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        self.threads += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(lambda _: setattr(self, "threads", self.threads - 1))
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        self.threads += 1
+        await super().shutdown_default_executor()
+
+
+async def play_to_text(scenario: dict[str, Any]) -> str:
+    return json.dumps(await play(scenario, ":memory:"), ensure_ascii=False)
+
+
+def play_simulated() -> None:
+    """Plays the scenarios of standard input, and answers each with a line."""
+    for line in sys.stdin:
+        try:
+            with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+                answer = runner.run(play_to_text(json.loads(line)))
+        except Exception as error:
+            answer = json.dumps({"unplayable": f"{type(error).__name__}: {error}"})
+        print(answer, flush=True)
+
+
 def main() -> None:
     arguments = sys.argv[1:]
+    if arguments == ["--simulated"]:
+        play_simulated()
+        return
     out = None
     if arguments and arguments[0] == "--write":
         out = Path(arguments[1])

@@ -52,7 +52,7 @@ async fn measure_appends(store: &Arc<SqliteStore>, appenders: usize) -> Result<(
             let store = store.clone();
             tokio::spawn(async move {
                 let run = RunId::from(format!("appends-{appenders}-{one}"));
-                let lease = store.create_run(&run, &"agent".into(), lease_claim()).await?;
+                let lease = store.create_run(&run, &"agent".into(), lease_claim(), Vec::new()).await?;
                 let mut waits = Vec::new();
                 for (at, line) in (0..).zip(journal_lines(each)) {
                     let began = Instant::now();
@@ -83,7 +83,7 @@ async fn measure_appends(store: &Arc<SqliteStore>, appenders: usize) -> Result<(
 }
 
 async fn append_lines(store: &SqliteStore, count: u64) -> Result<(), StoreSpeedError> {
-    let lease = store.create_run(&run_id(count), &"agent".into(), lease_claim()).await?;
+    let lease = store.create_run(&run_id(count), &"agent".into(), lease_claim(), Vec::new()).await?;
     for (batch, lines) in (0..).zip(journal_lines(count).chunks(1_000)) {
         store.append_journal(&lease, batch * 1_000, lines.to_vec(), Durability::Sync).await?;
     }
@@ -113,8 +113,7 @@ async fn measure_open(path: &std::path::Path, count: u64) -> Result<(), StoreSpe
 async fn measure_append_cost(path: &std::path::Path) -> Result<(), StoreSpeedError> {
     let store = SqliteStore::open(path)?;
     for count in [10, 1_000, 100_000] {
-        let late = LeaseClaim { now: Timestamp(10_000), expires_at: Timestamp(20_000), ..lease_claim() };
-        let lease = store.acquire_lease(&run_id(count), late).await?;
+        let lease = store.acquire_lease(&run_id(count), lease_claim(), None).await?;
         let began = Instant::now();
         for (at, line) in (count..).zip(journal_lines(500)) {
             store.append_journal(&lease, at, vec![line], Durability::Sync).await?;
@@ -125,7 +124,7 @@ async fn measure_append_cost(path: &std::path::Path) -> Result<(), StoreSpeedErr
 }
 
 fn lease_claim() -> LeaseClaim<'static> {
-    LeaseClaim { owner: "bench", now: Timestamp(1_000), expires_at: Timestamp(2_000) }
+    LeaseClaim { owner: "bench", now: Timestamp(1_000), duration: Duration::from_secs(1) }
 }
 
 fn run_id(count: u64) -> RunId {

@@ -116,9 +116,12 @@ async fn save_snapshot(store: &dyn Store, run: &RunId) -> Result<(), String> {
     }
     let before = Run::replay(&records[..last as usize]).map_err(|error| said(&error))?;
     let Some(body) = before.to_snapshot() else { return Err("calls are open".to_owned()) };
-    let claim =
-        LeaseClaim { owner: "bench", now: Timestamp(u64::MAX / 4), expires_at: Timestamp(u64::MAX / 4) };
-    let lease = store.acquire_lease(run, claim).await.map_err(|error| said(&error))?;
+    let claim = LeaseClaim {
+        owner: "bench",
+        now: Timestamp(u64::MAX / 4),
+        duration: std::time::Duration::from_secs(30),
+    };
+    let lease = store.acquire_lease(run, claim, None).await.map_err(|error| said(&error))?;
     let snapshot = StoredSnapshot { record_count: last, head_hash: lines[last as usize - 1].hash, body };
     store.save_snapshot(&lease, snapshot).await.map_err(|error| said(&error))
 }

@@ -29,6 +29,7 @@ use windlass::{
     core::tool::ToolEffect,
     event::RunEventKind,
     run::{PausedRun, RunResult},
+    store::MemoryStore,
     tool::{Tool, ToolContext, ToolError},
 };
 
@@ -140,6 +141,12 @@ pub async fn run_to_end(agent: &Agent) -> Result<(), String> {
     ensure_done(agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?)
 }
 
+/// Runs an agent to its end, with a store in memory.
+async fn run_stored_to_end(agent: &Agent) -> Result<(), String> {
+    let run = agent.run("go").store(Arc::new(MemoryStore::default())).unlimited_turns();
+    ensure_done(run.await.map_err(|error| error.to_string())?)
+}
+
 fn ensure_done(outcome: RunResult) -> Result<(), String> {
     if outcome.output_text() == Ok("done") { Ok(()) } else { Err("the run did not finish".to_owned()) }
 }
@@ -156,15 +163,28 @@ pub async fn run_calls(calls: usize) -> Result<usize, String> {
     Ok(calls)
 }
 
+/// Executes `turns` turns with one call each, with a store in memory.
+pub async fn run_stored_turns(turns: usize) -> Result<usize, String> {
+    run_stored_to_end(&bench_agent(BenchScript { turns, calls: 1, ..BenchScript::default() })).await?;
+    Ok(turns)
+}
+
+/// Executes one turn with `calls` calls, with a store in memory.
+pub async fn run_stored_calls(calls: usize) -> Result<usize, String> {
+    run_stored_to_end(&bench_agent(BenchScript { turns: 1, calls, ..BenchScript::default() })).await?;
+    Ok(calls)
+}
+
 /// Applies `entries` entries to a run and serialises each as a journal line.
 pub fn apply_entries(entries: usize) -> Result<usize, String> {
     let mut run = Run::start(RunStarted {
         run: "bench".into(),
         agent: "bench".into(),
-        history: Vec::new(),
+        history: Default::default(),
         input: vec![Arc::new(Item::user("go"))],
         max_turns: None,
         session: None,
+        previous_response_id: None,
         origin: None,
     });
     let mut chain = HashChain::default();
@@ -224,4 +244,35 @@ pub async fn pause_and_resume(turns: usize) -> Result<usize, String> {
     paused.approve("gated").map_err(|error| error.to_string())?;
     ensure_done(agent.resume(paused).unlimited_turns().await.map_err(|error| error.to_string())?)?;
     Ok(turns + 1)
+}
+
+/// Pauses a run whose history has `items` items: a call and its output are two of them.
+async fn pause_with_items(items: usize) -> Result<(Agent, PausedRun), String> {
+    const CALLS_PER_TURN: usize = 5;
+    let agent = bench_agent(BenchScript {
+        turns: items / (2 * CALLS_PER_TURN),
+        calls: CALLS_PER_TURN,
+        ending: ScriptEnding::Approval,
+        ..BenchScript::default()
+    });
+    let outcome = agent.run("go").unlimited_turns().await.map_err(|error| error.to_string())?;
+    let RunResult::Paused(paused) = outcome else { return Err("the run did not pause".to_owned()) };
+    Ok((agent, paused))
+}
+
+/// Pauses a run of `items` items and returns the number of its pending calls.
+pub async fn pause_items(items: usize) -> Result<usize, String> {
+    let (_, paused) = pause_with_items(items).await?;
+    Ok(std::hint::black_box(&paused).pending_calls().len())
+}
+
+/// Pauses a run of `items` items, writes it as text, reads it and resumes it. Returns the length of the text.
+pub async fn cycle_items(items: usize) -> Result<usize, String> {
+    let (agent, paused) = pause_with_items(items).await?;
+    let text = paused.to_text();
+    drop(paused);
+    let mut paused = PausedRun::from_text(&text).map_err(|error| error.to_string())?;
+    paused.approve("gated").map_err(|error| error.to_string())?;
+    ensure_done(agent.resume(paused).unlimited_turns().await.map_err(|error| error.to_string())?)?;
+    Ok(text.len())
 }

@@ -8,7 +8,9 @@
 //! The following do a fixed amount of work and nothing else, so that their instructions can be counted:
 //!
 //! - `turns N` executes one run of N turns with one call each; `calls N` one turn with N calls.
+//! - `stored-turns N` and `stored-calls N` do the same with a store in memory.
 //! - `resume N` pauses a run after N turns, serialises it, restores it and resumes it.
+//! - `pause-items N` pauses a run with a history of N items; `cycle-items N` also writes it, reads it and resumes it.
 //! - `entries N` applies and serialises N journal entries; `events N` streams one response of N deltas.
 //! - `arguments N` checks the arguments of a call N times.
 //!
@@ -26,11 +28,11 @@
 use std::process::ExitCode;
 
 use windlass_bench::{
-    apply_entries, arguments, case, compare, durable, pause_and_resume, run_calls, run_turns, seeds,
-    stream_events,
+    apply_entries, arguments, case, compare, cycle_items, durable, pause_and_resume, pause_items, run_calls,
+    run_stored_calls, run_stored_turns, run_turns, seeds, stream_events,
 };
 
-const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|resume|entries|events|arguments|durable|open|seeds N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
+const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|stored-turns|stored-calls|resume|pause-items|cycle-items|entries|events|arguments|durable|open|seeds N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -67,7 +69,11 @@ fn run_counted(work: &str, size: &str) -> Result<(), String> {
         match work {
             "turns" => run_turns(size).await,
             "calls" => run_calls(size).await,
+            "stored-turns" => run_stored_turns(size).await,
+            "stored-calls" => run_stored_calls(size).await,
             "resume" => pause_and_resume(size).await,
+            "pause-items" => pause_items(size).await,
+            "cycle-items" => cycle_items(size).await,
             "entries" => apply_entries(size),
             "events" => stream_events(size).await,
             "arguments" => arguments::check_order(size),

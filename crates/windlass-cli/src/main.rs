@@ -11,6 +11,8 @@ mod demo;
 mod panic_report;
 mod project;
 mod run_driver;
+#[cfg(feature = "talk")]
+mod talk;
 mod terminal;
 
 use std::process::ExitCode;
@@ -31,7 +33,12 @@ fn main() -> ExitCode {
     windlass_tools::sandbox::main_if_asked();
     let args = match CliArgs::try_parse() {
         Ok(args) => args,
-        Err(error) => return print_usage(&error),
+        Err(error) => {
+            terminal::print_usage(&error);
+            // Help and version are not errors.
+            let exit = if error.exit_code() == 0 { CommandExit::Success } else { CommandExit::UsageError };
+            return exit.into();
+        }
     };
     let term = Terminal::from_args(&args);
     match panic_report::run_with_panic_report(&term, || run_to_exit(args, term.clone())) {
@@ -52,11 +59,4 @@ fn run_to_exit(args: CliArgs, term: Terminal) -> Result<CommandExit, CliError> {
     let exit = runtime.block_on(command::run_command(args, term));
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     exit
-}
-
-/// Prints a parse error, help or version, and returns its exit code. Help and version are not errors.
-fn print_usage(error: &clap::Error) -> ExitCode {
-    // A failure to print cannot be reported anywhere.
-    let _printed = error.print();
-    if error.use_stderr() { CommandExit::UsageError.into() } else { CommandExit::Success.into() }
 }

@@ -5,9 +5,11 @@ use std::process::Command;
 #[test]
 fn the_demo_runs_by_itself_and_pays_each_invoice_once() {
     let folder = tempfile::tempdir().expect("there is room");
+    let state = tempfile::tempdir().expect("there is room");
     let demo = Command::new(env!("CARGO_BIN_EXE_windlass"))
         .args(["demo", "--yes"])
         .current_dir(folder.path())
+        .env("XDG_STATE_HOME", state.path())
         .env_remove("WINDLASS_STORE")
         .output()
         .expect("it runs");
@@ -24,4 +26,27 @@ fn the_demo_runs_by_itself_and_pays_each_invoice_once() {
     }
     let archived = std::fs::read_dir(folder.path().join("windlass-demo/paid")).expect("there is an archive");
     assert_eq!(archived.count(), 3);
+}
+
+#[test]
+fn a_demo_in_a_pipe_says_that_a_payment_waits() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let state = tempfile::tempdir().expect("there is room");
+    let demo = || {
+        Command::new(env!("CARGO_BIN_EXE_windlass"))
+            .args(["demo"])
+            .current_dir(folder.path())
+            .stdin(std::process::Stdio::null())
+            .env("XDG_STATE_HOME", state.path())
+            .env_remove("WINDLASS_STORE")
+            .output()
+            .expect("it runs")
+    };
+    // A second demonstration begins anew, though the run has the same name.
+    for _ in 0..2 {
+        let demo = demo();
+        let said = String::from_utf8_lossy(&demo.stdout).into_owned();
+        assert_eq!(demo.status.code(), Some(3), "{said}");
+        assert!(said.contains("waits for your decision"), "{said}");
+    }
 }

@@ -15,7 +15,7 @@ async fn a_model_is_named_by_its_provider_and_calls_a_tool() {
     let project = TestProject::new("tools = [\"read\"]", "");
     std::fs::write(project.file("note.txt"), "hello\n").expect("it can be written");
     let mut command =
-        windlass_command(project.folder(), &["run", ".", "What does it say?", "--model", "openai:any"]);
+        windlass_command(&project.folder(), &["run", ".", "What does it say?", "--model", "openai:any"]);
     command.env("OPENAI_API_KEY", FAKE_KEY).env("OPENAI_BASE_URL", provider.base_url());
     let ran =
         tokio::task::spawn_blocking(move || CommandOutput::from_output(command.output().expect("it runs")));

@@ -39,13 +39,42 @@ arguments = { path = "notes.txt", content = "Buy rope.\n" }
 text = "That is all."
 "#;
 
-const GATED_AGENT: &str =
-    "tools = [\"files\", \"shell\"]\n[policy]\nallow = [\"run_command\"]\n[limits]\nlease = \"1s\"";
+const GATED_AGENT: &str = r#"tools = ["files", "shell"]
+[limits]
+lease = "1s"
+[[policy.rule]]
+name = "the gate"
+decision = "allow"
+tool = "run_command"
+command = [
+    { program = "sh", args = ["-c", "while [ ! -e go ]; do sleep 0.02; done; echo gone"] },
+    { program = "sh", args = ["-c", "touch began; while [ ! -e go ]; do sleep 0.02; done; echo gone"] },
+]
+examples = [
+    { decision = "allow", arguments = { program = "sh", args = ["-c", "while [ ! -e go ]; do sleep 0.02; done; echo gone"] } },
+    { decision = "ask", arguments = { program = "sh", args = ["-c", "id"] } },
+]
+"#;
+
+/// A temporary folder for the demo.
+struct DemoPlace(tempfile::TempDir);
+
+impl DemoPlace {
+    fn new() -> Self {
+        let place = tempfile::tempdir().expect("there is room");
+        std::fs::create_dir(place.path().join("work")).expect("it can be made");
+        Self(place)
+    }
+
+    fn folder(&self) -> std::path::PathBuf {
+        self.0.path().join("work")
+    }
+}
 
 #[test]
 fn the_demo_asks_is_killed_and_goes_on() {
-    let folder = tempfile::tempdir().expect("there is room");
-    let mut screen = PtyScreen::start(folder.path(), 80, 100, &["demo"]);
+    let place = DemoPlace::new();
+    let mut screen = PtyScreen::start(place.folder(), 80, 100, &["demo"]);
     screen.wait_for("Allow it?");
     screen.type_keys("y\n");
     screen.wait_for("Press Enter to resume the run.");
@@ -53,7 +82,7 @@ fn the_demo_asks_is_killed_and_goes_on() {
     let (status, shown) = screen.wait_for_exit();
     assert!(status.success(), "{shown}");
     assert!(shown.contains("each exactly once"), "{shown}");
-    let ledger = std::fs::read_to_string(folder.path().join("windlass-demo/bank/ledger.csv"));
+    let ledger = std::fs::read_to_string(place.folder().join("windlass-demo/bank/ledger.csv"));
     assert_eq!(ledger.expect("the bank has a book").lines().count(), 3);
     // The two small payments finish in either order.
     let order = |line: &str| line.contains("40 euros to") || line.contains("Harbour Office  ");
@@ -62,17 +91,53 @@ fn the_demo_asks_is_killed_and_goes_on() {
 
 #[test]
 fn a_person_who_says_no_in_the_demo_pays_nothing_more() {
-    let folder = tempfile::tempdir().expect("there is room");
-    let mut screen = PtyScreen::start(folder.path(), 80, 100, &["demo"]);
+    let place = DemoPlace::new();
+    let mut screen = PtyScreen::start(place.folder(), 80, 100, &["demo"]);
     screen.wait_for("Allow it?");
     screen.type_keys("n\n");
     screen.wait_for("Why?");
     screen.type_keys("too much rope\n");
     let (status, shown) = screen.wait_for_exit();
     assert!(status.success(), "{shown}");
-    assert!(shown.contains("you said no"), "{shown}");
-    let ledger = std::fs::read_to_string(folder.path().join("windlass-demo/bank/ledger.csv"));
+    assert!(shown.contains("invoice R-1931 was not paid, as you decided"), "{shown}");
+    assert!(!shown.contains("All three invoices are paid"), "{shown}");
+    assert!(place.folder().join("windlass-demo/inbox/ropeworks.txt").exists());
+    let ledger = std::fs::read_to_string(place.folder().join("windlass-demo/bank/ledger.csv"));
     assert!(!ledger.expect("the bank has a book").contains("R-1931"));
+}
+
+#[test]
+fn a_demo_that_waits_says_how_to_go_on_and_that_works() {
+    let place = DemoPlace::new();
+    let mut screen = PtyScreen::start(place.folder(), 80, 100, &["demo"]);
+    screen.wait_for("Allow it?");
+    screen.type_keys("l\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(3), "{shown}");
+    assert!(shown.contains("`windlass -C windlass-demo resume invoices`"), "{shown}");
+    assert!(!shown.contains("All three invoices are paid"), "{shown}");
+    let mut screen =
+        PtyScreen::start(place.folder(), 80, 100, &["-C", "windlass-demo", "resume", "invoices"]);
+    screen.wait_for("Allow it?");
+    screen.type_keys("l\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(3), "{shown}");
+}
+
+#[test]
+fn a_payment_that_was_changed_in_the_demo_is_reported_as_it_was() {
+    let place = DemoPlace::new();
+    let editor = [("EDITOR", "sed -i s/480/48/")];
+    let mut screen = PtyScreen::start_with(place.folder(), 80, 100, &["demo"], &editor);
+    screen.wait_for("Allow it?");
+    screen.type_keys("e\n");
+    screen.wait_for("Allow it with these arguments?");
+    screen.type_keys("y\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    assert!(!shown.contains("All three invoices are paid"), "{shown}");
+    assert!(!shown.contains("was not paid, as you decided"), "{shown}");
+    assert!(shown.contains("48 euros went to Ropeworks"), "{shown}");
 }
 
 #[test]
@@ -93,6 +158,21 @@ fn a_chat_shows_the_change_and_makes_it_after_a_yes() {
         "Buy rope.\nBuy tar.\n"
     );
     assert_golden("chat.txt", &shown);
+    let session = project.run_windlass(&["sessions", "ann", "--json"]).stdout;
+    assert!(session.contains("\"type\":\"output\""), "the next run knows of the approved call: {session}");
+}
+
+#[test]
+fn a_session_knows_of_a_call_that_was_approved_at_the_prompt() {
+    let project = TestProject::new("tools = [\"files\"]", NOTES_SCRIPT);
+    let words = ["run", ".", "Remember rope and tar.", "--session", "ann"];
+    let mut screen = PtyScreen::start(project.folder(), 40, 80, &words);
+    screen.wait_for("Allow it?");
+    screen.type_keys("y\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    let session = project.run_windlass(&["sessions", "ann", "--json"]).stdout;
+    assert!(session.contains("\"type\":\"output\""), "{session}");
 }
 
 #[test]
@@ -171,7 +251,8 @@ fn a_decision_from_elsewhere_ends_the_question() {
     let mut screen =
         PtyScreen::start(project.folder(), 40, 80, &["run", ".", "Remember.", "--run-id", "one"]);
     screen.wait_for("Allow it?");
-    assert_eq!(project.run_windlass(&["approve", "one", "--by", "bo"]).code, Some(0));
+    let digest = project.digest_of("one");
+    assert_eq!(project.run_windlass(&["approve", "one", "--by", "bo", "--digest", &digest]).code, Some(0));
     let (status, shown) = screen.wait_for_exit();
     assert!(status.success(), "{shown}");
     assert!(shown.contains("bo decided this call elsewhere"), "{shown}");
@@ -191,7 +272,8 @@ fn a_process_that_is_told_to_end_leaves_the_run_for_another() {
     assert!(shown.contains("`windlass resume left` resumes it"), "{shown}");
     let ran = project.run_windlass(&["resume", "left"]);
     assert_eq!(ran.code, Some(3), "what had started is in doubt: {}", ran.stderr);
-    let ran = project.run_windlass(&["settle", "left", "--happened", "done by hand"]);
+    let digest = project.digest_of("left");
+    let ran = project.run_windlass(&["settle", "left", "--happened", "done by hand", "--digest", &digest]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let ran = project.run_windlass(&["resume", "left", "--yes"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "That is all.\n"), "{}", ran.stderr);

@@ -42,7 +42,7 @@ fn colours_come_when_they_are_asked_for() {
 #[test]
 fn the_question_may_come_from_a_pipe() {
     let project = order_project();
-    let mut child = windlass_command(project.folder(), &["run", ".", "--yes", "--run-id", "piped"])
+    let mut child = windlass_command(&project.folder(), &["run", ".", "--yes", "--run-id", "piped"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -80,12 +80,44 @@ fn a_run_waits_until_somebody_decides_from_elsewhere() {
     assert!(ran.stderr.contains("run one waits for a person"), "{}", ran.stderr);
     let ran = project.run_windlass(&["runs", "--status", "paused", "--json"]);
     assert_eq!(ran.json_lines()[0]["pending"][0]["call"], "w1");
-    let ran = project.run_windlass(&["approve", "one", "--by", "bo"]);
+    let digest = project.digest_of("one");
+    let ran = project.run_windlass(&["approve", "one", "--by", "bo", "--digest", &digest]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "✓ bo approved call w1 of run one\n"),
+        "{}",
+        ran.stderr
+    );
+    let ran = project.run_windlass(&["approve", "one", "--by", "cy", "--digest", &digest]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "bo has already approved call w1\n"),
+        "{}",
+        ran.stderr
+    );
+    let ran = project.run_windlass(&["show", "one"]);
+    assert!(ran.stdout.contains("bo posted an approval just now; it is not taken yet"), "{}", ran.stdout);
+    assert!(project.run_windlass(&["runs"]).stdout.contains("decided"));
+    // Nothing has started, so the decision can be corrected.
+    let ran = project.run_windlass(&["reject", "one", "w1", "--by", "cy", "--digest", &digest]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "✓ cy rejected call w1 of run one\n  this replaces the decision of bo: an approval\n"),
+        "{}",
+        ran.stderr
+    );
+    let ran = project.run_windlass(&["show", "one", "--json"]);
+    let posted = &ran.json_lines()[0]["pending"][0]["posted"];
+    assert_eq!(posted["decided_by"], "cy", "{posted}");
+    assert!(posted["decision"]["reject"].is_object(), "{posted}");
+    assert!(posted["posted_at"].as_u64().is_some_and(|at| at > 0), "{posted}");
+    let ran = project.run_windlass(&["approve", "one", "--by", "bo", "--digest", &digest]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let ran = project.run_windlass(&["reject", "one", "w1"]);
-    assert_eq!(ran.code, Some(1), "what was decided stays decided: {}", ran.stderr);
     let ran = project.run_windlass(&["resume", "one"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Done.\n"), "{}", ran.stderr);
+    let ran = project.run_windlass(&["reject", "one", "w1", "--digest", &digest]);
+    assert_eq!(ran.code, Some(1), "the decision is taken: {}", ran.stderr);
+    assert!(ran.stderr.contains("error: bo has already approved call w1"), "{}", ran.stderr);
     assert!(project.run_windlass(&["verify", "one"]).stdout.contains("by bo"));
     assert_eq!(std::fs::read_to_string(project.file("order.txt")).expect("it was made"), "rope\n");
 }
@@ -94,7 +126,8 @@ fn a_run_waits_until_somebody_decides_from_elsewhere() {
 fn a_rejection_reaches_the_model_and_nothing_is_written() {
     let project = order_project();
     project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one"]);
-    let ran = project.run_windlass(&["reject", "--because", "not today", "--resume"]);
+    let digest = project.digest_of("one");
+    let ran = project.run_windlass(&["reject", "--because", "not today", "--resume", "--digest", &digest]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(project.run_windlass(&["show"]).stdout.contains("not today"));
     assert!(!project.file("order.txt").exists());
@@ -166,10 +199,50 @@ fn sessions_are_listed_shown_and_taken_back() {
     assert_eq!(project.run_windlass(&["sessions", "bo"]).code, Some(5));
 }
 
+/// Checks that the session has the approved call with its output, and the answer after it.
+fn assert_session_has_the_order(project: &TestProject, path: &str) {
+    let shown = project.run_windlass(&["sessions", "ann", "--json"]);
+    let items = shown.json_lines();
+    let kinds: Vec<&str> = items.iter().filter_map(|item| item["type"].as_str()).collect();
+    assert_eq!(kinds, ["message", "message", "call", "output", "message"], "{path}: {}", shown.stdout);
+    assert_eq!(items[3]["call"], "w1", "{path}");
+}
+
+#[test]
+fn a_session_knows_of_the_approved_call_on_every_path() {
+    let run = ["run", ".", "Order rope.", "--session", "ann", "--run-id", "one"];
+    let project = order_project();
+    assert_eq!(project.run_windlass(&[&run[..], &["--yes"]].concat()).code, Some(0));
+    assert_session_has_the_order(&project, "run --yes");
+
+    let project = order_project();
+    project.run_windlass(&run);
+    let ran = project.run_windlass(&["resume", "one", "--yes"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_session_has_the_order(&project, "resume --yes");
+
+    let project = order_project();
+    project.run_windlass(&run);
+    let digest = project.digest_of("one");
+    assert_eq!(project.run_windlass(&["approve", "one", "--digest", &digest]).code, Some(0));
+    let ran = project.run_windlass(&["resume", "one"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_session_has_the_order(&project, "approve, then resume");
+    assert_eq!(project.run_windlass(&["verify", "one"]).code, Some(0));
+    // An export of a run that refers to its session can be verified without the store.
+    project.run_windlass(&["run", ".", "And again?", "--session", "ann", "--run-id", "two", "--yes"]);
+    let exported = project.run_windlass(&["export", "two", "--output", "two.windlass"]);
+    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    let text = std::fs::read_to_string(project.file("two.windlass")).expect("it was written");
+    assert!(text.contains("\nhistory {"), "{text}");
+    let ran = project.run_windlass(&["verify", "two.windlass"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+}
+
 #[test]
 fn a_chat_in_a_pipe_answers_line_by_line() {
     let project = TestProject::new("", "[[answer]]\ntext = \"One.\"\n[[answer]]\ntext = \"Two.\"\n");
-    let mut child = windlass_command(project.folder(), &["chat"])
+    let mut child = windlass_command(&project.folder(), &["chat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -185,20 +258,48 @@ fn a_chat_in_a_pipe_answers_line_by_line() {
 #[test]
 fn tools_say_what_they_do_and_whether_they_ask() {
     let project = TestProject::new(
-        "tools = [\"files\"]\n[policy]\nallow = [\"write_file\"]\ndeny = [\"patch_file\"]",
+        "tools = [\"files\"]\n[[policy.rule]]\nname = \"reads\"\ndecision = \"allow\"\ntool = \"read_*\"\n",
         ORDER_SCRIPT,
     );
     let ran = project.run_windlass(&["tools", "--json"]);
     let tools = ran.json_lines();
     let of = |name: &str| tools.iter().find(|tool| tool["tool"] == name);
     assert_eq!(of("read_file").expect("it is there")["effect"], "pure");
-    assert_eq!(of("write_file").expect("it is there")["approval_policy"], "not_required");
-    assert!(of("patch_file").is_none());
+    assert_eq!(of("read_file").expect("it is there")["approval_policy"], "by_rule");
+    assert_eq!(of("write_file").expect("it is there")["approval_policy"], "by_rule_each_time");
+}
+
+#[test]
+fn a_policy_is_tested_on_recorded_runs_and_its_errors_name_their_line() {
+    let project = TestProject::new("tools = [\"files\"]\n", ORDER_SCRIPT);
+    let ran = project.run_windlass(&["run", ".", "Go."]);
+    assert!(ran.code.is_some(), "{}", ran.stderr);
+    let ran = project.run_windlass(&["policy", "test"]);
+    assert!(ran.stderr.contains("has no policy"), "{}", ran.stderr);
+    let file = project.file("all.toml");
+    std::fs::write(&file, "[[rule]]\nname = 'nothing'\ndecision = 'deny'\n").expect("written");
+    let file = file.display().to_string();
+    let ran = project.run_windlass(&["policy", "test", ".", "--file", &file, "--json"]);
+    let lines = ran.json_lines();
+    let (last, calls) = lines.split_last().expect("it says something");
+    assert_eq!(
+        (last["type"].as_str(), last["changed"].as_u64()),
+        (Some("policy_test"), last["calls"].as_u64())
+    );
+    assert!(
+        !calls.is_empty() && calls.iter().all(|call| call["rule"] == "nothing" && call["verdict"] == "deny")
+    );
+    std::fs::write(&file, "\n[[rule]]\nname = 'x'\ndecision = 'perhaps'\n").expect("written");
+    let ran = project.run_windlass(&["policy", "test", ".", "--file", &file]);
+    assert!(ran.stderr.contains("all.toml:4: "), "{}", ran.stderr);
 }
 
 #[test]
 fn a_policy_about_a_tool_that_is_not_there_is_an_error() {
-    let project = TestProject::new("tools = [\"read\"]\n[policy]\nask = [\"write_file\"]", ORDER_SCRIPT);
+    let project = TestProject::new(
+        "tools = [\"read\"]\n[[policy.rule]]\nname = \"w\"\ndecision = \"ask\"\ntool = \"write_file\"\n",
+        ORDER_SCRIPT,
+    );
     let ran = project.run_windlass(&["run", ".", "Go."]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("there is no such tool"), "{}", ran.stderr);
@@ -245,6 +346,8 @@ fn every_command_has_help_with_an_example_and_shells_can_complete_it() {
         "export",
         "verify",
         "sessions",
+        "backup",
+        "migrate",
         "tools",
         "doctor",
         "new",
@@ -256,4 +359,44 @@ fn every_command_has_help_with_an_example_and_shells_can_complete_it() {
         assert!(ran.stdout.contains("Examples:"), "{name}: {}", ran.stdout);
         assert!(bash.contains(&format!("windlass,{name})")), "{name} is not completed");
     }
+}
+
+#[test]
+fn a_backup_has_the_runs_and_replaces_no_file() {
+    let project = order_project();
+    project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes"]);
+    let ran = project.run_windlass(&["backup", "copy.db"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("copy.db has a copy of the store, "), "{}", ran.stdout);
+    let ran = project.run_windlass(&["verify", "one", "--store", "copy.db"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = project.run_windlass(&["backup", "copy.db"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("exists already; a backup does not replace a file"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_migration_copies_the_runs_and_can_be_repeated() {
+    let project = order_project();
+    project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes", "--store", "old.db"]);
+    let ran = project.run_windlass(&["migrate", "old.db", "new.db"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("new.db has 1 runs more, 0 were there; "), "{}", ran.stdout);
+    let ran = project.run_windlass(&["verify", "one", "--store", "new.db"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = project.run_windlass(&["migrate", "old.db", "new.db"]);
+    assert!(ran.stdout.starts_with("new.db has 0 runs more, 1 were there; "), "{}", ran.stdout);
+    let ran = project.run_windlass(&["migrate", "missing.db", "new.db"]);
+    assert_ne!(ran.code, Some(0), "{}", ran.stdout);
+}
+
+#[test]
+fn a_copy_beside_its_original_is_noticed() {
+    let project = order_project();
+    project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes", "--store", "old.db"]);
+    let ran = project.run_windlass(&["runs", "--store", "old.db"]);
+    assert!(!ran.stderr.contains("warning:"), "{}", ran.stderr);
+    project.run_windlass(&["backup", "copy.db", "--store", "old.db"]);
+    let ran = project.run_windlass(&["runs", "--store", "copy.db"]);
+    assert!(ran.stderr.contains("warning: copy.db: the file is a copy of `"), "{}", ran.stderr);
 }

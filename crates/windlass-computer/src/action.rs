@@ -169,6 +169,48 @@ pub enum ComputerAction {
         /// Text to enter into a prompt dialog.
         text: Option<String>,
     },
+    /// Chooses files for a page that asks for them.
+    UploadFiles {
+        /// Reference of the file field; the file chooser that the page has opened if absent.
+        field: Option<String>,
+        /// Names of the files in the folder for uploads.
+        files: Vec<String>,
+    },
+    /// Reads the page as text, with references of its elements.
+    ReadPage {
+        /// The elements to list.
+        content: PageContent,
+    },
+    /// Finds the elements of the page that match a text.
+    FindElements {
+        /// The text to find in names, roles and values.
+        query: String,
+    },
+    /// Sets the value of a form field.
+    FillField {
+        /// Reference of the field.
+        field: String,
+        /// The new value; it may contain `{{secret:NAME}}` placeholders.
+        value: String,
+    },
+    /// Clicks an element by its reference.
+    ClickElement {
+        /// Reference of the element.
+        element: String,
+    },
+}
+
+/// The content of a page that a reading lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PageContent {
+    /// The texts and the elements that can be used.
+    #[default]
+    All,
+    /// The elements that can be used, without the other texts.
+    Interactive,
+    /// The texts only.
+    Text,
 }
 
 /// The answer to a JavaScript dialog.
@@ -197,7 +239,9 @@ impl ComputerAction {
             | Self::Zoom { .. }
             | Self::CursorPosition
             | Self::Wait { .. }
-            | Self::ListTabs => true,
+            | Self::ListTabs
+            | Self::ReadPage { .. }
+            | Self::FindElements { .. } => true,
             Self::Move { .. }
             | Self::Click { .. }
             | Self::MouseDown { .. }
@@ -213,7 +257,10 @@ impl ComputerAction {
             | Self::Reload
             | Self::SwitchTab { .. }
             | Self::CloseTab { .. }
-            | Self::AnswerDialog { .. } => false,
+            | Self::AnswerDialog { .. }
+            | Self::UploadFiles { .. }
+            | Self::FillField { .. }
+            | Self::ClickElement { .. } => false,
         }
     }
 
@@ -269,6 +316,11 @@ impl ComputerAction {
             Self::SwitchTab { .. } => "switch_tab",
             Self::CloseTab { .. } => "close_tab",
             Self::AnswerDialog { .. } => "answer_dialog",
+            Self::UploadFiles { .. } => "upload",
+            Self::ReadPage { .. } => "read_page",
+            Self::FindElements { .. } => "find",
+            Self::FillField { .. } => "fill",
+            Self::ClickElement { .. } => "click_element",
         }
     }
 }
@@ -294,6 +346,12 @@ impl fmt::Display for ComputerAction {
             Self::PressKeys { chord, .. } | Self::HoldKeys { chord, .. } => write!(f, " {chord}"),
             Self::Navigate { url } => write!(f, " to {url}"),
             Self::SwitchTab { tab } | Self::CloseTab { tab } => write!(f, " {tab}"),
+            Self::UploadFiles { files, .. } => write!(f, " {}", files.join(", ")),
+            Self::FindElements { query } => write!(f, " {query}"),
+            Self::FillField { field, value } => {
+                write!(f, " {field} with {} characters", value.chars().count())
+            }
+            Self::ClickElement { element } => write!(f, " {element}"),
             Self::Zoom { region } => write!(f, " from {} to {}", region.top_left, region.bottom_right),
             _ => Ok(()),
         }

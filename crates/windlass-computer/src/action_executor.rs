@@ -19,8 +19,15 @@ pub(crate) async fn execute_action(
     action: &ComputerAction,
     within: Duration,
 ) -> Result<ActionOutcome, ComputerError> {
-    let waited = within + action.requested_duration();
-    match tokio::time::timeout(waited, dispatch_action(&**computer, action)).await {
+    within_time(within + action.requested_duration(), dispatch_action(&**computer, action)).await
+}
+
+/// Awaits an operation; one that takes too long is an error.
+pub(crate) async fn within_time<T>(
+    waited: Duration,
+    operation: impl Future<Output = Result<T, ComputerError>>,
+) -> Result<T, ComputerError> {
+    match tokio::time::timeout(waited, operation).await {
         Ok(done) => done,
         Err(_) => Err(ComputerError::Unresponsive { waited, last_screenshot: None }),
     }
@@ -45,6 +52,12 @@ async fn dispatch_action(
                 format!("{mark} {at}: {} {}", tab.url, tab.title)
             });
             return Ok(ActionOutcome::Text(lines.collect::<Vec<_>>().join("\n")));
+        }
+        ComputerAction::ReadPage { content } => {
+            return computer.read_page(*content).await.map(ActionOutcome::Text);
+        }
+        ComputerAction::FindElements { query } => {
+            return computer.find_elements(query).await.map(ActionOutcome::Text);
         }
         ComputerAction::Move { to, held_keys: held } => computer.move_to(*to, held).await?,
         ComputerAction::Click { at, button, times, held_keys: held } => {
@@ -73,6 +86,11 @@ async fn dispatch_action(
         ComputerAction::AnswerDialog { answer, text } => {
             computer.answer_dialog(*answer, text.as_deref()).await?
         }
+        ComputerAction::UploadFiles { field, files } => {
+            computer.upload_files(field.as_deref(), files).await?
+        }
+        ComputerAction::FillField { field, value } => computer.fill_field(field, value, &[]).await?,
+        ComputerAction::ClickElement { element } => computer.click_element(element).await?,
     }
     Ok(ActionOutcome::Performed)
 }

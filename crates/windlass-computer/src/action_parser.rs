@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::action::{
-    ComputerAction, ComputerCall, DialogAnswer, MouseButton, SafetyCheck, ScreenPoint, ScreenRegion,
+    ComputerAction, ComputerCall, DialogAnswer, MouseButton, PageContent, SafetyCheck, ScreenPoint,
+    ScreenRegion,
 };
 use crate::key::KeyChord;
 
@@ -90,6 +91,17 @@ fn parse_openai_action(name: &str, fields: &ActionFields<'_>) -> Result<Computer
             },
             text: fields.0.get("text").and_then(Value::as_str).map(str::to_owned),
         },
+        "upload" => ComputerAction::UploadFiles {
+            field: fields.0.get("element").and_then(Value::as_str).map(str::to_owned),
+            files: fields.text_list("files")?,
+        },
+        "read_page" => ComputerAction::ReadPage { content: PageContent::default() },
+        "find" => ComputerAction::FindElements { query: fields.text("query")?.to_owned() },
+        "fill" => ComputerAction::FillField {
+            field: fields.text("element")?.to_owned(),
+            value: fields.text("value")?.to_owned(),
+        },
+        "click_element" => ComputerAction::ClickElement { element: fields.text("element")?.to_owned() },
         unknown => return Err(format!("asks for `{unknown}`, which is no action")),
     })
 }
@@ -253,6 +265,12 @@ impl ActionFields<'_> {
 
     fn text(&self, name: &str) -> Result<&str, String> {
         self.0.get(name).and_then(Value::as_str).ok_or_else(|| format!("needs `{name}`, a text"))
+    }
+
+    fn text_list(&self, name: &str) -> Result<Vec<String>, String> {
+        let wrong = || format!("needs `{name}`, a list of texts");
+        let list = self.0.get(name).and_then(Value::as_array).ok_or_else(wrong)?;
+        list.iter().map(|one| one.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
     }
 
     fn chord(&self, name: &str) -> Result<KeyChord, String> {

@@ -8,7 +8,8 @@ use windlass::tool::{OutputPart, ReconcileOutcome};
 use windlass::tool::{ToolContext, ToolError};
 
 use crate::action::{ComputerAction, SafetyCheck};
-use crate::action_executor::{ActionOutcome, execute_action};
+use crate::action_executor::{ActionOutcome, execute_action, within_time};
+use crate::call_admission::JudgedCall;
 use crate::computer::{ComputerError, Screenshot};
 use crate::registry::{ComputerRegistry, RunComputer};
 
@@ -19,12 +20,13 @@ pub(crate) async fn execute_call<C: Send + Sync + 'static>(
     actions: &[ComputerAction],
     checks: &[SafetyCheck],
 ) -> Result<Vec<OutputPart>, ToolError> {
+    let judged = station.judged_calls.take(ctx.run_context().run_id(), ctx.call_path());
     let seat = station.acquire(ctx).await.map_err(|error| create_error(&error))?;
     station.count_actions(ctx, &seat, actions).await?;
     let (mut seen, mut said) = (None, Vec::new());
     for (place, action) in actions.iter().enumerate() {
-        let done = match station.secrets.substitute_secrets(action, &*seat.computer).await {
-            Ok(action) => execute_action(&seat.computer, &action, station.action_timeout).await,
+        let done = match check_target(judged.as_ref(), &seat, place, action).await {
+            Ok(()) => perform_action(station, &seat, action).await,
             Err(error) => Err(error),
         };
         seen = match done {
@@ -37,40 +39,64 @@ pub(crate) async fn execute_call<C: Send + Sync + 'static>(
             Err(error) => return Err(failed_action_error(station, ctx, &seat, place, action, &error).await),
         };
     }
+    let timeout = station.settings.action_timeout;
     let screenshot = match seen {
         Some(screenshot) => screenshot,
-        None => {
-            match execute_action(&seat.computer, &ComputerAction::Screenshot, station.action_timeout).await {
-                Ok(ActionOutcome::Screenshot(screenshot)) => screenshot,
-                Ok(ActionOutcome::Performed | ActionOutcome::Text(_)) => {
-                    return Err(ToolError::hidden("a screenshot shows nothing"));
-                }
-                Err(error) => {
-                    return Err(failed_action_error(
-                        station,
-                        ctx,
-                        &seat,
-                        actions.len(),
-                        &ComputerAction::Screenshot,
-                        &error,
-                    )
-                    .await);
-                }
+        None => match execute_action(&seat.computer, &ComputerAction::Screenshot, timeout).await {
+            Ok(ActionOutcome::Screenshot(screenshot)) => screenshot,
+            Ok(ActionOutcome::Performed | ActionOutcome::Text(_)) => {
+                return Err(ToolError::hidden("a screenshot shows nothing"));
             }
-        }
+            Err(error) => {
+                let (place, action) = (actions.len(), &ComputerAction::Screenshot);
+                return Err(failed_action_error(station, ctx, &seat, place, action, &error).await);
+            }
+        },
     };
     seat.set_last_screenshot(&screenshot);
-    said.extend(seat.computer.take_notices());
+    said.extend(seat.take_notices());
     let mut parts = Vec::new();
     if !said.is_empty() {
-        parts.push(OutputPart(ContentPart::text(station.secrets.redact(said.join("\n")))));
+        parts.push(OutputPart(ContentPart::text(station.settings.secrets.redact(said.join("\n")))));
     }
     parts.push(OutputPart(image_content(ctx, &screenshot).await?));
     if !checks.is_empty() {
-        let carried = OpaqueItem { kind: "acknowledged_safety_checks".to_owned(), raw: json!(checks) };
+        let carried = OpaqueItem::new("acknowledged_safety_checks", json!(checks));
         parts.push(OutputPart(ContentPart::Unknown(carried)));
     }
     Ok(parts)
+}
+
+/// Checks that an action would hit the element that somebody decided about.
+async fn check_target(
+    judged: Option<&JudgedCall>,
+    seat: &RunComputer,
+    place: usize,
+    action: &ComputerAction,
+) -> Result<(), ComputerError> {
+    let Some(evidence) = judged.and_then(JudgedCall::binding_evidence) else { return Ok(()) };
+    if action.is_read_only() {
+        return Ok(());
+    }
+    match evidence.action_difference(&seat.computer, place).await? {
+        None => Ok(()),
+        Some(difference) => Err(ComputerError::Refused(format!(
+            "the screen is not the one that this call was decided for: {difference}"
+        ))),
+    }
+}
+
+async fn perform_action(
+    station: &ComputerRegistry,
+    seat: &RunComputer,
+    action: &ComputerAction,
+) -> Result<ActionOutcome, ComputerError> {
+    let (secrets, timeout) = (&station.settings.secrets, station.settings.action_timeout);
+    if !secrets.has_secret(action) {
+        return execute_action(&seat.computer, action, timeout).await;
+    }
+    let typed = within_time(timeout, secrets.type_with_secrets(action, &*seat.computer)).await;
+    typed.map(|()| ActionOutcome::Performed)
 }
 
 async fn image_content<C: Send + Sync + 'static>(
@@ -83,9 +109,9 @@ async fn image_content<C: Send + Sync + 'static>(
 /// Builds the error of a failed action: the number of actions completed before it, and the last screenshot if
 /// there is one.
 async fn failed_action_error<C: Send + Sync + 'static>(
-    station: &ComputerRegistry,
+    station: &Arc<ComputerRegistry>,
     ctx: &ToolContext<C>,
-    seat: &RunComputer,
+    seat: &Arc<RunComputer>,
     place: usize,
     action: &ComputerAction,
     error: &ComputerError,
@@ -96,23 +122,28 @@ async fn failed_action_error<C: Send + Sync + 'static>(
     };
     let mut text =
         format!("`actions[{place}]` ({}) failed: {error}; {before}, none after it.", action.kind());
-    for note in seat.computer.take_notices() {
+    // A computer that ended is replaced at once, so that the model sees where it is.
+    let seat = match seat.computer.is_closed() {
+        true => station.acquire(ctx).await.unwrap_or_else(|_| seat.clone()),
+        false => seat.clone(),
+    };
+    for note in seat.take_notices() {
         text.push('\n');
         text.push_str(&note);
     }
-    let text = station.secrets.redact(text);
+    let text = station.settings.secrets.redact(text);
     let last = match error.last_screenshot() {
         Some(last) => Some(last.clone()),
-        // An unresponsive or closed computer is not asked for another screenshot.
-        None if matches!(error, ComputerError::Unresponsive { .. } | ComputerError::Closed(_)) => {
-            seat.last_screenshot()
-        }
-        None => {
-            match execute_action(&seat.computer, &ComputerAction::Screenshot, station.action_timeout).await {
-                Ok(ActionOutcome::Screenshot(screenshot)) => Some(screenshot),
-                _ => seat.last_screenshot(),
+        // An unresponsive computer is not asked for another screenshot.
+        None if matches!(error, ComputerError::Unresponsive { .. }) => seat.last_screenshot(),
+        None if seat.computer.is_closed() => seat.last_screenshot(),
+        None => match station.take_screenshot(&seat).await {
+            Some(screenshot) => {
+                seat.set_last_screenshot(&screenshot);
+                Some(screenshot)
             }
-        }
+            None => seat.last_screenshot(),
+        },
     };
     let failed = match error {
         // A missing dependency concerns the operator, not the model.
@@ -140,11 +171,9 @@ pub(crate) async fn reconcile_with_screenshot<C: Send + Sync + 'static>(
     const OUTCOME_UNKNOWN: &str = "The process ended in the middle of this call. It may have been done, in part or \
                                 wholly, or not at all, and is not done again. This is the screen as it is now.";
     let Ok(seat) = station.acquire(ctx).await else { return ReconcileOutcome::Unknown };
-    let Ok(ActionOutcome::Screenshot(screenshot)) =
-        execute_action(&seat.computer, &ComputerAction::Screenshot, station.action_timeout).await
-    else {
-        return ReconcileOutcome::Unknown;
-    };
+    let Some(screenshot) = station.take_screenshot(&seat).await else { return ReconcileOutcome::Unknown };
     let Ok(picture) = image_content(ctx, &screenshot).await else { return ReconcileOutcome::Unknown };
-    ReconcileOutcome::Executed(OutputContent::Parts(vec![ContentPart::text(OUTCOME_UNKNOWN), picture]))
+    let mut text = vec![OUTCOME_UNKNOWN.to_owned()];
+    text.extend(seat.take_notices());
+    ReconcileOutcome::Executed(OutputContent::Parts(vec![ContentPart::text(text.join("\n")), picture]))
 }

@@ -7,10 +7,13 @@ use std::time::Duration;
 use data_encoding::BASE64;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use windlass::core::canonical::Digest;
 use windlass::model::ComputerDisplay;
 
-use crate::action::{DialogAnswer, MouseButton, ScreenPoint, ScreenRegion};
+use crate::action::{DialogAnswer, MouseButton, PageContent, ScreenPoint, ScreenRegion};
+use crate::browser::AllowedSites;
 use crate::key::KeyChord;
+use crate::target::{ScreenTarget, TargetPlace};
 
 /// The future of one operation of a [`Computer`].
 pub type ComputerFuture<'a, T> = BoxFuture<'a, Result<T, ComputerError>>;
@@ -105,6 +108,59 @@ pub trait Computer: Send + Sync + 'static {
         unsupported_operation("answer dialogs")
     }
 
+    /// Describes the element at a place of the screen, with its page and its frame. An approval is bound to
+    /// this description, so equal descriptions must mean the same element. A computer that cannot tell
+    /// returns an empty description.
+    fn describe_target(&self, _place: TargetPlace) -> ComputerFuture<'_, ScreenTarget> {
+        std::future::ready(Ok(ScreenTarget::default())).boxed()
+    }
+
+    /// Types a secret into the focused field, if the frame of that field belongs to one of the sites. The
+    /// check and the input are one step, so that no page can move the focus between them. A computer without
+    /// pages types only secrets that are allowed everywhere.
+    fn type_secret<'a>(&'a self, secret: &'a str, sites: &'a AllowedSites) -> ComputerFuture<'a, ()> {
+        match sites {
+            AllowedSites::Any => self.type_text(secret),
+            AllowedSites::Only(_) => unsupported_operation("tell which site a field belongs to"),
+        }
+    }
+
+    /// Reads the page as text, with references of its elements.
+    fn read_page(&self, _content: PageContent) -> ComputerFuture<'_, String> {
+        unsupported_operation("read pages")
+    }
+
+    /// Finds the elements of the page that match a text, with their references.
+    fn find_elements<'a>(&'a self, _query: &'a str) -> ComputerFuture<'a, String> {
+        unsupported_operation("find elements")
+    }
+
+    /// Sets the value of the form field with this reference, if the frame of the field belongs to all of the
+    /// site lists.
+    fn fill_field<'a>(
+        &'a self,
+        _field: &'a str,
+        _value: &'a str,
+        _sites: &'a [AllowedSites],
+    ) -> ComputerFuture<'a, ()> {
+        unsupported_operation("fill fields")
+    }
+
+    /// Clicks the element with this reference.
+    fn click_element<'a>(&'a self, _element: &'a str) -> ComputerFuture<'a, ()> {
+        unsupported_operation("click elements by reference")
+    }
+
+    /// Chooses files for the open file chooser of a page, or for the file field with this reference.
+    fn upload_files<'a>(&'a self, _field: Option<&'a str>, _files: &'a [String]) -> ComputerFuture<'a, ()> {
+        unsupported_operation("upload files")
+    }
+
+    /// Returns true if the computer has ended and will not respond any more. The tool then replaces it.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
     /// Takes the notices since the last call about events that a screenshot may not show: a dialog, a
     /// download, a new tab. They are added to the tool output.
     fn take_notices(&self) -> Vec<String> {
@@ -163,6 +219,11 @@ impl Screenshot {
         BASE64.decode(self.0.as_bytes()).unwrap_or_default()
     }
 
+    /// Returns the digest of the picture.
+    pub fn digest(&self) -> Digest {
+        Digest::of_text(&self.0)
+    }
+
     /// Returns the width and height; `None` if the data is not a PNG.
     pub fn size(&self) -> Option<(u32, u32)> {
         // The PNG header suffices: its 24 bytes are 32 base64 digits.
@@ -196,8 +257,11 @@ pub enum ComputerError {
     /// The operation is not allowed, or not now. The message is shown to the model.
     #[error("{0}")]
     Refused(String),
-    /// The page or the screen did not respond in time.
-    #[error("the page did not answer within {} seconds", .waited.as_secs_f64())]
+    /// The page or the screen did not respond in time. It may be busy and respond later.
+    #[error(
+        "the page did not answer within {} seconds: it is busy. The input may still take effect; wait and take a screenshot before you act again, or go to another address",
+        .waited.as_secs_f64()
+    )]
     Unresponsive {
         /// Time waited for a response.
         waited: Duration,
@@ -205,7 +269,7 @@ pub enum ComputerError {
         last_screenshot: Option<Screenshot>,
     },
     /// The page crashed.
-    #[error("the page crashed")]
+    #[error("the page crashed; an empty tab replaces it, so go to an address to continue")]
     PageCrashed {
         /// Last screenshot before the crash.
         last_screenshot: Option<Screenshot>,

@@ -99,26 +99,30 @@ macro_rules! named {
 }
 
 named! {
-    Control: "Control", "ControlLeft", 17, 0xffe3, ["ctrl", "control", "control_l", "control_r"];
-    Shift: "Shift", "ShiftLeft", 16, 0xffe1, ["shift", "shift_l", "shift_r"];
-    Alt: "Alt", "AltLeft", 18, 0xffe9, ["alt", "option", "alt_l", "alt_r"];
-    Meta: "Meta", "MetaLeft", 91, 0xffeb, ["meta", "cmd", "command", "super", "win", "windows", "super_l", "meta_l"];
-    Enter: "Enter", "Enter", 13, 0xff0d, ["enter", "return", "kp_enter"];
-    Tab: "Tab", "Tab", 9, 0xff09, ["tab"];
+    Control: "Control", "ControlLeft", 17, 0xffe3, ["ctrl", "control", "control_l", "control_r", "controlleft", "controlright"];
+    Shift: "Shift", "ShiftLeft", 16, 0xffe1, ["shift", "shift_l", "shift_r", "shiftleft", "shiftright"];
+    Alt: "Alt", "AltLeft", 18, 0xffe9, ["alt", "option", "alt_l", "alt_r", "altleft", "altright", "altgr", "iso_level3_shift"];
+    Meta: "Meta", "MetaLeft", 91, 0xffeb, ["meta", "cmd", "command", "super", "win", "windows", "super_l", "super_r", "meta_l", "meta_r", "metaleft", "metaright", "os"];
+    Enter: "Enter", "Enter", 13, 0xff0d, ["enter", "return", "kp_enter", "numpadenter", "linefeed"];
+    Tab: "Tab", "Tab", 9, 0xff09, ["tab", "kp_tab", "iso_left_tab"];
     Escape: "Escape", "Escape", 27, 0xff1b, ["escape", "esc"];
-    Backspace: "Backspace", "Backspace", 8, 0xff08, ["backspace", "back_space"];
-    Delete: "Delete", "Delete", 46, 0xffff, ["delete", "del"];
-    Insert: "Insert", "Insert", 45, 0xff63, ["insert", "ins"];
-    Home: "Home", "Home", 36, 0xff50, ["home"];
-    End: "End", "End", 35, 0xff57, ["end"];
-    PageUp: "PageUp", "PageUp", 33, 0xff55, ["pageup", "page_up", "pgup", "prior"];
-    PageDown: "PageDown", "PageDown", 34, 0xff56, ["pagedown", "page_down", "pgdn", "next"];
-    ArrowLeft: "ArrowLeft", "ArrowLeft", 37, 0xff51, ["arrowleft", "left"];
-    ArrowUp: "ArrowUp", "ArrowUp", 38, 0xff52, ["arrowup", "up"];
-    ArrowRight: "ArrowRight", "ArrowRight", 39, 0xff53, ["arrowright", "right"];
-    ArrowDown: "ArrowDown", "ArrowDown", 40, 0xff54, ["arrowdown", "down"];
-    CapsLock: "CapsLock", "CapsLock", 20, 0xffe5, ["capslock", "caps_lock"];
-    ContextMenu: "ContextMenu", "ContextMenu", 93, 0xff67, ["contextmenu", "menu"];
+    Backspace: "Backspace", "Backspace", 8, 0xff08, ["backspace", "back_space", "bksp"];
+    Delete: "Delete", "Delete", 46, 0xffff, ["delete", "del", "kp_delete"];
+    Insert: "Insert", "Insert", 45, 0xff63, ["insert", "ins", "kp_insert"];
+    Home: "Home", "Home", 36, 0xff50, ["home", "kp_home"];
+    End: "End", "End", 35, 0xff57, ["end", "kp_end"];
+    PageUp: "PageUp", "PageUp", 33, 0xff55, ["pageup", "page_up", "pgup", "prior", "kp_page_up", "kp_prior"];
+    PageDown: "PageDown", "PageDown", 34, 0xff56, ["pagedown", "page_down", "pgdn", "pgdown", "next", "kp_page_down", "kp_next"];
+    ArrowLeft: "ArrowLeft", "ArrowLeft", 37, 0xff51, ["arrowleft", "arrow_left", "left", "leftarrow", "kp_left"];
+    ArrowUp: "ArrowUp", "ArrowUp", 38, 0xff52, ["arrowup", "arrow_up", "up", "uparrow", "kp_up"];
+    ArrowRight: "ArrowRight", "ArrowRight", 39, 0xff53, ["arrowright", "arrow_right", "right", "rightarrow", "kp_right"];
+    ArrowDown: "ArrowDown", "ArrowDown", 40, 0xff54, ["arrowdown", "arrow_down", "down", "downarrow", "kp_down"];
+    CapsLock: "CapsLock", "CapsLock", 20, 0xffe5, ["capslock", "caps_lock", "caps"];
+    ContextMenu: "ContextMenu", "ContextMenu", 93, 0xff67, ["contextmenu", "menu", "apps"];
+    NumLock: "NumLock", "NumLock", 144, 0xff7f, ["numlock", "num_lock"];
+    ScrollLock: "ScrollLock", "ScrollLock", 145, 0xff14, ["scrolllock", "scroll_lock"];
+    PrintScreen: "PrintScreen", "PrintScreen", 44, 0xff61, ["printscreen", "print_screen", "print", "prtsc", "sys_req"];
+    Pause: "Pause", "Pause", 19, 0xff13, ["pause", "break"];
     F1: "F1", "F1", 112, 0xffbe, ["f1"];
     F2: "F2", "F2", 113, 0xffbf, ["f2"];
     F3: "F3", "F3", 114, 0xffc0, ["f3"];
@@ -152,10 +156,34 @@ impl KeyboardKey {
             return Ok(Self::Named(named));
         }
         let char = match lower.as_str() {
-            "space" => ' ',
-            "plus" => '+',
-            "minus" => '-',
-            "equal" => '=',
+            "space" | "spacebar" | "kp_space" => ' ',
+            "plus" | "kp_add" | "numpadadd" => '+',
+            "minus" | "dash" | "kp_subtract" | "numpadsubtract" => '-',
+            "equal" | "equals" | "kp_equal" => '=',
+            "asterisk" | "kp_multiply" | "numpadmultiply" => '*',
+            "kp_divide" | "numpaddivide" => '/',
+            "kp_decimal" | "numpaddecimal" => '.',
+            "underscore" => '_',
+            "exclam" => '!',
+            "at" => '@',
+            "numbersign" | "hash" => '#',
+            "dollar" => '$',
+            "percent" => '%',
+            "asciicircum" | "caret" => '^',
+            "ampersand" => '&',
+            "parenleft" => '(',
+            "parenright" => ')',
+            "braceleft" => '{',
+            "braceright" => '}',
+            "bar" | "pipe" => '|',
+            "colon" => ':',
+            "quotedbl" => '"',
+            "quote" => '\'',
+            "less" => '<',
+            "greater" => '>',
+            "question" => '?',
+            "asciitilde" | "tilde" => '~',
+            "backquote" | "backtick" => '`',
             "comma" => ',',
             "period" => '.',
             "slash" => '/',
@@ -165,6 +193,13 @@ impl KeyboardKey {
             "grave" => '`',
             "bracketleft" => '[',
             "bracketright" => ']',
+            other if other.len() == 1 + other.trim_end_matches(|char: char| char.is_ascii_digit()).len() => {
+                let (name, digit) = other.split_at(other.len() - 1);
+                match (name, digit.chars().next()) {
+                    ("kp_" | "numpad" | "digit", Some(digit)) => digit,
+                    _ => return Err(format!("names the key `{other}`, which is not known")),
+                }
+            }
             _ => return Err(format!("names the key `{name}`, which is not known")),
         };
         Ok(Self::Char(char))

@@ -10,32 +10,41 @@ mod action;
 mod action_executor;
 mod action_parser;
 mod browser;
+mod call_admission;
 mod call_executor;
 mod computer;
 #[cfg(feature = "x11")]
 mod desktop;
+mod evidence;
 mod key;
+mod page_tool;
 mod provider;
 mod recording;
 mod registry;
 mod safety;
 mod screenshot_filter;
 mod secret;
+mod secret_mask;
+mod target;
 mod tool;
 
 pub use action::{
-    ComputerAction, ComputerCall, DialogAnswer, MouseButton, SafetyCheck, ScreenPoint, ScreenRegion,
+    ComputerAction, ComputerCall, DialogAnswer, MouseButton, PageContent, SafetyCheck, ScreenPoint,
+    ScreenRegion,
 };
 pub use browser::{
-    AllowedSites, Browser, BrowserOptions, BrowserWindow, DialogPolicy, DownloadPolicy, ThirdPartyPolicy,
+    AllowedSites, Browser, BrowserOptions, BrowserWindow, DialogPolicy, DownloadPolicy, EmulatedDevice,
+    PrivateNetworkPolicy, StorageState, ThirdPartyPolicy, UploadPolicy,
 };
 pub use computer::{BrowserTab, Computer, ComputerError, ComputerFuture, HistoryNavigation, Screenshot};
 #[cfg(feature = "x11")]
-pub use desktop::{Desktop, DesktopOptions};
+pub use desktop::{Desktop, DesktopDisplay, DesktopOptions, DesktopProgram};
 pub use key::{KeyChord, KeyboardKey, NamedKey};
+pub use page_tool::{PageOperation, PageStep};
 pub use provider::{ComputerProvider, PausePolicy};
 pub use recording::{RecordingFrame, ScreenRecording};
 pub use safety::{ActionVerdict, ProposedAction, SafetyCheckDecision};
 pub use screenshot_filter::{drop_old_screenshots, keep_recent_screenshots};
 pub use secret::ComputerSecret;
+pub use target::{ScreenTarget, TargetPlace};
 pub use tool::{BrowserOperation, BrowserStep, ComputerTool, InDoubtPolicy};

@@ -25,14 +25,24 @@ pub trait ComputerProvider: Send + Sync + 'static {
     fn dispose(&self, computer: Arc<dyn Computer>) -> BoxFuture<'_, ()>;
 }
 
+/// Default time that a computer is kept while its run waits for a person.
+const DEFAULT_KEEP_TIME: Duration = Duration::from_secs(60 * 60);
+
 /// The handling of a run's computer while the run waits for a person.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PausePolicy {
-    /// Disposes of the computer and creates a new one when the run resumes.
-    #[default]
+    /// Disposes of the computer and creates a new one when the run resumes. Approved actions are then not
+    /// carried out, because the screen that they were approved for is gone.
     Dispose,
-    /// Keeps the computer for this long, for a resume in this process, then disposes of it.
+    /// Keeps the computer for this long, for a resume in this process, then disposes of it. The default is an
+    /// hour.
     KeepFor(Duration),
+}
+
+impl Default for PausePolicy {
+    fn default() -> Self {
+        Self::KeepFor(DEFAULT_KEEP_TIME)
+    }
 }
 
 /// The origin of a run's computer.
@@ -48,6 +58,11 @@ impl ComputerSource {
             Self::Shared(computer) => computer.display(),
             Self::PerRun(provider) => provider.display(),
         }
+    }
+
+    /// Returns true if each run has a computer of its own, which can be replaced.
+    pub(crate) fn is_per_run(&self) -> bool {
+        matches!(self, Self::PerRun(_))
     }
 
     pub(crate) async fn acquire(&self, run: &RunId) -> Result<Arc<dyn Computer>, ComputerError> {

@@ -1,15 +1,20 @@
 //! Checks that run before any action of a call. A check that cannot decide refuses.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use windlass::core::canonical::Digest;
 use windlass::core::id::{AgentName, RunId};
 use windlass::model::ComputerDisplay;
 
 use crate::action::{ComputerAction, SafetyCheck};
+use crate::computer::Screenshot;
+use crate::target::ScreenTarget;
 
-/// An action that is about to run, as shown to the application's reviewer.
+/// An action that is about to run, as shown to the application's reviewer. The action runs only if the screen
+/// still matches the target when it begins.
 #[derive(Clone, Debug)]
 pub struct ProposedAction {
     /// The action.
@@ -20,6 +25,14 @@ pub struct ProposedAction {
     pub call_len: usize,
     /// The screen that the coordinates refer to.
     pub display: ComputerDisplay,
+    /// URL of the page, if the computer has pages.
+    pub address: Option<String>,
+    /// The element that the action would hit, if the computer can tell.
+    pub target: Option<ScreenTarget>,
+    /// The screen before the call.
+    pub screenshot: Option<Screenshot>,
+    /// Digest of the screenshot.
+    pub picture_digest: Option<Digest>,
     /// Number of actions that the run has taken so far, not counting actions that only observe.
     pub actions_taken: u64,
     /// Number of those actions within the last minute, in this process.
@@ -35,6 +48,8 @@ pub struct ProposedAction {
 pub enum ActionVerdict {
     /// The action may run.
     Allow,
+    /// A person decides: the call waits for approval.
+    AskPerson,
     /// No action of the call runs. The reason is shown to the model.
     Refuse(String),
 }
@@ -79,12 +94,17 @@ impl SafetyPolicy {
         self.safety_check_handler = Some(Arc::new(move |check| say(check).boxed()));
     }
 
-    /// Returns the verdict of the application's reviewer; without a reviewer, the action is allowed.
+    /// Returns true if the application has a reviewer.
+    pub(crate) fn has_reviewer(&self) -> bool {
+        self.reviewer.is_some()
+    }
+
+    /// Returns the verdict of the application's reviewer; without a reviewer, the action is allowed. A
+    /// reviewer that panics refuses.
     pub(crate) async fn review_action(&self, proposed: ProposedAction) -> ActionVerdict {
-        match &self.reviewer {
-            Some(judge) => judge(proposed).await,
-            None => ActionVerdict::Allow,
-        }
+        let Some(judge) = &self.reviewer else { return ActionVerdict::Allow };
+        let judged = AssertUnwindSafe(async { judge(proposed).await }).catch_unwind().await;
+        judged.unwrap_or_else(|_| ActionVerdict::Refuse("the check could not be completed".to_owned()))
     }
 
     /// Returns the strictest decision about the checks. Without a handler, a person must acknowledge them.
@@ -92,7 +112,10 @@ impl SafetyPolicy {
         let mut sternest = SafetyCheckDecision::Acknowledged;
         for check in checks {
             let said = match &self.safety_check_handler {
-                Some(say) => say(check.clone()).await,
+                Some(say) => AssertUnwindSafe(async { say(check.clone()).await })
+                    .catch_unwind()
+                    .await
+                    .unwrap_or(SafetyCheckDecision::AskPerson),
                 None => SafetyCheckDecision::AskPerson,
             };
             match said {

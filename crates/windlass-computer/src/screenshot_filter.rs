@@ -10,14 +10,32 @@ use windlass::tool::RunContext;
 /// Text that replaces a screenshot which is no longer sent to the model.
 const DROPPED_SCREENSHOT_TEXT: &str = "[An older screenshot is not shown any more.]";
 
-/// Returns an input filter that sends only the newest `keep` screenshots to the model. Pass it to
+/// Returns an input filter that sends only the newest screenshots to the model: `keep` at least, and fewer than
+/// twice as many. Older ones are dropped `keep` at a time, so that the beginning of the prompt stays the same for
+/// several requests and the provider's prompt cache stays valid. Pass it to
 /// [`windlass::run::RunBuilder::input_filter`].
 pub fn keep_recent_screenshots<C>(
     keep: usize,
 ) -> impl Fn(RunContext<C>, ModelInput) -> Ready<ModelInput> + Send + Sync + 'static {
     move |_, mut input| {
-        drop_old_screenshots(&mut input.items, keep);
+        let total = input.items.iter().map(|item| screenshot_count(item)).sum::<usize>();
+        let block = keep.max(1);
+        let dropped = total.saturating_sub(keep) / block * block;
+        drop_old_screenshots(&mut input.items, total - dropped);
         ready(input)
+    }
+}
+
+/// Returns the number of images in a tool output.
+fn screenshot_count(item: &Item) -> usize {
+    match item {
+        Item::Output(output) => match &output.content {
+            OutputContent::Parts(parts) => {
+                parts.iter().filter(|part| matches!(part, ContentPart::Image(_))).count()
+            }
+            OutputContent::Text(_) => 0,
+        },
+        _ => 0,
     }
 }
 

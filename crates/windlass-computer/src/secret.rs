@@ -1,7 +1,6 @@
 //! Secrets that the model refers to by name. The model writes `{{secret:NAME}}`; the value is substituted
 //! only when the computer types it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +8,11 @@ use std::sync::Arc;
 use crate::action::ComputerAction;
 use crate::browser::AllowedSites;
 use crate::computer::{Computer, ComputerError};
+use crate::secret_mask::mask_secret;
+use crate::target::TargetPlace;
 
 const PLACEHOLDER_PREFIX: &str = "{{secret:";
 const PLACEHOLDER_SUFFIX: &str = "}}";
-/// Replacement for a secret value that a page shows.
-const REDACTED_TEXT: &str = "[secret]";
 
 /// A text that is typed but never journalled.
 #[derive(Clone)]
@@ -28,8 +27,8 @@ impl ComputerSecret {
         Self { value: value.into(), allowed_sites: AllowedSites::Any }
     }
 
-    /// Restricts the secret to pages of these sites, in the syntax of [`AllowedSites::only`]. A computer
-    /// without tabs never types it.
+    /// Restricts the secret to fields whose own frame belongs to these sites, in the syntax of
+    /// [`AllowedSites::only`]. A computer without pages never types it.
     #[must_use]
     pub fn only_on<T: Into<String>>(mut self, hosts: impl IntoIterator<Item = T>) -> Self {
         self.allowed_sites = AllowedSites::only(hosts);
@@ -53,9 +52,23 @@ impl fmt::Debug for ComputerSecret {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ComputerSecrets(BTreeMap<String, ComputerSecret>);
 
+/// A part of a text that is typed: plain, or a secret.
+enum TypedPart<'a> {
+    Plain(&'a str),
+    Secret(&'a str, &'a ComputerSecret),
+}
+
 impl ComputerSecrets {
     pub(crate) fn add(&mut self, name: &str, secret: ComputerSecret) {
         self.0.insert(name.to_owned(), secret);
+    }
+
+    /// Returns the reason why the site list of a secret is invalid; `None` if all are valid.
+    pub(crate) fn invalid_sites_reason(&self) -> Option<String> {
+        self.0.iter().find_map(|(name, secret)| {
+            let why = secret.allowed_sites.validate().err()?;
+            Some(format!("the sites of the secret `{name}` are invalid: {why}"))
+        })
     }
 
     /// Returns the sentence of the tool description that lists the secrets; empty if there are none.
@@ -81,51 +94,105 @@ impl ComputerSecrets {
         Some(format!("there is no secret `{unknown}` (there are: {there})"))
     }
 
-    /// Returns the action with its placeholders replaced by secret values.
+    /// Returns true if the action types a secret.
+    pub(crate) fn has_secret(&self, action: &ComputerAction) -> bool {
+        typed_text(action).is_some_and(|text| text.contains(PLACEHOLDER_PREFIX))
+    }
+
+    /// Performs an action whose text contains secrets.
     ///
     /// # Errors
     ///
-    /// Refuses if the current page is not on a site that a secret is restricted to.
-    pub(crate) async fn substitute_secrets<'a>(
+    /// Refuses if the frame of the field does not belong to a site that a secret is restricted to.
+    pub(crate) async fn type_with_secrets(
         &self,
-        action: &'a ComputerAction,
+        action: &ComputerAction,
         computer: &dyn Computer,
-    ) -> Result<Cow<'a, ComputerAction>, ComputerError> {
-        let Some(text) = typed_text(action).filter(|text| text.contains(PLACEHOLDER_PREFIX)) else {
-            return Ok(Cow::Borrowed(action));
-        };
-        let mut filled = text.to_owned();
-        for name in secret_names(text) {
-            let Some(secret) = self.0.get(name) else { continue };
-            if secret.allowed_sites != AllowedSites::Any {
-                let tabs = computer.list_tabs().await?;
-                let page = tabs.iter().find(|tab| tab.is_current).map_or("", |tab| &tab.url);
-                if let Some(why) = secret.allowed_sites.refusal_reason(page) {
-                    return Err(ComputerError::Refused(format!(
-                        "the secret `{name}` is not typed here: {why}"
-                    )));
+    ) -> Result<(), ComputerError> {
+        match action {
+            ComputerAction::AnswerDialog { answer, text: Some(text) } => {
+                let asking = computer.describe_target(TargetPlace::Dialog).await?;
+                let origin = asking.origin.unwrap_or_default();
+                let mut filled = String::new();
+                for part in self.split_text(text) {
+                    match part {
+                        TypedPart::Plain(text) => filled.push_str(text),
+                        TypedPart::Secret(name, secret) => {
+                            if let Some(why) = secret.allowed_sites.origin_refusal_reason(&origin) {
+                                return Err(refused_secret(name, &why));
+                            }
+                            filled.push_str(&secret.value);
+                        }
+                    }
                 }
+                computer.answer_dialog(*answer, Some(&filled)).await
             }
-            filled =
-                filled.replace(&format!("{PLACEHOLDER_PREFIX}{name}{PLACEHOLDER_SUFFIX}"), &secret.value);
+            ComputerAction::FillField { field, value } => {
+                let (mut filled, mut sites) = (String::new(), Vec::new());
+                for part in self.split_text(value) {
+                    match part {
+                        TypedPart::Plain(text) => filled.push_str(text),
+                        TypedPart::Secret(_, secret) => {
+                            sites.push(secret.allowed_sites.clone());
+                            filled.push_str(&secret.value);
+                        }
+                    }
+                }
+                computer.fill_field(field, &filled, &sites).await
+            }
+            ComputerAction::TypeText { text } => {
+                for part in self.split_text(text) {
+                    match part {
+                        TypedPart::Plain(text) => computer.type_text(text).await?,
+                        TypedPart::Secret(name, secret) => {
+                            let typed = computer.type_secret(&secret.value, &secret.allowed_sites).await;
+                            typed.map_err(|error| match error {
+                                ComputerError::Refused(why) => refused_secret(name, &why),
+                                other => other,
+                            })?;
+                        }
+                    }
+                }
+                Ok(())
+            }
+            _ => Err(ComputerError::Unsupported("type a secret by this action")),
         }
-        Ok(Cow::Owned(match action {
-            ComputerAction::AnswerDialog { answer, .. } => {
-                ComputerAction::AnswerDialog { answer: *answer, text: Some(filled) }
-            }
-            _ => ComputerAction::TypeText { text: filled },
-        }))
     }
 
-    /// Replaces secret values in a text, because pages may echo what was typed into them.
-    pub(crate) fn redact(&self, mut text: String) -> String {
-        for secret in self.0.values().filter(|secret| !secret.value.is_empty()) {
-            if text.contains(&*secret.value) {
-                text = text.replace(&*secret.value, REDACTED_TEXT);
+    fn split_text<'a>(&'a self, text: &'a str) -> Vec<TypedPart<'a>> {
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while let Some((before, after)) = rest.split_once(PLACEHOLDER_PREFIX) {
+            let found = after
+                .split_once(PLACEHOLDER_SUFFIX)
+                .and_then(|(name, after)| Some((name, self.0.get(name)?, after)));
+            let Some((name, secret, after)) = found else { break };
+            if !before.is_empty() {
+                parts.push(TypedPart::Plain(before));
             }
+            parts.push(TypedPart::Secret(name, secret));
+            rest = after;
+        }
+        if !rest.is_empty() {
+            parts.push(TypedPart::Plain(rest));
+        }
+        parts
+    }
+
+    /// Replaces secret values in a text, also in encoded forms, because pages may echo what was typed into
+    /// them.
+    pub(crate) fn redact(&self, mut text: String) -> String {
+        // The longest secrets first, because one may contain another.
+        let mut values: Vec<&str> = self.0.values().map(|secret| &*secret.value).collect();
+        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        for value in values {
+            text = mask_secret(text, value);
         }
         text
     }
+}
+
+fn refused_secret(name: &str, why: &str) -> ComputerError {
+    ComputerError::Refused(format!("the secret `{name}` is not typed here: {why}"))
 }
 
 /// Returns the text that an action types.
@@ -133,6 +200,7 @@ fn typed_text(action: &ComputerAction) -> Option<&str> {
     match action {
         ComputerAction::TypeText { text } => Some(text),
         ComputerAction::AnswerDialog { text, .. } => text.as_deref(),
+        ComputerAction::FillField { value, .. } => Some(value),
         _ => None,
     }
 }

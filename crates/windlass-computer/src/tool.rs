@@ -10,13 +10,14 @@ use serde::de::DeserializeOwned;
 use windlass::core::tool::ToolEffect;
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::model::ToolKind;
-use windlass::tool::{Tool, ToolContext, ToolError};
+use windlass::tool::{OnFailure, Tool, ToolContext, ToolError};
 
 use crate::action::{ComputerAction, ComputerCall, DialogAnswer, SafetyCheck};
 use crate::call_executor::{execute_call, reconcile_with_screenshot};
 use crate::computer::Computer;
+use crate::page_tool::PageStep;
 use crate::provider::{ComputerProvider, ComputerSource, PausePolicy};
-use crate::registry::ComputerRegistry;
+use crate::registry::{ComputerRegistry, RegistrySettings};
 use crate::safety::{ActionVerdict, ProposedAction, SafetyCheckDecision, SafetyPolicy};
 use crate::secret::{ComputerSecret, ComputerSecrets};
 
@@ -24,8 +25,17 @@ use crate::secret::{ComputerSecret, ComputerSecrets};
 const COMPUTER_TOOL_NAME: &str = "computer";
 /// Name of the tool for operations that only a browser has.
 const BROWSER_TOOL_NAME: &str = "browser";
+/// Name of the tool for the elements of a page.
+const PAGE_TOOL_NAME: &str = "page";
+/// Text for the model if the computer failed for a reason that concerns the operator.
+const FAILURE_TEXT: &str =
+    "The computer could not be used. If this call was to act, look before you act again.";
 /// Default timeout of one action.
-const DEFAULT_ACTION_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_ACTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Default maximum time that the actions of one call may ask to wait, together.
+const DEFAULT_MAX_CALL_WAIT: Duration = Duration::from_secs(300);
+/// Default maximum number of computers that are kept while their runs wait for a person.
+const DEFAULT_MAX_KEPT_COMPUTERS: usize = 16;
 
 /// A builder for the tools that drive a computer.
 ///
@@ -50,8 +60,10 @@ pub struct ComputerTool {
     safety: SafetyPolicy,
     approval_rule: Option<Arc<dyn Fn(&[ComputerAction]) -> bool + Send + Sync>>,
     pause_policy: PausePolicy,
+    max_kept_computers: usize,
     in_doubt_policy: InDoubtPolicy,
     action_timeout: Duration,
+    max_call_wait: Duration,
     presentation: ToolPresentation,
     secrets: ComputerSecrets,
     typed_text: TypedTextRecording,
@@ -88,8 +100,8 @@ impl ComputerTool {
         Self::new(ComputerSource::Shared(computer))
     }
 
-    /// Creates tools for one computer per run: created at the run's first call, disposed of when the run ends
-    /// or pauses.
+    /// Creates tools for one computer per run: created at the run's first call, replaced if it dies, disposed
+    /// of when the run ends, and kept within a bound while the run waits for a person.
     pub fn with_provider(provider: impl ComputerProvider) -> Self {
         Self::new(ComputerSource::PerRun(Arc::new(provider)))
     }
@@ -100,8 +112,10 @@ impl ComputerTool {
             safety: SafetyPolicy::default(),
             approval_rule: None,
             pause_policy: PausePolicy::default(),
+            max_kept_computers: DEFAULT_MAX_KEPT_COMPUTERS,
             in_doubt_policy: InDoubtPolicy::default(),
             action_timeout: DEFAULT_ACTION_TIMEOUT,
+            max_call_wait: DEFAULT_MAX_CALL_WAIT,
             presentation: ToolPresentation::AsComputer,
             secrets: ComputerSecrets::default(),
             typed_text: TypedTextRecording::Recorded,
@@ -115,8 +129,9 @@ impl ComputerTool {
         self
     }
 
-    /// Sets the reviewer, which is asked about every action before any action of the call runs. One refusal
-    /// blocks the whole call. A reviewer that panics refuses.
+    /// Sets the reviewer, which is asked once about every action before any action of the call runs. It
+    /// receives the address, the screenshot and the element that the action would hit, and the action runs
+    /// only if they still match then. One refusal blocks the whole call. A reviewer that panics refuses.
     #[must_use]
     pub fn review_actions<Fut>(self, judge: impl Fn(ProposedAction) -> Fut + Send + Sync + 'static) -> Self
     where
@@ -125,7 +140,7 @@ impl ComputerTool {
         self.edit_with(|tool| tool.safety.set_reviewer(judge))
     }
 
-    /// Sets the handler of the provider's safety checks. Without a handler, or if it returns
+    /// Sets the handler of the provider's safety checks, which is asked once about each. Without a handler, or if it returns
     /// [`SafetyCheckDecision::AskPerson`], a person must acknowledge them: the call waits for approval.
     #[must_use]
     pub fn on_safety_check<Fut>(self, say: impl Fn(SafetyCheck) -> Fut + Send + Sync + 'static) -> Self
@@ -159,6 +174,20 @@ impl ComputerTool {
     #[must_use]
     pub fn on_pause(self, on_pause: PausePolicy) -> Self {
         self.edit_with(|tool| tool.pause_policy = on_pause)
+    }
+
+    /// Sets the maximum number of computers that are kept while their runs wait for a person. Above it, the
+    /// one that has waited longest is disposed of.
+    #[must_use]
+    pub fn max_kept_computers(self, computers: usize) -> Self {
+        self.edit_with(|tool| tool.max_kept_computers = computers)
+    }
+
+    /// Sets the maximum time that the actions of one call may ask to wait, together. A call above it is
+    /// refused.
+    #[must_use]
+    pub fn max_call_wait(self, wait: Duration) -> Self {
+        self.edit_with(|tool| tool.max_call_wait = wait)
     }
 
     /// Sets the handling of a call that a crash interrupted.
@@ -213,9 +242,22 @@ impl ComputerTool {
     /// Returns the tool for operations that only a browser has: navigation, history, tabs, dialogs. It is
     /// offered as a function to every provider and passes the same checks.
     pub fn browser_tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
-        let description = "Goes to an address, goes back or forward, reloads, lists, switches or closes tabs, and \
-                           answers the dialog of a page. A screenshot follows.";
+        let description = "Goes to an address, goes back or forward, reloads, lists, switches or closes tabs, \
+                           answers the dialog or question of a page, and uploads files to a page that asks for \
+                           them. A screenshot follows.";
         self.build_tool::<C, BrowserStep>(BROWSER_TOOL_NAME, description)
+    }
+
+    /// Returns the tool for the elements of a page: reading, finding, filling, clicking and uploading by
+    /// reference, for models that need no pictures. It is offered as a function to every provider and passes
+    /// the same checks.
+    pub fn page_tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
+        let description = format!(
+            "Reads the page as text with references such as e12, finds elements by their names, fills in form \
+             fields, clicks elements and uploads files by reference. A screenshot follows.{}",
+            self.secrets.description_sentence()
+        );
+        self.build_tool::<C, PageStep>(PAGE_TOOL_NAME, &description)
     }
 
     fn build_tool<C, A>(&self, name: &str, description: &str) -> Tool<C>
@@ -224,12 +266,18 @@ impl ComputerTool {
         A: ActionRequest + DeserializeOwned + JsonSchema + Send + Sync + 'static,
     {
         let station = self.registry.get_or_init(|| {
-            let (source, safety, secrets) = (self.source.clone(), self.safety.clone(), self.secrets.clone());
-            ComputerRegistry::new(source, safety, secrets, self.pause_policy, self.action_timeout)
+            ComputerRegistry::new(RegistrySettings {
+                source: self.source.clone(),
+                safety: self.safety.clone(),
+                secrets: self.secrets.clone(),
+                pause_policy: self.pause_policy,
+                max_kept_computers: self.max_kept_computers,
+                action_timeout: self.action_timeout,
+                max_call_wait: self.max_call_wait,
+            })
         });
         let (bodies, guards, rules, doubts) =
             (station.clone(), station.clone(), station.clone(), station.clone());
-        let approve = self.approval_rule.clone();
         let tool = Tool::function(name, description, move |ctx: ToolContext<C>, asked: A| {
             let station = bodies.clone();
             async move {
@@ -245,13 +293,17 @@ impl ComputerTool {
         // ones.
         .conflict_key(|_: &A| COMPUTER_TOOL_NAME.to_owned())
         .plan_steps()
-        // A standing approval was given before anybody saw this warning, so safety checks are asked about
-        // each time.
-        .needs_approval_each_time_if_async(move |_, asked: &A| {
+        // The usual text invites the model to try again, which it must not after an action.
+        .on_failure(OnFailure::custom_message(|_, error| {
+            error.model_message().unwrap_or(FAILURE_TEXT).to_owned()
+        }))
+        // A standing approval was given before anybody saw this warning or this screen, so safety checks and
+        // the reviewer are asked each time.
+        .needs_approval_each_time_if_async(move |ctx: ToolContext<C>, asked: &A| {
             let (station, asked) = (rules.clone(), asked.actions_and_checks());
             async move {
-                let Ok((_, checks)) = asked else { return false };
-                station.safety.decide_safety_checks(&checks).await == SafetyCheckDecision::AskPerson
+                let Ok((actions, checks)) = asked else { return false };
+                station.judge_call(&ctx, &actions, &checks).await
             }
         })
         .input_guardrail(ToolInputGuardrail::new("computer safety", move |ctx: ToolContext<C>| {
@@ -262,22 +314,36 @@ impl ComputerTool {
                     return Ok(ToolGuardrailVerdict::Allow);
                 };
                 let refused = match asked.actions_and_checks() {
-                    Ok((actions, checks)) => station.refusal_reason(&ctx, &actions, &checks).await?,
-                    Err(why) => Some(why),
+                    Ok((actions, _)) => station.refusal_output(&ctx, &actions).await?,
+                    Err(why) => Some(station.refusal_with_screen(&ctx, &why).await),
                 };
-                Ok(refused.map_or(ToolGuardrailVerdict::Allow, ToolGuardrailVerdict::RejectCall))
+                Ok(refused.map_or(ToolGuardrailVerdict::Allow, ToolGuardrailVerdict::ReplaceOutput))
             }
         }));
         let tool = match self.typed_text {
             TypedTextRecording::Recorded => tool,
             // The paths of typed text in the accepted argument formats.
-            TypedTextRecording::Redacted => tool.secret_arguments(["text", "action.text", "actions.text"]),
+            TypedTextRecording::Redacted => {
+                tool.secret_arguments(["text", "value", "action.text", "actions.text"])
+            }
         };
-        let tool = match approve {
+        let tool = match self.approval_rule.clone() {
             None => tool,
-            Some(rule) => tool.needs_approval_if(move |asked: &A| {
-                asked.actions_and_checks().is_ok_and(|(actions, _)| rule(&actions))
-            }),
+            Some(rule) => {
+                let shows = station.clone();
+                tool.needs_approval_if_async(move |ctx: ToolContext<C>, asked: &A| {
+                    let actions = asked.actions_and_checks().map(|(actions, _)| actions);
+                    let (asks, station) =
+                        (actions.as_ref().is_ok_and(|actions| rule(actions)), shows.clone());
+                    async move {
+                        if let (true, Ok(actions)) = (asks, actions) {
+                            // A call that is refused anyway is not asked about.
+                            return station.ask_person(&ctx, &actions).await;
+                        }
+                        false
+                    }
+                })
+            }
         };
         match self.in_doubt_policy {
             InDoubtPolicy::AskPerson => tool,
@@ -290,7 +356,7 @@ impl ComputerTool {
 }
 
 /// Tool arguments that translate to actions and safety checks.
-trait ActionRequest {
+pub(crate) trait ActionRequest {
     fn actions_and_checks(&self) -> Result<(Vec<ComputerAction>, Vec<SafetyCheck>), String>;
 }
 
@@ -315,9 +381,12 @@ pub struct BrowserStep {
     /// Yes or no, for `answer_dialog`.
     #[serde(default)]
     pub accept: Option<bool>,
-    /// What to enter, for `answer_dialog`.
+    /// What to enter, for `answer_dialog`; `user:password` if a site asks for a password.
     #[serde(default)]
     pub text: Option<String>,
+    /// The names of the files, for `upload`.
+    #[serde(default)]
+    pub files: Option<Vec<String>>,
 }
 
 /// What to do in a browser.
@@ -335,6 +404,7 @@ pub enum BrowserOperation {
     SwitchTab,
     CloseTab,
     AnswerDialog,
+    Upload,
 }
 
 impl ActionRequest for BrowserStep {
@@ -357,6 +427,10 @@ impl ActionRequest for BrowserStep {
                     None => return Err("`accept` is missing".to_owned()),
                 },
                 text: self.text.clone(),
+            },
+            BrowserOperation::Upload => ComputerAction::UploadFiles {
+                field: None,
+                files: self.files.clone().ok_or("`files` is missing")?,
             },
         };
         Ok((vec![action], Vec::new()))

@@ -18,7 +18,7 @@ const NONE: KeyChord = KeyChord::EMPTY;
 
 /// Starts a virtual desktop; returns `None` with a message if Xvfb is not installed.
 async fn start_desktop() -> Option<Desktop> {
-    match Desktop::start(DesktopOptions::Virtual { width: 1024, height: 700 }).await {
+    match Desktop::start(DesktopOptions::virtual_display(1024, 700)).await {
         Ok(desktop) => Some(desktop),
         Err(ComputerError::Missing { what, hint }) => {
             let _ = writeln!(std::io::stderr(), "not shown: {what} is not here; {hint}");
@@ -111,15 +111,120 @@ async fn things_are_dragged_scrolled_and_drawn() {
         .zoom(ScreenRegion { top_left: point_at(40, 40), bottom_right: point_at(240, 140) })
         .await
         .expect("a picture");
-    assert_eq!(part.size(), Some((200, 100)));
+    assert_eq!(part.size(), Some((800, 400)), "it is magnified");
     browser.close().await;
     desktop.close().await;
 }
 
 #[tokio::test]
 async fn without_a_display_the_error_says_what_to_do() {
-    let options = DesktopOptions::Existing { display: Some(":4711".to_owned()) };
-    let error = Desktop::start(options).await.err().expect("there is none");
+    let error = Desktop::start(DesktopOptions::existing(Some(":4711"))).await.err().expect("there is none");
     let text = error.to_string();
     assert!(text.contains("DISPLAY") && text.contains("apt-get install xvfb"), "{text}");
+}
+
+/// Decodes a picture and returns the function from positions to colours.
+fn decode_pixels(picture: &windlass_computer::Screenshot) -> impl Fn(u32, u32) -> [u8; 3] + use<> {
+    let mut decoder = png::Decoder::new(std::io::Cursor::new(picture.to_png()));
+    decoder.set_transformations(png::Transformations::EXPAND);
+    let mut reader = decoder.read_info().expect("a picture");
+    let mut bytes = vec![0; reader.output_buffer_size().expect("a size")];
+    let info = reader.next_frame(&mut bytes).expect("pixels");
+    move |x, y| {
+        let at = y as usize * info.line_size + x as usize * info.color_type.samples();
+        [bytes[at], bytes[at + 1], bytes[at + 2]]
+    }
+}
+
+#[tokio::test]
+async fn a_picture_shows_the_effect_of_the_action_and_the_pointer() {
+    let Some(desktop) = start_desktop().await else { return };
+    let pages = TestPageServer::serve().await;
+    // The page changes its colour shortly after each click, as programs do.
+    pages.add(
+        "blink",
+        "<body style='margin:0;background:#f00'><script>let clicks = 0; onclick = () => setTimeout(() => { clicks++; \
+         document.body.style.background = clicks % 2 ? '#00f' : '#f00'; }, 120)</script>",
+    );
+    let Some(browser) = open_covering_browser(&desktop, &pages, "blink").await else { return };
+    poll_until(async || {
+        let picture = desktop.screenshot().await.expect("a picture");
+        let seen = decode_pixels(&picture)(900, 300);
+        let clicks = browser.evaluate("clicks % 2").await.expect("a number");
+        seen == if clicks == 1 { [0, 0, 255] } else { [255, 0, 0] }
+    })
+    .await;
+    for _ in 0..6 {
+        let before = decode_pixels(&desktop.screenshot().await.expect("a picture"))(900, 300);
+        desktop.click(Some(point_at(300, 300)), MouseButton::Left, 1, &NONE).await.expect("it clicks");
+        let picture = desktop.screenshot().await.expect("a picture");
+        let pixels = decode_pixels(&picture);
+        assert_ne!(pixels(900, 300), before, "the picture shows the effect");
+        let around = (290..320).flat_map(|x| (290..330).map(move |y| (x, y)));
+        assert!(
+            around.into_iter().any(|(x, y)| pixels(x, y) != pixels(900, 300)),
+            "the pointer is in the picture"
+        );
+    }
+    browser.close().await;
+    desktop.close().await;
+}
+
+#[tokio::test]
+async fn a_program_is_started_on_the_display_and_a_large_screen_is_scaled() {
+    use windlass_computer::DesktopProgram;
+    let pages = TestPageServer::serve().await;
+    // The page tells the server where it was clicked.
+    let url = pages.add(
+        "large",
+        "<body style='margin:0;background:#0a0'><script>onclick = event => \
+         fetch('/clicked?' + event.screenX + ',' + event.screenY)</script>",
+    );
+    let profile = tempfile::tempdir().expect("a folder");
+    let program = DesktopProgram::new("chromium")
+        .arguments(["--no-sandbox", "--kiosk", "--no-first-run", "--disable-gpu", "--window-position=0,0"])
+        .arguments([
+            "--window-size=2000,1250".to_owned(),
+            format!("--user-data-dir={}", profile.path().display()),
+            url,
+        ]);
+    let options = DesktopOptions::virtual_display(2000, 1250).program(program);
+    let desktop = match Desktop::start(options).await {
+        Ok(desktop) => desktop,
+        Err(ComputerError::Missing { what, hint }) => {
+            let _ = writeln!(std::io::stderr(), "not shown: {what} is not here; {hint}");
+            return;
+        }
+        Err(error) => panic!("the desktop does not start: {error}"),
+    };
+    let display = desktop.display();
+    assert_eq!((display.width, display.height), (1568, 980));
+    let mut size = None;
+    let is_shown = poll_until(async || {
+        let picture = desktop.screenshot().await.expect("a picture");
+        size = picture.size();
+        // The pointer is in the middle.
+        decode_pixels(&picture)(300, 300) == [0, 170, 0]
+    });
+    assert!(is_shown.await, "the program is shown");
+    assert_eq!(size, Some((1568, 980)));
+    let clicked = poll_until(async || {
+        desktop.click(Some(point_at(784, 490)), MouseButton::Left, 1, &NONE).await.expect("it clicks");
+        pages.requests().iter().any(|asked| asked.contains("/clicked?1000,625"))
+    });
+    assert!(clicked.await, "coordinates are mapped: {:?}", pages.requests());
+    assert_eq!(desktop.cursor_position().await.expect("a place"), point_at(784, 490));
+    let target = desktop.describe_target(windlass_computer::TargetPlace::At(point_at(784, 490))).await;
+    let element = target.expect("a target").element.expect("a window");
+    assert!(element.contains("Chromium"), "{element}");
+
+    let profile = profile.path().display().to_string();
+    let runs = || {
+        let folders = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let lines = folders.filter_map(|folder| std::fs::read(folder.path().join("cmdline")).ok());
+        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).any(|line| line.contains(&profile))
+    };
+    assert!(runs(), "it runs");
+    desktop.close().await;
+    assert!(poll_until(async || !runs()).await, "the program ends with the desktop");
 }

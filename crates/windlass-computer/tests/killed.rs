@@ -16,7 +16,7 @@ use windlass::core::decision::HoldReason;
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::store::{SqliteStore, Store};
 use windlass::{agent::Agent, tool::Tool};
-use windlass_computer::{Browser, BrowserOptions, ComputerError, ComputerTool};
+use windlass_computer::{Browser, BrowserOptions, ComputerError, ComputerTool, PrivateNetworkPolicy};
 
 /// Environment variable with the database path of the child process.
 const DATABASE_VARIABLE: &str = "WINDLASS_TEST_DATABASE";
@@ -27,6 +27,7 @@ const PAGE_VARIABLE: &str = "WINDLASS_TEST_PAGE";
 fn clicking_agent(page: &str, replies: impl IntoIterator<Item = ScriptedResponse>) -> Agent {
     let options = BrowserOptions {
         start_url: Some(page.to_owned()),
+        private_networks: PrivateNetworkPolicy::Allow,
         response_timeout: Duration::from_secs(600),
         ..BrowserOptions::default()
     };

@@ -132,10 +132,12 @@ async fn without_a_browser_the_operator_is_told_what_to_install_and_the_model_is
 
 #[tokio::test]
 async fn a_paused_run_keeps_its_computer_or_gets_a_new_one() {
-    for (on_pause, while_paused, at_end) in [
-        (PausePolicy::Dispose, (1, 1), (2, 2)),
-        (PausePolicy::KeepFor(Duration::from_secs(60)), (1, 0), (1, 1)),
-        (PausePolicy::KeepFor(Duration::ZERO), (1, 1), (2, 2)),
+    for (on_pause, while_paused, at_end, clicks) in [
+        (PausePolicy::default(), (1, 0), (1, 1), 2),
+        (PausePolicy::KeepFor(Duration::from_secs(60)), (1, 0), (1, 1), 2),
+        // A computer that is gone takes with it the screen that the click was approved for.
+        (PausePolicy::Dispose, (1, 1), (2, 2), 1),
+        (PausePolicy::KeepFor(Duration::ZERO), (1, 1), (2, 2), 1),
     ] {
         let stack = RecordingComputerProvider::default();
         let tool = ComputerTool::with_provider(stack.clone()).on_pause(on_pause);
@@ -152,9 +154,11 @@ async fn a_paused_run_keeps_its_computer_or_gets_a_new_one() {
         support::poll_until(async || stack.counts() == while_paused).await;
         assert_eq!(stack.counts(), while_paused, "{on_pause:?}");
         paused.approve("c2").expect("a person approves");
-        agent_with_tool.resume(paused).await.expect("the run ends");
+        let outcome = agent_with_tool.resume(paused).await.expect("the run ends");
         assert_eq!(stack.counts(), at_end, "{on_pause:?}");
-        assert_eq!(stack.computer.operations().len(), 2);
+        assert_eq!(stack.computer.operations().len(), clicks, "{on_pause:?}");
+        let told = output_of(&outcome, "c2").text().into_owned();
+        assert_eq!(told.contains("replaced by a new one"), clicks == 1, "{told}");
     }
 }
 
@@ -227,9 +231,15 @@ async fn the_limit_outlasts_the_process() {
     paused.approve("c2").expect("a person approves");
     let (second, _) = agent_with_tool(
         &tool(),
-        [computer_call("c3", json!([click_action(3, 3)])), ScriptedResponse::text("done")],
+        [
+            computer_call("c3", json!([click_action(3, 3)])),
+            computer_call("c4", json!([click_action(4, 4)])),
+            ScriptedResponse::text("done"),
+        ],
     );
     let outcome = second.resume(paused).store(store).await.expect("the run ends");
+    let approved = output_of(&outcome, "c2").text().into_owned();
+    assert!(approved.contains("the screen of another process"), "it is not clicked blindly: {approved}");
     assert_eq!(paper.operations().len(), 3);
-    assert!(output_of(&outcome, "c3").text().contains("may take 3 actions and has taken 3"));
+    assert!(output_of(&outcome, "c4").text().contains("may take 3 actions and has taken 3"));
 }

@@ -5,6 +5,7 @@
 #[path = "support/paper.rs"]
 mod paper;
 mod support;
+use support::hostile::{SECRET_TRAPS, SeededNumbers, add_secret_trap};
 
 use std::sync::{Arc, Mutex};
 
@@ -105,4 +106,135 @@ async fn what_the_model_types_itself_can_be_left_out_of_the_journal() {
     assert!(text.contains(r#"\"type\":\"click\""#), "what else was done is there");
     paused.approve("c3").expect("a person approves");
     agent_with_tool.resume(paused).await.expect("the run ends");
+}
+
+/// Runs an agent that clicks the field of a page and types a secret, in one call.
+async fn type_secret_on(
+    browser: &Arc<windlass_computer::Browser>,
+    url: &str,
+    host: &str,
+) -> windlass::run::RunResult {
+    browser.navigate(url).await.expect("the page opens");
+    let tool = ComputerTool::with_computer(browser.clone())
+        .secret("password", ComputerSecret::new(PASSWORD).only_on([host]));
+    let actions = json!([click_action(100, 55), { "type": "type", "text": "{{secret:password}}" }]);
+    let (agent, _) = agent_with_tool(&tool, [computer_call("c1", actions), ScriptedResponse::text("done")]);
+    agent.run("Sign in").await.expect("the run ends")
+}
+
+#[tokio::test]
+async fn a_hostile_site_gets_no_secret_by_any_trap() {
+    let pages = TestPageServer::serve().await;
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    for seed in 0..3 {
+        let mut numbers = SeededNumbers(seed);
+        for name in SECRET_TRAPS {
+            let trap = add_secret_trap(&pages, &mut numbers, name);
+            let outcome = type_secret_on(&browser, &trap.url, "127.0.0.1").await;
+            let told = output_of(&outcome, "c1").text().into_owned();
+            assert!(told.contains("is not typed here"), "{trap:?}, seed {seed}: {told}");
+            let stolen = pages.requests().into_iter().find(|asked| asked.contains("/stolen"));
+            assert_eq!(stolen, None, "{trap:?}, seed {seed}");
+            while browser.list_tabs().await.expect("tabs").len() > 1 {
+                browser.close_tab(1).await.expect("it closes");
+            }
+        }
+    }
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_secret_is_typed_into_a_frame_of_its_own_site_and_into_pages_that_this_site_wrote() {
+    let pages = TestPageServer::serve().await;
+    pages.add(
+        "signin",
+        "<style>body{margin:0}</style><input autofocus style='position:absolute;left:40px;top:40px;width:300px;height:30px' \
+         oninput='fetch(\"/typed?\" + encodeURIComponent(this.value))'>",
+    );
+    let framed = format!(
+        "<style>body{{margin:0}}</style><iframe style='border:0;width:800px;height:600px' src='{}'></iframe>",
+        pages.other_site_url("signin")
+    );
+    pages.add("portal", &framed);
+    let writer = "<input id=own style='position:absolute;left:40px;top:40px;width:300px;height:30px'><script>\
+                  own.onclick = () => { const opened = open('about:blank'); opened.document.write(\
+                  '<input autofocus style=\"position:absolute;left:40px;top:40px;width:300px;height:30px\">'); \
+                  opened.document.close(); opened.document.querySelector('input').focus(); \
+                  opened.document.querySelector('input').oninput = event => fetch('/typed?' + \
+                  encodeURIComponent(event.target.value)); }</script>";
+    pages.add("writer", writer);
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    // The frame is of another site than the tab: the frame counts, not the tab.
+    for (page, host, is_typed) in [
+        ("portal", "localhost", true),
+        ("portal", "127.0.0.1", false),
+        ("writer", "127.0.0.1", true),
+        ("writer", "localhost", false),
+    ] {
+        pages.requests.lock().expect("no panic").clear();
+        let outcome = type_secret_on(&browser, &pages.url(page), host).await;
+        let told = output_of(&outcome, "c1").text().into_owned();
+        assert_eq!(!told.contains("is not typed here"), is_typed, "{page} {host}: {told}");
+        let arrived = || pages.requests().iter().any(|asked| asked.contains("/typed?correct%20horse"));
+        if is_typed {
+            assert!(support::poll_until(async || arrived()).await, "{page} {host}: {:?}", pages.requests());
+        } else {
+            assert!(!arrived(), "{page} {host}");
+        }
+        while browser.list_tabs().await.expect("tabs").len() > 1 {
+            browser.close_tab(1).await.expect("it closes");
+        }
+    }
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_secret_is_masked_in_addresses_and_black_in_pictures() {
+    let pages = TestPageServer::serve().await;
+    let page = pages.add(
+        "search",
+        "<style>body{margin:0;background:#fff}</style><form action=/echo><input name=q \
+         style='position:absolute;left:40px;top:40px;width:300px;height:30px;border:0;background:#fff'></form>\
+         <p id=echo style='position:absolute;left:40px;top:100px;width:300px;height:40px;margin:0'></p><script>\
+         document.querySelector('input').oninput = event => echo.textContent = event.target.value</script>",
+    );
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    browser.navigate(&page).await.expect("the page opens");
+    let tool = ComputerTool::with_computer(browser.clone())
+        .secret("password", ComputerSecret::new(PASSWORD).only_on(["127.0.0.1"]));
+    let actions = json!([click_action(100, 55), { "type": "type", "text": "{{secret:password}}" }]);
+    let submit = json!([{ "type": "keypress", "keys": ["ENTER"] }, { "type": "tabs" }]);
+    let replies = [computer_call("c1", actions), computer_call("c2", submit), ScriptedResponse::text("done")];
+    let (agent, _) = agent_with_tool(&tool, replies);
+    let outcome = agent.run("Search").await.expect("the run ends");
+    let tabs = output_of(&outcome, "c2").text().into_owned();
+    assert!(tabs.contains("/echo?q=[secret]"), "{tabs}");
+    let windlass::core::item::OutputContent::Parts(parts) = output_of(&outcome, "c1") else {
+        panic!("parts")
+    };
+    let picture = parts.iter().find_map(|part| match part {
+        windlass::core::item::ContentPart::Image(media) => media.data.clone(),
+        _ => None,
+    });
+    let pixels = decode_pixels(&picture.expect("a picture"));
+    // The field and the text that the page made of it are black, the rest is not.
+    assert_eq!([pixels(100, 55), pixels(60, 110), pixels(600, 600)], [[0, 0, 0], [0, 0, 0], [255, 255, 255]]);
+    browser.close().await;
+}
+
+/// Decodes a picture and returns the function from positions to colours.
+fn decode_pixels(base64: &str) -> impl Fn(usize, usize) -> [u8; 3] + use<> {
+    let png = windlass_computer::Screenshot::from_base64(base64).to_png();
+    let mut decoder = png::Decoder::new(std::io::Cursor::new(png));
+    decoder.set_transformations(png::Transformations::EXPAND);
+    let mut reader = decoder.read_info().expect("a picture");
+    let mut bytes = vec![0; reader.output_buffer_size().expect("a size")];
+    let info = reader.next_frame(&mut bytes).expect("pixels");
+    move |x, y| {
+        let at = y * info.line_size + x * info.color_type.samples();
+        [bytes[at], bytes[at + 1], bytes[at + 2]]
+    }
 }

@@ -152,7 +152,7 @@ fn group_log_by_call(log: &Value) -> Value {
 }
 
 /// Truncates a default failure message after the text that the reference has.
-fn trim_failure_text(value: Value) -> Value {
+pub(crate) fn trim_failure_text(value: Value) -> Value {
     match value {
         Value::String(mut text) => {
             if let Some(at) = text.find(FAILURE_PREFIX) {

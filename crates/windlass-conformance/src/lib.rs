@@ -7,5 +7,6 @@ mod guardrails;
 pub mod json;
 mod mcp;
 pub mod play;
+pub mod random;
 mod tool;
 mod world;

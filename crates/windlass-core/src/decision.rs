@@ -41,6 +41,21 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Returns a short description, for messages.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::Approve => "an approval",
+            Self::ApproveEdited { .. } => "an approval with edited arguments",
+            Self::Reject { .. } => "a rejection",
+            Self::ConfirmExecuted { .. } => "a confirmation that it was executed",
+            Self::ConfirmNotExecuted => "a confirmation that it was not executed",
+            Self::OutcomeUnknown => "a statement that its outcome is unknown",
+            Self::Answer { .. } => "an answer",
+        }
+    }
+}
+
 /// The set of calls that a decision covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -122,6 +137,43 @@ pub struct PendingCall {
     /// The widest scope that an approval of this call may have: [`DecisionScope::ThisCall`] if the tool
     /// requires approval every time.
     pub max_approval_scope: DecisionScope,
+    /// For a call in doubt, the last time at which the driver that started it was seen, on that driver's clock.
+    pub last_driver_seen: Option<Timestamp>,
+    /// The decision that was posted about this hold, if no driver has recorded it yet. It can be corrected.
+    pub posted: Option<Box<PostedNote>>,
+}
+
+/// A decision that was posted and that no driver has recorded yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PostedNote {
+    /// The decision.
+    pub decision: Decision,
+    /// Name of the person or policy that decided, if known.
+    pub decided_by: Option<String>,
+    /// Time at which it was posted, on the clock of whoever posted it.
+    pub posted_at: Timestamp,
+}
+
+/// A call that a person has decided about and whose decision is not taken yet: it can be corrected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CorrectableCall {
+    /// The call as it was pending.
+    pub pending: PendingCall,
+    /// The decision.
+    pub decision: Decision,
+    /// Name of the person or policy that decided, if known.
+    pub decided_by: Option<String>,
+    /// Highest revision among the posted decisions about this hold that were recorded; 0 if none was posted.
+    pub posted_revision: u32,
+}
+
+/// The hold of a call that has neither started nor settled since, so that decisions about it are not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UntakenHold {
+    /// Number of the hold: see [`PendingCall::attempt`].
+    pub attempt: u32,
+    /// Highest revision among the posted decisions about this hold that were recorded; 0 if none was posted.
+    pub posted_revision: u32,
 }
 
 impl PendingCall {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::id::CallId;
-use crate::item::Item;
+use crate::item::{Item, Role};
 use crate::journal::FilteredInput;
 
 /// A conversation in which every call has its output and every output its call.
@@ -41,58 +41,85 @@ impl PairedItems {
 }
 
 /// Returns the items that can be sent to a provider: calls without an output and outputs without a call are left out, and
-/// so is the reasoning directly before a call that is left out.
+/// so is the reasoning directly before a call that is left out. An id that is used again after its output stands for
+/// another call, because some providers number the calls of each response from the start.
 ///
 /// Filters, session limits and compactions are functions of the application, so what they return goes through here.
 pub fn keep_pairs(items: Vec<Arc<Item>>) -> PairedItems {
-    let mut answered: BTreeSet<CallId> = BTreeSet::new();
+    let (places, removed) = find_pairs(&items);
+    let items = places.iter().map(|place| items[*place].clone()).collect();
+    PairedItems { items, removed }
+}
+
+/// Returns the places of the items that [`keep_pairs`] keeps.
+pub fn paired_places(items: &[Arc<Item>]) -> Vec<usize> {
+    find_pairs(items).0
+}
+
+fn find_pairs(items: &[Arc<Item>]) -> (Vec<usize>, Vec<UnpairedItem>) {
+    let mut is_paired = vec![false; items.len()];
+    let mut open: BTreeMap<&CallId, usize> = BTreeMap::new();
+    for (place, item) in items.iter().enumerate() {
+        match (&**item, output_of(item)) {
+            (Item::Call(call), _) => {
+                open.entry(&call.id).or_insert(place);
+            }
+            (_, Some(call)) => {
+                if let Some(of) = open.remove(call) {
+                    (is_paired[of], is_paired[place]) = (true, true);
+                }
+            }
+            _ => is_paired[place] = true,
+        }
+    }
+    let mut kept: Vec<usize> = Vec::new();
+    let mut removed = Vec::new();
+    for (place, item) in items.iter().enumerate() {
+        match (&**item, output_of(item)) {
+            _ if is_paired[place] => kept.push(place),
+            (Item::Call(call), _) => {
+                while kept.last().is_some_and(|last| matches!(*items[*last], Item::Reasoning(_))) {
+                    kept.pop();
+                }
+                removed.push(UnpairedItem::Call(call.id.clone()));
+            }
+            (_, Some(call)) => removed.push(UnpairedItem::Output(call.clone())),
+            _ => {}
+        }
+    }
+    (kept, removed)
+}
+
+/// Returns the places between which a conversation can be cut: before them no call is open.
+pub fn cut_places(items: &[Arc<Item>]) -> Vec<usize> {
     let mut open: BTreeSet<&CallId> = BTreeSet::new();
-    for item in &items {
+    let mut places = Vec::new();
+    for (place, item) in items.iter().enumerate() {
+        // Reasoning and text belong to the calls of the same response.
+        let follows_model = place > 0 && is_of_model(&items[place - 1]) && is_of_model(item);
+        if open.is_empty() && !follows_model && output_of(item).is_none() {
+            places.push(place);
+        }
         match (&**item, output_of(item)) {
             (Item::Call(call), _) => {
                 open.insert(&call.id);
             }
-            (_, Some(call)) if open.contains(call) => {
-                answered.insert(call.clone());
+            (_, Some(call)) => {
+                open.remove(call);
             }
             _ => {}
         }
     }
-    if items.iter().all(|item| match (&**item, output_of(item)) {
-        (Item::Call(call), _) => answered.contains(&call.id),
-        (_, Some(call)) => answered.contains(call),
-        _ => true,
-    }) && !has_repeats(&items)
-    {
-        return PairedItems { items, removed: Vec::new() };
-    }
-    let mut paired = PairedItems::default();
-    let (mut called, mut given) = (BTreeSet::new(), BTreeSet::new());
-    for item in items {
-        match (&*item, output_of(&item)) {
-            (Item::Call(call), _) if !answered.contains(&call.id) || !called.insert(call.id.clone()) => {
-                while paired.items.last().is_some_and(|last| matches!(**last, Item::Reasoning(_))) {
-                    paired.items.pop();
-                }
-                paired.removed.push(UnpairedItem::Call(call.id.clone()));
-            }
-            (_, Some(call)) if !called.contains(call) || !given.insert(call.clone()) => {
-                paired.removed.push(UnpairedItem::Output(call.clone()));
-            }
-            _ => paired.items.push(item),
-        }
-    }
-    paired
+    places
 }
 
-/// Returns true if a call or an output stands twice.
-fn has_repeats(items: &[Arc<Item>]) -> bool {
-    let (mut calls, mut outputs) = (BTreeSet::new(), BTreeSet::new());
-    items.iter().any(|item| match (&**item, output_of(item)) {
-        (Item::Call(call), _) => !calls.insert(&call.id),
-        (_, Some(call)) => !outputs.insert(call),
+/// Returns true if the item is part of a model response.
+fn is_of_model(item: &Item) -> bool {
+    match item {
+        Item::Call(_) | Item::Reasoning(_) | Item::HostedTool(_) => true,
+        Item::Message(message) => message.role == Role::Assistant,
         _ => false,
-    })
+    }
 }
 
 /// Returns the call that an item is the output of.
@@ -156,6 +183,28 @@ mod tests {
             paired.describe_removed(),
             "the output of `gone` without its call, call `b` without its output, the output of `a` without its call"
         );
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_stands_for_another_call() {
+        let items = vec![call("a"), output("a"), call("a"), output("a")];
+        assert_eq!(keep_pairs(items.clone()), PairedItems { items, removed: Vec::new() });
+    }
+
+    #[test]
+    fn a_conversation_is_cut_where_no_call_is_open() {
+        let said = Arc::new(Item::assistant("I look."));
+        let items = vec![
+            Arc::new(Item::user("hi")),
+            call("a"),
+            said.clone(),
+            output("a"),
+            said,
+            call("b"),
+            output("b"),
+            Arc::new(Item::user("again")),
+        ];
+        assert_eq!(cut_places(&items), [0, 1, 4, 7]);
     }
 
     #[test]

@@ -140,9 +140,11 @@ impl From<CallId> for CallPath {
 }
 
 impl From<&str> for CallPath {
-    /// Parses `outer/inner`, the form that [`fmt::Display`] writes.
+    /// Parses `outer/inner`, the form that [`fmt::Display`] writes: `%2F` in it is a slash of an id, `%25` a percent
+    /// sign.
     fn from(text: &str) -> Self {
-        Self(text.split('/').map(CallId::from).collect())
+        let id = |text: &str| CallId::from(text.replace("%2F", "/").replace("%25", "%"));
+        Self(text.split('/').map(id).collect())
     }
 }
 
@@ -152,7 +154,12 @@ impl fmt::Display for CallPath {
             if at > 0 {
                 f.write_str("/")?;
             }
-            call.fmt(f)?;
+            // The model chooses ids, and one with a slash must not read as the path of another call.
+            if call.as_str().contains(['/', '%']) {
+                f.write_str(&call.as_str().replace('%', "%25").replace('/', "%2F"))?;
+            } else {
+                call.fmt(f)?;
+            }
         }
         Ok(())
     }
@@ -168,5 +175,22 @@ impl Timestamp {
     #[must_use]
     pub fn saturating_add(self, wait: std::time::Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CallId, CallPath};
+
+    #[test]
+    fn the_text_of_a_path_stands_for_one_path() {
+        let path = |ids: &[&str]| CallPath(ids.iter().map(|id| CallId::from(*id)).collect());
+        assert_ne!(path(&["a/b"]).to_string(), path(&["a", "b"]).to_string());
+        for ids in
+            [&["a", "b"][..], &["a/b"], &["%2F", "a%"], &["%252F"], &["a/", "/b"], &["", ""], &["%25%2F/"]]
+        {
+            assert_eq!(CallPath::from(path(ids).to_string().as_str()), path(ids));
+        }
+        assert_eq!(path(&["outer", "inner"]).to_string(), "outer/inner");
     }
 }

@@ -1,13 +1,16 @@
 //! Conversation items in a provider-independent form.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::{Map, Value};
 
 use crate::canonical::Digest;
 use crate::id::{AgentName, CallId};
+use crate::tagged::deserialize_tagged;
 
 /// One item of a conversation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Item {
@@ -26,6 +29,16 @@ pub enum Item {
     /// An item of a type that this version does not know, preserved unchanged.
     Unknown(OpaqueItem),
 }
+
+deserialize_tagged!(Item {
+    "message" => Message, Item::Message;
+    "reasoning" => ReasoningItem, Item::Reasoning;
+    "call" => ToolCall, Item::Call;
+    "output" => CallOutput, Item::Output;
+    "handoff" => HandoffOutput, Item::Handoff;
+    "hosted_tool" => OpaqueItem, Item::HostedTool;
+    "unknown" => OpaqueItem, Item::Unknown;
+});
 
 impl Item {
     /// Creates a user message.
@@ -47,6 +60,7 @@ impl Item {
             arguments: arguments.into(),
             item_id: None,
             kind: CallKind::Function,
+            provider_data: None,
         })
     }
 }
@@ -96,7 +110,7 @@ impl Message {
 }
 
 /// A part of a message or of a tool output.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ContentPart {
@@ -117,6 +131,20 @@ pub enum ContentPart {
     /// A part of a type that this version does not know, preserved unchanged.
     Unknown(OpaqueItem),
 }
+
+/// The fields of a part that has a text only.
+#[derive(Deserialize)]
+struct TextFields {
+    text: String,
+}
+
+deserialize_tagged!(ContentPart {
+    "text" => TextFields, |fields| ContentPart::Text { text: fields.text };
+    "refusal" => TextFields, |fields| ContentPart::Refusal { text: fields.text };
+    "image" => MediaSource, ContentPart::Image;
+    "file" => MediaSource, ContentPart::File;
+    "unknown" => OpaqueItem, ContentPart::Unknown;
+});
 
 impl ContentPart {
     /// Creates a text part.
@@ -161,6 +189,20 @@ pub struct ReasoningItem {
     /// The provider's item, sent back unchanged.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
+    /// The provider that wrote the item, in the notation of [`ProviderData::origin`]. No other provider receives
+    /// `raw`. Absent if the provider is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+}
+
+/// Data that only the provider that wrote it can use, such as a signature. No other provider receives it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProviderData {
+    /// The API and the provider, such as `responses:api.openai.com`.
+    pub origin: String,
+    /// The fields of the provider's item that have no field of their own here.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub fields: Map<String, Value>,
 }
 
 /// A tool call that the model requested.
@@ -181,6 +223,21 @@ pub struct ToolCall {
     /// The provider's call type, which also determines the form of the output.
     #[serde(default, skip_serializing_if = "CallKind::is_function")]
     pub kind: CallKind,
+    /// Fields of the provider's item that are sent back with the call, such as a signature. They are stored as
+    /// received, so they never contain the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_data: Option<Box<ProviderData>>,
+}
+
+impl ToolCall {
+    /// Returns the type of the call in the provider's notation, such as `shell_call`, if the kind is
+    /// [`CallKind::ProviderDefined`].
+    pub fn provider_type(&self) -> Option<&str> {
+        match (self.kind, &self.provider_data) {
+            (CallKind::ProviderDefined, Some(data)) => data.fields.get("type")?.as_str(),
+            _ => None,
+        }
+    }
 }
 
 /// The provider's type of a tool call. All kinds are planned, approved, guarded and journalled in the same way;
@@ -199,6 +256,10 @@ pub enum CallKind {
     /// server's label. An output with status `ok` approves the call; any other output rejects it, with the text
     /// as the reason.
     HostedMcp,
+    /// A call of a tool that the provider defines and the application executes: a shell, a patch, free text, a
+    /// tool search. The arguments are the payload of the provider's item as a JSON object; free text is
+    /// `{"input": "…"}`. [`ToolCall::provider_type`] returns the provider's type of the call.
+    ProviderDefined,
 }
 
 impl CallKind {
@@ -237,13 +298,41 @@ impl OutputStatus {
 }
 
 /// The content of a tool output: text or content parts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum OutputContent {
     /// Plain text.
     Text(String),
     /// Text, images and files in order.
     Parts(Vec<ContentPart>),
+}
+
+impl<'de> Deserialize<'de> for OutputContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OutputVisitor)
+    }
+}
+
+struct OutputVisitor;
+
+impl<'de> de::Visitor<'de> for OutputVisitor {
+    type Value = OutputContent;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a list of parts")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<OutputContent, E> {
+        Ok(OutputContent::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<OutputContent, E> {
+        Ok(OutputContent::Text(text))
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, parts: A) -> Result<OutputContent, A::Error> {
+        Vec::deserialize(de::value::SeqAccessDeserializer::new(parts)).map(OutputContent::Parts)
+    }
 }
 
 impl OutputContent {
@@ -297,6 +386,17 @@ pub struct OpaqueItem {
     pub kind: String,
     /// The complete item as the provider sent it.
     pub raw: Value,
+    /// The provider that wrote the item, in the notation of [`ProviderData::origin`]. No other provider receives
+    /// the item. Absent if the provider is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+}
+
+impl OpaqueItem {
+    /// Creates an item whose provider is not known.
+    pub fn new(kind: impl Into<String>, raw: impl Into<Value>) -> Self {
+        Self { kind: kind.into(), raw: raw.into(), origin: None }
+    }
 }
 
 fn join_text(parts: &[ContentPart]) -> String {

@@ -16,10 +16,11 @@
 //! let run = Run::start(RunStarted {
 //!     run: "run-1".into(),
 //!     agent: "desk".into(),
-//!     history: vec![],
+//!     history: Default::default(),
 //!     input: vec![Arc::new(Item::user("hello"))],
 //!     max_turns: Some(10),
 //!     session: None,
+//!     previous_response_id: None,
 //!     origin: None,
 //! });
 //! let RunAction::RequestModel { agent, turn } = run.next() else { unreachable!() };
@@ -38,11 +39,14 @@ pub mod failure;
 mod golden;
 pub mod history;
 pub mod id;
+pub mod idempotency;
 pub mod inspect;
 pub mod item;
 pub mod journal;
 pub mod plan;
+mod plan_format;
 pub mod run;
 pub mod schema;
+mod tagged;
 pub mod tool;
 pub mod usage;

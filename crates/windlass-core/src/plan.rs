@@ -11,6 +11,7 @@ use crate::canonical::Digest;
 use crate::canonical::canonical_text;
 use crate::id::{AgentName, CallId};
 use crate::item::{Item, ToolCall};
+use crate::run::{Run, RunItemKind};
 use crate::tool::{ApprovalPolicy, ToolEffect, ToolKey};
 
 /// The result of looking up a call's name among the tools resolved for this turn.
@@ -48,10 +49,6 @@ pub struct ResolvedTool {
     pub approval_policy: ApprovalPolicy,
     /// Conflict key; calls with the same key run one after another in the model's order.
     pub conflict_key: Option<String>,
-    /// Digest of the tool and its arguments: an identical later call returns the stored result (the receipt) and does
-    /// not run. Absent unless the tool is idempotent, its receipts are shared between calls, and the arguments are
-    /// valid.
-    pub receipt_digest: Option<Digest>,
     /// The canonical arguments, or the reason why they are invalid.
     pub arguments: Result<Arc<str>, InvalidArguments>,
 }
@@ -72,17 +69,24 @@ impl From<String> for InvalidArguments {
 }
 
 /// The kind of body that a tool call executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BodyKind {
     /// A function of the application.
+    #[default]
     Function,
     /// Another agent, with a nested run.
     Agent,
 }
 
+impl BodyKind {
+    pub(crate) fn is_function(&self) -> bool {
+        *self == Self::Function
+    }
+}
+
 /// A call of a model response together with its disposition.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PlannedCall {
     /// The call's id.
     pub call: CallId,
@@ -93,13 +97,11 @@ pub struct PlannedCall {
     /// The disposition of the call.
     pub disposition: CallDisposition,
     /// Earlier call of the same response that must settle first because it has the same conflict key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predecessor: Option<CallId>,
 }
 
 /// The disposition that the planner assigned to a call.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum CallDisposition {
     /// The call executes a body.
     Execute {
@@ -109,10 +111,6 @@ pub enum CallDisposition {
         effect: ToolEffect,
         /// The tool's approval policy.
         approval_policy: ApprovalPolicy,
-        /// Digest under which the result is stored as a receipt, for identical later calls; see
-        /// [`ResolvedTool::receipt_digest`].
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        receipt_digest: Option<Digest>,
     },
     /// The arguments are invalid; the model receives the violations, and the body does not run.
     InvalidArguments {
@@ -185,16 +183,25 @@ pub struct ResponsePlan {
     pub duplicate_calls: u32,
 }
 
-/// Plans a model response. `seen` contains the calls of earlier turns; `lookup` resolves a call to a tool.
+impl ResponsePlan {
+    fn has_call(&self, id: &CallId) -> bool {
+        self.calls.iter().any(|planned| planned.call == *id)
+    }
+}
+
+/// Plans a model response. `run` has the calls of earlier responses; `lookup` resolves a call to a tool.
+///
+/// A call that repeats an earlier one of the same agent, id included, is dropped, because it has its output. A call of an
+/// unknown tool gets its message in any case, under an id of its own if its id is taken.
 ///
 /// # Errors
 ///
-/// Returns [`ModelProtocolError`] if a call has no id, reuses the id of a different call, or names an unknown
-/// tool and the run is configured to fail for it.
+/// Returns [`ModelProtocolError`] if a call has no id, reuses the id of a different call, of a call of another agent or of
+/// a handoff, or names an unknown tool and the run is configured to fail for it.
 pub fn plan_response(
     items: Vec<Arc<Item>>,
     agent: &AgentName,
-    seen: &CallMap<Digest>,
+    run: &Run,
     mut lookup: impl FnMut(&ToolCall) -> ToolLookup,
 ) -> Result<ResponsePlan, ModelProtocolError> {
     let count = items.iter().filter(|item| matches!(***item, Item::Call(_))).count();
@@ -232,8 +239,15 @@ pub fn plan_response(
             }) => call_digest(&key, arguments),
             _ => call_digest(&key, &canonical_or_verbatim(&call.arguments)),
         };
-        if let Some(earlier) = fresh.get(&call.id).or_else(|| seen.get(&call.id)) {
-            if *earlier != digest {
+        let repetition = match fresh.get(&call.id) {
+            Some(earlier) if *earlier == digest => Repetition::Duplicate,
+            Some(_) => Repetition::OtherCall,
+            None => compare_with_earlier(run, call, agent, &digest, &found),
+        };
+        let mut id = call.id.clone();
+        match repetition {
+            Repetition::NewCall => {}
+            Repetition::OtherCall => {
                 return Err(ModelProtocolError::ReusedCallId {
                     call: call.id.clone(),
                     name: call.name.clone(),
@@ -241,11 +255,16 @@ pub fn plan_response(
             }
             // A duplicate call is answered by the output of the first. Reasoning items directly before it are
             // removed too, because providers reject reasoning that no other item follows.
-            while plan.items.last().is_some_and(|last| matches!(**last, Item::Reasoning(_))) {
-                plan.items.pop();
+            Repetition::Duplicate => {
+                while plan.items.last().is_some_and(|last| matches!(**last, Item::Reasoning(_))) {
+                    plan.items.pop();
+                }
+                plan.duplicate_calls += 1;
+                continue;
             }
-            plan.duplicate_calls += 1;
-            continue;
+            Repetition::OfUnknownTool => {
+                id = unused_call_id(run, &call.id, |id| fresh.contains(id) || plan.has_call(id));
+            }
         }
         fresh.insert(call.id.clone(), digest);
         let mut after = None;
@@ -259,7 +278,6 @@ pub fn plan_response(
                         body: tool.body,
                         effect: tool.effect,
                         approval_policy: tool.approval_policy,
-                        receipt_digest: tool.receipt_digest,
                     },
                     Err(InvalidArguments { problems, .. }) => CallDisposition::InvalidArguments { problems },
                 }
@@ -280,18 +298,72 @@ pub fn plan_response(
                 continue;
             }
         };
-        plan.calls.push(PlannedCall {
-            call: call.id.clone(),
-            key,
-            digest,
-            disposition: work,
-            predecessor: after,
-        });
+        let item = match id == call.id {
+            true => item,
+            false => Arc::new(Item::Call(ToolCall { id: id.clone(), ..call.clone() })),
+        };
+        plan.calls.push(PlannedCall { call: id, key, digest, disposition: work, predecessor: after });
         plan.items.push(item);
     }
     match missing {
         Some(missing) => Err(missing),
         None => Ok(plan),
+    }
+}
+
+/// The relation of a call to earlier calls with its id.
+enum Repetition {
+    /// The id is new.
+    NewCall,
+    /// The same call has its output.
+    Duplicate,
+    /// The same call was made before, and its tool is missing now.
+    OfUnknownTool,
+    /// The id stands for another call.
+    OtherCall,
+}
+
+/// Compares a call with the call of an earlier response that has its id.
+fn compare_with_earlier(
+    run: &Run,
+    call: &ToolCall,
+    agent: &AgentName,
+    digest: &Digest,
+    found: &ToolLookup,
+) -> Repetition {
+    let Some(earlier) = run.call_digests().get(&call.id) else { return Repetition::NewCall };
+    let made = run.call_item(&call.id);
+    match found {
+        ToolLookup::UnknownTool { .. } | ToolLookup::UnknownToolFatal { .. } => {
+            // A tool that is gone has no identity to compare, so what the model wrote counts.
+            let is_same_text = |made: &ToolCall| {
+                (&made.name, &made.namespace) == (&call.name, &call.namespace)
+                    && canonical_or_verbatim(&made.arguments) == canonical_or_verbatim(&call.arguments)
+            };
+            let is_same = earlier == digest
+                || made.is_some_and(|made| matches!(&*made.item, Item::Call(made) if is_same_text(made)));
+            if is_same { Repetition::OfUnknownTool } else { Repetition::OtherCall }
+        }
+        // Another agent's tool is another tool. A handoff that has been carried out cannot answer for the next one.
+        ToolLookup::Tool(_)
+            if earlier == digest
+                && made.is_some_and(|made| made.agent == *agent && made.kind == RunItemKind::ToolCall) =>
+        {
+            Repetition::Duplicate
+        }
+        ToolLookup::Tool(_) | ToolLookup::Handoff { .. } => Repetition::OtherCall,
+    }
+}
+
+/// Returns an id for a call whose own id is taken: a history has one output for each id.
+fn unused_call_id(run: &Run, taken: &CallId, is_taken: impl Fn(&CallId) -> bool) -> CallId {
+    let mut number = 2;
+    loop {
+        let id = CallId::new(format!("{taken}~{number}"));
+        if !run.call_digests().contains(&id) && !is_taken(&id) {
+            return id;
+        }
+        number += 1;
     }
 }
 
@@ -307,3 +379,7 @@ fn canonical_or_verbatim(arguments: &str) -> Cow<'_, str> {
 fn join_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::canonical::Digest;
 use crate::item::{CallKind, ToolCall};
 
 /// A tool's canonical identity. Decisions and receipts are bound to it, so tools with equal names do not share
 /// approvals.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ToolKey {
     /// A tool of the agent, identified by its name alone.
     Bare(Arc<str>),
@@ -30,6 +30,9 @@ pub enum ToolKey {
         server: Arc<str>,
         /// The tool's name on that server.
         name: Arc<str>,
+        /// Digest of the definition that the server gave. A decision about one definition does not cover another.
+        /// Absent if the provider runs the tool, and its definition is not known here.
+        definition: Option<Digest>,
     },
 }
 
@@ -44,7 +47,7 @@ impl ToolKey {
     pub fn for_call(call: &ToolCall) -> Self {
         if call.kind == CallKind::HostedMcp {
             let server = call.namespace.as_deref().unwrap_or_default().into();
-            return Self::Mcp { server, name: call.name.as_str().into() };
+            return Self::Mcp { server, name: call.name.as_str().into(), definition: None };
         }
         match call.namespace.as_deref() {
             None => Self::Bare(call.name.as_str().into()),
@@ -78,7 +81,7 @@ impl fmt::Display for ToolKey {
             Self::Bare(name) => f.write_str(name),
             Self::Namespaced { namespace, name } => write!(f, "{namespace}.{name}"),
             Self::Deferred(name) => write!(f, "deferred:{name}"),
-            Self::Mcp { server, name } => write!(f, "mcp:{server}/{name}"),
+            Self::Mcp { server, name, .. } => write!(f, "mcp:{server}/{name}"),
         }
     }
 }
@@ -114,4 +117,69 @@ pub enum ApprovalPolicy {
     ByRuleEachTime,
     /// Approval is required for every single call; a standing approval does not cover it.
     RequiredEachTime,
+}
+
+impl ApprovalPolicy {
+    pub(crate) fn is_not_required(&self) -> bool {
+        *self == Self::NotRequired
+    }
+}
+
+/// A key that is more than a name, in its serialised form.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum QualifiedKey {
+    Namespaced {
+        namespace: Arc<str>,
+        name: Arc<str>,
+    },
+    Deferred(Arc<str>),
+    Mcp {
+        server: Arc<str>,
+        name: Arc<str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        definition: Option<Digest>,
+    },
+}
+
+/// Writes a bare name as text, and every other key as an object.
+impl Serialize for ToolKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let qualified = match self.clone() {
+            Self::Bare(name) => return serializer.serialize_str(&name),
+            Self::Namespaced { namespace, name } => QualifiedKey::Namespaced { namespace, name },
+            Self::Deferred(name) => QualifiedKey::Deferred(name),
+            Self::Mcp { server, name, definition } => QualifiedKey::Mcp { server, name, definition },
+        };
+        qualified.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ToolKeyVisitor)
+    }
+}
+
+struct ToolKeyVisitor;
+
+impl<'de> de::Visitor<'de> for ToolKeyVisitor {
+    type Value = ToolKey;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a tool's key")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<ToolKey, E> {
+        Ok(ToolKey::bare(name))
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<ToolKey, A::Error> {
+        let key = QualifiedKey::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        Ok(match key {
+            QualifiedKey::Namespaced { namespace, name } => ToolKey::Namespaced { namespace, name },
+            QualifiedKey::Deferred(name) => ToolKey::Deferred(name),
+            QualifiedKey::Mcp { server, name, definition } => ToolKey::Mcp { server, name, definition },
+        })
+    }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct Usage {
     /// Requests sent to models, including failed ones.
+    #[serde(default = "one_request", skip_serializing_if = "is_one_request")]
     pub requests: u64,
     /// Requests of unknown cost: failed, cancelled, or not reported by the provider.
     #[serde(skip_serializing_if = "is_zero")]
@@ -24,6 +25,17 @@ pub struct Usage {
     /// Output tokens that were used for reasoning.
     #[serde(skip_serializing_if = "is_zero")]
     pub reasoning_tokens: u64,
+    /// Cost in billionths of the provider's currency unit, of the requests whose cost the provider reported.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cost_nanos: u64,
+}
+
+fn one_request() -> u64 {
+    1
+}
+
+fn is_one_request(requests: &u64) -> bool {
+    *requests == 1
 }
 
 impl Usage {
@@ -39,21 +51,50 @@ impl Usage {
 
     /// Returns input plus output tokens of the requests whose cost is known.
     pub fn total_tokens(&self) -> u64 {
-        self.input_tokens + self.output_tokens
+        self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// Adds another usage to this one.
+    /// Returns the cost in the provider's currency unit, of the requests whose cost the provider reported.
+    pub fn cost(&self) -> f64 {
+        self.cost_nanos as f64 / 1e9
+    }
+
+    /// Adds another usage to this one. Counts saturate: providers report them, and may report anything.
     pub fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.unknown_requests += other.unknown_requests;
-        self.input_tokens += other.input_tokens;
-        self.cached_tokens += other.cached_tokens;
-        self.cache_write_tokens += other.cache_write_tokens;
-        self.output_tokens += other.output_tokens;
-        self.reasoning_tokens += other.reasoning_tokens;
+        self.requests = self.requests.saturating_add(other.requests);
+        self.unknown_requests = self.unknown_requests.saturating_add(other.unknown_requests);
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
+        self.cache_write_tokens = self.cache_write_tokens.saturating_add(other.cache_write_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
+        self.cost_nanos = self.cost_nanos.saturating_add(other.cost_nanos);
     }
 }
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Usage;
+
+    #[test]
+    fn counts_of_any_size_are_added() {
+        let most = Usage {
+            requests: u64::MAX,
+            unknown_requests: u64::MAX,
+            input_tokens: u64::MAX,
+            cached_tokens: u64::MAX,
+            cache_write_tokens: u64::MAX,
+            output_tokens: u64::MAX,
+            reasoning_tokens: u64::MAX,
+            cost_nanos: u64::MAX,
+        };
+        let mut sum = most;
+        sum.add(&most);
+        assert_eq!(sum, most);
+        assert_eq!(sum.total_tokens(), u64::MAX);
+    }
 }

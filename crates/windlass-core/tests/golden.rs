@@ -113,11 +113,20 @@ fn any_changed_letter_is_found() {
         let lines: Vec<&str> = text.lines().collect();
         for (at, line) in lines.iter().enumerate().skip(1) {
             let mut changed = lines.clone();
-            let (hash, body) = line.split_once(' ').expect("a line has a hash");
-            let other = format!("{hash} {}", body.replacen("\"at\":1", "\"at\":2", 1));
+            let other = if let Some(hash) = line.strip_prefix("head ") {
+                format!("head {}{}", &hash[1..], &hash[..1])
+            } else if line.starts_with("history ") {
+                line.replacen("\"text\":\"", "\"text\":\"!", 1)
+            } else {
+                line.replacen("\"at\":1", "\"at\":2", 1)
+            };
             changed[at] = &other;
             let error = inspect::verify_text(&changed.join("\n")).expect_err("it was changed");
-            assert_eq!(error.first_bad_seq(), Some(at as u64 - 1), "{} line {at}", path.display());
+            let is_found = match line.starts_with("history ") {
+                true => error.first_bad_seq() == Some(0),
+                false => matches!(error, JournalFormatError::HeadMismatch),
+            };
+            assert!(is_found, "{} line {at}: {error}", path.display());
         }
     }
 }
@@ -125,7 +134,7 @@ fn any_changed_letter_is_found() {
 /// The fields that name one of several kinds, with all their values.
 const GOLDEN_KINDS: &[(&str, &[&str])] = &[
     (
-        "entry.type",
+        "record",
         &[
             "run_started",
             "model_responded",
@@ -141,6 +150,7 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "call_ended_late",
             "handoff_recorded",
             "turn_continued",
+            "output_rejected",
             "input_added",
             "run_finished",
             "run_failed",
@@ -204,9 +214,11 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
     ),
     ("model_protocol_error", &["empty_call_id", "reused_call_id", "unknown_tool"]),
     ("disposition", &["execute", "invalid_arguments", "unknown_tool", "handoff", "surplus_handoff"]),
-    ("body", &["function", "agent"]),
+    // The default `function` is not serialised.
+    ("body", &["agent"]),
     ("effect", &["pure", "idempotent", "once"]),
-    ("approval_policy", &["not_required", "by_rule", "required", "by_rule_each_time", "required_each_time"]),
+    // The default `not_required` is not serialised.
+    ("approval_policy", &["by_rule", "required", "by_rule_each_time", "required_each_time"]),
     // The default `run_model_again` is not serialised.
     ("tool_use_policy", &["stop_on_first_tool", "stop_at_tools", "custom_function"]),
     ("key", &["bare", "namespaced", "deferred", "mcp"]),
@@ -224,9 +236,12 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
 fn the_files_hold_everything_that_the_format_has() {
     let mut found = BTreeSet::new();
     for (_, text) in golden_files(FORMAT_VERSION) {
-        for line in text.lines().skip(1) {
-            let (_, body) = line.split_once(' ').expect("a line has a hash");
-            collect_kinds("record", &serde_json::from_str(body).expect("a record is JSON"), &mut found);
+        for line in text.lines().skip(1).filter(|line| !line.starts_with("head ")) {
+            let (field, json) = match line.strip_prefix("history ") {
+                Some(item) => ("item", item),
+                None => ("record", line),
+            };
+            collect_kinds(field, &serde_json::from_str(json).expect("a line is JSON"), &mut found);
         }
     }
     for (place, names) in GOLDEN_KINDS {
@@ -238,20 +253,31 @@ fn the_files_hold_everything_that_the_format_has() {
 
 /// Collects the kinds that are named under each field: a text, or the only key of an object.
 fn collect_kinds(field: &str, value: &Value, found: &mut BTreeSet<(String, String)>) {
-    let named = match value {
-        Value::String(name) => Some(name),
-        Value::Object(fields) if fields.len() == 1 => fields.keys().next(),
+    let named = match (field, value) {
+        ("key", Value::String(_)) => Some("bare"),
+        ("output", Value::String(_)) => Some("text"),
+        ("output", Value::Array(_)) => Some("parts"),
+        (_, Value::String(name)) => Some(name.as_str()),
+        ("record", Value::Object(fields)) => {
+            fields.keys().map(String::as_str).find(|name| !["at", "path"].contains(name))
+        }
+        (_, Value::Object(fields)) if fields.len() == 1 => fields.keys().next().map(String::as_str),
         _ => None,
     };
     if let Some(name) = named {
-        found.insert((field.to_owned(), name.clone()));
+        found.insert((field.to_owned(), name.to_owned()));
+    }
+    if let ("calls", Value::Object(planned)) = (field, value) {
+        let known = ["call", "key", "digest", "predecessor"];
+        let disposition = planned.keys().find(|name| !known.contains(&name.as_str()));
+        found.extend(disposition.map(|name| ("disposition".to_owned(), name.clone())));
     }
     match value {
         Value::Object(fields) => {
             if let Some(Value::String(kind)) = fields.get("type") {
                 let holder = match field {
-                    "items" | "history" | "input" | "message" => "item",
-                    "content" | "parts" => "content",
+                    "items" | "history" | "input" | "message" | "correction" => "item",
+                    "content" | "output" => "content",
                     other => other,
                 };
                 found.insert((format!("{holder}.type"), kind.clone()));
@@ -260,7 +286,6 @@ fn collect_kinds(field: &str, value: &Value, found: &mut BTreeSet<(String, Strin
             for (name, value) in fields.iter().filter(|(name, _)| *name != "raw") {
                 let is_call = fields.get("type").is_some_and(|kind| kind == "call");
                 let name = match name.as_str() {
-                    "output" if !value.is_object() => "text",
                     "kind" if is_call => "call.kind",
                     name => name,
                 };
@@ -289,7 +314,8 @@ fn new_kinds_need_golden_files(entry: &JournalEntry, decision: &Decision, how: &
         JournalEntry::CallSettled(_)
         | JournalEntry::CallEndedLate(_)
         | JournalEntry::HandoffRecorded(_)
-        | JournalEntry::TurnContinued => {}
+        | JournalEntry::TurnContinued
+        | JournalEntry::OutputRejected(_) => {}
         JournalEntry::InputAdded(_)
         | JournalEntry::RunFinished(_)
         | JournalEntry::RunFailed(_)

@@ -111,7 +111,7 @@ fn expected_output(records: &[JournalRecord], head: Digest) -> String {
                             true => ("output_withheld", model_text::OUTPUT_NOT_CHECKED),
                             false => ("cancelled", model_text::CANCELLED),
                         };
-                        let stopped = serde_json::json!({ "text": text });
+                        let stopped = Value::from(text);
                         (told.status, told.output) = (status.to_owned(), Some(stopped));
                     }
                 }
@@ -144,14 +144,21 @@ fn a_reader_written_from_the_document_reads_every_golden_file() {
 }
 
 #[test]
-fn the_reader_names_the_first_bad_record() {
+fn the_reader_refuses_what_was_changed() {
     let text =
         std::fs::read_to_string(tests_folder().join("golden/v1/paused.windlass")).expect("it can be read");
+    let finished =
+        std::fs::read_to_string(tests_folder().join("golden/v1/finished.windlass")).expect("it can be read");
     let cases = [
         (
-            text.replacen("\"reason\":\"approval\"", "\"reason\":\"in_doubt\"", 1),
-            "record 3 is not what was written",
+            finished.replacen("Good morning", "Good evening", 1),
+            "the history of session session-7 is not what the run started with",
         ),
+        (
+            text.replacen("\"reason\":\"approval\"", "\"reason\":\"in_doubt\"", 1),
+            "the saved run is not what was written",
+        ),
+        (text[..text.rfind("head ").expect("it ends with its hash")].to_owned(), "the saved run is cut off"),
         (text.replacen("windlass 1", "windlass 2", 1), "this run was saved in format 2"),
         (text.replacen("windlass 1", "anchor 1", 1), "this is not a saved run"),
     ];

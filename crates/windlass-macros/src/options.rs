@@ -41,6 +41,7 @@ enum BuilderCall {
     EnabledIf(ExprClosure),
     Timeout(Duration),
     OnTimeout(TokenStream),
+    OnTimeoutSay(ExprClosure),
     OnFailure(TokenStream),
     OnFailureSay(ExprClosure),
     Retry(u32, Duration),
@@ -152,14 +153,17 @@ impl BuilderCall {
                     ("pure", quote!(::windlass::core::tool::ToolEffect::Pure)),
                 ],
             )?),
-            "on_timeout" => Self::OnTimeout(parse_choice(
-                input,
-                "what a timeout does",
-                &[
-                    ("tell_model", quote!(::windlass::tool::OnTimeout::TellModel)),
-                    ("fail_run", quote!(::windlass::tool::OnTimeout::FailRun)),
-                ],
-            )?),
+            "on_timeout" => match input.fork().parse::<Expr>() {
+                Ok(Expr::Closure(_)) => Self::OnTimeoutSay(parse_closure(input, 2, "|ctx, timeout| …")?),
+                _ => Self::OnTimeout(parse_choice(
+                    input,
+                    "what a timeout does",
+                    &[
+                        ("tell_model", quote!(::windlass::tool::OnTimeout::TellModel)),
+                        ("fail_run", quote!(::windlass::tool::OnTimeout::FailRun)),
+                    ],
+                )?),
+            },
             "on_failure" => match input.fork().parse::<Expr>() {
                 Ok(Expr::Closure(_)) => Self::OnFailureSay(parse_closure(input, 2, "|ctx, error| …")?),
                 _ => Self::OnFailure(parse_choice(
@@ -277,6 +281,10 @@ impl BuilderCall {
                 quote!(.timeout(#timeout))
             }
             Self::OnTimeout(policy) => quote!(.on_timeout(#policy)),
+            Self::OnTimeoutSay(text) => {
+                let text = with_move(text);
+                quote_spanned!(text.span()=> .on_timeout(::windlass::tool::OnTimeout::<#context>::custom_message(#text)))
+            }
             Self::OnFailure(policy) => quote!(.on_failure(#policy)),
             Self::OnFailureSay(text) => {
                 let text = with_move(text);

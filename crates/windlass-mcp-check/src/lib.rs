@@ -1,5 +1,7 @@
 //! Shared helpers of the MCP checks.
 
+pub mod mischief;
+
 use std::io::Write;
 use std::path::Path;
 

@@ -7,10 +7,11 @@ mod common;
 use std::time::Duration;
 
 use common::{ERAS, FaultyServerFixture, call_outputs, scripted_server};
-use windlass::core::{decision::HoldReason, tool::ToolKey};
+use windlass::core::decision::HoldReason;
 use windlass::prelude::*;
 use windlass_mcp::{
-    McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig, McpServerState, ProtocolEra, ToolNaming,
+    McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig, McpServerState, ProtocolEra,
+    SamplingResponse, ToolNaming,
 };
 
 #[tokio::test]
@@ -64,7 +65,7 @@ async fn one_bad_tool_is_left_out_alone() {
         let desk = FaultyServerFixture::new(era, &["broken"]).await;
         let report = desk.servers.report().await;
         let expected = if era == "modern" { ProtocolEra::Modern } else { ProtocolEra::Legacy };
-        assert_eq!(report.servers[0].state, McpServerState::Ready { era: Some(expected), tools: 13 });
+        assert_eq!(report.servers[0].state, McpServerState::Ready { era: Some(expected), tools: 15 });
         let warnings = report.servers[0].warnings.join("\n");
         for word in ["`no_schema`", "`text_schema`", "`list_schema`", "without a name", "`echo` twice"] {
             assert!(warnings.contains(word), "{word} in {warnings}");
@@ -91,6 +92,7 @@ async fn a_server_that_dies_in_a_call_is_told_and_the_call_is_not_repeated() {
             desk.build_agent(&model, McpApprovalPolicy::Never).run("go").await.expect("the run ends well");
         let said = call_outputs(&outcome);
         assert!(said["c1"].contains("is not known: find out"), "{said:?}");
+        assert!(!said["c1"].contains("try again"), "{said:?}");
         assert_eq!(said["c2"], "again", "it was started anew");
         assert_eq!(desk.ledger_lines("called die").len(), 1, "never repeated by itself");
     }
@@ -258,7 +260,7 @@ async fn a_question_of_a_server_pauses_the_run() {
         assert!(paused.answer_question("c1", json!({ "colour": 3 })).is_err(), "the server said what fits");
         paused.answer_question("c1", json!({ "colour": "blue" })).expect("it fits");
         let outcome = agent.resume(paused).await.expect("the run ends well");
-        assert_eq!(call_outputs(&outcome)["c1"], "painted", "{era}");
+        assert_eq!(call_outputs(&outcome)["c1"], "painted blue", "{era}");
         let painted = desk.ledger_lines("painted");
         assert_eq!(painted.len(), 1, "{era}: {painted:?}");
         assert!(painted[0].contains("blue"), "{painted:?}");
@@ -320,14 +322,14 @@ async fn approvals_belong_to_the_server_and_its_tool() {
             let agent = Agent::new("desk").model(model).tool_source(servers.tools().approve(approve));
             match agent.run("go").await.expect("it ends or pauses") {
                 RunResult::Paused(paused) => {
-                    paused.pending_calls().iter().map(|pending| pending.tool.clone()).collect::<Vec<_>>()
+                    paused.pending_calls().iter().map(|pending| pending.tool.to_string()).collect::<Vec<_>>()
                 }
                 _ => Vec::new(),
             }
         }
     };
-    let key = |name: &str| ToolKey::Mcp { server: "scripted".into(), name: name.into() };
-    assert_eq!(asked(McpApprovalPolicy::Never, false).await, []);
+    let key = |name: &str| format!("mcp:scripted/{name}");
+    assert_eq!(asked(McpApprovalPolicy::Never, false).await, [""; 0]);
     assert_eq!(asked(McpApprovalPolicy::Always, true).await, [key("echo"), key("steps")]);
     assert_eq!(
         asked(McpApprovalPolicy::ByHints, false).await,
@@ -336,7 +338,7 @@ async fn approvals_belong_to_the_server_and_its_tool() {
     );
     assert_eq!(
         asked(McpApprovalPolicy::ByHints, true).await,
-        [],
+        [""; 0],
         "a trusted one's does: both are harmless, it says"
     );
     assert_eq!(asked(McpApprovalPolicy::always_except(["echo"]), false).await, [key("steps")]);
@@ -363,4 +365,133 @@ async fn a_filter_that_fails_hides_its_tool() {
     let agent = Agent::new("desk").model(model.clone()).tool_source(tools);
     agent.run("go").await.expect("the run ends well");
     assert_eq!(model.requests()[0].tools, ["echo"]);
+}
+
+/// A list of tools that hangs after a change does not take the tools away, and does not hold up calls.
+#[tokio::test]
+async fn the_last_list_stays_while_a_new_one_hangs() {
+    for era in ERAS {
+        let desk = FaultyServerFixture::new(era, &["hang_list"]).await;
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "grow", json!({})),
+            ScriptedResponse::call("c2", "echo", json!({ "text": "still here" })),
+            ScriptedResponse::text("done"),
+        ]);
+        let outcome =
+            desk.build_agent(&model, McpApprovalPolicy::Never).run("go").await.expect("the run ends well");
+        assert_eq!(call_outputs(&outcome)["c2"], "still here", "{era}: {:?}", model.requests()[1].tools);
+        assert_eq!(model.requests()[1].tools, model.requests()[0].tools, "{era}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_a_server_requires_is_a_question() {
+    for (era, answer, output) in
+        [("legacy", json!("done"), "visit is here"), ("modern", json!(null), "the person declined")]
+    {
+        let desk = FaultyServerFixture::new(era, &[]).await;
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "visit", json!({})),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent = desk.build_agent(&model, McpApprovalPolicy::Never);
+        let RunResult::Paused(mut paused) = agent.run("go").await.expect("it pauses") else {
+            panic!("{era}: it should wait")
+        };
+        let HoldReason::Question(question) = &paused.pending_calls()[0].reason else { panic!("a question") };
+        assert!(
+            question.text.contains("Allow the payment.")
+                && question.text.contains("https://bank.example/allow")
+        );
+        paused.answer_question("c1", answer).expect("it fits");
+        let outcome = agent.resume(paused).await.expect("the run ends well");
+        assert!(call_outputs(&outcome)["c1"].contains(output), "{era}: {:?}", call_outputs(&outcome));
+    }
+}
+
+/// A person declines a question, and the server hears of it.
+#[tokio::test]
+async fn a_person_can_decline_a_question() {
+    let desk = FaultyServerFixture::new("legacy", &[]).await;
+    let model =
+        ScriptedModel::new([ScriptedResponse::call("c1", "ask", json!({})), ScriptedResponse::text("done")]);
+    let agent = desk.build_agent(&model, McpApprovalPolicy::Never);
+    let RunResult::Paused(mut paused) = agent.run("go").await.expect("it pauses") else { panic!("it waits") };
+    paused.answer_question("c1", json!(null)).expect("it fits");
+    let outcome = agent.resume(paused).await.expect("the run ends well");
+    assert_eq!(call_outputs(&outcome)["c1"], "nobody said a colour");
+    assert_eq!(desk.ledger_lines("answered"), ["answered cancel", "answered decline"]);
+}
+
+/// Two calls of a legacy server ask at the same time; both questions reach the person, and each answer its call.
+#[tokio::test]
+async fn parallel_questions_are_both_asked() {
+    let desk = FaultyServerFixture::new("legacy", &[]).await;
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "ask", json!({ "text": "door" })).and_call(
+            "c2",
+            "ask",
+            json!({ "text": "roof" }),
+        ),
+        ScriptedResponse::text("done"),
+    ]);
+    let agent = desk.build_agent(&model, McpApprovalPolicy::Never);
+    let mut outcome = agent.run("go").await.expect("it pauses");
+    for _ in 0..4 {
+        let RunResult::Paused(mut paused) = outcome else { break };
+        for pending in paused.pending_calls() {
+            let HoldReason::Question(question) = &pending.reason else { panic!("{pending:?}") };
+            let colour = if question.text.contains("door") { "red" } else { "grey" };
+            paused.answer_question(pending.path.clone(), json!({ "colour": colour })).expect("it fits");
+        }
+        outcome = agent.resume(paused).await.expect("the run goes on");
+    }
+    let said = call_outputs(&outcome);
+    assert_eq!((said["c1"].as_str(), said["c2"].as_str()), ("painted red", "painted grey"));
+    let mut painted = desk.ledger_lines("painted");
+    painted.sort();
+    assert_eq!(painted, [r#"painted "grey""#, r#"painted "red""#], "each once");
+}
+
+#[tokio::test]
+async fn an_unknown_version_of_the_protocol_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config =
+        McpConfig::new().server(scripted_server("legacy", &folder.path().join("ledger"), &["future"]));
+    let servers = McpConnections::connect(config).await;
+    let missing = servers.report().await.unavailable_servers().join("\n");
+    assert!(missing.contains("`2099-01-01`") && missing.contains("2025-11-25"), "{missing}");
+}
+
+#[tokio::test]
+async fn the_instructions_of_a_server_can_be_read() {
+    let desk = FaultyServerFixture::new("legacy", &[]).await;
+    let all = desk.servers.server_instructions().await;
+    assert_eq!((all[0].server.as_str(), all[0].text.as_str()), ("scripted", "Be gentle."));
+}
+
+/// Roots and sampling are offered by policy, in both protocol eras.
+#[tokio::test]
+async fn a_server_gets_roots_and_sampling_if_it_may() {
+    for era in ERAS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = scripted_server(era, &folder.path().join("ledger"), &[]);
+        let allowed = server.clone().root("/srv/my files").sampling(|request| async move {
+            assert_eq!((request.server.as_str(), request.max_tokens), ("scripted", 9));
+            assert_eq!(request.system_prompt.as_deref(), Some("Be brief."));
+            Ok(SamplingResponse { model: "abacus".into(), text: format!("{} 4", request.messages[0].text) })
+        });
+        for (server, output) in [(allowed, "file:///srv/my%20files 2+2? 4"), (server, "not offered")] {
+            let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+            let model = ScriptedModel::new([
+                ScriptedResponse::call("c1", "sample", json!({})),
+                ScriptedResponse::text("done"),
+            ]);
+            let agent = Agent::new("desk")
+                .model(model)
+                .tool_source(servers.tools().approve(McpApprovalPolicy::Never));
+            let outcome = agent.run("go").await.expect("the run ends well");
+            assert!(call_outputs(&outcome)["c1"].contains(output), "{era}: {:?}", call_outputs(&outcome));
+        }
+    }
 }

@@ -102,7 +102,7 @@ async fn reconnecting_starts_it_anew() {
             "{before:?} {after:?}"
         );
         wait_until(|| !before.iter().any(|process| is_running(*process))).await;
-        assert_eq!(desk.servers.list_tools().await.len(), 13);
+        assert_eq!(desk.servers.list_tools().await.len(), 15);
         assert!(desk.servers.reconnect("nobody").await.is_err());
     }
 }

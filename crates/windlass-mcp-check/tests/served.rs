@@ -146,12 +146,8 @@ async fn check_tools(era: ProtocolEra) {
     assert_eq!(report.servers[0].state, McpServerState::Ready { era: Some(era), tools: 8 }, "{report:?}");
     let hints: Vec<Option<bool>> =
         servers.list_tools().await.iter().map(|tool| tool.hints.read_only).collect();
-    // `ask_cashier` counts as read-only because the calls inside it carry their own effects.
-    assert_eq!(
-        hints.iter().filter(|hint| **hint == Some(true)).count(),
-        2,
-        "ask_cashier and echo: {hints:?}"
-    );
+    // The effect of `ask_cashier` is that of its tool `pay`.
+    assert_eq!(hints.iter().filter(|hint| **hint == Some(true)).count(), 1, "only echo: {hints:?}");
     let model = ScriptedModel::new([
         ScriptedResponse::call("c1", "echo", json!({ "text": "hello" }))
             .and_call("c2", "pay", json!({ "cents": 5 }))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::client::ProtocolEra;
+use crate::client::{ProtocolEra, SamplingRequest, SamplingResponse, ServerRequestPolicy};
 use crate::variables::VariableExpander;
 
 /// Default time to connect and to list the tools.
@@ -173,6 +173,7 @@ pub struct McpServerConfig {
     pub(crate) task_timeout: Duration,
     pub(crate) included_tools: Option<BTreeSet<String>>,
     pub(crate) excluded_tools: BTreeSet<String>,
+    pub(crate) server_requests: ServerRequestPolicy,
 }
 
 /// The transport to a server.
@@ -203,6 +204,16 @@ pub(crate) struct HttpTransportConfig {
     pub(crate) url: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) auth: Option<crate::client::McpAuth>,
+    pub(crate) dialect: HttpDialect,
+}
+
+/// The transport over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HttpDialect {
+    /// Streamable HTTP; the older transport is tried if the server refuses it.
+    Streamable,
+    /// An event stream and a URL for messages, from before streamable HTTP.
+    LegacySse,
 }
 
 /// The user's trust in a server's annotations of its own tools.
@@ -232,7 +243,12 @@ impl McpServerConfig {
 
     /// Creates the configuration of a server at a URL, over streamable HTTP.
     pub fn http(name: impl Into<Arc<str>>, url: impl Into<String>) -> Self {
-        let http = HttpTransportConfig { url: url.into(), headers: BTreeMap::new(), auth: None };
+        let http = HttpTransportConfig {
+            url: url.into(),
+            headers: BTreeMap::new(),
+            auth: None,
+            dialect: HttpDialect::Streamable,
+        };
         Self::new(name.into(), McpTransport::Http(http))
     }
 
@@ -247,6 +263,7 @@ impl McpServerConfig {
             task_timeout: DEFAULT_TASK_TIMEOUT,
             included_tools: None,
             excluded_tools: BTreeSet::new(),
+            server_requests: ServerRequestPolicy::default(),
         }
     }
 
@@ -343,6 +360,34 @@ impl McpServerConfig {
         self
     }
 
+    /// Uses the HTTP+SSE transport from before streamable HTTP at once. By default it is tried after the server refused
+    /// streamable HTTP. No effect on a child process.
+    #[must_use]
+    pub fn legacy_sse(mut self) -> Self {
+        if let McpTransport::Http(http) = &mut self.transport {
+            http.dialect = HttpDialect::LegacySse;
+        }
+        self
+    }
+
+    /// Names a folder to the server as one of its roots. By default the server is not offered any roots.
+    #[must_use]
+    pub fn root(mut self, folder: impl AsRef<Path>) -> Self {
+        self.server_requests.add_root(folder.as_ref());
+        self
+    }
+
+    /// Sets the function that answers the server's requests for a model response (sampling). By default the server is
+    /// not offered sampling.
+    #[must_use]
+    pub fn sampling<Fut>(mut self, handler: impl Fn(SamplingRequest) -> Fut + Send + Sync + 'static) -> Self
+    where
+        Fut: Future<Output = Result<SamplingResponse, String>> + Send + 'static,
+    {
+        self.server_requests.set_sampling(handler);
+        self
+    }
+
     /// Offers only the given tools of the server.
     #[must_use]
     pub fn include_tools<S: Into<String>>(mut self, tools: impl IntoIterator<Item = S>) -> Self {
@@ -382,11 +427,7 @@ impl McpServerConfig {
             (None | Some("http" | "streamable-http" | "streamableHttp"), None, Some(url)) => {
                 Self::http(name, url)
             }
-            (Some("sse"), ..) => {
-                return Err(
-                    "`type` is `sse`, a transport that MCP has given up; hint: most such servers also support `http`".into(),
-                );
-            }
+            (Some("sse"), None, Some(url)) => Self::http(name, url).legacy_sse(),
             (Some(other), None, None) => return Err(format!("`type` is `{other}`, which is not known")),
             (_, Some(_), Some(_)) => return Err("it has both `command` and `url`".to_owned()),
             (_, None, None) => return Err("it has neither `command` nor `url`".to_owned()),

@@ -73,7 +73,9 @@ fn what_is_wrong_is_said() {
     assert_eq!(disabled_reason(r#"{"command":"a","disabled":true}"#), "it is switched off (`disabled`)");
     assert_eq!(disabled_reason(r#"{"command":"${A"}"#), "a `${` has no `}`");
     assert_eq!(disabled_reason(r#"{"command":"${A B}"}"#), "`${A B}` is not the name of a variable");
-    assert!(disabled_reason(r#"{"type":"sse","url":"http://x"}"#).contains("given up"));
+    let older = parse_server(r#"{"type":"sse","url":"http://x"}"#);
+    let McpTransport::Http(http) = &older.servers()[0].transport else { panic!("{older:?}") };
+    assert_eq!(http.dialect, HttpDialect::LegacySse);
 }
 
 #[test]

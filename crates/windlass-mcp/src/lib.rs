@@ -22,19 +22,30 @@ mod client;
 mod config;
 mod names;
 mod policy;
+mod resource_tools;
 mod schema;
 mod serve;
+mod server_entry;
 mod servers;
 mod tools;
 mod variables;
 
-pub use client::{McpAuth, McpConnectError, McpToolInfo, OAuthConfig, ProtocolEra, ToolHints};
+pub use client::{
+    ElicitationAnswer, FetchedPromptMessage, FetchedResource, McpAuth, McpConnectError, McpPromptInfo,
+    McpRequestError, McpResourceInfo, McpToolInfo, MessageAuthor, OAuthConfig, OAuthTokenFile,
+    OAuthTokenStore, ProtocolEra, ResourceBody, SamplingRequest, SamplingRequestMessage, SamplingResponse,
+    ToolHints,
+};
 pub use config::{DisabledServer, McpConfig, McpConfigError, McpServerConfig, ServerTrust};
 pub use names::ToolNaming;
 pub use policy::{McpApprovalPolicy, McpApprovalRule};
 pub use serve::{
-    McpPrompt, McpPromptArgument, McpPromptMessage, McpResource, McpResourceContents, McpServeError,
-    McpServer, ResourceUpdateNotifier, TaskPolicy, named_question,
+    HttpLimits, McpAuthRefusal, McpClientIdentity, McpHttpRequest, McpPrompt, McpPromptArgument,
+    McpPromptMessage, McpResource, McpResourceContents, McpServeError, McpServer, ResourceUpdateNotifier,
+    TaskPolicy, named_question,
 };
-pub use servers::{McpConnections, McpServerState, McpServerStatus, McpStatusReport, StrictConnectError};
+pub use server_entry::{McpEntryContext, McpServerEntry};
+pub use servers::{
+    McpConnections, McpServerState, McpServerStatus, McpStatusReport, ServerInstructions, StrictConnectError,
+};
 pub use tools::McpTools;

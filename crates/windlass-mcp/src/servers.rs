@@ -4,8 +4,14 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use crate::client::{McpConnectError, McpConnection, McpToolInfo, ProtocolEra};
-use crate::config::{DisabledServer, McpConfig};
+use windlass::tool::Tool;
+
+use crate::client::{
+    FetchedPromptMessage, FetchedResource, McpConnectError, McpConnection, McpPromptInfo, McpRequestError,
+    McpResourceInfo, McpToolInfo, ProtocolEra,
+};
+use crate::config::{DisabledServer, McpConfig, ServerTrust};
+use crate::resource_tools;
 use crate::tools::McpTools;
 
 /// Connections to MCP servers. Clones share the same connections; a lost connection is re-established on demand.
@@ -71,6 +77,18 @@ pub enum McpServerState {
         /// The reason.
         reason: String,
     },
+}
+
+/// The instructions of a server for its use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerInstructions {
+    /// The server's name.
+    pub server: String,
+    /// The instructions.
+    pub text: String,
+    /// The user's trust in the server.
+    pub trust: ServerTrust,
 }
 
 /// The error of [`McpConnections::connect_strict`]: a server is unavailable.
@@ -145,6 +163,24 @@ impl McpConnections {
         McpStatusReport { servers }
     }
 
+    /// Returns the instructions of the connected servers for their use, in the order of the configuration. They are text
+    /// from elsewhere: an application that adds them to an agent's instructions trusts the server.
+    pub async fn server_instructions(&self) -> Vec<ServerInstructions> {
+        let mut all = Vec::new();
+        for connection in &self.inner.connections {
+            if let Ok(live) = connection.live_connection().await
+                && let Some(text) = &live.instructions
+            {
+                all.push(ServerInstructions {
+                    server: connection.config.name().to_owned(),
+                    text: text.clone(),
+                    trust: connection.config.trust,
+                });
+            }
+        }
+        all
+    }
+
     /// Returns the servers' tools as a tool source: `agent.tool_source(servers.tools())`.
     pub fn tools<C>(&self) -> McpTools<C> {
         McpTools::new(self.clone())
@@ -157,12 +193,60 @@ impl McpConnections {
         listings.into_iter().flatten().flat_map(|listing| listing.tools.clone()).collect()
     }
 
+    fn connection(&self, server: &str) -> Result<&Arc<McpConnection>, McpConnectError> {
+        let found = self.inner.connections.iter().find(|connection| connection.config.name() == server);
+        found.ok_or_else(|| McpConnectError::UnknownServer { server: server.to_owned() })
+    }
+
+    /// Returns the prompts of the servers that can be reached.
+    pub async fn list_prompts(&self) -> Vec<McpPromptInfo> {
+        let asked = self.inner.connections.iter().map(|connection| connection.list_prompts());
+        join_all(asked).await.into_iter().flatten().flatten().collect()
+    }
+
+    /// Returns the messages of a prompt, for the input of a run.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the server is not configured, cannot be reached, or refuses.
+    pub async fn get_prompt<K: Into<String>, V: Into<String>>(
+        &self,
+        server: &str,
+        prompt: &str,
+        arguments: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Vec<FetchedPromptMessage>, McpRequestError> {
+        let arguments = arguments.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        self.connection(server)?.get_prompt(prompt, arguments).await
+    }
+
+    /// Returns the resources, and the templates of resources, of the servers that can be reached.
+    pub async fn list_resources(&self) -> Vec<McpResourceInfo> {
+        let asked = self.inner.connections.iter().map(|connection| connection.list_resources());
+        join_all(asked).await.into_iter().flatten().flatten().collect()
+    }
+
+    /// Returns the contents of a resource, for example for an agent's instructions.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the server is not configured, cannot be reached, or refuses.
+    pub async fn read_resource(
+        &self,
+        server: &str,
+        uri: &str,
+    ) -> Result<Vec<FetchedResource>, McpRequestError> {
+        self.connection(server)?.read_resource(uri).await
+    }
+
+    /// Returns two tools with which the model lists and reads the servers' resources: `list_mcp_resources` and
+    /// `read_mcp_resource`. Reading has no side effects by the protocol, so both are pure.
+    pub fn resource_tools<C: Send + Sync + 'static>(&self) -> Vec<Tool<C>> {
+        resource_tools::build(self)
+    }
+
     /// Closes the connection to a server and reconnects. Calls in flight on it are lost.
     pub async fn reconnect(&self, server: &str) -> Result<(), McpConnectError> {
-        let found = self.inner.connections.iter().find(|connection| connection.config.name() == server);
-        let Some(connection) = found else {
-            return Err(McpConnectError::UnknownServer { server: server.to_owned() });
-        };
+        let connection = self.connection(server)?;
         connection.reset().await;
         connection.live_connection().await.map(|_| ())
     }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use serde_json::Value;
 use windlass::core::decision::PersonQuestion;
 use windlass::core::schema::CompiledSchema;
 use windlass::tool::{
@@ -17,8 +16,8 @@ use windlass::tool::{
 use windlass::tool::{RunContext, Tool, ToolContext};
 
 use crate::client::{
-    ElicitationHandler, McpCallContext, McpConnection, McpToolInfo, TaskSupport, ToolListing, call_tool,
-    convert_result, load_task_id,
+    ElicitationAnswer, ElicitationHandler, McpCallContext, McpConnection, McpToolInfo, TaskSupport,
+    ToolListing, call_tool, convert_result, load_task_id,
 };
 use crate::names::{self, ToolNaming};
 use crate::policy::{McpApprovalPolicy, McpToolFilter, declared_effect, evaluate_filter};
@@ -116,14 +115,14 @@ impl<C: Send + Sync + 'static> McpTools<C> {
     }
 
     /// Sets a function that answers elicitations of servers while their call is open. Without it, or if it returns
-    /// `None`, the run pauses until a person answers.
+    /// `None`, the run pauses until a person answers; the answer `null` declines.
     #[must_use]
     pub fn on_elicitation<Fut>(
         mut self,
         answer: impl Fn(ToolContext<C>, PersonQuestion) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Option<Value>> + Send + 'static,
+        Fut: Future<Output = Option<ElicitationAnswer>> + Send + 'static,
     {
         self.elicitation_handler = Some(Arc::new(move |ctx, question| answer(ctx, question).boxed()));
         self
@@ -247,6 +246,7 @@ impl<C: Send + Sync + 'static> McpTools<C> {
         let tool = Tool::dynamic_with_schemas(name, &info.description, schemas, body)
             .non_strict()
             .mcp_identity(&info.server, &info.name)
+            .mcp_annotations(&format!("{:?} {:?} {:?}", info.title, info.hints, info.output_schema))
             .effect(effect)
             // Receipts are limited to one call: an idempotent tool may be called again safely, but the same
             // arguments can return another result later.

@@ -3,17 +3,26 @@
 
 use std::time::Duration;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::Request;
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName,
+    HeaderValue, LOCATION, USER_AGENT,
+};
+use tokio::time::timeout;
 use windlass::model::{ModelError, ModelErrorKind, RetryAdvice};
 
 use crate::api_key::ApiKey;
 use crate::cassette::Cassette;
-use crate::error::{ProviderError, ResponseError, SetupError};
-use crate::exchange::ResponseBody;
-use crate::http::{HttpClient, HttpError, HttpTarget, ReplaySafety};
+use crate::error::{ProviderError, SetupError};
+use crate::exchange::{LiveBody, ResponseBody};
+use crate::protocol::{EncodedRequest, ReplaySafety, ResponseError};
 use crate::rate_limit::RateLimit;
 use crate::retry::{self, FailureStage};
+use crate::signer::{RequestSigner, SignError};
+use crate::transport::{BaseUrl, HttpClient, HttpTransport, TransportError, TransportOptions};
 
 /// Time limits for requests to a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +62,8 @@ pub(crate) fn without_blank(var: impl Fn(&str) -> Option<String>) -> impl Fn(&st
 #[derive(Clone, Debug)]
 pub(crate) struct EndpointConfig {
     pub(crate) provider: String,
+    /// The id of the provider that owns data in items; the host if absent.
+    pub(crate) provider_id: Option<String>,
     pub(crate) base_url: String,
     pub(crate) key: Option<ApiKey>,
     pub(crate) key_header: ApiKeyHeader,
@@ -62,6 +73,8 @@ pub(crate) struct EndpointConfig {
     pub(crate) timeouts: ProviderTimeouts,
     pub(crate) rate_limit: Option<RateLimit>,
     pub(crate) cassette: Option<Cassette>,
+    pub(crate) transport: Option<Arc<dyn HttpTransport>>,
+    pub(crate) signer: Option<Arc<dyn RequestSigner>>,
 }
 
 /// Defines the builder methods of a provider's client that set the common parts of its `config`.
@@ -81,6 +94,14 @@ macro_rules! endpoint_builder_methods {
             self
         }
 
+        /// Sets the id of the provider. Signatures and other data that only their provider can use are sent back
+        /// only to a provider with the same id. The default is the host of the base URL.
+        #[must_use]
+        pub fn provider_id(mut self, id: &str) -> Self {
+            self.config.provider_id = Some(id.to_owned());
+            self
+        }
+
         /// Sets the time limits.
         #[must_use]
         pub fn timeouts(mut self, timeouts: crate::ProviderTimeouts) -> Self {
@@ -92,6 +113,20 @@ macro_rules! endpoint_builder_methods {
         #[must_use]
         pub fn rate_limit(mut self, limit: crate::RateLimit) -> Self {
             self.config.rate_limit = Some(limit);
+            self
+        }
+
+        /// Sets the transport: a shared [`HttpClient`](crate::transport::HttpClient), or the application's own.
+        #[must_use]
+        pub fn transport(mut self, transport: impl crate::transport::HttpTransport) -> Self {
+            self.config.transport = Some(std::sync::Arc::new(transport));
+            self
+        }
+
+        /// Sets the signer, which authorises every request just before it is sent.
+        #[must_use]
+        pub fn signer(mut self, signer: impl crate::RequestSigner) -> Self {
+            self.config.signer = Some(std::sync::Arc::new(signer));
             self
         }
 
@@ -115,11 +150,14 @@ pub(crate) struct ProviderEndpoint {
     key_variable: &'static str,
     base_url_variable: &'static str,
     headers: HeaderMap,
-    http: HttpClient,
+    base: BaseUrl,
+    transport: Arc<dyn HttpTransport>,
+    signer: Option<Arc<dyn RequestSigner>>,
     pub(crate) timeouts: ProviderTimeouts,
     pub(crate) rate_limit: Option<RateLimit>,
     cassette: Option<Cassette>,
     host: String,
+    provider_id: Option<String>,
 }
 
 /// The status and headers of an HTTP response.
@@ -135,9 +173,33 @@ impl ResponseHead {
         id.to_str().ok().map(str::to_owned)
     }
 
+    /// Returns the cost that a gateway (LiteLLM) reports in a header.
+    pub(crate) fn reported_cost(&self) -> Option<f64> {
+        self.headers.get("x-litellm-response-cost")?.to_str().ok()?.parse().ok()
+    }
+
     pub(crate) fn is_event_stream(&self) -> bool {
         let kind = self.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"))
+        // Media types are compared without regard to case.
+        kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+    }
+
+    fn is_gzip(&self) -> bool {
+        let encoding = self.headers.get(CONTENT_ENCODING).and_then(|encoding| encoding.to_str().ok());
+        encoding.is_some_and(|encoding| {
+            encoding.trim().eq_ignore_ascii_case("gzip") || encoding.trim().eq_ignore_ascii_case("x-gzip")
+        })
+    }
+
+    /// Returns the reason if the body is in a format that no protocol has.
+    pub(crate) fn unreadable_format(&self) -> Option<String> {
+        let text = |name| self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").trim();
+        let encoding = text(CONTENT_ENCODING);
+        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") && !self.is_gzip() {
+            return Some(format!("its content encoding is `{encoding}`, and only gzip was asked for"));
+        }
+        let is_page = text(CONTENT_TYPE).to_ascii_lowercase().starts_with("text/html");
+        is_page.then(|| "it is a web page; hint: check the base URL".to_owned())
     }
 }
 
@@ -146,6 +208,7 @@ impl EndpointConfig {
     pub(crate) fn new(provider: &str, base_url: &str, key_header: ApiKeyHeader) -> Self {
         Self {
             provider: provider.to_owned(),
+            provider_id: None,
             base_url: base_url.to_owned(),
             key: None,
             key_header,
@@ -156,6 +219,8 @@ impl EndpointConfig {
             timeouts: ProviderTimeouts::default(),
             rate_limit: None,
             cassette: None,
+            transport: None,
+            signer: None,
         }
     }
 
@@ -181,7 +246,7 @@ impl EndpointConfig {
 
     pub(crate) fn build(&self) -> Result<ProviderEndpoint, SetupError> {
         let bad_address = |why| SetupError::InvalidBaseUrl { url: self.base_url.clone(), why };
-        let target = HttpTarget::parse(&self.base_url).map_err(bad_address)?;
+        let base = BaseUrl::parse(&self.base_url).map_err(bad_address)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("windlass/", env!("CARGO_PKG_VERSION"))));
@@ -210,8 +275,11 @@ impl EndpointConfig {
             key_variable: self.key_variable,
             base_url_variable: self.base_url_variable,
             headers,
-            host: target.host().to_owned(),
-            http: HttpClient::new(target, self.timeouts.connect),
+            host: base.host().to_owned(),
+            provider_id: self.provider_id.clone(),
+            base,
+            transport: self.transport.clone().unwrap_or_else(|| Arc::new(HttpClient::new())),
+            signer: self.signer.clone(),
             timeouts: self.timeouts,
             rate_limit: self.rate_limit.clone(),
             cassette: self.cassette.clone(),
@@ -224,42 +292,94 @@ impl ProviderEndpoint {
         &self.host
     }
 
+    /// Returns the id of the provider that owns data in items.
+    pub(crate) fn provider_id(&self) -> &str {
+        self.provider_id.as_deref().unwrap_or(&self.host)
+    }
+
     /// Sends a POST request, or replays it from the cassette, and returns the head and body of the response.
     ///
     /// A response with an error status is returned as `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no response, or the signer fails.
     pub(crate) async fn post(
         &self,
-        path: &str,
-        body: Bytes,
-        replay: ReplaySafety,
+        encoded: EncodedRequest,
+        is_streamed: bool,
         limit: Duration,
-    ) -> Result<(ResponseHead, ResponseBody<'_>), HttpError> {
-        if let Some(cassette) = &self.cassette
-            && let Some((head, chunks)) = cassette.replay_next(path, &body).map_err(HttpError::Unreachable)?
-        {
-            return Ok((head, ResponseBody::Replayed(chunks)));
+    ) -> Result<(ResponseHead, ResponseBody), ModelError> {
+        let EncodedRequest { path, headers, body, replay_safety } = encoded;
+        let body = Bytes::from(body);
+        let no_head = ResponseHead::default();
+        let transport_error = |error: TransportError| self.transport_error(&error, &no_head, replay_safety);
+        if let Some(cassette) = &self.cassette {
+            let replayed = cassette.replay_next(&path, &body);
+            if let Some((head, chunks)) =
+                replayed.map_err(|why| transport_error(TransportError::Unusable(why)))?
+            {
+                return Ok((head, ResponseBody::Replayed(chunks)));
+            }
         }
-        let mut headers = self.headers.clone();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        let (response, live) = self.http.post(path, &headers, body.clone(), replay, limit).await?;
-        let head = ResponseHead { status: response.status().as_u16(), headers: response.headers().clone() };
+        let uri = self.base.join(&path).map_err(|why| transport_error(TransportError::Unusable(why)))?;
+        let mut request = Request::new(body.clone());
+        *request.method_mut() = hyper::Method::POST;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        request.headers_mut().extend(headers);
+        let accepted = HeaderValue::from_static("application/json, text/event-stream");
+        request.headers_mut().insert(ACCEPT, accepted);
+        if !is_streamed {
+            // Servers that compress a stream may hold its events back.
+            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        if let Some(signer) = &self.signer {
+            let signed = timeout(limit, signer.sign(&mut request)).await;
+            let signed = signed.unwrap_or_else(|_| Err(TransportError::TimedOut(limit).into()));
+            signed.map_err(|error| self.signer_error(error))?;
+        }
+        let options =
+            TransportOptions { replay_safety, connect_timeout: self.timeouts.connect, head_timeout: limit };
+        // A transport of the application may have no timeouts of its own.
+        let sent = timeout(limit + self.timeouts.connect, self.transport.send(request, options)).await;
+        let response = sent.unwrap_or(Err(TransportError::TimedOut(limit))).map_err(transport_error)?;
+        let (parts, live) = response.into_parts();
+        let head = ResponseHead { status: parts.status.as_u16(), headers: parts.headers };
+        let live = LiveBody::new(live, head.is_gzip());
         let live = match &self.cassette {
-            Some(cassette) => ResponseBody::Recording(live, cassette.start_recording(path, &body, &head)),
+            Some(cassette) => ResponseBody::Recording(live, cassette.start_recording(&path, &body, &head)),
             None => ResponseBody::Live(live),
         };
         Ok((head, live))
     }
 
+    /// Returns the error for a request that could not be signed. Nothing was sent, so a signer that could not reach
+    /// its token server may try again.
+    fn signer_error(&self, error: SignError) -> ModelError {
+        let text = format!("the request to {} cannot be signed: {error}", self.provider);
+        let advice = match error.downcast_ref::<TransportError>() {
+            Some(TransportError::Unreachable(_) | TransportError::TimedOut(_)) => RetryAdvice::Safe,
+            _ => RetryAdvice::Never,
+        };
+        let error =
+            self.build_error(ModelErrorKind::Unauthorised, text, &ResponseHead::default()).with_source(error);
+        error.with_retry_advice(advice)
+    }
+
     /// Returns the error for a request that failed in transport.
     pub(crate) fn transport_error(
         &self,
-        error: &HttpError,
+        error: &TransportError,
         head: &ResponseHead,
         replay: ReplaySafety,
     ) -> ModelError {
         let (provider, url) = (&self.provider, &self.base_url);
         let (kind, text) = match error {
-            HttpError::Unreachable(why) => {
+            TransportError::Unusable(why) => {
+                (ModelErrorKind::Unreachable, format!("{provider} cannot be used at {url}: {why}"))
+            }
+            TransportError::Unreachable(why) => {
                 let hint = match self.base_url_variable {
                     "" => "is the server running?".to_owned(),
                     variable => format!("is the server running? {variable} sets the address"),
@@ -269,17 +389,21 @@ impl ProviderEndpoint {
                     format!("{provider} cannot be reached at {url}: {why}; hint: {hint}"),
                 )
             }
-            HttpError::ConnectionLost(why) => (
+            TransportError::ConnectionLost(why) => (
                 ModelErrorKind::ConnectionLost,
                 format!("the answer of {provider} at {url} was cut short: {why}"),
             ),
-            HttpError::TimedOut(_) => (ModelErrorKind::TimedOut, format!("{provider} at {url}: {error}")),
-            HttpError::BodyTooLong(_) => {
+            TransportError::TimedOut(_) => {
+                (ModelErrorKind::TimedOut, format!("{provider} at {url}: {error}"))
+            }
+            TransportError::BodyTooLong(_) | TransportError::InvalidBody(_) => {
                 (ModelErrorKind::InvalidResponse, format!("{provider} at {url}: {error}"))
             }
         };
         let advice = match error {
-            HttpError::BodyTooLong(_) => RetryAdvice::Never,
+            TransportError::BodyTooLong(_) | TransportError::InvalidBody(_) | TransportError::Unusable(_) => {
+                RetryAdvice::Never
+            }
             _ => retry::retry_advice(kind, &HeaderMap::new(), FailureStage::Sent, replay),
         };
         self.build_error(kind, text, head).with_retry_advice(advice)
@@ -291,6 +415,7 @@ impl ProviderEndpoint {
         head: &ResponseHead,
         body: &[u8],
         model: &str,
+        path: &str,
         replay: ReplaySafety,
     ) -> ModelError {
         let reported = ProviderError::parse(body);
@@ -299,8 +424,27 @@ impl ProviderEndpoint {
             limit.observe_rejection(&head.headers);
         }
         let advice = retry::retry_advice(kind, &head.headers, FailureStage::Refused, replay);
+        let hint = match head.status {
+            300..=399 => {
+                let place = head.headers.get(LOCATION).and_then(|place| place.to_str().ok());
+                let place = place.map_or_else(String::new, |place| format!(" to {place}"));
+                format!(
+                    "; hint: the server redirects{place}, and redirects are not followed; set that base URL"
+                )
+            }
+            404 if kind != ModelErrorKind::ModelNotFound => {
+                let other = match path {
+                    "/responses" => {
+                        "; a server with Chat Completions only needs `openai-chat:` or `OpenAi::chat`"
+                    }
+                    _ => "",
+                };
+                format!("; hint: is there `{path}` at {}?{other}", self.base_url)
+            }
+            _ => String::new(),
+        };
         let text = format!(
-            "{} answered {}{}",
+            "{} answered {}{}{hint}",
             self.provider,
             head.status,
             self.describe_failure(&reported, kind, model)
@@ -316,6 +460,7 @@ impl ProviderEndpoint {
         model: &str,
         replay: ReplaySafety,
     ) -> ModelError {
+        let mut partial = None;
         let (kind, text, usage) = match error {
             ResponseError::Transport(error) => return self.transport_error(&error, head, replay),
             ResponseError::InvalidResponse(why) => {
@@ -330,7 +475,8 @@ impl ProviderEndpoint {
                     reported.usage,
                 )
             }
-            ResponseError::Incomplete { reason, usage } => {
+            ResponseError::Incomplete { reason, usage, partial_response } => {
+                partial = partial_response;
                 let kind = if reason.contains("content_filter") {
                     ModelErrorKind::ContentFilter
                 } else {
@@ -338,7 +484,7 @@ impl ProviderEndpoint {
                 };
                 let hint = match reason.as_str() {
                     "max_output_tokens" | "max_tokens" | "length" => {
-                        "; hint: raise `max_tokens` in the settings"
+                        "; hint: raise `max_tokens` in the settings, or keep the text with `on_length_limit`"
                     }
                     _ => "",
                 };
@@ -347,12 +493,15 @@ impl ProviderEndpoint {
                 (kind, text, usage)
             }
             ResponseError::Truncated => {
-                let text = format!("the stream of {} ended before its answer did", self.provider);
+                let text = format!("the response of {} ended before it was complete", self.provider);
                 (ModelErrorKind::ConnectionLost, text, None)
             }
         };
         let advice = retry::retry_advice(kind, &HeaderMap::new(), FailureStage::Sent, replay);
-        self.build_error(kind, text, head).with_retry_advice(advice).with_usage(usage)
+        self.build_error(kind, text, head)
+            .with_retry_advice(advice)
+            .with_usage(usage)
+            .with_partial_response(partial)
     }
 
     fn describe_failure(&self, reported: &ProviderError, kind: ModelErrorKind, model: &str) -> String {

@@ -1,13 +1,8 @@
-//! Errors: invalid configuration ([`SetupError`]), and responses that are not a model's answer
-//! ([`ResponseError`]).
-
-use std::fmt;
+//! Errors: invalid configuration ([`SetupError`]), and failures that a provider reports ([`ProviderError`]).
 
 use serde_json::Value;
 use windlass::core::usage::Usage;
 use windlass::model::ModelErrorKind;
-
-use crate::http::HttpError;
 
 /// An invalid model configuration. No request was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +52,7 @@ pub enum SetupError {
     },
     /// No provider has this name.
     #[error(
-        "there is no provider `{name}`; known providers: {known}; hint: add your own with `ProviderRegistry::with_server_at`"
+        "there is no provider `{name}`; known providers: {known}; hint: add your own with `ProviderRegistry::with_provider`"
     )]
     UnknownProvider {
         /// The name.
@@ -67,51 +62,22 @@ pub enum SetupError {
     },
 }
 
-/// A provider's response that does not contain a complete answer.
-#[derive(Debug)]
-pub(crate) enum ResponseError {
-    /// The connection failed while the response was read.
-    Transport(HttpError),
-    /// The response is not in the expected format.
-    InvalidResponse(String),
-    /// The provider reported a failure.
-    ReportedByProvider(ProviderError),
-    /// The model stopped before its answer was complete.
-    Incomplete { reason: String, usage: Option<Usage> },
-    /// The stream ended before its final event.
-    Truncated,
-}
-
-impl From<HttpError> for ResponseError {
-    fn from(error: HttpError) -> Self {
-        Self::Transport(error)
-    }
-}
-
-impl ResponseError {
-    /// Creates the error for a response that is not in the expected format.
-    pub(crate) fn invalid(why: impl fmt::Display) -> Self {
-        Self::InvalidResponse(why.to_string())
-    }
-
-    /// Creates the error for a body or an event in which the provider reports a failure.
-    pub(crate) fn reported_in(text: &str) -> Self {
-        Self::ReportedByProvider(ProviderError::parse(text.as_bytes()))
-    }
-}
-
 /// A failure as reported by a provider.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProviderError {
-    pub(crate) code: String,
-    pub(crate) message: String,
-    pub(crate) usage: Option<Usage>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProviderError {
+    /// The provider's code, such as `rate_limit_exceeded`; empty if there is none.
+    pub code: String,
+    /// The provider's message.
+    pub message: String,
+    /// The usage, if the provider reported it despite the failure.
+    pub usage: Option<Usage>,
 }
 
 impl ProviderError {
     /// Parses an error body in any of the known formats: `{"error": {"message", "type", "code"}}`, `{"error":
     /// "…"}`, `{"type": "error", "error": {…}}`, `{"message"}`, `{"detail"}`, or text that is not JSON.
-    pub(crate) fn parse(body: &[u8]) -> Self {
+    pub fn parse(body: &[u8]) -> Self {
         let Ok(value) = serde_json::from_slice::<Value>(body) else {
             return Self { message: shorten_message(&String::from_utf8_lossy(body)), ..Self::default() };
         };
@@ -146,6 +112,12 @@ impl ProviderError {
 
     /// Classifies the failure by the HTTP status, if there is one, the provider's code and the message.
     pub(crate) fn error_kind(&self, status: Option<u16>) -> ModelErrorKind {
+        // Some servers answer 500 to a request that they will never be able to serve.
+        let is_unsupported = |words: &str| {
+            ["not supported", "unsupported", "does not support", "not implemented", "not_supported"]
+                .iter()
+                .any(|part| words.contains(part))
+        };
         let words = self.message.to_ascii_lowercase();
         let code = self.code.as_str();
         let says = |any: &[&str]| any.iter().any(|part| words.contains(part));
@@ -173,8 +145,14 @@ impl ProviderError {
             (Some(408), _) | (_, "timeout_error") => ModelErrorKind::TimedOut,
             (_, _) if is_filtered => ModelErrorKind::ContentFilter,
             (Some(400 | 413 | 422) | None, _) if is_too_long => ModelErrorKind::ContextLengthExceeded,
-            (Some(404), _) | (_, "model_not_found" | "not_found_error") => ModelErrorKind::ModelNotFound,
+            (_, "model_not_found") => ModelErrorKind::ModelNotFound,
+            (Some(404), _) | (_, "not_found_error") if says(&["model"]) => ModelErrorKind::ModelNotFound,
             (Some(409), _) => ModelErrorKind::ServerError,
+            (Some(501 | 505), _) => ModelErrorKind::InvalidRequest,
+            (Some(500..=599), "invalid_request_error" | "not_supported_error") => {
+                ModelErrorKind::InvalidRequest
+            }
+            (Some(500..=599), _) if is_unsupported(&words) => ModelErrorKind::InvalidRequest,
             (Some(400..=499), _) | (_, "invalid_request_error" | "invalid_prompt") => {
                 ModelErrorKind::InvalidRequest
             }

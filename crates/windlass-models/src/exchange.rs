@@ -1,20 +1,23 @@
 //! One request and its response, plain or streamed. Every protocol uses this path, so timeouts, end-of-stream
 //! rules and errors are the same for all.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout_at};
-use windlass::core::id::CallId;
+use tokio::time::{Instant, timeout, timeout_at};
 use windlass::model::{DeltaSink, ModelError, ModelResponse};
 
 use crate::cassette::ExchangeRecorder;
 use crate::endpoint::{ProviderEndpoint, ResponseHead};
-use crate::error::ResponseError;
-use crate::http::{HttpError, IncomingBody, ReplaySafety};
-use crate::sse::{SseDecoder, SseEvent};
+use crate::protocol::{
+    DeltaBuffer, EncodedRequest, ReplaySafety, ResponseDecoder, ResponseError, StreamProgress, finish_stream,
+    push_event,
+};
+use crate::rate_limit::read_budgets;
+use crate::sse::SseDecoder;
+use crate::transport::{GzipReader, TransportBody, TransportError};
+use crate::wire::to_cost_nanos;
 
 /// Maximum length of a stream event in bytes. The last event of a Responses stream holds the whole response,
 /// images included.
@@ -23,123 +26,58 @@ const MAX_EVENT_LEN: usize = 64 * 1024 * 1024;
 const MAX_BODY_LEN: usize = 64 * 1024 * 1024;
 /// Maximum length of an error body in bytes.
 const MAX_ERROR_BODY_LEN: usize = 64 * 1024;
-
-/// The decoding half of a provider's wire protocol: the decoder of the response to one request.
-pub(crate) trait ProtocolDecoder: Sized {
-    /// Decodes a plain response body.
-    fn decode_body(self, body: &str) -> Result<ModelResponse, ResponseError>;
-
-    /// Consumes an event of a streamed response, other than [`END_MARKER`], and appends its deltas.
-    fn decode_event(
-        &mut self,
-        event: SseEvent<'_>,
-        deltas: &mut DeltaBuffer,
-    ) -> Result<StreamProgress, ResponseError>;
-
-    /// Returns true if the final event of the stream was decoded.
-    fn is_complete(&self) -> bool;
-
-    /// Returns the response of a stream whose final event was decoded.
-    fn into_response(self) -> Result<ModelResponse, ResponseError>;
-
-    /// Consumes any event of a streamed response, and appends its deltas.
-    fn push_event(
-        &mut self,
-        event: SseEvent<'_>,
-        deltas: &mut DeltaBuffer,
-    ) -> Result<StreamProgress, ResponseError> {
-        match event.data {
-            END_MARKER if self.is_complete() => Ok(StreamProgress::Complete),
-            END_MARKER => Ok(StreamProgress::KeepAlive),
-            _ => self.decode_event(event, deltas),
-        }
-    }
-
-    /// Returns the response at the end of the stream.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`ResponseError::Truncated`] if the stream ended before its final event.
-    fn finish(self) -> Result<ModelResponse, ResponseError> {
-        if self.is_complete() { self.into_response() } else { Err(ResponseError::Truncated) }
-    }
-}
-
-/// The data of the event that ends a stream of OpenAI's APIs. Some servers omit it.
-const END_MARKER: &str = "[DONE]";
-
-/// The effect of one stream event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamProgress {
-    /// The event belongs to the response and resets the idle timeout.
-    Advanced,
-    /// The event only keeps the connection alive.
-    KeepAlive,
-    /// The event was the last one; the response is complete.
-    Complete,
-}
-
-/// A part of a response that is published before the response is complete.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ResponseDelta {
-    Text(String),
-    Reasoning(String),
-    Arguments(CallId, String),
-}
-
-/// The deltas of a stream event, collected only if the run is watched.
-pub(crate) struct DeltaBuffer(Option<Vec<ResponseDelta>>);
-
-impl DeltaBuffer {
-    /// Creates a buffer that collects deltas.
-    pub(crate) fn collecting() -> Self {
-        Self(Some(Vec::new()))
-    }
-
-    /// Creates a buffer that discards deltas.
-    pub(crate) fn discarding() -> Self {
-        Self(None)
-    }
-
-    /// Appends the delta that `delta` makes of a text. An empty text makes no delta.
-    pub(crate) fn push(&mut self, text: Cow<'_, str>, delta: impl FnOnce(String) -> ResponseDelta) {
-        if let Some(deltas) = &mut self.0
-            && !text.is_empty()
-        {
-            deltas.push(delta(text.into_owned()));
-        }
-    }
-
-    /// Removes the deltas and sends them to a sink.
-    async fn emit(&mut self, sink: &DeltaSink) {
-        for delta in self.0.iter_mut().flat_map(|deltas| deltas.drain(..)) {
-            match delta {
-                ResponseDelta::Text(text) => sink.emit_text(text).await,
-                ResponseDelta::Reasoning(text) => sink.emit_reasoning(text).await,
-                ResponseDelta::Arguments(call, text) => sink.emit_arguments(call, text).await,
-            }
-        }
-    }
-}
+/// Maximum time to drain a complete response, so that its connection can return to the pool.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// An encoded request to a provider.
 pub(crate) struct ProviderRequest<'a> {
-    pub(crate) path: &'a str,
     pub(crate) model: &'a str,
-    pub(crate) body: Vec<u8>,
-    pub(crate) replay_safety: ReplaySafety,
+    pub(crate) encoded: EncodedRequest,
     pub(crate) is_streamed: bool,
+    /// Suffix that makes the call ids of the response unique, if the provider numbers its calls.
+    pub(crate) call_id_suffix: Option<String>,
 }
 
 /// The body of a response: from the network, from the network while being recorded, or from a cassette.
-pub(crate) enum ResponseBody<'a> {
-    Live(IncomingBody<'a>),
-    Recording(IncomingBody<'a>, ExchangeRecorder),
+pub(crate) enum ResponseBody {
+    Live(LiveBody),
+    Recording(LiveBody, ExchangeRecorder),
     Replayed(VecDeque<Bytes>),
 }
 
-impl ResponseBody<'_> {
-    async fn next_chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
+/// The body of a response from the network, decompressed if it is compressed.
+pub(crate) struct LiveBody {
+    body: Box<dyn TransportBody>,
+    gzip: Option<GzipReader>,
+}
+
+impl LiveBody {
+    pub(crate) fn new(body: Box<dyn TransportBody>, is_compressed: bool) -> Self {
+        Self { body, gzip: is_compressed.then(GzipReader::new) }
+    }
+
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, TransportError> {
+        loop {
+            // A compressed body that is cut is JSON or a stream that is cut.
+            let Some(chunk) = self.body.next_chunk().await? else { return Ok(None) };
+            let Some(gzip) = &mut self.gzip else { return Ok(Some(chunk)) };
+            let decoded = gzip.decode(&chunk).map_err(TransportError::InvalidBody)?;
+            if !decoded.is_empty() {
+                return Ok(Some(decoded));
+            }
+        }
+    }
+
+    /// Reads the rest of a response that is already complete, for at most [`DRAIN_TIMEOUT`].
+    async fn drain(&mut self) {
+        let rest = async { while let Ok(Some(_)) = self.body.next_chunk().await {} };
+        // The response is complete; a failure only costs the connection.
+        let _ = timeout(DRAIN_TIMEOUT, rest).await;
+    }
+}
+
+impl ResponseBody {
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, TransportError> {
         match self {
             Self::Live(body) => body.next_chunk().await,
             Self::Recording(body, recording) => {
@@ -154,13 +92,13 @@ impl ResponseBody<'_> {
         }
     }
 
-    /// Returns the next chunk, or [`HttpError::TimedOut`] if it does not arrive before `until`.
+    /// Returns the next chunk, or [`TransportError::TimedOut`] if it does not arrive before `until`.
     async fn next_chunk_before(
         &mut self,
         until: Instant,
         limit: Duration,
-    ) -> Result<Option<Bytes>, HttpError> {
-        timeout_at(until, self.next_chunk()).await.map_err(|_| HttpError::TimedOut(limit))?
+    ) -> Result<Option<Bytes>, TransportError> {
+        timeout_at(until, self.next_chunk()).await.map_err(|_| TransportError::TimedOut(limit))?
     }
 
     async fn read_all(
@@ -168,11 +106,11 @@ impl ResponseBody<'_> {
         until: Instant,
         limit: Duration,
         longest: usize,
-    ) -> Result<Vec<u8>, HttpError> {
+    ) -> Result<Vec<u8>, TransportError> {
         let mut whole = Vec::new();
         while let Some(chunk) = self.next_chunk_before(until, limit).await? {
             if whole.len() + chunk.len() > longest {
-                return Err(HttpError::BodyTooLong(longest));
+                return Err(TransportError::BodyTooLong(longest));
             }
             whole.extend_from_slice(&chunk);
         }
@@ -198,7 +136,7 @@ impl ResponseBody<'_> {
 /// Dropping the future closes the connection. The provider may still complete and bill the request.
 pub(crate) async fn request_response(
     endpoint: &ProviderEndpoint,
-    decoder: impl ProtocolDecoder,
+    decoder: &mut dyn ResponseDecoder,
     request: ProviderRequest<'_>,
     deltas: &DeltaSink,
 ) -> Result<ModelResponse, ModelError> {
@@ -209,10 +147,14 @@ pub(crate) async fn request_response(
     } else {
         pending.read_body(|body| decoder.decode_body(utf8_text(body)?)).await
     };
-    let response = decoded.map_err(|error| pending.model_error(error))?;
+    let mut response = decoded.map_err(|error| pending.model_error(error))?;
     pending.record_tokens(response.usage.map(|usage| usage.total_tokens()));
-    let request_id = response.request_id.or_else(|| pending.head.request_id());
-    Ok(ModelResponse { request_id, ..response })
+    response.request_id = response.request_id.or_else(|| pending.head.request_id());
+    if let (Some(usage), Some(cost)) = (&mut response.usage, pending.head.reported_cost()) {
+        usage.cost_nanos = usage.cost_nanos.max(to_cost_nanos(cost));
+    }
+    response.details.rate_limits = read_budgets(&pending.head.headers);
+    Ok(response)
 }
 
 /// Sends a request that is not a model turn, such as embeddings, and decodes its body with `decode`. `decode` also
@@ -229,8 +171,10 @@ pub(crate) async fn request_json<T>(
     Ok(value)
 }
 
+/// Returns a body as text without its byte order mark.
 fn utf8_text(body: &[u8]) -> Result<&str, ResponseError> {
-    std::str::from_utf8(body).map_err(ResponseError::invalid)
+    let text = std::str::from_utf8(body).map_err(ResponseError::invalid)?;
+    Ok(text.trim_start_matches('\u{feff}'))
 }
 
 /// Waits for the rate limit, sends a request and waits for the head of the response.
@@ -242,25 +186,43 @@ async fn send_request<'a>(
     endpoint: &'a ProviderEndpoint,
     request: ProviderRequest<'a>,
 ) -> Result<PendingResponse<'a>, ModelError> {
-    let ProviderRequest { path, model, body, replay_safety, is_streamed } = request;
-    let estimated_tokens = (body.len() / 4) as u64;
+    let ProviderRequest { model, encoded, is_streamed, call_id_suffix } = request;
+    let replay_safety = encoded.replay_safety;
+    let estimated_tokens = (encoded.body.len() / 4) as u64;
     if let Some(limit) = &endpoint.rate_limit {
         limit.acquire(estimated_tokens).await;
     }
     let timeout = if is_streamed { endpoint.timeouts.idle } else { endpoint.timeouts.total };
     let deadline = Instant::now() + timeout;
-    let posted = endpoint.post(path, body.into(), replay_safety, timeout).await;
-    let (head, mut body) =
-        posted.map_err(|error| endpoint.transport_error(&error, &ResponseHead::default(), replay_safety))?;
+    let path = encoded.path.clone();
+    let (head, mut body) = endpoint.post(encoded, is_streamed, timeout).await?;
     if !(200..300).contains(&head.status) {
         // A body that cannot be read completely is reported as empty: the status matters more.
         let text = body.read_all(deadline, timeout, MAX_ERROR_BODY_LEN).await.unwrap_or_default();
-        return Err(endpoint.status_error(&head, &text, model, replay_safety));
+        return Err(endpoint.status_error(&head, &text, model, &path, replay_safety));
     }
     if let Some(limit) = &endpoint.rate_limit {
         limit.observe_success(&head.headers);
     }
-    Ok(PendingResponse { endpoint, model, replay_safety, estimated_tokens, timeout, deadline, head, body })
+    if let Some(why) = head.unreadable_format() {
+        return Err(endpoint.response_error(
+            ResponseError::InvalidResponse(why),
+            &head,
+            model,
+            replay_safety,
+        ));
+    }
+    Ok(PendingResponse {
+        endpoint,
+        model,
+        replay_safety,
+        estimated_tokens,
+        timeout,
+        deadline,
+        call_id_suffix,
+        head,
+        body,
+    })
 }
 
 /// A request that was sent, with the head of its response.
@@ -271,8 +233,9 @@ struct PendingResponse<'a> {
     estimated_tokens: u64,
     timeout: Duration,
     deadline: Instant,
+    call_id_suffix: Option<String>,
     head: ResponseHead,
-    body: ResponseBody<'a>,
+    body: ResponseBody,
 }
 
 impl PendingResponse<'_> {
@@ -288,7 +251,7 @@ impl PendingResponse<'_> {
     /// Reads and decodes a streamed body, and sends its deltas to `sink` as they arrive.
     async fn read_stream(
         &mut self,
-        mut decoder: impl ProtocolDecoder,
+        decoder: &mut dyn ResponseDecoder,
         sink: &DeltaSink,
     ) -> Result<ModelResponse, ResponseError> {
         let idle = self.timeout;
@@ -306,24 +269,24 @@ impl PendingResponse<'_> {
             loop {
                 let event = if is_last { events.finish() } else { events.next() };
                 let Some(event) = event.map_err(ResponseError::invalid)? else { break };
-                let progress = match decoder.push_event(event, &mut deltas) {
+                let progress = match push_event(decoder, event, &mut deltas) {
                     Ok(progress) => progress,
                     // A broken connection leaves half an event; that is a truncated stream, not malformed data.
                     Err(ResponseError::InvalidResponse(_)) if is_last => break,
                     Err(error) => return Err(error),
                 };
-                deltas.emit(sink).await;
+                deltas.emit(sink, self.call_id_suffix.as_deref()).await;
                 match progress {
                     StreamProgress::Advanced => has_progressed = true,
                     StreamProgress::KeepAlive => {}
                     StreamProgress::Complete => {
                         self.body.drain().await;
-                        return decoder.finish();
+                        return finish_stream(decoder);
                     }
                 }
             }
             if is_last {
-                return decoder.finish();
+                return finish_stream(decoder);
             }
             if has_progressed {
                 until = Instant::now() + idle;

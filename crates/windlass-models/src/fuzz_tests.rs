@@ -8,11 +8,13 @@ use windlass::core::id::AgentName;
 use windlass::model::{ModelRequest, ModelResponse, ModelSettings};
 
 use crate::anthropic::MessagesDecoder;
-use crate::error::ResponseError;
-use crate::exchange::{DeltaBuffer, ProtocolDecoder, StreamProgress};
 use crate::openai::{ChatDecoder, ResponsesDecoder};
+use crate::protocol::{
+    DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress, finish_stream, push_event,
+};
 use crate::sse::SseDecoder;
 use crate::testing::{BodyDelivery, FakeReply, render_body};
+use crate::wire::{ItemOrigin, RequestBase, WireProtocol};
 
 const PROTOCOL_PATHS: [&str; 3] = ["/v1/responses", "/v1/chat/completions", "/v1/messages"];
 
@@ -30,15 +32,21 @@ fn decode(path: &str, body: &[u8], cuts: Option<&[usize]>) -> Result<ModelRespon
         output_schema: None,
         previous_response_id: None,
     };
+    let base = |protocol| RequestBase {
+        request,
+        model: "fake-1",
+        is_streamed: cuts.is_some(),
+        origin: ItemOrigin { protocol, name: "test:host" },
+    };
     match path {
-        "/v1/responses" => decode_with(ResponsesDecoder::new(request), body, cuts),
-        "/v1/chat/completions" => decode_with(ChatDecoder::new(request), body, cuts),
-        _ => decode_with(MessagesDecoder::new(request), body, cuts),
+        "/v1/responses" => decode_with(ResponsesDecoder::new(base(WireProtocol::Responses)), body, cuts),
+        "/v1/chat/completions" => decode_with(ChatDecoder::new(base(WireProtocol::Chat)), body, cuts),
+        _ => decode_with(MessagesDecoder::new(base(WireProtocol::Messages)), body, cuts),
     }
 }
 
 fn decode_with(
-    mut decoder: impl ProtocolDecoder,
+    mut decoder: impl ResponseDecoder,
     body: &[u8],
     cuts: Option<&[usize]>,
 ) -> Result<ModelResponse, ResponseError> {
@@ -53,12 +61,12 @@ fn decode_with(
         events.feed(&body[from..to]);
         from = to;
         while let Some(event) = events.next().map_err(ResponseError::invalid)? {
-            if decoder.push_event(event, &mut deltas)? == StreamProgress::Complete {
-                return decoder.finish();
+            if push_event(&mut decoder, event, &mut deltas)? == StreamProgress::Complete {
+                return finish_stream(&mut decoder);
             }
         }
     }
-    decoder.finish()
+    finish_stream(&mut decoder)
 }
 
 fn arbitrary_reply() -> impl Strategy<Value = FakeReply> {

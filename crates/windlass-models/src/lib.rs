@@ -10,26 +10,31 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A model is selected by a string ([`model`]) or built from its provider ([`OpenAi`], [`Anthropic`]).
+//! A model is selected by a string ([`model`]) or built from its provider ([`OpenAi`], [`Anthropic`]). Other
+//! providers are added with a base URL and a signer ([`ModelProvider`]), a protocol ([`protocol::ModelProtocol`]) or a
+//! transport ([`transport::HttpTransport`]) of the application's own.
 //!
 //! The crate sends requests and decodes responses; it does not retry, except for embeddings. Every error carries
 //! advice about a retry, and the driver decides.
 
 mod anthropic;
 mod api_key;
+mod call_ids;
 mod cassette;
-mod client;
 mod endpoint;
 mod error;
 mod exchange;
 mod fallback;
-mod http;
 mod openai;
+pub mod protocol;
+mod provider_model;
 mod rate_limit;
 mod registry;
 mod retry;
+mod signer;
 pub mod sse;
 pub mod testing;
+pub mod transport;
 mod wire;
 
 #[cfg(test)]
@@ -37,13 +42,16 @@ mod fuzz_tests;
 
 pub use anthropic::{Anthropic, ComputerVersion, MessagesModel, PromptCache};
 pub use api_key::ApiKey;
+pub use call_ids::CallIdScope;
 pub use cassette::{Cassette, CassetteError};
 pub use endpoint::ProviderTimeouts;
 pub use error::SetupError;
 pub use fallback::FallbackModel;
 pub use openai::{ChatModel, ConversationState, EmbeddingsModel, OpenAi, ResponsesModel};
+pub use provider_model::{ModelProvider, ProviderModel};
 pub use rate_limit::RateLimit;
 pub use registry::{ProviderRegistry, default_model, model};
+pub use signer::{RequestSigner, SignError};
 
 use windlass::model::DeltaSink;
 

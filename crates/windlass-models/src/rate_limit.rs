@@ -1,11 +1,12 @@
 //! Client-side rate limiting: a maximum of requests and tokens in every sliding minute, shared by all clones.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::header::HeaderMap;
 use tokio::time::{Instant, sleep_until};
+use windlass::model::RateLimitBudget;
 
 use crate::retry;
 
@@ -97,7 +98,7 @@ impl RateLimit {
         }
         let (mut requests, mut spent) = (1, tokens);
         for past in &state.spends {
-            requests += past.requests;
+            requests = past.requests.saturating_add(requests);
             spent = spent.saturating_add(past.tokens);
         }
         for past in &state.spends {
@@ -106,8 +107,8 @@ impl RateLimit {
             if !is_over {
                 break;
             }
-            requests -= past.requests;
-            spent -= past.tokens;
+            requests = requests.saturating_sub(past.requests);
+            spent = spent.saturating_sub(past.tokens);
             let later = past.at + WINDOW;
             let fits = self.max_requests.is_none_or(|most| requests <= most)
                 && self.max_tokens.is_none_or(|most| spent <= most);
@@ -171,6 +172,29 @@ fn budget_reset(headers: &HeaderMap) -> Option<Duration> {
         if remaining == "0" { retry::parse_duration(reset) } else { None }
     };
     reset("requests").max(reset("tokens"))
+}
+
+/// Returns the budgets that a provider reports in its headers: `x-ratelimit-limit-requests` and the like (OpenAI),
+/// or `anthropic-ratelimit-requests-limit` and the like.
+pub(crate) fn read_budgets(headers: &HeaderMap) -> BTreeMap<String, RateLimitBudget> {
+    let mut budgets: BTreeMap<String, RateLimitBudget> = BTreeMap::new();
+    for (name, value) in headers {
+        let field = match (name.as_str().strip_prefix("x-ratelimit-"), name.as_str()) {
+            (Some(rest), _) => rest.split_once('-'),
+            (None, name) => {
+                let rest = name.strip_prefix("anthropic-ratelimit-").and_then(|rest| rest.rsplit_once('-'));
+                rest.map(|(budget, field)| (field, budget))
+            }
+        };
+        let (Some((field, budget)), Ok(value)) = (field, value.to_str()) else { continue };
+        match field {
+            "limit" => budgets.entry(budget.to_owned()).or_default().limit = value.parse().ok(),
+            "remaining" => budgets.entry(budget.to_owned()).or_default().remaining = value.parse().ok(),
+            "reset" => budgets.entry(budget.to_owned()).or_default().reset = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+    budgets
 }
 
 #[cfg(test)]

@@ -58,3 +58,16 @@ async fn clones_share_one_account_and_heed_the_provider() {
     limit.acquire(1).await;
     assert_eq!(start.elapsed().as_secs(), 10);
 }
+
+#[tokio::test(start_paused = true)]
+async fn counts_of_any_size_are_spent() {
+    let limit = RateLimit::new().requests_per_minute(1);
+    for _ in 0..2 {
+        limit.record_actual_tokens(0, u64::MAX);
+        tokio::time::advance(Duration::from_secs(2)).await;
+    }
+    limit.acquire(1).await;
+    let start = Instant::now();
+    limit.acquire(1).await;
+    assert!(start.elapsed() > Duration::ZERO);
+}

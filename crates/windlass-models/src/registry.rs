@@ -1,6 +1,8 @@
 //! Resolution of model strings of the form `provider:model`.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 use windlass::model::SharedModel;
 
@@ -19,6 +21,9 @@ use crate::openai::OpenAi;
 /// | `anthropic:claude-opus-4-5` | Messages | `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` |
 /// | `ollama:llama3.2` | Chat Completions | `OLLAMA_HOST` |
 /// | `llamacpp:…`, `vllm:…`, `lmstudio:…` | Chat Completions | `LLAMACPP_BASE_URL`, `VLLM_BASE_URL`, `LMSTUDIO_BASE_URL` |
+///
+/// The keys of the last two rows are in `OLLAMA_API_KEY`, `LLAMACPP_API_KEY`, `VLLM_API_KEY` and
+/// `LMSTUDIO_API_KEY`; most such servers need none.
 ///
 /// No request is sent before the model is used.
 ///
@@ -50,15 +55,28 @@ pub fn default_model() -> Option<Result<SharedModel, SetupError>> {
 #[derive(Clone, Debug, Default)]
 pub struct ProviderRegistry {
     env_variables: BTreeMap<String, String>,
-    custom_servers: BTreeMap<String, OpenAi>,
+    custom_providers: BTreeMap<String, ModelFactory>,
+}
+
+/// A function that creates the model with a name.
+#[derive(Clone)]
+struct ModelFactory(Arc<dyn Fn(&str) -> Result<SharedModel, SetupError> + Send + Sync>);
+
+impl fmt::Debug for ModelFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ModelFactory")
+    }
 }
 
 /// The environment variables that are read.
-const ENV_VARIABLES: [&str; 15] = [
+const ENV_VARIABLES: [&str; 18] = [
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_BASE_URL",
+    "LLAMACPP_API_KEY",
     "LLAMACPP_BASE_URL",
+    "LMSTUDIO_API_KEY",
     "LMSTUDIO_BASE_URL",
+    "OLLAMA_API_KEY",
     "OLLAMA_HOST",
     "OPENAI_API_KEY",
     "OPENAI_BASE_URL",
@@ -72,12 +90,13 @@ const ENV_VARIABLES: [&str; 15] = [
     "WINDLASS_MODEL",
 ];
 
-/// Servers known by name: name, default base URL, and the environment variable that overrides it.
-const KNOWN_SERVERS: [(&str, &str, &str); 4] = [
-    ("llamacpp", "http://127.0.0.1:8080/v1", "LLAMACPP_BASE_URL"),
-    ("lmstudio", "http://127.0.0.1:1234/v1", "LMSTUDIO_BASE_URL"),
-    ("ollama", "http://127.0.0.1:11434/v1", "OLLAMA_HOST"),
-    ("vllm", "http://127.0.0.1:8000/v1", "VLLM_BASE_URL"),
+/// Servers known by name: name, default base URL, the environment variable that overrides it, and the variable of
+/// the key.
+const KNOWN_SERVERS: [(&str, &str, &str, &str); 4] = [
+    ("llamacpp", "http://127.0.0.1:8080/v1", "LLAMACPP_BASE_URL", "LLAMACPP_API_KEY"),
+    ("lmstudio", "http://127.0.0.1:1234/v1", "LMSTUDIO_BASE_URL", "LMSTUDIO_API_KEY"),
+    ("ollama", "http://127.0.0.1:11434/v1", "OLLAMA_HOST", "OLLAMA_API_KEY"),
+    ("vllm", "http://127.0.0.1:8000/v1", "VLLM_BASE_URL", "VLLM_API_KEY"),
 ];
 
 impl ProviderRegistry {
@@ -91,7 +110,7 @@ impl ProviderRegistry {
         let var = without_blank(var);
         let variables =
             ENV_VARIABLES.into_iter().filter_map(|name| Some((name.to_owned(), var(name)?))).collect();
-        Self { env_variables: variables, custom_servers: BTreeMap::new() }
+        Self { env_variables: variables, custom_providers: BTreeMap::new() }
     }
 
     /// Adds a server with the Chat Completions API under a name.
@@ -102,8 +121,28 @@ impl ProviderRegistry {
 
     /// Adds a server with its own key, headers and limits under a name.
     #[must_use]
-    pub fn with_server(mut self, name: &str, server: OpenAi) -> Self {
-        self.custom_servers.insert(name.to_owned(), server);
+    pub fn with_server(self, name: &str, server: OpenAi) -> Self {
+        self.with_provider(name, move |model| Ok(server.chat(model)?.into()))
+    }
+
+    /// Adds a provider under a name: a function that creates its models. It takes precedence over a provider of
+    /// this crate with the same name.
+    ///
+    /// ```
+    /// use windlass_models::{ModelProvider, ProviderRegistry, protocol::ResponsesProtocol};
+    ///
+    /// let gateway = ModelProvider::new("gateway", "https://models.example/v1").key("…");
+    /// let providers = ProviderRegistry::from_env()
+    ///     .with_provider("gateway", move |name| Ok(gateway.model(ResponsesProtocol::default(), name)?.into()));
+    /// assert!(providers.model("gateway:gpt-5.2").is_ok());
+    /// ```
+    #[must_use]
+    pub fn with_provider(
+        mut self,
+        name: &str,
+        create_model: impl Fn(&str) -> Result<SharedModel, SetupError> + Send + Sync + 'static,
+    ) -> Self {
+        self.custom_providers.insert(name.to_owned(), ModelFactory(Arc::new(create_model)));
         self
     }
 
@@ -126,23 +165,23 @@ impl ProviderRegistry {
             return Err(not_a_model());
         }
         let var = |name: &str| self.env_variables.get(name).cloned();
-        if let Some(server) = self.custom_servers.get(provider) {
-            return Ok(server.chat(name)?.into());
+        if let Some(ModelFactory(create_model)) = self.custom_providers.get(provider) {
+            return create_model(name);
         }
         match provider {
             "openai" | "openai-responses" => Ok(OpenAi::from_vars(var)?.responses(name)?.into()),
             "openai-chat" => Ok(OpenAi::from_vars(var)?.chat(name)?.into()),
             "anthropic" => Ok(Anthropic::from_vars(var)?.messages(name)?.into()),
             _ => {
-                let (_, usual, variable) = KNOWN_SERVERS
+                let (_, usual, variable, key_variable) = KNOWN_SERVERS
                     .into_iter()
                     .find(|server| server.0 == provider)
                     .ok_or_else(|| self.unknown_provider_error(provider))?;
                 let address =
                     var(variable).map_or_else(|| usual.to_owned(), |address| normalise_base_url(&address));
-                let mut server = OpenAi::named(provider, &address).with_variables("", variable);
-                if let (Some(key), "vllm") = (var("VLLM_API_KEY"), provider) {
-                    server = server.key(ApiKey::new(key)).with_variables("VLLM_API_KEY", variable);
+                let mut server = OpenAi::named(provider, &address).with_variables(key_variable, variable);
+                if let Some(key) = var(key_variable) {
+                    server = server.key(ApiKey::new(key));
                 }
                 Ok(server.chat(name)?.into())
             }
@@ -152,7 +191,7 @@ impl ProviderRegistry {
     fn unknown_provider_error(&self, name: &str) -> SetupError {
         let known =
             ["anthropic", "openai", "openai-chat"].into_iter().chain(KNOWN_SERVERS.map(|server| server.0));
-        let mut known: Vec<&str> = known.chain(self.custom_servers.keys().map(String::as_str)).collect();
+        let mut known: Vec<&str> = known.chain(self.custom_providers.keys().map(String::as_str)).collect();
         known.sort_unstable();
         SetupError::UnknownProvider { name: name.to_owned(), known: known.join(", ") }
     }
@@ -162,9 +201,13 @@ impl ProviderRegistry {
 fn normalise_base_url(address: &str) -> String {
     let address = address.trim().trim_end_matches('/');
     let address = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    let (address, query) = match address.split_once('?') {
+        Some((address, query)) => (address.trim_end_matches('/').to_owned(), format!("?{query}")),
+        None => (address, String::new()),
+    };
     let path =
         address.split_once("://").map_or("", |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
-    if path.is_empty() { format!("{address}/v1") } else { address }
+    if path.is_empty() { format!("{address}/v1{query}") } else { format!("{address}{query}") }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::header::{HeaderMap, RETRY_AFTER};
 use windlass::model::{ModelErrorKind, RetryAdvice};
 
-use crate::http::ReplaySafety;
+use crate::protocol::ReplaySafety;
 
 /// The stage that a request reached before it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +39,7 @@ pub(crate) fn retry_advice(
             | ModelErrorKind::Overloaded
             | ModelErrorKind::ServerError
             | ModelErrorKind::TimedOut
-            | ModelErrorKind::ConnectionLost
-            | ModelErrorKind::InvalidResponse,
+            | ModelErrorKind::ConnectionLost,
         ) if replay == ReplaySafety::Safe => again(),
         _ => RetryAdvice::Never,
     }
@@ -75,6 +74,14 @@ fn parse_http_date(text: &str) -> Option<u64> {
         + 1;
     let mut number = || words.next()?.parse::<i64>().ok();
     let (year, hour, minute, second) = (number()?, number()?, number()?, number()?);
+    let is_date = (1..=31).contains(&day)
+        && (1970..=9999).contains(&year)
+        && (0..24).contains(&hour)
+        && (0..60).contains(&minute)
+        && (0..=60).contains(&second);
+    if !is_date {
+        return None;
+    }
     // Years start in March here, so that the leap day is the last day of its year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;

@@ -4,7 +4,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use windlass::model::{ModelErrorKind, RetryAdvice};
 
 use super::{FailureStage, parse_duration, parse_http_date, retry_advice, retry_after};
-use crate::http::ReplaySafety;
+use crate::protocol::ReplaySafety;
 
 fn header_map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
     let pair = |(name, value): &(&'static str, &'static str)| {
@@ -76,4 +76,17 @@ fn the_provider_has_the_last_word() {
         retry_advice(ModelErrorKind::ServerError, &yes, FailureStage::Refused, ReplaySafety::Unsafe),
         after
     );
+}
+
+#[test]
+fn dates_that_no_calendar_has_are_ignored() {
+    for date in [
+        "Wed, 21 Oct 9223372036854775807 07:28:00 GMT",
+        "Wed, 9223372036854775807 Oct 2015 07:28:00 GMT",
+        "Wed, 21 Jan -9223372036854775808 07:28:00 GMT",
+        "Wed, 21 Oct 2015 9223372036854775807:28:00 GMT",
+        "Wed, 21 Oct 2015 07:28:9223372036854775807 GMT",
+    ] {
+        assert_eq!(retry_after(&header_map(&[("retry-after", date)])), None, "{date}");
+    }
 }

@@ -2,28 +2,36 @@
 //! JSON strings. The protocols differ only in the form of their messages.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::SerializeMap;
+use serde::ser::{Error as _, SerializeMap};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use windlass::core::id::CallId;
-use windlass::core::item::{CallKind, ContentPart, Item, MediaSource, OpaqueItem, Role, ToolCall};
-use windlass::model::{ModelError, ModelRequest, ModelSettings, ToolDefinition};
+use windlass::core::item::{
+    CallKind, ContentPart, Item, MediaSource, OpaqueItem, ProviderData, Role, ToolCall,
+};
+use windlass::model::{
+    FinishReason, LengthLimitPolicy, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ModelSettings,
+    ToolDefinition, ToolKind,
+};
 
-use crate::error::ResponseError;
+use crate::protocol::{ProtocolRequest, ResponseError};
 
 /// Maximum length of a tool name that providers accept.
 const MAX_NAME_LEN: usize = 64;
 
 /// Serialises a request body as JSON.
 pub(crate) fn encode_body(body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
-    serde_json::to_vec(body)
-        .map_err(|error| ModelError::new("the request cannot be written as JSON").with_source(error))
+    serde_json::to_vec(body).map_err(|error| {
+        let text = format!("the request cannot be written: {error}");
+        ModelError::new(text).with_kind(ModelErrorKind::InvalidRequest).with_source(error)
+    })
 }
 
 /// Iterates over the tools that the model may call: the agent's tools, then its handoffs.
@@ -83,12 +91,18 @@ pub(crate) fn function_call(
     arguments: String,
 ) -> ToolCall {
     let arguments = non_empty_arguments(arguments);
-    ToolCall { id: id.into(), name, namespace, arguments, item_id: None, kind: CallKind::Function }
+    let kind = CallKind::Function;
+    ToolCall { id: id.into(), name, namespace, arguments, item_id: None, kind, provider_data: None }
 }
 
 /// Returns the arguments, or an empty object if there are none.
 pub(crate) fn non_empty_arguments(arguments: String) -> String {
     if arguments.is_empty() { "{}".to_owned() } else { arguments }
+}
+
+/// Returns a cost in billionths. A cost that is not a positive number is unknown.
+pub(crate) fn to_cost_nanos(cost: f64) -> u64 {
+    if cost.is_finite() && cost > 0.0 { (cost * 1e9).round() as u64 } else { 0 }
 }
 
 /// Returns the name of an output schema in the form that providers accept.
@@ -141,36 +155,81 @@ impl<'a> MediaLocation<'a> {
     }
 }
 
-/// The API that produced an opaque item. Each API rejects the items of the others, so an encoder sends only its own.
+/// The API that produced an item. Each API rejects the items of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ItemOrigin {
+pub(crate) enum WireProtocol {
     /// The Responses API, whose kinds are recorded as received and contain no dot.
     Responses,
     /// The Messages API, whose kinds are recorded with a prefix.
     Messages,
+    /// Chat Completions, which has no opaque items.
+    Chat,
 }
 
 /// The prefix of the kinds of the Messages API.
 const MESSAGES_KIND_PREFIX: &str = "anthropic.";
 
-impl ItemOrigin {
+/// The API and the provider that produce items. An encoder sends only the data of its own provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ItemOrigin<'a> {
+    pub(crate) protocol: WireProtocol,
+    /// The name of the origin, such as `responses:api.openai.com`.
+    pub(crate) name: &'a str,
+}
+
+impl ItemOrigin<'_> {
     /// Creates an opaque item of a kind that this API defines.
-    pub(crate) fn opaque_item(self, kind: &str, raw: Value) -> OpaqueItem {
-        let kind = match self {
-            Self::Responses => kind.to_owned(),
-            Self::Messages => format!("{MESSAGES_KIND_PREFIX}{kind}"),
+    pub(crate) fn opaque_item(&self, kind: &str, raw: Value) -> OpaqueItem {
+        let kind = match self.protocol {
+            WireProtocol::Responses | WireProtocol::Chat => kind.to_owned(),
+            WireProtocol::Messages => format!("{MESSAGES_KIND_PREFIX}{kind}"),
         };
-        OpaqueItem { kind, raw }
+        OpaqueItem { kind, raw, origin: Some(self.name.to_owned()) }
     }
 
-    /// Returns the item as received if it comes from this API.
-    pub(crate) fn raw_if_own(self, item: &OpaqueItem) -> Option<&Value> {
-        let is_own = match self {
-            Self::Responses => !item.kind.contains('.'),
-            Self::Messages => item.kind.starts_with(MESSAGES_KIND_PREFIX),
+    /// Returns the item as received if it comes from this API and this provider.
+    pub(crate) fn raw_if_own<'i>(&self, item: &'i OpaqueItem) -> Option<&'i Value> {
+        let is_of_protocol = match self.protocol {
+            WireProtocol::Responses => !item.kind.contains('.'),
+            WireProtocol::Messages => item.kind.starts_with(MESSAGES_KIND_PREFIX),
+            WireProtocol::Chat => false,
         };
-        is_own.then_some(&item.raw)
+        (is_of_protocol && self.may_receive(item.origin.as_deref())).then_some(&item.raw)
     }
+
+    /// True if data of this origin may be sent to the provider. Items of an unknown origin may come from an
+    /// imported transcript of the same provider.
+    pub(crate) fn may_receive(&self, origin: Option<&str>) -> bool {
+        origin.is_none_or(|origin| origin == self.name)
+    }
+
+    /// Returns fields of a provider's item as provider data, or `None` if there are none.
+    pub(crate) fn provider_data(&self, fields: Map<String, Value>) -> Option<Box<ProviderData>> {
+        (!fields.is_empty()).then(|| Box::new(ProviderData { origin: self.name.to_owned(), fields }))
+    }
+
+    /// Returns the provider data of a call if this provider wrote it.
+    pub(crate) fn own_fields<'i>(&self, call: &'i ToolCall) -> Option<&'i Map<String, Value>> {
+        call.provider_data.as_deref().filter(|data| data.origin == self.name).map(|data| &data.fields)
+    }
+}
+
+/// Returns the definition of an offered tool that the provider defines, if `is_wanted` accepts it.
+pub(crate) fn find_provider_defined<'a>(
+    request: &ModelRequest<'a>,
+    is_wanted: impl Fn(&Value) -> bool,
+) -> Option<(&'a ToolDefinition, &'a Value)> {
+    request.tools.iter().find_map(|tool| match &tool.kind {
+        ToolKind::ProviderDefined(definition) if is_wanted(definition) => Some((tool, &**definition)),
+        _ => None,
+    })
+}
+
+/// True if a tool's type belongs to the Messages API, whose types end with a date.
+pub(crate) fn is_messages_tool_type(definition: &Value) -> bool {
+    let kind = definition.get("type").and_then(Value::as_str).unwrap_or_default();
+    let date = kind.rsplit_once('_').map_or("", |(_, date)| date);
+    (date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit())) || kind == "mcp_toolset"
 }
 
 /// Returns the items after the model's last response: the part that a provider with server-side state lacks.
@@ -189,9 +248,7 @@ const ANNOTATIONS_KIND: &str = "annotations";
 
 /// Returns annotations as an opaque content part, or `None` if there are none.
 pub(crate) fn annotations_part(annotations: Vec<Value>) -> Option<ContentPart> {
-    (!annotations.is_empty()).then(|| {
-        ContentPart::Unknown(OpaqueItem { kind: ANNOTATIONS_KIND.to_owned(), raw: annotations.into() })
-    })
+    (!annotations.is_empty()).then(|| ContentPart::Unknown(OpaqueItem::new(ANNOTATIONS_KIND, annotations)))
 }
 
 /// Iterates over the parts of a message, each with the annotations that follow it.
@@ -217,13 +274,50 @@ pub(crate) struct RequestBase<'a> {
     /// The name of the model.
     pub(crate) model: &'a str,
     pub(crate) is_streamed: bool,
+    /// The origin of the response's items.
+    pub(crate) origin: ItemOrigin<'a>,
 }
 
-/// A writer for the fields of a request body. Extra fields from the model settings override fields of the same
-/// name.
+impl<'a> RequestBase<'a> {
+    pub(crate) fn new(request: &ProtocolRequest<'a>, protocol: WireProtocol) -> Self {
+        Self {
+            request: request.request,
+            model: request.model,
+            is_streamed: request.is_streamed,
+            origin: ItemOrigin { protocol, name: request.origin },
+        }
+    }
+
+    /// Returns a response that reached the maximum of output tokens as the settings prescribe: as a response if
+    /// they keep its text and it has no calls, or as an error.
+    pub(crate) fn apply_length_limit(
+        &self,
+        reason: String,
+        mut response: ModelResponse,
+    ) -> Result<ModelResponse, ResponseError> {
+        response.details.finish_reason = Some(FinishReason::LengthLimit);
+        // The arguments of a call may be cut, and still be valid JSON.
+        let has_calls = response.items.iter().any(|item| matches!(**item, Item::Call(_)));
+        match self.request.settings.on_length_limit.unwrap_or_default() {
+            LengthLimitPolicy::KeepText if !has_calls => Ok(response),
+            LengthLimitPolicy::KeepText | LengthLimitPolicy::Fail => Err(incomplete_error(reason, response)),
+        }
+    }
+}
+
+/// Returns the error for a response that ended before it was complete.
+pub(crate) fn incomplete_error(reason: String, response: ModelResponse) -> ResponseError {
+    let usage = response.usage;
+    ResponseError::Incomplete { reason, usage, partial_response: Some(Box::new(response)) }
+}
+
+/// A writer for the fields of a request body. Extra fields from the model settings are merged with fields of the
+/// same name.
 pub(crate) struct RequestFields<'a, M> {
     map: M,
     settings: &'a ModelSettings,
+    /// The extra fields that were merged with fields of the adapter.
+    merged_fields: BTreeSet<&'a str>,
 }
 
 impl<'a, M: SerializeMap> RequestFields<'a, M> {
@@ -232,13 +326,24 @@ impl<'a, M: SerializeMap> RequestFields<'a, M> {
         serializer: S,
         base: &RequestBase<'a>,
     ) -> Result<Self, M::Error> {
-        let mut fields = Self { map: serializer.serialize_map(None)?, settings: base.request.settings };
+        let settings = base.request.settings;
+        let map = serializer.serialize_map(None)?;
+        let mut fields = Self { map, settings, merged_fields: BTreeSet::new() };
         fields.put("model", base.model)?;
         Ok(fields)
     }
 
     pub(crate) fn put<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), M::Error> {
-        if self.settings.extra.contains_key(key) { Ok(()) } else { self.map.serialize_entry(key, value) }
+        if self.settings.replaced_fields.iter().any(|replaced| replaced == key) {
+            return Ok(());
+        }
+        let Some((key, extra)) = self.settings.extra.get_key_value(key) else {
+            return self.map.serialize_entry(key, value);
+        };
+        let own = serde_json::to_value(value).map_err(M::Error::custom)?;
+        let merged = merge_extra(own, extra, key).map_err(M::Error::custom)?;
+        self.merged_fields.insert(key);
+        self.map.serialize_entry(key, &merged)
     }
 
     pub(crate) fn put_if_some<T: Serialize>(&mut self, key: &str, value: Option<T>) -> Result<(), M::Error> {
@@ -247,7 +352,7 @@ impl<'a, M: SerializeMap> RequestFields<'a, M> {
 
     /// Writes the tools and the tool choice, unless there are no tools.
     pub(crate) fn put_tools(&mut self, tools: &[Value], choice: Option<Value>) -> Result<(), M::Error> {
-        if tools.is_empty() {
+        if tools.is_empty() && !self.settings.extra.contains_key("tools") {
             return Ok(());
         }
         self.put("tools", tools)?;
@@ -260,11 +365,69 @@ impl<'a, M: SerializeMap> RequestFields<'a, M> {
         self.put_if_some("top_p", self.settings.top_p)
     }
 
+    /// Writes the settings that both of OpenAI's APIs have.
+    pub(crate) fn put_openai_settings(&mut self) -> Result<(), M::Error> {
+        let settings = self.settings;
+        self.put_if_some("service_tier", settings.service_tier.as_ref())?;
+        if !settings.metadata.is_empty() {
+            self.put("metadata", &settings.metadata)?;
+        }
+        self.put_if_some("safety_identifier", settings.safety_identifier.as_ref())?;
+        self.put_if_some("prompt_cache_key", settings.prompt_cache_key.as_ref())?;
+        self.put_if_some("prompt_cache_retention", settings.prompt_cache_retention.as_ref())?;
+        self.put_if_some("store", settings.store)
+    }
+
     pub(crate) fn finish(mut self) -> Result<M::Ok, M::Error> {
         for (key, value) in &self.settings.extra {
-            self.map.serialize_entry(key, value)?;
+            if !self.merged_fields.contains(key.as_str()) {
+                self.map.serialize_entry(key, value)?;
+            }
         }
         self.map.end()
+    }
+}
+
+/// Merges an extra value into the adapter's value at `place`. Objects are merged field by field, lists are
+/// appended, and other values take precedence over the adapter's.
+///
+/// # Errors
+///
+/// Returns the reason if the extra value would remove an object, a list or a value of the adapter.
+fn merge_extra(own: Value, extra: &Value, place: &str) -> Result<Value, String> {
+    match (own, extra) {
+        (Value::Null, extra) => Ok(extra.clone()),
+        (Value::Object(mut own), Value::Object(extra)) => {
+            for (key, value) in extra {
+                let merged = match own.remove(key) {
+                    Some(own) => merge_extra(own, value, &format!("{place}.{key}"))?,
+                    None => value.clone(),
+                };
+                own.insert(key.clone(), merged);
+            }
+            Ok(Value::Object(own))
+        }
+        (Value::Array(mut own), Value::Array(extra)) => {
+            for value in extra {
+                if !own.contains(value) {
+                    own.push(value.clone());
+                }
+            }
+            Ok(Value::Array(own))
+        }
+        (own @ (Value::Object(_) | Value::Array(_)), _) | (own, Value::Null) => {
+            let kind = match own {
+                Value::Object(_) => "an object",
+                Value::Array(_) => "a list",
+                _ => "a value",
+            };
+            let field = place.split('.').next().unwrap_or(place);
+            Err(format!(
+                "the extra field `{place}` would remove {kind} that the request needs; hint: name `{field}` in \
+                 `replaced_fields` if that is intended"
+            ))
+        }
+        (_, extra) => Ok(extra.clone()),
     }
 }
 

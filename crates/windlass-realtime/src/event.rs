@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use windlass::core::failure::RunFailure;
 use windlass::core::{
     decision::PendingCall,
-    id::{AgentName, CallId},
+    id::{AgentName, CallId, RunId},
     item::OutputContent,
     journal::CallStatus,
     tool::ToolKey,
 };
-use windlass::{core::failure::RunFailure, core::usage::Usage};
 
 use crate::history::HistoryChange;
 use crate::id::{ItemId, ResponseId};
 use crate::metrics::TurnMetrics;
-use crate::model::{RealtimeRateLimit, ResponseStatus};
+use crate::model::{RealtimeRateLimit, RealtimeUsage, ResponseStatus};
 
 /// An event of a realtime session.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,10 +60,25 @@ pub enum RealtimeEvent {
         /// The final status.
         status: ResponseStatus,
         /// Token usage, if the provider reported it.
-        usage: Option<Usage>,
+        usage: Option<RealtimeUsage>,
         /// Latencies and durations of the response.
         metrics: TurnMetrics,
     },
+    /// A response outside the conversation ended. It changes neither the history nor the current turn, and its calls
+    /// are not executed.
+    SideResponseEnded {
+        /// Id of the response.
+        response: ResponseId,
+        /// The final status.
+        status: ResponseStatus,
+        /// The whole text or transcript.
+        text: String,
+        /// Token usage, if the provider reported it.
+        usage: Option<RealtimeUsage>,
+    },
+    /// A demanded response waits, because the provider reports that the user is speaking. It is requested when the
+    /// speech ends, when the hold timeout elapses, or by `RealtimeSession::force_response`.
+    ResponseHeld,
     /// A chunk of speech, to be played.
     Audio(AudioChunk),
     /// The speech of an item is complete.
@@ -106,6 +121,8 @@ pub enum RealtimeEvent {
     IdleTimeout,
     /// A tool call waits for a person's decision.
     CallHeld {
+        /// Id of the run that executes the call.
+        run: RunId,
         /// The call and the question to the person.
         pending: Box<PendingCall>,
     },
@@ -156,6 +173,8 @@ pub enum RealtimeEvent {
         /// Number of dropped other events.
         dropped_events: u64,
     },
+    /// An event of the provider, unchanged; reported only if the model was built with raw events.
+    Raw(Value),
     /// A provider event that this version does not know.
     Unknown {
         /// The provider's event type.
@@ -165,6 +184,15 @@ pub enum RealtimeEvent {
     },
     /// The session ended. No event follows.
     Closed(CloseReason),
+}
+
+/// A call that waits for a person's decision, and the run that executes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldCall {
+    /// Id of the run.
+    pub run: RunId,
+    /// The call and the question to the person.
+    pub pending: PendingCall,
 }
 
 /// A chunk of speech.
@@ -221,11 +249,25 @@ pub enum RealtimeError {
     /// The model did not start a requested response.
     #[error("the model did not start the requested response in time")]
     ResponseNotStarted,
-    /// The provider rejected the output of a call. The session keeps the output and sends it again when the application
-    /// calls `resend_outputs`, the model repeats the call, or the session reconnects; the call does not run again.
+    /// A demanded response failed repeatedly and is not requested again.
+    #[error("the demanded response failed {attempts} times and is not requested again: {message}")]
+    ResponseAbandoned {
+        /// Number of requests.
+        attempts: u32,
+        /// The last cause.
+        message: String,
+    },
+    /// A response started while the provider had not confirmed the agent's configuration. The session cancelled it.
+    #[error("response `{response}` started before the agent's configuration was in force, and was cancelled")]
+    ResponseUnconfigured {
+        /// Id of the response.
+        response: ResponseId,
+    },
+    /// The provider rejected the output of a call. The session keeps the output and sends it again a few times, and
+    /// when the application calls `resend_outputs` or the session reconnects; the call does not run again.
     #[error(
-        "the provider rejected the output of call `{call}` ({message}); the output is kept, and `resend_outputs` \
-         sends it again"
+        "the provider rejected the output of call `{call}` ({message}); the output is kept and sent again, and \
+         `resend_outputs` sends it again at any time"
     )]
     OutputRejected {
         /// Id of the call.
@@ -241,8 +283,10 @@ pub enum RealtimeError {
         /// The cause.
         message: String,
     },
-    /// The model reused the id of an earlier call for a different one, which did not run.
-    #[error("call id `{call}` was already used by a different call; this call did not run")]
+    /// The model used one id for two different calls of one response. The second one did not run.
+    #[error(
+        "call id `{call}` was already used by a different call of the same response; this call did not run"
+    )]
     CallIdReused {
         /// The id.
         call: CallId,
@@ -283,6 +327,9 @@ pub enum CloseReason {
     ClosedByProvider,
     /// The connection was lost and could not be restored.
     ConnectionLost(String),
+    /// The provider rejected the current agent's configuration on a new connection, or when it had to be restored.
+    /// The session does not continue with another configuration.
+    ConfigurationRejected(String),
     /// A call failed with an error that ends its run, and with it the session.
     CallFailed(RunFailure),
     /// The session's journal could not be written.

@@ -354,8 +354,9 @@ fn merge_items(known: &RealtimeItem, new: RealtimeItem) -> RealtimeItem {
         id: new.id,
         kind,
         status,
-        response: new.response.or_else(|| known.response.clone()),
-        agent: new.agent.or_else(|| known.agent.clone()),
+        // An item does not change hands, whoever is current when the provider repeats it.
+        response: known.response.clone().or(new.response),
+        agent: known.agent.clone().or(new.agent),
     }
 }
 

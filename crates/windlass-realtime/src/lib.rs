@@ -18,12 +18,15 @@ mod machine;
 mod metrics;
 pub mod model;
 pub mod openai;
+pub mod relay;
 mod session;
 pub mod settings;
 mod sync;
 pub mod testing;
 
-pub use event::{AfterDisconnect, AgentChangeCause, AudioChunk, CloseReason, RealtimeError, RealtimeEvent};
+pub use event::{
+    AfterDisconnect, AgentChangeCause, AudioChunk, CloseReason, HeldCall, RealtimeError, RealtimeEvent,
+};
 pub use history::{
     HistoryChange, RealtimeContentPart, RealtimeHistory, RealtimeItem, RealtimeItemKind, RealtimeItemStatus,
 };

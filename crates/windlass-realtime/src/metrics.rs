@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass::core::usage::Usage;
+use crate::model::RealtimeUsage;
 
 /// Latencies and durations of one response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct SessionMetrics {
     pub guardrail_trips: u64,
     /// Number of accepted tool calls.
     pub tool_calls: u64,
-    /// Token usage.
-    pub usage: Usage,
+    /// Token usage, in total and by modality.
+    pub usage: RealtimeUsage,
     /// Time to the first audio chunk of the latest spoken response.
     pub last_time_to_first_audio: Option<Duration>,
     /// Longest time to a first audio chunk.
@@ -49,9 +49,9 @@ pub struct SessionMetrics {
 }
 
 impl SessionMetrics {
-    pub(crate) fn record_turn(&mut self, turn: &TurnMetrics, usage: Option<&Usage>) {
+    pub(crate) fn record_turn(&mut self, turn: &TurnMetrics, usage: Option<&RealtimeUsage>) {
         self.turns += 1;
-        self.usage.add(&usage.copied().unwrap_or_else(Usage::of_unknown_request));
+        self.usage.add(&usage.copied().unwrap_or_else(RealtimeUsage::of_unknown_request));
         if let Some(first) = turn.time_to_first_audio {
             self.last_time_to_first_audio = Some(first);
             self.longest_time_to_first_audio = self.longest_time_to_first_audio.max(Some(first));

@@ -2,14 +2,14 @@
 //! received from it. Each provider, and each test model, is one implementation of [`RealtimeModel`].
 
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use windlass::core::id::CallId;
 use windlass::core::usage::Usage;
-use windlass::model::{ToolDefinition, ToolKind};
+use windlass::model::{ToolChoice, ToolDefinition, ToolKind};
 
 use crate::history::RealtimeItem;
 use crate::id::{CommandId, ItemId, ResponseId};
-use crate::settings::SessionConfiguration;
+use crate::settings::{OutputModality, SessionConfiguration};
 
 /// A model that holds a realtime conversation.
 pub trait RealtimeModel: Send + Sync + 'static {
@@ -144,7 +144,9 @@ pub enum RealtimeCommandKind {
         heard_ms: u64,
     },
     /// Requests a response.
-    CreateResponse(ResponseOptions),
+    CreateResponse(Box<ResponseOptions>),
+    /// Requests a response with a message in the provider's own format.
+    CreateRawResponse(Value),
     /// Cancels a response.
     CancelResponse {
         /// Id of the response.
@@ -159,6 +161,20 @@ pub enum RealtimeCommandKind {
 pub struct ResponseOptions {
     /// Instructions for this response only.
     pub instructions: Option<String>,
+    /// The output modality of this response only.
+    pub output_modality: Option<OutputModality>,
+    /// The tool choice of this response only.
+    pub tool_choice: Option<ToolChoice>,
+    /// Maximum number of output tokens of this response.
+    pub max_output_tokens: Option<u64>,
+    /// The relation of the response to the conversation.
+    pub scope: ResponseScope,
+    /// The input of the response, in place of the conversation, if present.
+    pub input: Option<Vec<RealtimeItem>>,
+    /// Metadata that the provider returns with the response.
+    pub metadata: Map<String, Value>,
+    /// Provider-specific fields of the request, merged over all others.
+    pub extra: Map<String, Value>,
 }
 
 /// An event of a realtime model.
@@ -170,8 +186,11 @@ pub enum RealtimeModelEvent {
         /// The provider's id of the session.
         session: String,
     },
-    /// The last unacknowledged configuration is in force.
-    ConfigurationApplied,
+    /// A configuration is in force.
+    ConfigurationApplied {
+        /// The command that sent the configuration; absent if the provider's acknowledgement does not identify it.
+        command: Option<CommandId>,
+    },
     /// A response started.
     ResponseStarted {
         /// Id of the response.
@@ -188,7 +207,7 @@ pub enum RealtimeModelEvent {
         /// The final status.
         status: ResponseStatus,
         /// Token usage, if the provider reports it.
-        usage: Option<Usage>,
+        usage: Option<RealtimeUsage>,
         /// The tool calls in the response.
         calls: Vec<RealtimeItem>,
     },
@@ -301,6 +320,8 @@ pub enum RealtimeModelEvent {
         /// The item that the speech will become.
         item: ItemId,
     },
+    /// The input buffer was discarded.
+    AudioCleared,
     /// The input buffer became an item.
     AudioCommitted {
         /// Id of the item.
@@ -322,7 +343,11 @@ pub enum RealtimeModelEvent {
         message: String,
         /// The kind of the rejection.
         kind: RejectionKind,
+        /// The part of a command that the error is about, as far as the provider says.
+        subject: RejectionSubject,
     },
+    /// An event of the provider, unchanged. Sent before the decoded event, only on request.
+    Raw(Value),
     /// An event that this version does not know.
     Unknown {
         /// The provider's event type.
@@ -333,10 +358,11 @@ pub enum RealtimeModelEvent {
 }
 
 /// The relation of a response to the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResponseScope {
     /// The response is part of the conversation; one such response is active at a time.
+    #[default]
     InConversation,
     /// The response is not added to the conversation.
     OutOfBand,
@@ -386,6 +412,68 @@ pub enum RejectionKind {
     NothingToCancel,
     /// Any other reason.
     Other,
+}
+
+/// The part of a command that a provider's error is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RejectionSubject {
+    /// The provider does not say.
+    #[default]
+    Unspecified,
+    /// A field of the session's configuration.
+    Configuration,
+    /// An item of the conversation.
+    Item,
+    /// A response request.
+    Response,
+}
+
+/// Token usage of one response, in total and by modality.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RealtimeUsage {
+    /// The totals.
+    pub total: Usage,
+    /// Input tokens by modality.
+    pub input: ModalityTokens,
+    /// Input tokens that were served from a cache, by modality.
+    pub cached: ModalityTokens,
+    /// Output tokens by modality.
+    pub output: ModalityTokens,
+}
+
+impl RealtimeUsage {
+    /// Creates the usage of one request of unknown cost.
+    pub fn of_unknown_request() -> Self {
+        Self { total: Usage::of_unknown_request(), ..Self::default() }
+    }
+
+    /// Adds another usage to this one.
+    pub fn add(&mut self, other: &Self) {
+        self.total.add(&other.total);
+        self.input.add(&other.input);
+        self.cached.add(&other.cached);
+        self.output.add(&other.output);
+    }
+}
+
+/// Numbers of tokens by modality.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModalityTokens {
+    /// Tokens of text.
+    pub text: u64,
+    /// Tokens of audio.
+    pub audio: u64,
+    /// Tokens of images.
+    pub image: u64,
+}
+
+impl ModalityTokens {
+    fn add(&mut self, other: &Self) {
+        self.text += other.text;
+        self.audio += other.audio;
+        self.image += other.image;
+    }
 }
 
 /// The remaining quota of one of the provider's limits.

@@ -8,16 +8,21 @@ use windlass::model::{ModelSettings, ToolDefinition};
 
 use crate::audio::AudioFormat;
 
+/// The voice used if none is set.
+const DEFAULT_VOICE: &str = "ash";
+
 /// Settings of a realtime model. Absent values use the provider's defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RealtimeSettings {
     /// The output modality.
     pub output_modality: OutputModality,
-    /// Encoding of the audio sent to the model.
-    pub input_audio_format: AudioFormat,
-    /// Encoding of the audio received from the model.
-    pub output_audio_format: AudioFormat,
-    /// The voice.
+    /// Encoding of the audio sent to the model. It is sent to the provider only if set; PCM at 24 kHz is assumed
+    /// otherwise.
+    pub input_audio_format: Option<AudioFormat>,
+    /// Encoding of the audio received from the model. It is sent to the provider only if set; PCM at 24 kHz is assumed
+    /// otherwise.
+    pub output_audio_format: Option<AudioFormat>,
+    /// The voice; `ash` by default.
     pub voice: Option<String>,
     /// Speed of the speech; 1 is normal.
     pub speed: Option<f64>,
@@ -27,6 +32,9 @@ pub struct RealtimeSettings {
     pub input_transcription: Option<InputTranscription>,
     /// Noise reduction of the user's audio.
     pub noise_reduction: Option<NoiseReduction>,
+    /// The provider's tracing of the session; the provider's default if absent. A provider accepts it once per
+    /// connection, so it is sent with the first configuration only.
+    pub tracing: Option<ProviderTracing>,
     /// Provider-specific session fields, merged over all others.
     pub extra: Map<String, Value>,
 }
@@ -35,16 +43,48 @@ impl Default for RealtimeSettings {
     fn default() -> Self {
         Self {
             output_modality: OutputModality::Audio,
-            input_audio_format: AudioFormat::Pcm24k,
-            output_audio_format: AudioFormat::Pcm24k,
-            voice: None,
+            input_audio_format: None,
+            output_audio_format: None,
+            voice: Some(DEFAULT_VOICE.to_owned()),
             speed: None,
             turn_detection: TurnDetection::default(),
             input_transcription: Some(InputTranscription::default()),
             noise_reduction: None,
+            tracing: None,
             extra: Map::new(),
         }
     }
+}
+
+impl RealtimeSettings {
+    /// Returns the encoding of the audio sent to the model.
+    pub fn input_format(&self) -> AudioFormat {
+        self.input_audio_format.unwrap_or_default()
+    }
+
+    /// Returns the encoding of the audio received from the model.
+    pub fn output_format(&self) -> AudioFormat {
+        self.output_audio_format.unwrap_or_default()
+    }
+}
+
+/// Tracing of a session by the provider.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ProviderTracing {
+    /// The provider traces with its default names.
+    Auto,
+    /// The provider does not trace.
+    Disabled,
+    /// The provider traces under these names.
+    Named {
+        /// Name of the workflow.
+        workflow_name: Option<String>,
+        /// Id of the group of traces.
+        group_id: Option<String>,
+        /// Metadata of the trace.
+        metadata: Map<String, Value>,
+    },
 }
 
 /// The modality of the model's output.

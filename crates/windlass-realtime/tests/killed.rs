@@ -116,7 +116,7 @@ async fn run_until_killed(folder: &Path) {
 
 fn print_event(event: &RealtimeEvent) {
     match event {
-        RealtimeEvent::CallHeld { pending } => {
+        RealtimeEvent::CallHeld { pending, .. } => {
             print_line(format!("held {} {:?}", pending.call(), pending.reason))
         }
         RealtimeEvent::CallStarted { call, .. } => print_line(format!("started {call}")),
@@ -136,7 +136,7 @@ async fn resume_and_decide(folder: &Path, call: &str) {
     while let Some(event) = events.next().await {
         print_event(&event);
         match event {
-            RealtimeEvent::CallHeld { pending } if pending.call().as_str() == call => {
+            RealtimeEvent::CallHeld { pending, .. } if pending.call().as_str() == call => {
                 let decision = match pending.reason {
                     windlass::core::decision::HoldReason::InDoubt => Decision::ConfirmExecuted {
                         output: OutputContent::Text("it was up already".to_owned()),
@@ -168,7 +168,7 @@ async fn resume_and_decide(folder: &Path, call: &str) {
 /// Posts a decision to the store, as the CLI would.
 async fn post_approval(folder: &Path, call: &str) {
     let store = open_store(folder);
-    for run in store.list_runs().await.expect("is read") {
+    for run in store.list_runs(&windlass::store::RunQuery::default()).await.expect("is read") {
         let decided = windlass::store::post_decision(
             &*store,
             &run.run,
@@ -381,7 +381,7 @@ async fn what_was_decided_while_no_process_lived_counts_and_runs_once() {
     let runs = open_store(folder.path());
     let is_kept = async {
         loop {
-            for run in runs.list_runs().await.expect("is read") {
+            for run in runs.list_runs(&windlass::store::RunQuery::default()).await.expect("is read") {
                 let paused = windlass::store::load_paused(&*runs, &run.run).await;
                 if paused.is_ok_and(|paused| !paused.pending_calls().is_empty()) {
                     return;

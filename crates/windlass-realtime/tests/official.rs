@@ -56,8 +56,8 @@ async fn all_wire_events() -> Vec<(&'static str, Value)> {
     ] {
         let settings = RealtimeSettings {
             turn_detection: turns,
-            input_audio_format: format,
-            output_audio_format: format,
+            input_audio_format: Some(format),
+            output_audio_format: Some(format),
             voice: Some("ash".to_owned()),
             speed: Some(1.1),
             noise_reduction: Some(NoiseReduction::NearField),

@@ -41,6 +41,23 @@ pub enum SearchError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// A folder or file that was added before does not exist any more. Its files stay in the index.
+    #[error(
+        "`{path}` does not exist any more, and {file_count} of its files are in the index; hint: `remove_path` removes \
+         them, and so does `add_path(…).remove_if_missing()`"
+    )]
+    MissingRoot {
+        /// The path that was added before.
+        path: PathBuf,
+        /// Number of files that the index has from it.
+        file_count: usize,
+    },
+    /// The index can only be searched, because the file is write-protected or was opened with `read_only`.
+    #[error("the index `{path}` is read-only")]
+    ReadOnly {
+        /// Path of the index file.
+        path: PathBuf,
+    },
     /// The index was built with a different embedder.
     #[error(
         "the index `{path}` was built with the embedder `{index_embedder}`, not `{requested_embedder}`; hint: open it with `{index_embedder}` or \

@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use windlass_search::{ChunkingOptions, Index, SearchSignals};
+use windlass_search::{ChunkingOptions, EmbedError, Embedder, EmbeddingPurpose, Index, SearchSignals};
 
 const INDEX_VARIABLE: &str = "WINDLASS_TEST_INDEX";
 const FOLDER_VARIABLE: &str = "WINDLASS_TEST_FOLDER";
@@ -22,7 +23,8 @@ fn child() {
     let (Ok(index), Ok(folder)) = (std::env::var(INDEX_VARIABLE), std::env::var(FOLDER_VARIABLE)) else {
         return;
     };
-    open_index(Path::new(&index)).add_path(folder).run().expect("runs");
+    let report = open_index(Path::new(&index)).add_path(folder).run().expect("runs");
+    println!("added {}", report.added);
 }
 
 /// Opens an index with small chunks, so that little text fills several batches.
@@ -33,10 +35,10 @@ fn open_index(path: &Path) -> Index {
 
 fn spawn_indexer(index: &Path, folder: &Path) -> Child {
     Command::new(std::env::current_exe().expect("has a path"))
-        .args(["--exact", "child"])
+        .args(["--exact", "child", "--nocapture"])
         .env(INDEX_VARIABLE, index)
         .env(FOLDER_VARIABLE, folder)
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .spawn()
         .expect("starts")
 }
@@ -118,8 +120,9 @@ fn two_processes_write_one_index_and_searches_go_on() {
     fs::write(two.join("heron.txt"), "the quiet heron waits").expect("written");
     let index = open_index(&path);
     index.add_path(&two).run().expect("runs");
-    // Both processes add the same folder; the later writer replaces the files of the earlier one.
-    let mut children = [spawn_indexer(&path, &one), spawn_indexer(&path, &one)];
+    // Both processes add the same folder and share its files.
+    let mut added: Vec<usize> = Vec::new();
+    let children = [spawn_indexer(&path, &one), spawn_indexer(&path, &one)];
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -130,11 +133,21 @@ fn two_processes_write_one_index_and_searches_go_on() {
                 }
             });
         }
-        for child in &mut children {
-            assert!(child.wait().expect("ends").success());
+        for child in children {
+            let output = child.wait_with_output().expect("ends");
+            assert!(output.status.success());
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let count =
+                said.split("added ").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+            added.push(count.unwrap_or_else(|| panic!("{said}")));
         }
         is_over.store(true, Ordering::Relaxed);
     });
+    assert_eq!(added.iter().sum::<usize>(), 120, "every file is indexed by one of them: {added:?}");
+    assert!(added.iter().all(|count| *count > 0), "they share the work: {added:?}");
+    let workers = fs::read_dir(folder.path()).expect("lists").flatten();
+    let workers = workers.filter(|entry| entry.file_name().to_string_lossy().contains("-worker-"));
+    assert_eq!(workers.count(), 0, "no lock file is left");
     assert_all_found(&index, 120);
     let files = index.list_files().expect("lists");
     assert_eq!(files.len(), 121, "no file is there twice");
@@ -149,4 +162,72 @@ fn two_processes_write_one_index_and_searches_go_on() {
         index.search("marker7").signals(SearchSignals::Bm25Only).run().expect("searches").hits.len(),
         0
     );
+}
+
+/// An embedder that fails after some calls, and counts the texts that it has embedded.
+struct FailingEmbedder {
+    calls_left: AtomicUsize,
+    texts: Arc<AtomicUsize>,
+}
+
+impl Embedder for FailingEmbedder {
+    fn name(&self) -> &str {
+        "failing"
+    }
+
+    fn dimensions(&self) -> usize {
+        4
+    }
+
+    fn batch_size(&self) -> usize {
+        16
+    }
+
+    fn embed(&self, texts: &[&str], _: EmbeddingPurpose) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let take = |left: usize| left.checked_sub(1);
+        if self.calls_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+            return Err(EmbedError::new("failing", "the quota is used up"));
+        }
+        self.texts.fetch_add(texts.len(), Ordering::SeqCst);
+        Ok(texts.iter().map(|text| vec![1.0, text.len() as f32, 0.5, 2.0]).collect())
+    }
+}
+
+fn open_failing(path: &Path, calls: usize) -> (Index, Arc<AtomicUsize>) {
+    let texts = Arc::new(AtomicUsize::new(0));
+    let embedder = FailingEmbedder { calls_left: AtomicUsize::new(calls), texts: texts.clone() };
+    let chunking = ChunkingOptions { max_tokens: 100, overlap_tokens: 0 };
+    (Index::options().chunking(chunking).embedder(embedder).open(path).expect("opens"), texts)
+}
+
+/// Vectors cost money or minutes. A provider that fails late, in one large file or in many, loses none.
+#[test]
+fn vectors_survive_a_provider_that_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir(&docs).expect("made");
+    // One large file and some small ones; no two chunks are equal.
+    for (file, lines) in [(0, 3000), (1, 300), (2, 300), (3, 300)] {
+        let line =
+            |at: usize| format!("file {file} line {at} is a line of its own with several more words\n\n");
+        fs::write(docs.join(format!("{file}.txt")), (0..lines).map(line).collect::<String>())
+            .expect("written");
+    }
+    let path = folder.path().join("failing.index");
+    let mut paid = 0;
+    for calls in [3, 20, 7] {
+        let (index, texts) = open_failing(&path, calls);
+        let failed = index.add_path(&docs).run().expect_err("fails");
+        assert!(failed.to_string().contains("quota"), "{failed}");
+        paid += texts.load(Ordering::SeqCst);
+        assert!(texts.load(Ordering::SeqCst) > 16 * (calls - 3), "nearly all calls are full");
+    }
+    let (index, texts) = open_failing(&path, usize::MAX);
+    index.add_path(&docs).run().expect("runs");
+    paid += texts.load(Ordering::SeqCst);
+    assert_eq!(paid as u64, index.chunk_count().expect("counts"), "no text was embedded twice");
+    let left: i64 = rusqlite::Connection::open(&path)
+        .and_then(|db| db.query_row("SELECT count(*) FROM pending_vectors", [], |row| row.get(0)))
+        .expect("counts");
+    assert_eq!(left, 0);
 }

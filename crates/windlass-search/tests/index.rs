@@ -93,8 +93,6 @@ fn only_what_changed_is_read_again_and_what_is_gone_is_taken_out() {
     let found = index.search("lantern").filter(AttributeFilter::eq("year", 2024)).run().expect("searches");
     assert_eq!(found.hits[0].file_name, "one.txt");
 
-    fs::remove_dir_all(&docs).expect("removed");
-    assert_eq!(index.refresh().expect("runs").removed, 2);
     assert!(matches!(index.add_path(folder.path().join("never")).run(), Err(SearchError::PathAccess { .. })));
 }
 
@@ -359,4 +357,244 @@ fn every_filter_says_yes_and_no() {
         }
     }
     assert!(serde_json::from_str::<AttributeFilter>(r#"{"type":"like","key":"n","value":1}"#).is_err());
+}
+
+/// A disk that is not mounted looks the same as a folder that was deleted.
+#[test]
+fn a_missing_root_keeps_its_files_until_somebody_says_otherwise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (docs, more) = (folder.path().join("docs"), folder.path().join("more"));
+    for (root, text) in [(&docs, "the quiet heron"), (&more, "the loud crow")] {
+        fs::create_dir(root).expect("made");
+        fs::write(root.join("bird.txt"), text).expect("written");
+    }
+    let index = open_index(folder.path());
+    for root in [&docs, &more] {
+        index.add_path(root).run().expect("runs");
+    }
+    fs::remove_dir_all(&docs).expect("removed");
+    fs::write(more.join("owl.txt"), "the wise owl").expect("written");
+    let found = |question: &str| {
+        index.search(question).signals(SearchSignals::Bm25Only).run().expect("searches").hits.len()
+    };
+    for refused in [index.refresh(), index.add_path(&docs).run()] {
+        match refused {
+            Err(error @ SearchError::MissingRoot { file_count: 1, .. }) => {
+                assert!(error.to_string().contains("remove_if_missing"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((found("heron"), found("owl")), (1, 1), "its files stay, and the other root is updated");
+    assert_eq!(index.add_path(&docs).remove_if_missing().run().expect("runs").removed, 1);
+    assert_eq!(found("heron"), 0);
+}
+
+#[test]
+fn everything_that_is_left_out_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    for path in ["target/goals.md", ".github/ci.yml", ".hidden.txt", "good.md"] {
+        let path = docs.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        fs::write(path, "the quiet heron").expect("written");
+    }
+    fs::create_dir_all(docs.join("node_modules/big")).expect("made");
+    for at in 0..40 {
+        fs::write(docs.join(format!("node_modules/big/{at}.js")), "x").expect("written");
+    }
+    let index = open_index(folder.path());
+    let report = index.add_path(&docs).run().expect("runs");
+    assert_eq!(report.added, 1, "{report}");
+    let mut named: Vec<String> = report
+        .problems
+        .iter()
+        .map(|problem| {
+            assert!(problem.reason.contains("left out"), "{problem}");
+            problem.path.strip_prefix(&docs).expect("is inside").display().to_string()
+        })
+        .collect();
+    named.sort();
+    assert_eq!(named, [".github/ci.yml", ".hidden.txt", "node_modules", "target/goals.md"]);
+    // A left-out folder can be added by its own path, and an update of the parent leaves it alone.
+    assert_eq!(index.add_path(docs.join("target")).run().expect("runs").added, 1);
+    assert_eq!(index.add_path(&docs).run().expect("runs").removed, 0);
+}
+
+#[test]
+fn versions_phrases_and_identifiers_are_told_apart_by_their_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = open_index(folder.path());
+    index
+        .put_documents([
+            IndexDocument::new(
+                "old.txt",
+                "Release 2.11.3 of the runtime. Version 2.11.3 is old. See 2.11.3.",
+            ),
+            IndexDocument::new(
+                "new.txt",
+                "Release 3.11.2 of the runtime, with a long list of many other changes.",
+            ),
+            IndexDocument::new("pool.txt", "The connection pool is limited to a size that fits."),
+            IndexDocument::new(
+                "swim.txt",
+                "A pool of water, and pool rules; the train connection to the pool.",
+            ),
+            IndexDocument::new("snake.py", "def parse_http_header(line): return line"),
+            IndexDocument::new("parts.py", "http http header header parse parse: http, parse, header"),
+            IndexDocument::new("hamlet.txt", "To be, or not to be, that is the question."),
+            IndexDocument::new(
+                "other.txt",
+                "It is not that, or to be it; the question is to be, to be, or not.",
+            ),
+        ])
+        .expect("put");
+    for (question, name) in [
+        ("3.11.2", "new.txt"),
+        ("2.11.3", "old.txt"),
+        ("python 3.11.2 changes", "new.txt"),
+        ("connection pool", "pool.txt"),
+        ("parseHttpHeader", "snake.py"),
+        ("\"or not to be that\"", "hamlet.txt"),
+    ] {
+        for signals in [SearchSignals::Bm25Only, SearchSignals::Hybrid] {
+            let hits = index.search(question).signals(signals).run().expect("searches").hits;
+            assert_eq!(hits[0].file_name, name, "{question}, {signals:?}");
+        }
+    }
+}
+
+/// Positions survive merges of segments and deletions.
+#[test]
+fn phrases_are_found_after_merges() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = open_index(folder.path());
+    for at in 0..40 {
+        let text = format!("release {at}.7.{} and release 7.{at}.5", at + 1);
+        index.put_documents([IndexDocument::new(format!("d{at}.txt"), text)]).expect("put");
+        if at % 3 == 0 {
+            index.remove_path(format!("d{at}.txt")).expect("removed");
+        }
+    }
+    for at in (0..40).filter(|at| at % 3 != 0) {
+        let found = index.search(format!("{at}.7.{}", at + 1)).signals(SearchSignals::Bm25Only).run();
+        assert_eq!(found.expect("searches").hits[0].file_name, format!("d{at}.txt"));
+    }
+}
+
+#[test]
+fn long_questions_are_weighed_and_not_cut() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = open_index(folder.path());
+    let mut documents =
+        vec![IndexDocument::new("pump.md", "Bleed the pump through its upper screw before the frost.")];
+    documents.extend((0..120).map(|at| {
+        let text = format!(
+            "The worker {at} took the job from the queue and wrote its status to the log of the day."
+        );
+        IndexDocument::new(format!("filler{at}.md"), text)
+    }));
+    index.put_documents(documents).expect("put");
+    let question = "How do I bleed the pump before frost?";
+    let log: String = (0..60)
+        .map(|at| format!("2026-01-02 10:00:{at:02} INFO worker {at} took job {at} from the queue\n"))
+        .collect();
+    for query in [
+        format!("{}{question}", "please look at the status and the log of the worker ".repeat(26)),
+        format!("{log}\n{question}"),
+        format!("{question}\n{log}"),
+    ] {
+        assert!(query.split_whitespace().count() > 260);
+        for signals in [SearchSignals::Bm25Only, SearchSignals::Hybrid] {
+            let hits = index.search(query.as_str()).signals(signals).run().expect("searches").hits;
+            assert_eq!(hits[0].file_name, "pump.md", "{signals:?}: {query}");
+        }
+    }
+}
+
+#[test]
+fn text_is_found_in_every_form_and_encoding() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir(&docs).expect("made");
+    let chinese = "冬天来临之前必须给水泵放气，否则管道里的水会结冰并使管道破裂。请每年检查两次。";
+    let russian = "Насос нужно продуть перед зимой, иначе вода в трубах замёрзнет и разорвёт их.";
+    fs::write(docs.join("gbk.txt"), encoding_rs::GBK.encode(chinese).0).expect("written");
+    fs::write(docs.join("koi8.txt"), encoding_rs::KOI8_R.encode(russian).0).expect("written");
+    let page = format!("<html><meta charset=windows-1251><p>{russian} &Zcaron;ivot &hearts;");
+    fs::write(docs.join("page.html"), encoding_rs::WINDOWS_1251.encode(&page).0).expect("written");
+    // Decomposed Vietnamese, as macOS writes file contents and names.
+    fs::write(docs.join("vi.txt"), "Tie\u{302}\u{301}ng Vie\u{323}\u{302}t").expect("written");
+    let index = open_index(folder.path());
+    let report = index.add_path(&docs).run().expect("runs");
+    assert_eq!(report.added, 4, "{report}");
+    assert!(report.to_string().contains("it was read as KOI8"), "{report}");
+    for (question, name) in [
+        ("泵", "gbk.txt"),
+        ("水泵放气", "gbk.txt"),
+        ("насос", "koi8.txt"),
+        ("Život", "page.html"),
+        ("Tiếng Việt", "vi.txt"),
+    ] {
+        let hits = index.search(question).signals(SearchSignals::Bm25Only).run().expect("searches").hits;
+        assert!(hits.iter().any(|hit| hit.file_name == name), "{question}: {hits:?}");
+    }
+    let hits = index.search("насос").run().expect("searches").hits;
+    assert!(hits.iter().filter(|hit| hit.text.contains(russian)).count() >= 2, "{hits:?}");
+}
+
+/// Runs its body in a process that may not write the index.
+#[cfg(unix)]
+#[test]
+fn an_index_that_cannot_be_written_can_be_searched() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const VARIABLE: &str = "WINDLASS_TEST_READ_ONLY";
+    if let Ok(path) = std::env::var(VARIABLE) {
+        let index = Index::open(&path).expect("opens");
+        assert!(index.is_read_only());
+        assert_eq!(search_names(&index, "heron"), ["bird.txt"]);
+        let put = index.put_documents([IndexDocument::new("a.txt", "x")]);
+        assert!(matches!(put, Err(SearchError::ReadOnly { .. })), "{put:?}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let kept = folder.path().join("kept here");
+    fs::create_dir(&kept).expect("made");
+    let path = kept.join("test.index");
+    let index = Index::open(&path).expect("opens");
+    index.put_documents([IndexDocument::new("bird.txt", "the quiet heron")]).expect("put");
+    drop(index);
+    let is_root =
+        fs::metadata("/proc/self").is_ok_and(|facts| std::os::unix::fs::MetadataExt::uid(&facts) == 0);
+    // The test program must be readable for the other user, too.
+    let program = folder.path().join("program");
+    fs::copy(std::env::current_exe().expect("has a path"), &program).expect("copied");
+    let before = fs::read(&path).expect("read");
+    for (folder_mode, file_mode) in [(0o555, 0o444), (0o755, 0o444), (0o555, 0o644)] {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
+        fs::set_permissions(&path, fs::Permissions::from_mode(file_mode)).expect("set");
+        fs::set_permissions(&kept, fs::Permissions::from_mode(folder_mode)).expect("set");
+        let mut child = std::process::Command::new(&program);
+        child
+            .args(["--exact", "an_index_that_cannot_be_written_can_be_searched"])
+            .env(VARIABLE, &path)
+            .current_dir(folder.path());
+        if is_root {
+            child.uid(65_534).gid(65_534);
+        } else if folder_mode == 0o555 && file_mode == 0o644 {
+            // The owner can write the file itself.
+            continue;
+        }
+        let output = child.output().expect("runs");
+        fs::set_permissions(&kept, fs::Permissions::from_mode(0o755)).expect("set");
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{folder_mode:o} {file_mode:o}: {said}");
+    }
+    assert_eq!(fs::read(&path).expect("read"), before);
+    let index = Index::options().read_only().open(&path).expect("opens");
+    assert_eq!(search_names(&index, "heron"), ["bird.txt"]);
+    assert!(Index::options().read_only().open(kept.join("never.index")).is_err());
+    assert!(!kept.join("never.index").exists());
 }

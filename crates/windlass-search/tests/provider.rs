@@ -82,10 +82,14 @@ async fn answers_that_do_not_fit_are_errors() {
     let one = r#"{"data":[{"index":0,"embedding":[1.0,2.0]}]}"#;
     let twice = r#"{"data":[{"index":0,"embedding":[1.0]},{"index":0,"embedding":[1.0]}]}"#;
     let unordered = r#"{"data":[{"index":1,"embedding":[0.0,2.0]},{"index":0,"embedding":[1.0,0.0]}]}"#;
-    for (body, words) in
-        [(one, "2 vectors were asked for, and 1 came"), (twice, "nobody asked for"), ("{", "EOF")]
-    {
-        let provider = FakeProvider::start([FakeReply::json_body(body)]).await.expect("starts");
+    for (body, words) in [
+        (one, "2 vectors were asked for, and 1 came"),
+        (twice, "nobody asked for"),
+        ("{", "ended before it was complete"),
+    ] {
+        // An unreadable body is requested again.
+        let replies = (0..5).map(|_| FakeReply::json_body(body));
+        let provider = FakeProvider::start(replies).await.expect("starts");
         let error = provider_embedder(&provider.openai())
             .embed(&["a", "b"], EmbeddingPurpose::Query)
             .expect_err("does not fit");

@@ -7,7 +7,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use windlass_search::Index;
-use windlass_search::rest::{RestRequest, respond, serve};
+use windlass_search::rest::{RestRequest, RestServer, respond};
+
+/// The key that the official client sends.
+const API_KEY: &str = "none";
 
 fn send_json(index: &Index, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let request = RestRequest {
@@ -115,7 +118,7 @@ async fn the_official_client_works_with_it() {
     let index = Index::open(folder.path().join("rest.index")).expect("opens");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("an address");
-    let server = tokio::spawn(serve(listener, index));
+    let server = tokio::spawn(RestServer::new(index, API_KEY).serve(listener));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/contract.py");
     let output = tokio::task::spawn_blocking(move || {
         Command::new(python).args([script, &format!("http://{address}/v1")]).output().expect("runs")
@@ -125,4 +128,62 @@ async fn the_official_client_works_with_it() {
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("the contract holds"), "{said}");
+}
+
+/// A page in the user's browser and a rebound host name reach the loopback interface too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_clients_with_the_key_are_served() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = Index::open(folder.path().join("rest.index")).expect("opens");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("an address");
+    let rules =
+        RestServer::new(index.clone(), API_KEY).allow_host("search.test").allow_origin("https://app.test");
+    assert!(!format!("{rules:?}").contains(API_KEY));
+    let server = tokio::spawn(rules.serve(listener));
+    let good = format!("host: {address}\r\nauthorization: Bearer {API_KEY}\r\n");
+    let key = format!("authorization: Bearer {API_KEY}\r\n");
+    for (status, head) in [
+        (200, good.clone()),
+        (200, format!("host: localhost\r\n{key}")),
+        (200, format!("host: SEARCH.test:80\r\n{key}")),
+        (200, format!("host: [::1]:80\r\n{key}")),
+        (200, format!("{good}origin: https://app.test\r\n")),
+        (401, format!("host: {address}\r\n")),
+        (401, format!("host: {address}\r\nauthorization: Bearer non\r\n")),
+        (401, format!("host: {address}\r\nauthorization: Bearer none \u{1f}\r\n")),
+        (401, format!("host: {address}\r\nauthorization: Basic {API_KEY}\r\n")),
+        (401, format!("{good}authorization: Bearer other\r\n")),
+        (403, format!("{good}origin: https://evil.test\r\n")),
+        (403, format!("{good}origin: null\r\n")),
+        (421, format!("host: evil.test\r\n{key}")),
+        (421, format!("host: localhost.evil.test\r\n{key}")),
+        (421, format!("host: localhost:80@evil.test\r\n{key}")),
+        (421, key.clone()),
+        (421, format!("{good}host: localhost\r\n")),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("connects");
+        let request = format!("GET /v1/vector_stores HTTP/1.1\r\n{head}connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        let came: u16 =
+            answer.split_whitespace().nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        // The HTTP library itself refuses control characters.
+        assert!(came == status || (came == 400 && head.contains('\u{1f}')), "{head}: {answer}");
+    }
+    server.abort();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(RestServer::new(index, "").serve(listener));
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("connects");
+    stream
+        .write_all(format!("GET /v1/files HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer \r\nconnection: close\r\n\r\n").as_bytes())
+        .await
+        .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 401"), "no key opens nothing: {answer}");
+    server.abort();
 }

@@ -1,17 +1,19 @@
 //! The invariants of every journal, checked record by record and independently of the run state machine.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use windlass::core::{
-    canonical::Digest,
+    canonical::{Digest, canonical_text},
     decision::{Decision, DecisionScope, HoldReason},
     id::{AgentName, CallId},
+    idempotency::IdempotencyKey,
     journal::{
         CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, HandoffRecorded, JournalEntry,
         JournalRecord, ModelResponded, RunStarted,
     },
-    plan::{BodyKind, CallDisposition, PlannedCall},
+    plan::{BodyKind, CallDisposition, PlannedCall, call_digest},
     run::Run,
     tool::{ApprovalPolicy, ToolEffect, ToolKey},
     usage::Usage,
@@ -44,10 +46,10 @@ impl std::error::Error for InvariantViolation {}
 /// Reads a journal record by record and checks the invariants of every journal after each:
 ///
 /// - the prefix replays, and between turns a provider would accept the history;
-/// - a call starts at most once per attempt, and settles at most once;
+/// - a call starts at most once per attempt, always with the same idempotency key, and settles at most once;
 /// - no call starts that waits for a decision, was rejected, or follows an unsettled predecessor;
 /// - decisions match the digest of the pending call;
-/// - receipts of idempotent calls are used by identical calls only;
+/// - receipts of idempotent calls are used by identical calls of the same agent only;
 /// - no entries follow the end of the run.
 #[derive(Debug, Default)]
 pub struct JournalAudit {
@@ -55,7 +57,7 @@ pub struct JournalAudit {
     next_seq: u64,
     usage: Usage,
     frames: BTreeMap<Vec<CallId>, AuditFrame>,
-    receipts: Vec<Digest>,
+    receipts: Vec<(AgentName, Digest)>,
 }
 
 /// The audit state of one run: the outermost, or that of a nested agent.
@@ -85,7 +87,13 @@ struct AuditedCall {
     attempts: u32,
     hold_reason: Option<HoldReason>,
     decision: Option<DecisionEffect>,
-    is_edited: bool,
+    /// True if the decision is a standing one that was made about another call.
+    has_standing_decision: bool,
+    /// The decision that was made about this call and can still be corrected, with its scope.
+    untaken_decision: Option<(Decision, DecisionScope)>,
+    edited_arguments: Option<String>,
+    key: Option<IdempotencyKey>,
+    leaves_receipt: bool,
     has_nested_run: bool,
     is_settled: bool,
 }
@@ -251,7 +259,8 @@ impl JournalAudit {
         } else if !self.frames.is_empty() {
             return Err(InvariantViolation::new("the run began twice"));
         }
-        check_history(&started.history)?;
+        let missing = |error| InvariantViolation::new(format!("it does not replay: {error}"));
+        check_history(started.history.items().map_err(missing)?)?;
         self.frames.insert(path.to_vec(), AuditFrame::default());
         Ok(())
     }
@@ -302,7 +311,11 @@ impl AuditFrame {
                 attempts: 0,
                 hold_reason: None,
                 decision: standing.filter(|said| is_covered_by_standing(planned, *said)),
-                is_edited: false,
+                has_standing_decision: standing.is_some_and(|said| is_covered_by_standing(planned, said)),
+                untaken_decision: None,
+                edited_arguments: None,
+                key: None,
+                leaves_receipt: false,
                 has_nested_run: false,
                 is_settled: false,
             };
@@ -351,11 +364,26 @@ impl AuditFrame {
                 DecisionEffect::MustNotRun
             }
         };
+        let is_corrected_standing = seen
+            .untaken_decision
+            .as_ref()
+            .is_some_and(|(made, scope)| *made != decided.decision && *scope == DecisionScope::ToolForRun);
         seen.hold_reason = None;
         seen.decision = Some(said);
-        seen.is_edited |= matches!(decided.decision, Decision::ApproveEdited { .. });
+        seen.has_standing_decision = false;
+        seen.untaken_decision = Some((decided.decision.clone(), decided.scope));
+        seen.edited_arguments = None;
+        if let Decision::ApproveEdited { arguments } = &decided.decision {
+            seen.edited_arguments =
+                Some(canonical_text(arguments).map_or_else(|_| arguments.clone(), Cow::into_owned));
+        }
+        let covered = (seen.agent.clone(), seen.planned.key.clone());
+        if is_corrected_standing {
+            self.standing_decisions.remove(&covered);
+            self.clear_standing_decisions(&covered.1);
+        }
         if decided.scope == DecisionScope::ToolForRun {
-            let covered = (seen.agent.clone(), seen.planned.key.clone());
+            self.clear_standing_decisions(&covered.1);
             for call in &self.open_calls {
                 if let Some(seen) = self.calls.get_mut(call)
                     && seen.planned.key == covered.1
@@ -364,12 +392,27 @@ impl AuditFrame {
                     && is_covered_by_standing(&seen.planned, said)
                 {
                     seen.decision = Some(said);
+                    seen.has_standing_decision = true;
                     seen.hold_reason = None;
                 }
             }
             self.standing_decisions.insert(covered, said);
         }
         Ok(())
+    }
+
+    /// Removes the effect of a standing decision on the calls of a tool that have not started.
+    fn clear_standing_decisions(&mut self, key: &ToolKey) {
+        for call in &self.open_calls {
+            if let Some(seen) = self.calls.get_mut(call)
+                && seen.planned.key == *key
+                && seen.attempts == 0
+                && seen.has_standing_decision
+                && !seen.is_settled
+            {
+                (seen.decision, seen.has_standing_decision) = (None, false);
+            }
+        }
     }
 
     fn track_call_start(&mut self, started: &CallStarted) -> Result<(), InvariantViolation> {
@@ -386,6 +429,7 @@ impl AuditFrame {
                 "call `{call}` started while it waits for a person"
             )));
         }
+        seen.untaken_decision = None;
         match (seen.decision, gate) {
             (Some(DecisionEffect::MustNotRun), _) => {
                 return Err(InvariantViolation::new(format!("call `{call}` was rejected and started")));
@@ -397,6 +441,12 @@ impl AuditFrame {
             | (None, ApprovalPolicy::NotRequired | ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime) =>
                 {}
         }
+        if seen.key.get_or_insert_with(|| started.idempotency_key.clone()) != &started.idempotency_key {
+            return Err(InvariantViolation::new(format!(
+                "call `{call}` started with another idempotency key"
+            )));
+        }
+        seen.leaves_receipt = started.receipt_digest.is_some();
         seen.attempts += 1;
         let before = seen.planned.predecessor.clone();
         match before.and_then(|before| self.calls.get(&before)) {
@@ -411,16 +461,13 @@ impl AuditFrame {
     fn track_settlement(
         &mut self,
         settled: &CallSettled,
-        receipts: &mut Vec<Digest>,
+        receipts: &mut Vec<(AgentName, Digest)>,
     ) -> Result<(), InvariantViolation> {
         let seen = self.unsettled_call(&settled.call)?;
         let fits = match settled.status {
             CallStatus::Succeeded => seen.attempts > 0,
             CallStatus::Rejected => seen.decision == Some(DecisionEffect::MustNotRun),
-            // Edited arguments have a digest that the plan does not contain.
-            CallStatus::Deduplicated => {
-                seen.is_edited || seen.receipt_digest().is_some_and(|receipt| receipts.contains(&receipt))
-            }
+            CallStatus::Deduplicated => receipts.contains(&seen.operation()),
             CallStatus::Cancelled => true,
             _ => seen.decision != Some(DecisionEffect::MustNotRun) || seen.attempts > 0,
         };
@@ -431,10 +478,8 @@ impl AuditFrame {
             )));
         }
         seen.is_settled = true;
-        if let (CallStatus::Succeeded, false, Some(receipt)) =
-            (&settled.status, seen.is_edited, seen.receipt_digest())
-        {
-            receipts.push(receipt);
+        if settled.status == CallStatus::Succeeded && seen.leaves_receipt {
+            receipts.push(seen.operation());
         }
         if settled.run_failure.is_some() {
             self.phase = FramePhase::Ending;
@@ -463,11 +508,13 @@ impl AuditedCall {
         )
     }
 
-    fn receipt_digest(&self) -> Option<Digest> {
-        match self.planned.disposition {
-            CallDisposition::Execute { receipt_digest: receipt, .. } => receipt,
-            _ => None,
-        }
+    /// Returns the agent and the digest of the call with the arguments that run.
+    fn operation(&self) -> (AgentName, Digest) {
+        let digest = match &self.edited_arguments {
+            Some(edited) => call_digest(&self.planned.key, edited),
+            None => self.planned.digest,
+        };
+        (self.agent.clone(), digest)
     }
 }
 

@@ -12,6 +12,7 @@
 //! - [`SimModel`] returns the same response to the same conversation, in every process.
 //! - [`SimWorld`] counts the effects of tools by call and by idempotency key, across crashes.
 //! - [`check_record`], [`check_journal`] and [`check_history`] check the invariants of every run.
+//! - [`driver_check`] says whether a driver of the state machine, ours or another, keeps the promises.
 //! - [`check_seeds`] tries all seeds of a [`SeedList`] and reports the first failing one with the command to
 //!   replay it.
 //!
@@ -73,6 +74,7 @@
 //! [`windlass::core::journal::JournalRecord::at`].
 
 mod audit;
+pub mod driver_check;
 mod history;
 mod model;
 mod rng;

@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEED_VARIABLE: &str = "WINDLASS_SEED";
 /// Environment variable that sets the number of seeds to try.
 const SEED_COUNT_VARIABLE: &str = "WINDLASS_SIM_SEEDS";
+/// Environment variable that sets the first seed of the range.
+const BASE_SEED_VARIABLE: &str = "WINDLASS_SIM_BASE_SEED";
 
-/// The seeds to try: first the kept seeds of earlier failures, then a range from 0.
+/// The seeds to try: first the kept seeds of earlier failures, then a range from 0 or from the base seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeedList {
     regression_seeds: Vec<u64>,
@@ -54,7 +56,12 @@ impl SeedList {
             return vec![one];
         }
         let count = env_number(SEED_COUNT_VARIABLE).unwrap_or(self.count);
-        self.regression_seeds.iter().copied().chain(0..count).collect()
+        let base = env_number(BASE_SEED_VARIABLE).unwrap_or(0);
+        self.seeds_from(base, count)
+    }
+
+    fn seeds_from(&self, base: u64, count: u64) -> Vec<u64> {
+        self.regression_seeds.iter().copied().chain(base..base.saturating_add(count)).collect()
     }
 }
 
@@ -66,7 +73,7 @@ struct FailedSeed {
 }
 
 /// Runs a simulation for many seeds, on all cores. `WINDLASS_SEED=n` runs one seed alone,
-/// `WINDLASS_SIM_SEEDS=n` runs the first `n` seeds.
+/// `WINDLASS_SIM_SEEDS=n` runs `n` seeds, and `WINDLASS_SIM_BASE_SEED=n` begins with seed `n` instead of 0.
 ///
 /// # Panics
 /// Panics with the message of the first failing seed and the command to replay it.
@@ -141,6 +148,13 @@ mod tests {
         let mut tried = tried.into_inner().unwrap();
         tried.sort_unstable();
         assert_eq!(tried, [0, 1, 4, 17]);
+    }
+
+    #[test]
+    fn a_base_seed_moves_the_range() {
+        let seeds = SeedList::from_zero(3).with_regressions("17");
+        assert_eq!(seeds.seeds_from(1_000, 3), [17, 1_000, 1_001, 1_002]);
+        assert_eq!(seeds.seeds_from(0, 2), [17, 0, 1]);
     }
 
     #[test]

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass::core::{id::SessionId, item::Item};
+use windlass::core::{
+    id::{RunId, SessionId},
+    item::Item,
+};
 use windlass::error::StoreError;
-use windlass::session::{MemorySessionStore, SessionState, SessionStore};
+use windlass::session::{MemorySessionStore, SessionState, SessionStore, SessionWrite};
 
 use crate::sim::Sim;
 
@@ -85,6 +88,18 @@ impl SessionStore for SimSessions {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.with_latency(async move { self.backing_sessions.append_items(session, items).await })
+    }
+
+    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.with_latency(async move { self.backing_sessions.append_run_items(write).await })
+    }
+
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.with_latency(async move { self.backing_sessions.run_position(session, run).await })
     }
 
     fn replace_items<'a>(

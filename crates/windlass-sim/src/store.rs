@@ -9,14 +9,18 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 use windlass::core::{
-    id::{AgentName, RunId, Timestamp},
-    item::OutputContent,
-    journal::{HashChain, JournalEntry, JournalFormatError, JournalLine, JournalRecord, decode_lines},
+    id::{AgentName, RunId, SessionId, Timestamp},
+    item::{Item, OutputContent},
+    journal::{
+        HashChain, JournalEntry, JournalFormatError, JournalLine, JournalRecord, decode_lines, decode_record,
+        resolve_history,
+    },
 };
 use windlass::error::StoreError;
+use windlass::session::{SessionState, SessionStore, SessionWrite};
 use windlass::store::{
     Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
-    StoreWrapper, StoredSnapshot,
+    StoreWrapper, StoredLease, StoredSnapshot,
 };
 
 use crate::sim::Sim;
@@ -24,7 +28,7 @@ use crate::sim::Sim;
 /// A store of a simulated machine. Durable lines survive a crash; lines in flight do not.
 ///
 /// Lines become durable in append order, each together with all earlier ones, as in a store with group commit.
-/// Leases run on simulated time, whatever clock their owners use.
+/// Its times are simulated, whatever clock its callers use; leases are observed on the simulated clock.
 pub struct SimStore {
     sim: Sim,
     backing_store: Arc<MemoryStore>,
@@ -53,6 +57,8 @@ struct SimStoreState {
     failure_percent: u64,
     append_count: u64,
     faults: BTreeMap<u64, WriteFault>,
+    session_write_count: u64,
+    session_faults: BTreeMap<u64, WriteFault>,
     process_number: u64,
     in_flight: VecDeque<InFlightAppend>,
     /// Results of lines that were committed together with later ones.
@@ -68,6 +74,8 @@ struct InFlightAppend {
     start_seq: u64,
     lines: Vec<JournalLine>,
     durability: Durability,
+    /// Items for the run's session, which are written in the same transaction.
+    session_writes: Vec<SessionWrite>,
     fault: Option<WriteFault>,
 }
 
@@ -98,14 +106,14 @@ impl SimStore {
         let JournalEntry::RunStarted(started) = &first.entry else {
             panic!("the records do not begin with the start of a run")
         };
-        let claim = LeaseClaim { owner: "a lost process", now: Timestamp(0), expires_at: Timestamp(0) };
-        let created = store.backing_store.create_run(&started.run, &started.agent, claim).now_or_never();
-        if let Some(Ok(lease)) = created {
-            let mut chain = HashChain::default();
-            let lines = records.iter().map(|record| chain.append(record)).collect();
-            let kept = store.backing_store.append_journal(&lease, 0, lines, Durability::Sync).now_or_never();
-            debug_assert!(matches!(kept, Some(Ok(()))), "an empty store takes any records");
-        }
+        let claim =
+            LeaseClaim { owner: "a lost process", now: Timestamp(0), duration: Duration::from_secs(30) };
+        let mut chain = HashChain::default();
+        let lines = records.iter().map(|record| chain.append(record)).collect();
+        let created =
+            store.backing_store.create_run(&started.run, &started.agent, claim, lines).now_or_never();
+        let Some(Ok(lease)) = created else { panic!("an empty store takes any records") };
+        store.backing_store.release_lease(&lease).now_or_never();
         store
     }
 
@@ -133,19 +141,63 @@ impl SimStore {
         self.state().faults.insert(number, fault);
     }
 
+    /// Injects a fault into the write to a session with this number, counted from 0 over all processes.
+    pub fn inject_session_fault(&self, number: u64, fault: WriteFault) {
+        self.state().session_faults.insert(number, fault);
+    }
+
+    /// Counts a write to a session, and returns its fault.
+    fn next_session_fault(&self) -> Option<WriteFault> {
+        let mut state = self.state();
+        let number = state.session_write_count;
+        state.session_write_count += 1;
+        state.session_faults.get(&number).copied()
+    }
+
+    /// Writes to a session, with the fault of that write.
+    fn with_session_fault<'a>(
+        &'a self,
+        write: impl Future<Output = Result<(), StoreError>> + Send + 'a,
+    ) -> StoreFuture<'a, ()> {
+        self.with_latency(async move {
+            match self.next_session_fault() {
+                None => write.await,
+                Some(WriteFault::FailBefore) => Err(disk_error()),
+                Some(WriteFault::FailAfter) => {
+                    write.await?;
+                    Err(disk_error())
+                }
+                Some(WriteFault::CrashBefore) => match self.sim.crash().await {},
+                Some(WriteFault::CrashAfter) => {
+                    // The result does not matter to a crashed process.
+                    let _written = write.await;
+                    match self.sim.crash().await {}
+                }
+            }
+        })
+    }
+
     /// Returns the number of appends over all processes.
     pub fn append_count(&self) -> u64 {
         self.state().append_count
     }
 
-    /// Returns the durable records of a run.
+    /// Returns the durable records of a run, with the items of the session that it refers to.
     ///
     /// # Errors
-    /// Returns an error if the hash chain or a record is invalid.
+    /// Returns an error if the hash chain or a record is invalid, or if the history of the run is missing.
     pub fn durable_records(&self, run: &RunId) -> Result<Vec<JournalRecord>, JournalFormatError> {
         let lines =
             self.backing_store.load_journal(run, 0).now_or_never().and_then(Result::ok).unwrap_or_default();
-        decode_lines(&lines)
+        let mut records = decode_lines(&lines)?;
+        if let Some(JournalEntry::RunStarted(started)) = records.first().map(|first| &first.entry)
+            && let Some(reference) = started.history.reference()
+        {
+            let loaded = self.backing_store.load_history(reference).now_or_never();
+            let items = loaded.and_then(Result::ok).flatten().unwrap_or_default();
+            resolve_history(&mut records, items)?;
+        }
+        Ok(records)
     }
 
     /// Returns the durable records of a run from number `from` on, without verifying the hash chain.
@@ -159,11 +211,11 @@ impl SimStore {
             .now_or_never()
             .and_then(Result::ok)
             .unwrap_or_default();
-        let read = |line: &JournalLine| match serde_json::from_str(&line.body) {
+        let read = |(seq, line): (u64, &JournalLine)| match decode_record(seq, &line.body) {
             Ok(record) => record,
             Err(error) => panic!("`{}` is not a record: {error}", line.body),
         };
-        lines.iter().map(read).collect()
+        (from..).zip(&lines).map(read).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, SimStoreState> {
@@ -222,12 +274,46 @@ impl SimStore {
                 Some(WriteFault::FailBefore) => Some(Err(disk_error())),
                 _ => self
                     .backing_store
-                    .append_journal(&one.lease, one.start_seq, one.lines, one.durability)
+                    .append_with_session(
+                        &one.lease,
+                        one.start_seq,
+                        one.lines,
+                        one.durability,
+                        one.session_writes,
+                    )
                     .now_or_never(),
             };
             state.write_results.insert(one.number, written.unwrap_or_else(|| Err(disk_error())));
         }
         state.write_results.remove(&number).unwrap_or(Ok(()))
+    }
+
+    /// Commits all appends in flight: a process reads its own writes, durable or not.
+    fn commit_all(&self) {
+        let last = self.state().in_flight.back().map(|last| last.number);
+        if let Some(last) = last {
+            let _written = self.commit_through(last);
+        }
+    }
+
+    /// Puts an append in flight. Returns its number and its fault.
+    fn begin_append(
+        &self,
+        lease: &Lease,
+        start_seq: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        session_writes: Vec<SessionWrite>,
+    ) -> (u64, Option<WriteFault>) {
+        let mut state = self.state();
+        let number = state.append_count;
+        state.append_count += 1;
+        let by_chance = || self.sim.chance(state.failure_percent).then_some(WriteFault::FailBefore);
+        let fault = state.faults.get(&number).copied().or_else(by_chance);
+        let lease = lease.clone();
+        let append = InFlightAppend { number, lease, start_seq, lines, durability, session_writes, fault };
+        state.in_flight.push_back(append);
+        (number, fault)
     }
 
     async fn finish_append(
@@ -257,13 +343,12 @@ impl SimStore {
         }
     }
 
-    /// Converts a lease claim to simulated time.
+    /// Converts the time of a lease claim to simulated time.
     fn claim_at_sim_time<'a>(&self, claim: LeaseClaim<'a>) -> LeaseClaim<'a> {
         let now = self.sim_millis();
         let ahead = claim.now.0.saturating_sub(now);
         self.state().clock_offsets.insert(claim.owner.to_owned(), ahead);
-        let until = Timestamp(now.saturating_add(claim.expires_at.0.saturating_sub(claim.now.0)));
-        LeaseClaim { owner: claim.owner, now: Timestamp(now), expires_at: until }
+        LeaseClaim { now: Timestamp(now), ..claim }
     }
 
     fn to_sim_time(&self, owner: &str, time: Timestamp) -> Timestamp {
@@ -284,6 +369,11 @@ impl StoreWrapper for SimStore {
         &*self.backing_store
     }
 
+    fn store_id(&self) -> &str {
+        // The keys of a seed are the same in every execution.
+        "sim"
+    }
+
     fn wrap_operation<'a, T: Send + 'a>(
         &'a self,
         operation: impl FnOnce() -> StoreFuture<'a, T> + Send + 'a,
@@ -296,21 +386,40 @@ impl StoreWrapper for SimStore {
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease> {
         self.with_latency(async move {
-            self.backing_store.create_run(run, agent, self.claim_at_sim_time(claim)).await
+            self.backing_store.create_run(run, agent, self.claim_at_sim_time(claim), lines).await
         })
     }
 
-    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
+    fn import_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+        history: Vec<u8>,
+    ) -> StoreFuture<'a, Lease> {
         self.with_latency(async move {
-            self.backing_store.acquire_lease(run, self.claim_at_sim_time(claim)).await
+            self.backing_store.import_run(run, agent, self.claim_at_sim_time(claim), lines, history).await
         })
     }
 
-    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
         self.with_latency(async move {
-            self.backing_store.renew_lease(lease, self.to_sim_time(&lease.owner, until)).await
+            self.backing_store.acquire_lease(run, self.claim_at_sim_time(claim), abandoned).await
+        })
+    }
+
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
+        self.with_latency(async move {
+            self.backing_store.renew_lease(lease, self.to_sim_time(&lease.owner, now)).await
         })
     }
 
@@ -321,26 +430,30 @@ impl StoreWrapper for SimStore {
         lines: Vec<JournalLine>,
         durability: Durability,
     ) -> StoreFuture<'a, ()> {
-        if self.sim.is_crashed() {
-            return std::future::pending().boxed();
+        StoreWrapper::append_with_session(self, lease, at, lines, durability, Vec::new())
+    }
+
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        Some(self)
+    }
+
+    fn append_with_session<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        writes: Vec<SessionWrite>,
+    ) -> StoreFuture<'a, ()> {
+        async move {
+            if self.sim.is_crashed() {
+                std::future::pending::<()>().await;
+            }
+            let session_fault = if writes.is_empty() { None } else { self.next_session_fault() };
+            let (number, fault) = self.begin_append(lease, at, lines, durability, writes);
+            self.finish_append(number, durability, session_fault.or(fault)).await
         }
-        let (number, fault) = {
-            let mut state = self.state();
-            let number = state.append_count;
-            state.append_count += 1;
-            let by_chance = || self.sim.chance(state.failure_percent).then_some(WriteFault::FailBefore);
-            let fault = state.faults.get(&number).copied().or_else(by_chance);
-            state.in_flight.push_back(InFlightAppend {
-                number,
-                lease: lease.clone(),
-                start_seq: at,
-                lines,
-                durability,
-                fault,
-            });
-            (number, fault)
-        };
-        self.finish_append(number, durability, fault).boxed()
+        .boxed()
     }
 
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
@@ -351,12 +464,20 @@ impl StoreWrapper for SimStore {
 
     fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
         self.with_latency(async move {
-            // A process reads its own writes, durable or not.
-            let last = self.state().in_flight.back().map(|last| last.number);
-            if let Some(last) = last {
-                let _written = self.commit_through(last);
-            }
+            self.commit_all();
             self.backing_store.load_journal(run, from).await
+        })
+    }
+
+    fn load_journal_page<'a>(
+        &'a self,
+        run: &'a RunId,
+        from: u64,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<JournalLine>> {
+        self.with_latency(async move {
+            self.commit_all();
+            self.backing_store.load_journal_page(run, from, limit).await
         })
     }
 
@@ -377,16 +498,21 @@ impl StoreWrapper for SimStore {
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, ReceiptClaim> {
         self.with_latency(async move {
-            let found = self.backing_store.claim_receipt(key, self.claim_at_sim_time(claim)).await?;
-            Ok(match found {
-                ReceiptClaim::InProgress { expires_at: until } => ReceiptClaim::InProgress {
-                    expires_at: Timestamp(until.0.saturating_add(self.clock_offset(claim.owner))),
-                },
-                found @ (ReceiptClaim::Completed(_) | ReceiptClaim::Acquired) => found,
-            })
+            self.backing_store.claim_receipt(key, self.claim_at_sim_time(claim), abandoned).await
         })
+    }
+
+    fn find_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        _: Timestamp,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        self.with_latency(
+            async move { self.backing_store.find_receipt(key, Timestamp(self.sim_millis())).await },
+        )
     }
 
     fn save_receipt<'a>(
@@ -400,6 +526,46 @@ impl StoreWrapper for SimStore {
             let expires = expires.map(|expires| self.to_sim_time(owner, expires));
             self.backing_store.save_receipt(key, owner, output, expires).await
         })
+    }
+}
+
+impl SessionStore for SimStore {
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, SessionState> {
+        self.with_latency(async move {
+            self.commit_all();
+            self.backing_store.load_session(session).await
+        })
+    }
+
+    fn append_items<'a>(&'a self, session: &'a SessionId, items: Vec<Arc<Item>>) -> StoreFuture<'a, ()> {
+        self.with_session_fault(async move { self.backing_store.append_items(session, items).await })
+    }
+
+    fn append_run_items(&self, write: SessionWrite) -> StoreFuture<'_, ()> {
+        self.with_session_fault(async move { self.backing_store.append_run_items(write).await })
+    }
+
+    fn run_position<'a>(&'a self, session: &'a SessionId, run: &'a RunId) -> StoreFuture<'a, u64> {
+        self.with_latency(async move {
+            self.commit_all();
+            self.backing_store.run_position(session, run).await
+        })
+    }
+
+    fn replace_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        version: u64,
+        items: Vec<Arc<Item>>,
+    ) -> StoreFuture<'a, ()> {
+        self.with_session_fault(async move {
+            self.commit_all();
+            self.backing_store.replace_items(session, version, items).await
+        })
+    }
+
+    fn list_sessions(&self) -> StoreFuture<'_, Vec<SessionId>> {
+        self.with_latency(async move { self.backing_store.list_sessions().await })
     }
 }
 

@@ -32,7 +32,7 @@ fn paying_agent(sim: &Sim, world: &SimWorld) -> Agent {
     Agent::new("till").model(model).tools(pay)
 }
 
-/// Recovers the run as soon as its lease has expired, and resolves calls in doubt truthfully. Returns true if
+/// Recovers the run as soon as its lease is abandoned, and resolves calls in doubt truthfully. Returns true if
 /// the run ended.
 async fn take_over(sim: &Sim, world: &SimWorld, store: Arc<SimStore>) -> bool {
     let agent = paying_agent(sim, world);

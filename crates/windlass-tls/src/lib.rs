@@ -1,5 +1,5 @@
 //! TLS client connections over TCP. Trusted are the machine's certificates, or those in the file that
-//! `SSL_CERT_FILE` names. ALPN offers only HTTP/1.1, which also carries WebSockets.
+//! `SSL_CERT_FILE` names. ALPN offers HTTP/1.1, which also carries WebSockets, and HTTP/2 on request.
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -7,6 +7,7 @@ pub mod testing;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,8 +21,41 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 ///
 /// Returns an error if the host's certificate is not trusted, or this machine has no trusted certificates.
 pub async fn connect(stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
+    connect_over(stream, host, Alpn::Http1).await
+}
+
+/// The protocols that a client offers during the TLS handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alpn {
+    /// HTTP/1.1 only.
+    Http1,
+    /// HTTP/2, or HTTP/1.1.
+    Http2OrHttp1,
+}
+
+/// Performs the TLS handshake with `host` over any byte stream, such as the tunnel of a proxy.
+///
+/// # Errors
+///
+/// As [`connect`].
+pub async fn connect_over<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    host: &str,
+    alpn: Alpn,
+) -> io::Result<TlsStream<S>> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    TlsConnector::from(client_config()?).connect(name, stream).await
+    let mut config = client_config()?;
+    if alpn == Alpn::Http2OrHttp1 {
+        let mut with_http2 = (*config).clone();
+        with_http2.alpn_protocols.insert(0, b"h2".to_vec());
+        config = Arc::new(with_http2);
+    }
+    TlsConnector::from(config).connect(name, stream).await
+}
+
+/// True if the server chose HTTP/2.
+pub fn has_chosen_http2<S>(stream: &TlsStream<S>) -> bool {
+    stream.get_ref().1.alpn_protocol() == Some(b"h2")
 }
 
 /// Returns the client configuration. It is loaded once, because the certificates are some hundred kilobytes.

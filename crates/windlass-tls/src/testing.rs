@@ -22,14 +22,20 @@ pub enum ClientTrust {
 
 /// Returns a TLS acceptor for a server named `localhost`.
 pub fn test_acceptor() -> io::Result<TlsAcceptor> {
+    test_acceptor_with_alpn(&[])
+}
+
+/// Returns a TLS acceptor for a server named `localhost` that offers these protocols, such as `h2`.
+pub fn test_acceptor_with_alpn(protocols: &[&str]) -> io::Result<TlsAcceptor> {
     let certificate = CertificateDer::from_pem_file(fixture_path("server.pem")).map_err(io::Error::other)?;
     let key = PrivateKeyDer::from_pem_file(fixture_path("server.key")).map_err(io::Error::other)?;
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .with_no_client_auth()
         .with_single_cert(vec![certificate], key)
         .map_err(io::Error::other)?;
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

@@ -15,7 +15,7 @@ async fn run_agent() -> Result<(), Box<dyn std::error::Error>> {
     let outside = tempfile::NamedTempFile::new()?;
     // `wc` needs no approval; all other programs and shell text do.
     let workspace =
-        Workspace::new(folder.path())?.approve_commands(BuiltInApprovalPolicy::except_for(["wc"]));
+        Workspace::new(folder.path())?.approve_commands(BuiltInApprovalPolicy::except_for(["wc **"]));
 
     let steal = format!("echo four words are here > log.txt; cat {}; env", outside.path().display());
     let model = ScriptedModel::new([

@@ -11,6 +11,7 @@ use windlass::{
 
 /// What `ask_person` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct AskPerson {
     /// The question, with all that is needed to answer it.
     question: String,

@@ -8,11 +8,13 @@ use windlass::tool::Tool;
 
 use crate::error::ToolRefusal;
 use crate::policy::BuiltInApprovalPolicy;
-use crate::sandbox::{self, ConfinementLevel, SandboxedCommand};
+use crate::sandbox::{self, ConfinementLevel, GitAccess, SandboxGap, SandboxedCommand};
+use crate::tool_policy::CommandPattern;
 use crate::workspace::Workspace;
 
 /// What `run_command` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct RunCommand {
     /// The program. Give this or `shell`.
     program: Option<String>,
@@ -28,7 +30,7 @@ pub(crate) struct RunCommand {
 
 /// The output of `run_command` for the model.
 #[derive(Debug, Serialize)]
-struct CommandToolOutput {
+pub(crate) struct CommandToolOutput {
     /// The exit code; `None` if a signal ended the command.
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,8 +39,14 @@ struct CommandToolOutput {
     timed_out: Option<String>,
     stdout: String,
     stderr: String,
-    /// The confinement that the kernel enforced.
+    /// The confinement that was applied.
     confined: ConfinementLevel,
+    /// The restrictions that were not applied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    open: Vec<SandboxGap>,
+    /// The changes of protected files that were undone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    protected: Vec<String>,
 }
 
 pub(crate) fn run_command<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
@@ -61,8 +69,14 @@ fn needs_approval(approve: &BuiltInApprovalPolicy, arguments: &RunCommand) -> bo
     match approve {
         BuiltInApprovalPolicy::Always => true,
         BuiltInApprovalPolicy::Never => false,
-        BuiltInApprovalPolicy::ExceptFor(programs) => match (&arguments.program, &arguments.shell) {
-            (Some(program), None) => !programs.contains(program),
+        BuiltInApprovalPolicy::ExceptFor(commands) => match (&arguments.program, &arguments.shell) {
+            (Some(program), None) => {
+                let args: Vec<&str> = arguments.args.iter().flatten().map(String::as_str).collect();
+                // A pattern that allows more than it seems to is no pattern, and exempts nothing.
+                !commands.iter().any(|command| {
+                    CommandPattern::parse(command).is_ok_and(|pattern| pattern.matches(program, &args))
+                })
+            }
             _ => true,
         },
     }
@@ -83,17 +97,39 @@ async fn run_in_sandbox(
             });
         }
     };
+    let request = CommandRequest {
+        program,
+        args,
+        folder: arguments.folder.as_deref(),
+        timeout: arguments.seconds.map(Duration::from_secs),
+        git_access: GitAccess::ReadOnly,
+    };
+    execute(workspace, request).await
+}
+
+/// A command of a tool.
+pub(crate) struct CommandRequest<'a> {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) folder: Option<&'a str>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) git_access: GitAccess,
+}
+
+/// Executes a command in the sandbox of a workspace.
+pub(crate) async fn execute(
+    workspace: &Workspace,
+    request: CommandRequest<'_>,
+) -> Result<CommandToolOutput, ToolRefusal> {
+    let CommandRequest { program, args, folder, timeout, git_access } = request;
     if args.iter().chain([&program]).any(|word| word.contains('\0')) {
         return Err(ToolRefusal::InvalidArguments {
             reason: "a word of the command has a NUL in it: leave it out".into(),
         });
     }
-    let folder = workspace.folder_path(arguments.folder.as_deref())?;
+    let folder = workspace.folder_path(folder)?;
     let limits = &workspace.limits;
-    let time = arguments
-        .seconds
-        .map_or(limits.default_command_timeout, Duration::from_secs)
-        .min(limits.max_command_timeout);
+    let time = timeout.unwrap_or(limits.default_command_timeout).min(limits.max_command_timeout);
     let sandbox = &workspace.sandbox;
     let order = SandboxedCommand {
         program,
@@ -103,6 +139,8 @@ async fn run_in_sandbox(
         folder: folder.as_path().to_owned(),
         readable: sandbox.readable.clone(),
         writable: sandbox.writable.clone(),
+        protected: workspace.protected_paths(),
+        git_access,
         network: sandbox.network,
         requirement: sandbox.requirement,
         resource_limits: sandbox.resource_limits,
@@ -116,6 +154,8 @@ async fn run_in_sandbox(
         timed_out: ended.timed_out.then(|| format!("it was ended after {} seconds", time.as_secs())),
         stdout: ended.stdout,
         stderr: ended.stderr,
-        confined: ended.confinement,
+        confined: ended.confinement.level,
+        open: ended.confinement.open,
+        protected: ended.undone,
     })
 }

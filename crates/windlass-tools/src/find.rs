@@ -23,6 +23,7 @@ const MAX_FILES: usize = 200_000;
 
 /// What `list_files` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ListFiles {
     /// The folder to list, relative to the workspace. Without it: the workspace.
     folder: Option<String>,
@@ -34,6 +35,7 @@ pub(crate) struct ListFiles {
 
 /// What `search_files` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SearchFiles {
     /// What to look for in each line.
     text: String,
@@ -133,6 +135,7 @@ fn search_matching<C>(
     let lines = line_regex(arguments)?;
     let start = workspace.open_folder(arguments.folder.as_deref())?;
     let wanted = arguments.pattern.as_deref().map(parse_pattern).transpose()?;
+    let hidden = workspace.hidden_links();
     let mut shown = BoundedLines::new(workspace);
     let mut looked_at = 0;
     workspace.walk(&start, &mut |found| {
@@ -144,7 +147,7 @@ fn search_matching<C>(
         if found.is_folder || wanted.as_ref().is_some_and(|wanted| !matches_pattern(wanted, &found.path)) {
             return WalkControl::Continue;
         }
-        match found.read_text(workspace.limits.max_file_bytes) {
+        match found.read_text(workspace.limits.max_file_bytes, &hidden) {
             Ok(text) => {
                 for (number, line) in text.lines().enumerate().filter(|(_, line)| lines.is_match(line)) {
                     shown.push_line(|| {

@@ -26,6 +26,7 @@
 //! | `read_file`, `list_files`, `search_files` | pure | never |
 //! | `write_file`, `patch_file` | once; reconciled from the disk after a crash | always, unless [`Workspace::approve_writes`] changes it |
 //! | `run_command` | once; reconciled by a person after a crash | always, unless [`Workspace::approve_commands`] changes it |
+//! | `git_commit` | once; reconciled by a person after a crash | as `run_command` |
 //! | `fetch_url` ([`WebFetcher`]) | pure | always, unless [`WebFetcher::approve`] changes it |
 //! | `ask_person` ([`ask_person`]) | pure; the question is journalled | none; the tool itself asks a person |
 //!
@@ -39,10 +40,13 @@ mod edit;
 mod error;
 mod files;
 mod find;
+mod git;
 mod policy;
+mod protection;
 mod read;
 pub mod sandbox;
 mod text;
+pub mod tool_policy;
 #[cfg(feature = "fetch")]
 mod web;
 mod workspace;
@@ -52,6 +56,7 @@ pub use edit::{FileChange, FileDiff};
 pub use error::{ToolRefusal, WorkspaceError};
 pub use policy::{BuiltInApprovalPolicy, ToolLimits};
 pub use sandbox::Sandbox;
+pub use tool_policy::ToolPolicy;
 #[cfg(feature = "fetch")]
 pub use web::WebFetcher;
 pub use workspace::Workspace;

@@ -10,8 +10,8 @@ pub enum BuiltInApprovalPolicy {
     Always,
     /// No call.
     Never,
-    /// Every call except those for the listed items: folders for file changes, programs for commands, hosts
-    /// for pages.
+    /// Every call except those for the listed items: folders for file changes, whole commands for commands
+    /// (`git status --short`, or `ls **` with any arguments for a program that executes no other), hosts for pages.
     ExceptFor(Vec<String>),
 }
 

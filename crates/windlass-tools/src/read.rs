@@ -11,6 +11,7 @@ use crate::workspace::Workspace;
 
 /// What `read_file` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ReadFile {
     /// The file, relative to the workspace.
     path: String,

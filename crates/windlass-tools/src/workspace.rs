@@ -1,7 +1,7 @@
 //! The workspace: a folder in which an agent works, and its tools.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -9,10 +9,11 @@ use windlass::tool::Tool;
 
 use crate::edit::{self, FileDiff};
 use crate::error::{ToolRefusal, WorkspaceError};
-use crate::files::{WalkControl, WalkEntry, WorkspacePath, WorkspaceRoot, read_text_and_mode};
+use crate::files::{HiddenLinks, WalkControl, WalkEntry, WorkspacePath, WorkspaceRoot, read_text_and_mode};
 use crate::policy::{BuiltInApprovalPolicy, ToolLimits};
+use crate::protection::{PathProtection, protection_of};
 use crate::sandbox::Sandbox;
-use crate::{command, find, read};
+use crate::{command, find, git, read};
 
 /// A folder in which an agent works.
 ///
@@ -26,14 +27,9 @@ pub struct Workspace {
     pub(crate) write_approval: BuiltInApprovalPolicy,
     pub(crate) command_approval: BuiltInApprovalPolicy,
     pub(crate) sandbox: Sandbox,
-    git_access: GitFolderAccess,
-}
-
-/// The access of the file tools to `.git`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GitFolderAccess {
-    Protected,
-    Writable,
+    /// Read-only paths beside those with protected names, absolute.
+    protected: Vec<PathBuf>,
+    pub(crate) git_identity: Option<(String, String)>,
 }
 
 /// The expected kind of a path's target.
@@ -60,7 +56,8 @@ impl Workspace {
             write_approval: BuiltInApprovalPolicy::default(),
             command_approval: BuiltInApprovalPolicy::default(),
             sandbox: Sandbox::default(),
-            git_access: GitFolderAccess::Protected,
+            protected: Vec::new(),
+            git_identity: None,
         })
     }
 
@@ -72,7 +69,8 @@ impl Workspace {
     }
 
     /// Sets the approval policy of commands. Default: always. Shell text requires approval unless the policy is
-    /// [`BuiltInApprovalPolicy::Never`].
+    /// [`BuiltInApprovalPolicy::Never`]. An exempt command is written out, as `git status --short`; a last `**`
+    /// stands for any arguments, and is accepted only for programs that execute no other program.
     #[must_use]
     pub fn approve_commands(mut self, approve: BuiltInApprovalPolicy) -> Self {
         self.command_approval = approve;
@@ -97,10 +95,22 @@ impl Workspace {
         Ok(self)
     }
 
-    /// Permits changes of files in `.git`. Git executes some of them, such as hooks.
+    /// Makes a path read-only for the file tools and for commands, whatever a policy permits: a run store, a file
+    /// with rules. A relative path is one of the workspace.
+    ///
+    /// Some names are always read-only: `.git`, `.gitattributes`, `.gitmodules`, `agent.toml`, `.mcp.json` and
+    /// `.windlass`. Changes of instruction files, such as `AGENTS.md`, require approval each time.
     #[must_use]
-    pub fn allow_git_writes(mut self) -> Self {
-        self.git_access = GitFolderAccess::Writable;
+    pub fn protect(mut self, path: impl AsRef<Path>) -> Self {
+        let path = self.root.path().join(path);
+        self.protected.push(path.canonicalize().unwrap_or(path));
+        self
+    }
+
+    /// Sets the author of commits of the tool `git_commit`. Default: the repository's configuration.
+    #[must_use]
+    pub fn git_identity(mut self, name: impl Into<String>, email: impl Into<String>) -> Self {
+        self.git_identity = Some((name.into(), email.into()));
         self
     }
 
@@ -123,10 +133,11 @@ impl Workspace {
         self.root.path()
     }
 
-    /// Returns the tools that read files, change files and run commands.
+    /// Returns the tools that read files, change files, run commands and commit to Git.
     pub fn tools<C: Send + Sync + 'static>(&self) -> Vec<Tool<C>> {
         let mut tools = self.file_tools();
         tools.push(command::run_command(self));
+        tools.push(git::git_commit(self));
         tools
     }
 
@@ -157,6 +168,7 @@ impl Workspace {
     pub(crate) fn read_text(&self, place: &WorkspacePath, tool: &'static str) -> Result<String, ToolRefusal> {
         let file = self.root.open_file(place)?;
         self.check_resolved(place, &file, WorkspacePathKind::File)?;
+        self.ensure_no_hidden_link(place, &file)?;
         read_text_and_mode(file, place, self.limits.max_file_bytes, tool).map(|(text, _)| text)
     }
 
@@ -166,6 +178,19 @@ impl Workspace {
         let folder = self.root.open_folder(&place)?;
         let real = self.check_resolved(&place, &folder, WorkspacePathKind::Folder)?;
         Ok((real, folder))
+    }
+
+    fn ensure_no_hidden_link(&self, place: &WorkspacePath, file: &OwnedFd) -> Result<(), ToolRefusal> {
+        if self.hidden_links().covers(file) {
+            let reason = "is a hard link to what is kept from agents";
+            return Err(ToolRefusal::Protected { path: place.to_string(), reason });
+        }
+        Ok(())
+    }
+
+    /// Returns the identities of hidden files that have more than one name, found on first use.
+    pub(crate) fn hidden_links(&self) -> HiddenLinks<'_> {
+        HiddenLinks::new(&self.root, &self.hidden)
     }
 
     /// Visits the contents of a folder that are not hidden.
@@ -217,12 +242,49 @@ impl Workspace {
     /// Parses the path of a file that may be changed.
     pub(crate) fn writable_path(&self, path: &str) -> Result<WorkspacePath, ToolRefusal> {
         let place = self.file_path(path)?;
-        match self.git_access {
-            GitFolderAccess::Protected if place.is_in_git() => {
-                Err(ToolRefusal::Protected { path: place.to_string(), reason: "belongs to Git" })
+        match self.protection_of(&place) {
+            Some(PathProtection::ReadOnly(reason)) => {
+                Err(ToolRefusal::Protected { path: place.to_string(), reason })
             }
-            GitFolderAccess::Protected | GitFolderAccess::Writable => Ok(place),
+            Some(PathProtection::AskEachTime) | None => {
+                // A change is checked against the old text, which a model could guess from the refusals.
+                if !self.hidden.is_empty()
+                    && let Ok(file) = self.root.open_file(&place)
+                {
+                    self.ensure_no_hidden_link(&place, &file)?;
+                }
+                Ok(place)
+            }
         }
+    }
+
+    /// Returns true if a change of this file requires approval each time: it is an instruction file.
+    pub(crate) fn needs_write_approval_each_time(&self, path: &str) -> bool {
+        // An invalid path and a read-only one are refused, so nobody is asked about them.
+        WorkspacePath::parse(path, self.root.path())
+            .is_ok_and(|place| self.protection_of(&place) == Some(PathProtection::AskEachTime))
+    }
+
+    fn protection_of(&self, place: &WorkspacePath) -> Option<PathProtection> {
+        let absolute = self.root.path().join(place.as_path());
+        // A store consists of several files whose names begin with the same text.
+        let is_named = |protected: &PathBuf| {
+            absolute.starts_with(protected)
+                || (protected.parent() == absolute.parent()
+                    && absolute
+                        .as_os_str()
+                        .as_encoded_bytes()
+                        .starts_with(protected.as_os_str().as_encoded_bytes()))
+        };
+        if self.protected.iter().any(is_named) {
+            return Some(PathProtection::ReadOnly("is protected"));
+        }
+        protection_of(place.parts())
+    }
+
+    /// Returns the protected paths that exist, beside those with protected names.
+    pub(crate) fn protected_paths(&self) -> Vec<PathBuf> {
+        self.protected.iter().flat_map(|path| with_companions(path)).collect()
     }
 
     fn ensure_visible(
@@ -252,4 +314,17 @@ impl Workspace {
             }
         }
     }
+}
+
+/// Returns a path and the files beside it whose names begin with its name, such as the log of a database.
+fn with_companions(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![path.to_owned()];
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return found };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let other = entry.file_name();
+        if other != name && other.as_encoded_bytes().starts_with(name.as_encoded_bytes()) {
+            found.push(entry.path());
+        }
+    }
+    found
 }

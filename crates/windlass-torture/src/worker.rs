@@ -1,110 +1,211 @@
-//! A worker process: it recovers the run and drives it until the run ends or the worker is killed.
+//! A worker process: it looks for runs that nobody drives, and drives them until it is stopped or killed.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
-use windlass::core::{
-    decision::{Decision, DecisionScope, HoldReason},
-    journal::DecisionRecorded,
-};
-use windlass::store::{PostedDecision, SqliteStore, Store};
-use windlass::{error::RunError, run::RunResult};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use windlass::error::{RunError, StoreError, StoreErrorKind};
+use windlass::run::{CancelHandle, RunResult};
+use windlass::session::Session;
+use windlass::store::{SqliteStore, Store};
+use windlass_sim::SimRng;
 
-use crate::crash_plan::{CrashPlan, CrashPointStore};
-use crate::effect_ledger::EffectLedger;
-use crate::world::{TortureContext, seeded_agent};
+use crate::agent::torture_agent;
+use crate::deployment::WorkerBuild;
+use crate::files::{RoundFolder, append_line, read_lines};
+use crate::order::RunOrder;
+use crate::outside::OutsideWorld;
+use crate::tools::TortureContext;
 
-/// Lease duration; a new worker waits this long for the run of a killed one.
-const LEASE_DURATION: Duration = Duration::from_millis(150);
-
+/// Number of runs that a worker drives at the same time.
+const CONCURRENT_RUNS: usize = 3;
+/// A small interval, so that most of these short runs still recover from a snapshot.
 const SNAPSHOT_INTERVAL: u64 = 4;
 
-/// Drives a run to its end.
+/// The settings of a worker process.
+#[derive(Clone, Debug)]
+pub struct WorkerSettings {
+    /// The folder of the round.
+    pub folder: RoundFolder,
+    /// Name of the process in logs and in the ledger.
+    pub name: String,
+    /// The build that this process runs.
+    pub build: WorkerBuild,
+    /// Duration of leases.
+    pub lease_duration: Duration,
+    /// The outside world.
+    pub world: OutsideWorld,
+    /// Seed of the order in which the worker looks for runs.
+    pub seed: u64,
+}
+
+/// The end of a run, as a worker saw it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EndedRun {
+    /// Id of the run.
+    pub run: String,
+    /// The outcome, for the reader of a failure.
+    pub outcome: String,
+}
+
+/// The result of one attempt to drive a run.
+enum DriveResult {
+    /// The run has ended.
+    Ended,
+    /// The run waits for a person, or another driver has it.
+    Waiting,
+    /// The worker cannot drive the run now.
+    Refused(String),
+    /// The disk failed. A store that could not be written has to be opened again.
+    DiskFailed(String),
+}
+
+/// Drives runs until the process is told to stop.
 ///
 /// # Errors
-/// Returns the message of any error except a busy store.
-pub async fn drive_run(folder: &Path, run: &str, seed: u64, death: CrashPlan) -> Result<(), String> {
-    let said = |error: &dyn std::fmt::Display| error.to_string();
-    let kept = SqliteStore::open(folder.join("torture.db")).map_err(|error| said(&error))?;
-    // A small interval, so that most of these short runs still recover from a snapshot.
-    let kept: Arc<dyn Store> = Arc::new(kept.with_snapshot_interval(SNAPSHOT_INTERVAL));
-    let store: Arc<dyn Store> = Arc::new(CrashPointStore { inner: kept, crash_plan: death.clone() });
-    let ledger = EffectLedger::in_file(folder.join("ledger.txt"));
-    let world = Arc::new(TortureContext { ledger: ledger.clone(), crash_plan: death });
-    let agent = seeded_agent(seed);
-    let mut terminated = signal(SignalKind::terminate()).map_err(|error| said(&error))?;
+/// Returns the message of an error that no retry can mend.
+pub async fn work(settings: WorkerSettings) -> Result<(), String> {
+    let mut terminated = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    let mut store = open_store(&settings.folder).await;
+    let mut rng = SimRng::for_purpose(settings.seed, &settings.name);
+    let mut tasks: JoinSet<(String, DriveResult)> = JoinSet::new();
+    let mut handles: BTreeMap<String, [CancelHandle; 2]> = BTreeMap::new();
+    let mut next_try: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
-        let is_known = !store.load_journal(&run.into(), 0).await.map_err(|error| said(&error))?.is_empty();
-        let building = if is_known {
-            agent.recover_with_context(run, store.clone(), world.clone())
-        } else {
-            agent.run_with_context("go", world.clone()).run_id(run).store(store.clone())
-        };
-        let building = building.lease_duration(LEASE_DURATION).unlimited_turns();
-        let cancel = building.cancel_handle();
-        let mut running = std::pin::pin!(building);
-        let (ended, is_told) = tokio::select! {
-            ended = &mut running => (ended, false),
-            _ = terminated.recv() => {
-                cancel.detach();
-                (running.await, true)
-            }
-        };
-        let outcome = match ended {
-            Ok(outcome) => outcome,
-            Err(RunError::Store(error)) if error.is_busy() => {
-                tokio::time::sleep(LEASE_DURATION / 4).await;
-                continue;
-            }
-            Err(error) => return Err(said(&error)),
-        };
-        match outcome {
-            RunResult::Finished(_) => return Ok(()),
-            RunResult::Paused(paused) => {
-                for pending in paused.pending_calls() {
-                    let decision = match pending.reason {
-                        HoldReason::InDoubt => {
-                            let call =
-                                format!("{}:{}", nested_run_id(run, &pending.path.to_string()), pending.path);
-                            let happened = ledger.contains_call(&call).map_err(|error| said(&error))?;
-                            if happened {
-                                Decision::ConfirmExecuted { output: format!("did {call}").into() }
-                            } else {
-                                Decision::ConfirmNotExecuted
-                            }
-                        }
-                        _ => Decision::Approve,
-                    };
-                    let decided = DecisionRecorded {
-                        call: pending.call().clone(),
-                        digest: pending.digest,
-                        decision,
-                        scope: DecisionScope::ThisCall,
-                        decided_by: Some("torturer".to_owned()),
-                    };
-                    // Posts the decision like an approver in another process; the next driver applies it.
-                    let posted = PostedDecision {
-                        path: pending.path.clone(),
-                        attempt: pending.attempt,
-                        decision: decided,
-                    };
-                    store.post_decision(&run.into(), posted).await.map_err(|error| said(&error))?;
-                }
-            }
-            RunResult::Detached(_) if is_told => return Ok(()),
-            // A busy machine may miss a lease renewal and lose the run; this worker then recovers it.
-            RunResult::Detached(_) => {}
-            RunResult::Cancelled(_) => return Err("the run was cancelled unexpectedly".to_owned()),
+        let now = Instant::now();
+        let mut candidates = load_open_orders(&settings.folder)?;
+        candidates.retain(|order| {
+            !handles.contains_key(&order.run) && next_try.get(&order.run).is_none_or(|time| *time <= now)
+        });
+        while handles.len() < CONCURRENT_RUNS && !candidates.is_empty() {
+            let order = candidates.swap_remove(rng.index(candidates.len()));
+            let cancel_handles = start_drive(&settings, order.clone(), &store, &mut tasks);
+            handles.insert(order.run, cancel_handles);
         }
+        tokio::select! {
+            Some(Ok((run, result))) = tasks.join_next() => {
+                handles.remove(&run);
+                let wait = match result {
+                    DriveResult::Ended => Duration::from_secs(3_600),
+                    DriveResult::Waiting => Duration::from_millis(5 + rng.below(40)),
+                    DriveResult::Refused(reason) => {
+                        eprintln!("{}: {run}: {reason}", settings.name);
+                        Duration::from_millis(20 + rng.below(60))
+                    }
+                    DriveResult::DiskFailed(reason) => {
+                        eprintln!("{}: {run}: {reason}", settings.name);
+                        handles.values().flatten().for_each(CancelHandle::detach);
+                        while tasks.join_next().await.is_some() {}
+                        handles.clear();
+                        store = open_store(&settings.folder).await;
+                        Duration::from_millis(20 + rng.below(60))
+                    }
+                };
+                next_try.insert(run, Instant::now() + wait);
+            }
+            () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            _ = terminated.recv() => break,
+        }
+    }
+    handles.values().flatten().for_each(CancelHandle::detach);
+    while tasks.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Opens the store. The disk may be full at first: the worker tries again.
+pub async fn open_store(folder: &RoundFolder) -> Arc<SqliteStore> {
+    loop {
+        match SqliteStore::open(folder.store()) {
+            Ok(store) => return Arc::new(store.with_snapshot_interval(SNAPSHOT_INTERVAL)),
+            Err(error) => eprintln!("the store cannot be opened: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Returns the id of the run that a call belongs to: nested agents have their own runs.
-fn nested_run_id(run: &str, path: &str) -> String {
-    match path.rsplit_once('/') {
-        Some((within, _)) => format!("{run}/{within}"),
-        None => run.to_owned(),
+/// Returns the orders whose runs have not ended by the word of any worker.
+fn load_open_orders(folder: &RoundFolder) -> Result<Vec<RunOrder>, String> {
+    let ended = read_lines::<EndedRun>(&folder.ended()).map_err(|error| error.to_string())?;
+    let ended: BTreeSet<String> = ended.into_iter().map(|ended| ended.run).collect();
+    let mut orders = load_orders(folder).map_err(|error| error.to_string())?;
+    orders.retain(|order| !ended.contains(&order.run));
+    Ok(orders)
+}
+
+/// Returns the orders and the forks of a round.
+///
+/// # Errors
+/// Returns the error of the read.
+pub fn load_orders(folder: &RoundFolder) -> std::io::Result<Vec<RunOrder>> {
+    let mut orders = read_lines::<RunOrder>(&folder.orders())?;
+    orders.extend(read_lines::<RunOrder>(&folder.forks())?);
+    Ok(orders)
+}
+
+fn start_drive(
+    settings: &WorkerSettings,
+    order: RunOrder,
+    store: &Arc<SqliteStore>,
+    tasks: &mut JoinSet<(String, DriveResult)>,
+) -> [CancelHandle; 2] {
+    let agent = torture_agent(&order, settings.build);
+    let context = Arc::new(TortureContext {
+        order: order.clone(),
+        world: settings.world.clone(),
+        actor: format!("{} {}", settings.name, settings.build),
+    });
+    let lease = settings.lease_duration;
+    let runs: Arc<dyn Store> = store.clone();
+    let recovering = agent
+        .recover_with_context(order.run.as_str(), runs.clone(), context.clone())
+        .lease_duration(lease)
+        .unlimited_turns();
+    let starting = agent.run_with_context(order.user_message(), context).run_id(order.run.as_str());
+    let mut starting = starting.store(runs).lease_duration(lease).unlimited_turns();
+    if let Some(session) = &order.session {
+        starting = starting.session(&Session::new(session.as_str(), store.clone()));
     }
+    let handles = [recovering.cancel_handle(), starting.cancel_handle()];
+    let folder = settings.folder.clone();
+    tasks.spawn(async move {
+        let mut result = recovering.await;
+        let is_new =
+            matches!(&result, Err(RunError::Store(error)) if error.kind() == StoreErrorKind::RunNotFound);
+        if is_new && order.fork_of.is_none() {
+            result = starting.await;
+        }
+        let result = note_end(&folder, &order, result);
+        (order.run, result)
+    });
+    handles
+}
+
+/// Notes the end of a run outside, and says whether there is more to do.
+fn note_end(folder: &RoundFolder, order: &RunOrder, result: Result<RunResult, RunError>) -> DriveResult {
+    let outcome = match result {
+        Ok(RunResult::Finished(_)) => "finished".to_owned(),
+        Ok(RunResult::Paused(_) | RunResult::Detached(_)) => return DriveResult::Waiting,
+        Ok(RunResult::Cancelled(_)) => "cancelled".to_owned(),
+        Err(RunError::Failed(failed)) => format!("failed: {}", failed.failure),
+        Err(RunError::Store(error) | RunError::Session(error)) if is_contention(&error) => {
+            return DriveResult::Waiting;
+        }
+        Err(RunError::Store(error) | RunError::Session(error)) if error.kind() == StoreErrorKind::Disk => {
+            return DriveResult::DiskFailed(error.to_string());
+        }
+        Err(error) => return DriveResult::Refused(format!("{error:?}").chars().take(400).collect()),
+    };
+    let ended = EndedRun { run: order.run.clone(), outcome };
+    match append_line(&folder.ended(), &ended) {
+        Ok(()) => DriveResult::Ended,
+        Err(error) => DriveResult::Refused(format!("the end cannot be noted: {error}")),
+    }
+}
+
+fn is_contention(error: &StoreError) -> bool {
+    error.is_busy() || matches!(error.kind(), StoreErrorKind::AlreadyExists | StoreErrorKind::RunNotFound)
 }

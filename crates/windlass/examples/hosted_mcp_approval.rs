@@ -14,6 +14,7 @@ fn approval_request(id: &str, tool: &str, path: &str) -> Item {
         arguments: json!({ "path": path }).to_string(),
         item_id: None,
         kind: CallKind::HostedMcp,
+        provider_data: None,
     })
 }
 

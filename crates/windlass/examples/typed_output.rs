@@ -1,4 +1,5 @@
-//! A typed final output: the model receives the type's schema, and an output that does not match fails the run.
+//! A typed final output: the model receives the type's schema. It is asked to correct an output that does not match, and
+//! then the run fails.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -24,14 +25,21 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ScriptedResponse::text(
             r#"{ "days": [{ "place": "Oslo", "plan": "the fjord" }, { "place": "Bergen", "plan": null }], "cost": 42000 }"#,
         ),
+        ScriptedResponse::text("Gladly: one day in Oslo."),
+        ScriptedResponse::text(r#"{ "days": [{ "place": "Oslo" }], "cost": 9000 }"#),
         ScriptedResponse::text(r#"{ "days": [{ "place": 7 }], "cost": 0 }"#),
+        ScriptedResponse::text(r#"{ "days": [{ "place": 8 }], "cost": 0 }"#),
     ]);
-    let agent = Agent::new("planner").model(model).output_type::<Itinerary>();
+    let agent = Agent::new("planner").model(model).output_type::<Itinerary>().max_output_corrections(1);
 
     let plan: Itinerary = agent.run("Two days in Norway.").await?.output_as()?;
     println!("{plan:#?}");
     assert_eq!(plan.days[1], Day { place: "Bergen".into(), plan: None });
     assert_eq!(plan.cost, 42_000);
+
+    // The first answer is prose; the model is told so, and answers again.
+    let plan: Itinerary = agent.run("One day in Norway.").await?.output_as()?;
+    assert_eq!(plan.cost, 9_000);
 
     let Err(error) = agent.run("Two days in Norway.").await else { return Err("7 is not a place".into()) };
     println!("{error}");

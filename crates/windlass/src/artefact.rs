@@ -14,8 +14,8 @@ use windlass_core::{
     tool::ToolEffect,
 };
 
-use crate::error::StoreError;
-use crate::store::Store;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::{Lease, Store};
 use crate::tool::{Tool, ToolContext, ToolError};
 
 /// Name of the tool that reads the rest of a truncated output.
@@ -36,42 +36,43 @@ const MISSING_MEDIA_TEXT: &str = "[This picture or file is not kept any more.]";
 /// The artefacts of a run: in its store, or in memory while the run is driven.
 pub(crate) struct RunArtefacts {
     run: RunId,
-    store: Option<Arc<dyn Store>>,
-    in_memory: Mutex<BTreeMap<String, Arc<str>>>,
+    /// The store, and the lease that writes carry.
+    target: Option<(Arc<dyn Store>, Lease)>,
+    in_memory: Mutex<BTreeMap<String, Arc<[u8]>>>,
     /// True if the conversation may reference stored media.
     may_reference_media: AtomicBool,
     media_cache: Mutex<VecDeque<(String, Arc<str>)>>,
 }
 
 impl RunArtefacts {
-    pub(crate) fn new(run: RunId, store: Option<Arc<dyn Store>>, history: &[Arc<Item>]) -> Self {
+    pub(crate) fn new(run: RunId, target: Option<(&Arc<dyn Store>, &Lease)>, history: &[Arc<Item>]) -> Self {
         let names_media =
             AtomicBool::new(history.iter().any(|item| media_in_item(item).any(is_stored_media)));
         Self {
             run,
-            store,
+            target: target.map(|(store, lease)| (store.clone(), lease.clone())),
             in_memory: Mutex::default(),
             may_reference_media: names_media,
             media_cache: Mutex::default(),
         }
     }
 
-    pub(crate) async fn save(&self, name: &str, text: &str) -> Result<(), StoreError> {
-        match &self.store {
-            Some(store) => store.save_artefact(&self.run, name, text).await,
+    pub(crate) async fn save(&self, name: &str, body: &[u8]) -> Result<(), StoreError> {
+        match &self.target {
+            Some((store, lease)) => store.save_artefact(lease, name, body).await,
             None => {
                 self.in_memory
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
-                    .insert(name.to_owned(), text.into());
+                    .insert(name.to_owned(), body.into());
                 Ok(())
             }
         }
     }
 
-    pub(crate) async fn load(&self, name: &str) -> Result<Option<Arc<str>>, StoreError> {
-        match &self.store {
-            Some(store) => Ok(store.load_artefact(&self.run, name).await?.map(Into::into)),
+    pub(crate) async fn load(&self, name: &str) -> Result<Option<Arc<[u8]>>, StoreError> {
+        match &self.target {
+            Some((store, _)) => Ok(store.load_artefact(&self.run, name).await?.map(Into::into)),
             None => Ok(self.in_memory.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()),
         }
     }
@@ -82,12 +83,12 @@ impl RunArtefacts {
     /// Without a store the bytes are inlined in the item, because only the journal is persistent.
     pub(crate) async fn save_media(&self, media_type: &str, base64: &str) -> Result<MediaSource, StoreError> {
         let media = MediaSource { media_type: Some(media_type.to_owned()), ..MediaSource::default() };
-        let Some(store) = &self.store else {
+        let Some((store, lease)) = &self.target else {
             return Ok(MediaSource { data: Some(base64.to_owned()), ..media });
         };
         let name = Digest::of_text(base64).to_string();
         let url = format!("{MEDIA_URL_PREFIX}{}/{name}", self.run);
-        store.save_artefact(&self.run, &name, base64).await?;
+        store.save_artefact(lease, &name, base64.as_bytes()).await?;
         self.may_reference_media.store(true, Ordering::Relaxed);
         self.cache_media(&url, base64.into());
         Ok(MediaSource { url: Some(url), ..media })
@@ -142,7 +143,7 @@ impl RunArtefacts {
         if let Some(bytes) = self.cached_media(url) {
             return Ok(Some(bytes));
         }
-        let Some(store) = &self.store else { return Ok(None) };
+        let Some((store, _)) = &self.target else { return Ok(None) };
         let fetched = fetch_media(&**store, url).await?.map(Arc::<str>::from);
         if let Some(bytes) = &fetched {
             self.cache_media(url, bytes.clone());
@@ -172,7 +173,23 @@ pub async fn fetch_media(store: &dyn Store, url: &str) -> Result<Option<String>,
     let Some((run, name)) = url.strip_prefix(MEDIA_URL_PREFIX).and_then(|rest| rest.rsplit_once('/')) else {
         return Ok(None);
     };
-    store.load_artefact(&RunId::new(run), name).await
+    fetch_text(store, &RunId::new(run), name).await
+}
+
+/// Returns an artefact of a stored run as text. Returns `None` if there is no such artefact.
+///
+/// # Errors
+///
+/// Returns an error of the kind [`StoreErrorKind::Corrupt`] if the artefact is not UTF-8.
+pub async fn fetch_text(store: &dyn Store, run: &RunId, name: &str) -> Result<Option<String>, StoreError> {
+    store.load_artefact(run, name).await?.map(|body| decode_text(name, body)).transpose()
+}
+
+pub(crate) fn decode_text(name: &str, body: Vec<u8>) -> Result<String, StoreError> {
+    String::from_utf8(body).map_err(|error| {
+        let message = format!("the artefact `{name}` is not a text");
+        StoreError::with_kind(StoreErrorKind::Corrupt, message).with_source(error)
+    })
 }
 
 fn is_stored_media(media: &MediaSource) -> bool {
@@ -214,7 +231,7 @@ pub fn read_output<C: Send + Sync + 'static>() -> Tool<C> {
         READ_OUTPUT_TOOL,
         description,
         |ctx: ToolContext<C>, asked: ReadOutputArguments| async move {
-            let text = ctx.load_artefact(&asked.call).await?;
+            let text = ctx.load_text_artefact(&asked.call).await?;
             let Some(text) = text else {
                 return Err(ToolError::visible(format!("no output was kept for call `{}`", asked.call)));
             };

@@ -5,6 +5,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use windlass_core::id::Timestamp;
 
+/// Returns the time that this machine was suspended since it started; zero where that is not known.
+#[cfg(target_os = "linux")]
+pub(crate) fn time_suspended() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    // The clock of the boot counts on while the machine sleeps. Read first, it never seems to be ahead by chance.
+    let since_boot = read(ClockId::Boottime);
+    since_boot.saturating_sub(read(ClockId::Monotonic))
+}
+
+/// Returns the time that this machine was suspended since it started; zero where that is not known.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn time_suspended() -> Duration {
+    Duration::ZERO
+}
+
 /// A wall clock that starts at the system time and advances with the runtime's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunClock {
@@ -17,11 +33,6 @@ impl RunClock {
     pub(crate) fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { started_at: Instant::now(), wall_time_at_start: wall }
-    }
-
-    /// Returns the instant of the start.
-    pub(crate) fn started_at(&self) -> Instant {
-        self.started_at
     }
 
     pub(crate) fn now(&self) -> Timestamp {

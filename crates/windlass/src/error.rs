@@ -1,5 +1,8 @@
 //! Errors of runs, stores and decisions.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use windlass_core::schema::StrictSchemaError;
 use windlass_core::{
     failure::RunFailure,
@@ -10,7 +13,9 @@ use windlass_core::{
 
 use crate::model::ModelError;
 use crate::run::RunRecord;
-use crate::store::Lease;
+use crate::session::SessionWrite;
+use crate::store::{Lease, PostedDecision};
+use crate::tool::ReceiptScope;
 
 /// An error that ended a run without a result.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +111,34 @@ pub enum ConfigError {
         /// The agent.
         agent: AgentName,
     },
+    /// The run continues a conversation that its provider stores, and has something that such a run cannot have.
+    #[error(
+        "a run with `.previous_response_id(…)` cannot have {other}: its provider stores the conversation"
+    )]
+    StoredConversation {
+        /// The part that it cannot have.
+        other: &'static str,
+    },
+    /// The run belongs to a session that is not in its store and was not handed over.
+    #[error(
+        "run `{run}` belongs to session `{session}`, which is not in its store; hand it over with `.session(…)`"
+    )]
+    NoSession {
+        /// The run.
+        run: RunId,
+        /// The session.
+        session: SessionId,
+    },
+    /// The run does not belong to the session that was handed over.
+    #[error("run `{run}` belongs to {}, not to session `{given}`", session_name(.expected.as_ref()))]
+    OtherSession {
+        /// The run.
+        run: RunId,
+        /// The session of the run; absent if it has none.
+        expected: Option<SessionId>,
+        /// The session that was handed over.
+        given: SessionId,
+    },
     /// Two tools of the agent have the same name.
     #[error("agent `{agent}` has two tools that answer to `{name}`; rename one or put it in a namespace")]
     DuplicateToolName {
@@ -139,6 +172,14 @@ pub enum ConfigError {
     ToolNotStrict {
         /// The tool.
         tool: String,
+        /// Reason that there is no strict form.
+        reason: StrictSchemaError,
+    },
+    /// The schema of a handoff's arguments has no strict form.
+    #[error("the arguments of handoff `{handoff}` cannot be offered: {reason}")]
+    HandoffNotStrict {
+        /// Name of the handoff's tool.
+        handoff: String,
         /// Reason that there is no strict form.
         reason: StrictSchemaError,
     },
@@ -197,6 +238,21 @@ pub enum ConfigError {
         /// Description of the invalid arguments.
         problems: String,
     },
+    /// A tool shares its receipts in a scope that the run does not have. Nothing was executed with it.
+    #[error(
+        "tool `{tool}` of agent `{agent}` has the receipt scope `{scope:?}`, and the run has no {missing}; hint: give \
+         the run one with `.{missing}(…)`, or the tool a narrower scope with `.receipt_policy(…)`"
+    )]
+    ReceiptScopeUnavailable {
+        /// The tool.
+        tool: String,
+        /// The agent.
+        agent: AgentName,
+        /// The scope that the tool declares.
+        scope: ReceiptScope,
+        /// The part that the run lacks: `session` or `store`.
+        missing: &'static str,
+    },
     /// A stored run was to be continued without its store.
     #[error("run `{run}` can only be continued with its store, and none was given; hint: `.store(…)`")]
     NoStore {
@@ -213,14 +269,15 @@ pub enum ConfigError {
     },
 }
 
-/// An error of a store.
-#[derive(Debug, thiserror::Error)]
+/// An error of a store. Clones share the source.
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
     message: String,
     kind: StoreErrorKind,
+    retry_after: Option<Duration>,
     #[source]
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl StoreError {
@@ -231,7 +288,12 @@ impl StoreError {
 
     /// Creates an error of this kind with this message.
     pub fn with_kind(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self { message: message.into(), kind, source: None }
+        Self { message: message.into(), kind, retry_after: None, source: None }
+    }
+
+    /// Creates the error for a run that was to be created and exists.
+    pub fn already_exists(run: &RunId) -> Self {
+        Self::with_kind(StoreErrorKind::AlreadyExists, format!("there is a run `{run}` already"))
     }
 
     /// Creates the error for a run whose lease another driver holds.
@@ -261,17 +323,66 @@ impl StoreError {
         Self::with_kind(StoreErrorKind::Stale, format!("session `{session}` was changed by somebody else"))
     }
 
-    /// Creates the error for a decision about a call that already has a different decision.
-    pub fn already_decided(run: &RunId, path: &CallPath) -> Self {
+    /// Creates the error for a session to which another run is appending.
+    pub fn session_busy(session: &SessionId, holder: &RunId) -> Self {
         Self::with_kind(
-            StoreErrorKind::AlreadyDecided,
-            format!("call `{path}` of run `{run}` was decided otherwise before"),
+            StoreErrorKind::SessionBusy,
+            format!(
+                "session `{session}` is in use by run `{holder}`, and one run at a time appends to a session"
+            ),
         )
+    }
+
+    /// Creates the error for a session to which another run of this process is appending.
+    pub(crate) fn session_busy_here(session: &SessionId) -> Self {
+        Self::with_kind(
+            StoreErrorKind::SessionBusy,
+            format!(
+                "session `{session}` is in use by another run of this process, and one run at a time appends to a session"
+            ),
+        )
+    }
+
+    /// Creates the error for items of a run that do not continue what its session has.
+    pub fn session_position(write: &SessionWrite, position: u64) -> Self {
+        let SessionWrite { session, run, from, to, .. } = write;
+        Self::with_kind(
+            StoreErrorKind::Stale,
+            format!("session `{session}` has run `{run}` up to position {position}, and {from} to {to} came"),
+        )
+    }
+
+    /// Creates the error for a decision about a call whose decision a driver has taken. `taken` is the posted one.
+    pub fn already_decided(run: &RunId, path: &CallPath, taken: Option<&PostedDecision>) -> Self {
+        let by = taken.and_then(|taken| taken.decision.decided_by.as_deref());
+        let what = taken.map(|taken| taken.decision.decision.describe());
+        let message = match (by, what) {
+            (Some(by), Some(what)) => {
+                format!("call `{path}` of run `{run}`: the decision of {by} is taken: it was {what}")
+            }
+            (None, Some(what)) => {
+                format!("call `{path}` of run `{run}`: an earlier decision is taken: it was {what}")
+            }
+            (_, None) => format!("call `{path}` of run `{run}`: an earlier decision is taken"),
+        };
+        Self::with_kind(StoreErrorKind::AlreadyDecided, message)
     }
 
     /// Returns the kind of the error.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
+    }
+
+    /// Returns the time after which a lease that is held now can be taken over, unless its driver renews it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// Sets the time after which a retry may succeed.
+    #[must_use]
+    pub fn with_retry_after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
     }
 
     /// True if another driver has taken over the run.
@@ -282,7 +393,10 @@ impl StoreError {
     /// True if another driver owns or has changed the run; a later retry may succeed.
     pub fn is_busy(&self) -> bool {
         match self.kind {
-            StoreErrorKind::LeaseHeld | StoreErrorKind::Fenced | StoreErrorKind::Stale => true,
+            StoreErrorKind::LeaseHeld
+            | StoreErrorKind::Fenced
+            | StoreErrorKind::Stale
+            | StoreErrorKind::SessionBusy => true,
             StoreErrorKind::RunNotFound
             | StoreErrorKind::AlreadyExists
             | StoreErrorKind::AlreadyDecided
@@ -296,7 +410,7 @@ impl StoreError {
     /// Sets the source of the error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(Arc::from(source.into()));
         self
     }
 }
@@ -315,6 +429,8 @@ pub enum StoreErrorKind {
     Fenced,
     /// The run or session has changed since it was read.
     Stale,
+    /// Another run is appending to the session.
+    SessionBusy,
     /// The call already has a different decision.
     AlreadyDecided,
     /// The stored data are corrupt: they are not the data that were written.
@@ -369,4 +485,9 @@ pub(crate) fn truncate_message(mut text: String) -> String {
         text.push_str(&format!(" [cut: {shown} of {whole} bytes are shown]"));
     }
     text
+}
+
+/// Names a run's session in an error.
+fn session_name(session: Option<&SessionId>) -> String {
+    session.map_or_else(|| "no session".to_owned(), |session| format!("session `{session}`"))
 }

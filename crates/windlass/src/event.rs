@@ -1,4 +1,5 @@
-//! Events of a live run. They follow the journal, interleaved with deltas of the model's response.
+//! Events of a run. They are derived from the records of its journal; a live run interleaves them with deltas of the
+//! model's response, progress and warnings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +21,18 @@ use windlass_core::{
 
 use crate::hook::{CallInfo, ModelResponseInfo};
 
+pub use crate::observe::EventReplay;
+
 /// An event of a live run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunEvent {
-    /// Sequence number of the last record in the journal. It never decreases, so a watcher that reconnects can
-    /// ask for the records after it.
+    /// Sequence number of the record that the event stands for; for deltas, progress and warnings, which have no record,
+    /// that of the last record whose events were delivered. It never decreases, except for repeated events.
     pub seq: u64,
     /// Calls that lead to the nested agent of the event; empty for the outer run.
     pub path: Vec<CallId>,
+    /// True if an earlier process may have delivered this event: it had started the call before it ended.
+    pub is_repeated: bool,
     /// The kind of event and its data.
     pub kind: RunEventKind,
 }
@@ -105,6 +110,7 @@ pub(crate) type EmitFuture<'a> = OptionFuture<BoxFuture<'a, ()>>;
 #[derive(Clone, Debug)]
 pub(crate) struct EventEmitter {
     sender: Option<EventSender>,
+    /// Sequence number of the last record whose events were delivered.
     seq: Arc<AtomicU64>,
     path: Arc<[CallId]>,
 }
@@ -168,8 +174,9 @@ impl Drop for EventReceiver {
 }
 
 impl EventEmitter {
-    pub(crate) fn new(watcher: Option<EventSender>, seq: Arc<AtomicU64>) -> Self {
-        Self { sender: watcher, seq, path: [].into() }
+    /// Creates the emitter of a run whose last record so far has the number `seq`.
+    pub(crate) fn new(watcher: Option<EventSender>, seq: u64) -> Self {
+        Self { sender: watcher, seq: Arc::new(AtomicU64::new(seq)), path: [].into() }
     }
 
     /// Returns an emitter for a nested agent, with the same watcher.
@@ -179,7 +186,7 @@ impl EventEmitter {
 
     /// Returns an emitter without a watcher.
     pub(crate) fn disabled() -> Self {
-        Self::new(None, Arc::default())
+        Self::new(None, 0)
     }
 
     /// True if a watcher is connected.
@@ -209,6 +216,17 @@ impl EventEmitter {
         waiting.into()
     }
 
+    /// Waits until the watcher's buffer has room for an event. Returns `None` if there is no watcher.
+    pub(crate) async fn reserve(&self) -> Option<EventRoom<'_>> {
+        let watcher = self.sender.as_ref()?;
+        let permit = match watcher.channel.try_reserve() {
+            Ok(permit) => permit,
+            Err(TrySendError::Full(())) => watcher.channel.reserve().await.ok()?,
+            Err(TrySendError::Closed(())) => return None,
+        };
+        Some(EventRoom { permit, emitter: self, watcher })
+    }
+
     /// Waits until the watcher has handled all sent events or has disconnected. A watcher that cancels the run
     /// on an event thereby prevents the calls after it from starting.
     pub(crate) async fn wait_until_handled(&self) {
@@ -225,6 +243,23 @@ impl EventEmitter {
     }
 
     fn build_event(&self, kind: RunEventKind) -> RunEvent {
-        RunEvent { seq: self.seq.load(Ordering::Relaxed), path: self.path.to_vec(), kind }
+        let seq = self.seq.load(Ordering::Relaxed);
+        RunEvent { seq, path: self.path.to_vec(), is_repeated: false, kind }
+    }
+}
+
+/// The room for one event in a watcher's buffer.
+pub(crate) struct EventRoom<'a> {
+    permit: mpsc::Permit<'a, RunEvent>,
+    emitter: &'a EventEmitter,
+    watcher: &'a EventSender,
+}
+
+impl EventRoom<'_> {
+    /// Sends an event that is derived from a record.
+    pub(crate) fn send(self, event: RunEvent) {
+        self.emitter.seq.fetch_max(event.seq, Ordering::Relaxed);
+        self.watcher.sent_count.fetch_add(1, Ordering::Relaxed);
+        self.permit.send(event);
     }
 }

@@ -104,6 +104,11 @@ impl<C> OutputGuardrail<C> {
         Self { name: name.into(), check }
     }
 
+    /// Returns the name of the guardrail.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// True if both are clones of one guardrail.
     pub(crate) fn is_same_guardrail(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.check, &other.check)

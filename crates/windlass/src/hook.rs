@@ -114,12 +114,14 @@ pub struct ModelResponseInfo {
 pub struct CallInfo {
     /// Number of attempts of the body; 0 if it did not run.
     pub attempts: u32,
-    /// Time at which this process started the body; absent if it did not.
+    /// Time at which the body started first; absent if it did not run.
     pub started_at: Option<Timestamp>,
     /// Time at which the call settled.
     pub settled_at: Timestamp,
     /// The verdicts of the tool's guardrails, in the order in which they ran.
     pub guardrails: Vec<GuardrailRecord>,
+    /// Sequence number of the record of the settlement.
+    pub seq: u64,
 }
 
 /// The consequence of the end of a tool call for its run. Hooks receive it and cannot change it.

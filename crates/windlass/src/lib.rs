@@ -32,10 +32,15 @@ pub mod error;
 pub mod event;
 pub mod guardrail;
 pub mod hook;
+mod journal;
 pub mod model;
+mod observe;
+mod receipts;
+mod redaction;
 pub mod run;
 pub mod session;
 pub mod store;
+mod tasks;
 pub mod testing;
 pub mod tool;
 
@@ -51,3 +56,8 @@ pub mod __private {
 pub use futures_util::future::BoxFuture;
 pub use windlass_core as core;
 pub use windlass_macros::{tool, tool_fn, toolbox};
+
+/// Locks a mutex, also after a panic of another holder: what it guards is valid after every statement.
+fn lock_unpoisoned<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,8 +1,12 @@
 //! A panic in a function of the application fails its run; it never reaches the task that awaits the run.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use windlass::agent::{Handoff, ToolUsePolicy};
 use windlass::core::failure::RunFailure;
 use windlass::error::RunError;
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
 use windlass::run::OnUnknownTool;
 
@@ -26,6 +30,19 @@ fn expect_panic(result: Result<RunResult, RunError>, function: &str) {
     assert_eq!(failure, Some(&expected), "{function}: {result:?}");
 }
 
+/// A model that panics.
+struct PanickingModel;
+
+impl Model for PanickingModel {
+    async fn respond<'a>(
+        &'a self,
+        _: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        fails()
+    }
+}
+
 #[expect(clippy::panic, reason = "the panic is what is tested")]
 fn fails<T>() -> T {
     panic!("a test panics here")
@@ -45,9 +62,37 @@ async fn a_panic_in_an_application_function_fails_the_run() {
     let run = watch(calling("look")).tool(look).run("go").input_filter(|_, _| async { fails() });
     expect_panic(run.await, "input filter");
 
+    let run = watch(calling("look")).tool(look).run("go").on_failure(|_, _| async { fails() }).max_turns(1);
+    expect_panic(run.await, "failure handler");
+
+    let handoff = Handoff::to(watch(calling("look"))).tool_name("move").enabled_if(|_| fails());
+    expect_panic(Agent::new("desk").model(calling("move")).handoff(handoff).run("go").await, "handoff rule");
+
+    let handoff = Handoff::to(watch(calling("look"))).tool_name("move").filter_history(|_| fails());
+    expect_panic(
+        Agent::new("desk").model(calling("move")).handoff(handoff).run("go").await,
+        "history filter",
+    );
+
+    expect_panic(Agent::new("watch").model(PanickingModel).run("go").await, "model");
+
     let handoff = Handoff::to(watch(calling("look"))).tool_name("move").on_handoff(|_| async { fails() });
     let desk = Agent::new("desk").model(calling("move")).handoff(handoff);
     expect_panic(desk.run("go").await, "handoff callback");
+}
+
+/// A rule of another tool panics while the names of the available tools are listed.
+#[tokio::test]
+async fn a_panic_in_a_rule_beside_a_disabled_tool_fails_the_run() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let off = look().enabled_if(move |_| counted.fetch_add(1, Ordering::SeqCst) < 2);
+    let beside =
+        Tool::dynamic("beside", "Stands by.", json!({ "type": "object" }), |_: ToolContext, _| async {
+            Ok::<_, String>("done")
+        });
+    let beside = beside.enabled_if(move |_| if asked.load(Ordering::SeqCst) < 3 { true } else { fails() });
+    expect_panic(watch(calling("look")).tools((off, beside)).run("go").await, "rule of another tool");
 }
 
 #[tokio::test]

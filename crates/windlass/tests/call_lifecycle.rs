@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::core::{
-    decision::{Decision, DecisionScope},
+    decision::{Decision, DecisionScope, PersonQuestion},
     failure::RunFailure,
     item::{Item, OutputContent},
     journal::{CallStatus, JournalEntry, JournalRecord},
@@ -229,9 +229,9 @@ async fn an_approval_begins_its_call_while_a_sibling_runs_and_a_disabled_tool_do
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn of_failures_at_the_same_moment_the_first_in_order_is_reported_on_many_threads() {
-    for _ in 0..100 {
+    for _ in 0..200 {
         let barrier = Arc::new(tokio::sync::Barrier::new(3));
         let fail = tool("fail", move |ctx, _| {
             let barrier = barrier.clone();
@@ -355,4 +355,46 @@ async fn a_nested_agent_with_output_guardrails_gives_nothing_that_they_did_not_s
         _ => None,
     });
     assert_eq!(settled.as_deref(), Some(""));
+}
+
+#[tokio::test]
+async fn an_answer_while_a_sibling_runs_reaches_the_body() {
+    let store = Arc::new(MemoryStore::default());
+    let (release, released) = tokio::sync::oneshot::channel::<()>();
+    let (mut release, released) = (Some(release), Arc::new(Mutex::new(Some(released))));
+    let wait = tool("wait", move |_, _| {
+        let released = released.lock().expect("a lock").take();
+        async move {
+            if let Some(released) = released {
+                drop(released.await);
+            }
+            Ok("waited".to_owned())
+        }
+    });
+    let book = tool("book", |ctx, _| async move {
+        let question = PersonQuestion::new("Inside or outside?");
+        match ctx.answer_to(&question) {
+            Some(place) => Ok(format!("booked {place}")),
+            None => Err(ToolError::ask_person(question)),
+        }
+    });
+    let responses = [calls(&[("b", "book"), ("w", "wait")]), ScriptedResponse::text("bye")];
+    let agent = agent(responses).tools((book, wait));
+    let mut stream = agent.run("go").run_id("run").store(store.clone()).stream();
+    let mut holds = 0;
+    while let Some(event) = stream.next().await {
+        match event.kind {
+            RunEventKind::CallHeld(_) => {
+                holds += 1;
+                assert_eq!(holds, 1, "it is asked once");
+                let (answer, scope) = (Decision::Answer { value: json!("outside") }, DecisionScope::ThisCall);
+                post_decision(&*store, &"run".into(), "b", answer, scope, "ann").await.expect("it is posted");
+            }
+            RunEventKind::CallSettled { call, .. } if call == "b" => drop(release.take()),
+            _ => {}
+        }
+    }
+    let result = stream.result().await.expect("it ends");
+    let want = [("b".to_owned(), CallStatus::Succeeded), ("w".to_owned(), CallStatus::Succeeded)];
+    assert_eq!(statuses(result.record().journal()), want);
 }

@@ -13,9 +13,11 @@ use serde_json::Value;
 const ALLOWED_LICENCES: &[&str] = &[
     "Apache-2.0",
     "MIT",
+    "(Apache-2.0 OR MIT) AND BSD-3-Clause",
     "(MIT OR Apache-2.0) AND Unicode-3.0",
     "Apache-2.0 / MIT",
     "Apache-2.0 AND ISC",
+    "Apache-2.0 OR BSD-3-Clause",
     "Apache-2.0 OR ISC OR MIT",
     "Apache-2.0 OR MIT",
     "Apache-2.0 WITH LLVM-exception OR Apache-2.0 OR MIT",
@@ -30,6 +32,7 @@ const ALLOWED_LICENCES: &[&str] = &[
     "Unlicense OR MIT",
     "Unlicense/MIT",
     "Zlib",
+    "Zlib OR Apache-2.0 OR MIT",
 ];
 
 /// Crates that are banned, also as transitive dependencies, each with the reason.

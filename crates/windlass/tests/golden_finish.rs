@@ -11,7 +11,7 @@ use windlass::core::{
     journal::{FORMAT_VERSION, JournalRecord, decode_journal, encode_journal},
 };
 use windlass::prelude::*;
-use windlass::{core::tool::ToolEffect, store::MemoryStore};
+use windlass::{core::tool::ToolEffect, session::Session, store::MemoryStore};
 
 /// A log of the actions that tool bodies performed.
 #[derive(Clone, Default)]
@@ -204,12 +204,17 @@ async fn a_run_can_be_gone_on_with_from_any_of_its_records() {
         for upto in 1..=records.len() {
             let (desk, _) = scripted_agent("desk", [ScriptedResponse::text("Bo: 5 €. Ada: nothing.")]);
             let paused = restore_paused(&encode_journal(&records[..upto]));
-            let outcome = desk.resume_with_context(paused, ActionLog::default()).await.expect("the run ends");
+            let session = Session::in_memory("session-7");
+            let resumed = desk.resume_with_context(paused, ActionLog::default()).session(&session);
+            let outcome = resumed.await.expect("the run ends");
             assert_eq!(
                 outcome.output_text().expect("the run finished"),
                 "Bo: 5 €. Ada: nothing.",
                 "from record {upto} on"
             );
+            let told = session.items().await.expect("it can be read");
+            let expected = outcome.record().state().input().to_vec();
+            assert!(told.starts_with(&expected), "the session lacks the message from record {upto} on");
         }
     }
 }

@@ -137,5 +137,5 @@ async fn check_continues(path: &Path) {
         ("Again.", 0)
     );
     let whole = store.load_artefact(&RunId::new("ended"), "c2").await.expect("it can be read");
-    assert_eq!(whole.as_deref(), Some("a long list ".repeat(20).as_str()));
+    assert_eq!(whole.as_deref(), Some("a long list ".repeat(20).as_bytes()));
 }

@@ -1,5 +1,7 @@
 //! Hosted tools, which the provider runs, and its approval requests before it calls an MCP server.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::Value;
 use windlass::core::{
     item::{CallKind, Item, OpaqueItem, ToolCall},
@@ -21,6 +23,7 @@ fn approval_request(id: &str, server: &str, tool: &str, arguments: Value) -> Ite
         arguments: arguments.to_string(),
         item_id: None,
         kind: CallKind::HostedMcp,
+        provider_data: None,
     })
 }
 
@@ -76,7 +79,10 @@ async fn an_approval_for_good_covers_one_tool_of_the_server() {
     let waits = expect_paused(agent.resume(waits).await.expect("it waits again"));
     let pending = waits.pending_calls();
     assert_eq!(pending.len(), 1);
-    assert_eq!(pending[0].tool, ToolKey::Mcp { server: "files".into(), name: "delete".into() });
+    assert_eq!(
+        pending[0].tool,
+        ToolKey::Mcp { server: "files".into(), name: "delete".into(), definition: None }
+    );
 }
 
 #[tokio::test]
@@ -135,12 +141,47 @@ async fn permissions_are_looked_up_and_a_check_that_fails_approves_nothing() {
     let permitted = vec!["read".to_owned()];
     let mut waits = expect_paused(agent.run_with_context("go", permitted.clone()).await.expect("it waits"));
     assert_eq!(waits.pending_calls().iter().map(|one| one.call().as_str()).collect::<Vec<_>>(), ["r3"]);
-    // A person's approval does not override a check that panics.
+    // The person decides in place of the check, which is not asked again.
     waits.approve("r3").expect("it waits");
     agent.resume_with_context(waits, permitted).await.expect("it ends");
     let told = model.requests()[1].input_text();
-    assert_eq!(told[4..6], ["output r1 approved", "output r2 you may not"]);
-    assert!(!told[6].contains("approved"), "{}", told[6]);
+    assert_eq!(told[4..], ["output r1 approved", "output r2 you may not", "output r3 approved"]);
+}
+
+/// The function that decides asks a service, once per request, and a person's decision is not overruled.
+#[tokio::test]
+async fn a_decision_is_asked_once_and_a_persons_word_stands() {
+    let call = |id: &str, path: &str| approval_request(id, "files", "write", json!({ "path": path }));
+    let model = ScriptedModel::new([
+        ScriptedResponse::items([call("r1", "ok"), call("r2", "no"), call("r3", "ask")]),
+        ScriptedResponse::text("Done."),
+    ]);
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = asked.clone();
+    let files = files_server().on_approval_request_async(move |ctx, _, arguments| {
+        let path = arguments["path"].as_str().unwrap_or_default().to_owned();
+        let times = {
+            let mut log = log.lock().expect("nobody panics with it");
+            log.push(ctx.call_id().to_owned());
+            log.iter().filter(|call| *call == ctx.call_id()).count()
+        };
+        async move {
+            tokio::task::yield_now().await;
+            match (path.as_str(), times) {
+                ("ok", 1) => HostedCallVerdict::Approve,
+                ("ask", 1) => HostedCallVerdict::AskPerson,
+                _ => HostedCallVerdict::Reject("not that one".to_owned()),
+            }
+        }
+    });
+    let agent = files_agent(&model, files);
+    let mut waits = expect_paused(agent.run("go").await.expect("it waits"));
+    assert_eq!(waits.pending_calls().len(), 1);
+    waits.approve("r3").expect("it waits");
+    agent.resume(waits).await.expect("it ends");
+    assert_eq!(*asked.lock().expect("nobody panics with it"), ["r1", "r2", "r3"]);
+    let told = model.requests()[1].input_text();
+    assert_eq!(told[4..], ["output r1 approved", "output r2 not that one", "output r3 approved"]);
 }
 
 #[tokio::test]
@@ -156,10 +197,10 @@ async fn a_server_that_the_agent_does_not_have_is_not_approved() {
 
 #[tokio::test]
 async fn what_the_provider_did_is_seen_and_the_model_goes_on() {
-    let searched = Item::HostedTool(OpaqueItem {
-        kind: "web_search_call".to_owned(),
-        raw: json!({ "type": "web_search_call", "id": "ws_1", "status": "completed" }),
-    });
+    let searched = Item::HostedTool(OpaqueItem::new(
+        "web_search_call",
+        json!({ "type": "web_search_call", "id": "ws_1", "status": "completed" }),
+    ));
     let said = Item::assistant("It rains in Oslo.");
     let model = ScriptedModel::new([ScriptedResponse::items([searched.clone(), said])]);
     let agent = Agent::new("guide").model(model).tool(Tool::hosted(json!({ "type": "web_search" })));
@@ -207,8 +248,7 @@ async fn a_hosted_tool_is_offered_as_the_provider_has_it() {
 
 #[tokio::test]
 async fn the_use_of_a_hosted_tool_lifts_a_forced_tool_choice() {
-    let hosted =
-        |kind: &str| Item::HostedTool(OpaqueItem { kind: kind.to_owned(), raw: json!({ "type": kind }) });
+    let hosted = |kind: &str| Item::HostedTool(OpaqueItem::new(kind, json!({ "type": kind })));
     let model = ScriptedModel::new([
         ScriptedResponse::items([hosted("mcp_list_tools")]),
         ScriptedResponse::items([hosted("web_search_call")]),

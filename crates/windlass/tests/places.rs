@@ -5,6 +5,7 @@
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -167,11 +168,14 @@ async fn dropping_a_run_drops_the_body_in_its_task_whose_panic_stays_there() {
 }
 
 /// Time after which a test of a blocking body counts as stuck.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_secs(30);
 
-/// Creates an agent whose tool is quick `WARM` times and then blocks its thread until the sender is dropped, beside a
+/// Number of quick calls before a call that blocks.
+const QUICK: usize = 1_000;
+
+/// Creates an agent whose tool is quick `quick` times and then blocks its thread until the sender is dropped, beside a
 /// sibling call that returns at once.
-fn agent_that_blocks() -> (Agent, std::sync::mpsc::Sender<()>) {
+fn agent_that_blocks(quick: usize) -> (Agent, std::sync::mpsc::Sender<()>) {
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Arc::new(Mutex::new(blocked));
     let schema =
@@ -185,8 +189,8 @@ fn agent_that_blocks() -> (Agent, std::sync::mpsc::Sender<()>) {
             Ok::<_, ToolError>("done")
         }
     });
-    let quick =
-        (0..WARM).map(|at| ScriptedResponse::call(&format!("c{at}"), "act", json!({ "do": "nothing" })));
+    let quick = (0..quick)
+        .map(|at| ScriptedResponse::call(&format!("c{at}"), "act", json!({ "do": at.to_string() })));
     let last = ScriptedResponse::call("blocks", "act", json!({ "do": "block" })).and_call(
         "sibling",
         "act",
@@ -198,7 +202,7 @@ fn agent_that_blocks() -> (Agent, std::sync::mpsc::Sender<()>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_was_quick_and_then_blocks_for_ever_holds_up_nobody() {
-    let (agent, release) = agent_that_blocks();
+    let (agent, release) = agent_that_blocks(QUICK);
     let mut stream = agent.run("go").unlimited_turns().drain_timeout(Duration::from_millis(50)).stream();
     let cancel = stream.cancel_handle();
     let settles = async {
@@ -218,12 +222,83 @@ async fn a_body_that_was_quick_and_then_blocks_for_ever_holds_up_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timeout_around_a_run_elapses_while_a_body_blocks() {
-    let (agent, release) = agent_that_blocks();
+    let (agent, release) = agent_that_blocks(WARM);
     let run = tokio::spawn(async move {
         tokio::time::timeout(Duration::from_millis(200), agent.run("go").unlimited_turns()).await.is_err()
     });
     let elapsed = tokio::time::timeout(STUCK, run).await.expect("the caller's timeout elapses");
     assert!(elapsed.expect("it does not panic"), "the body blocks until it is released");
+    drop(release);
+}
+
+/// The body wakes its idle run, in the poll in which it blocks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_wakes_its_run_and_then_blocks_holds_up_nobody() {
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let schema = json!({ "type": "object" });
+    let tool = Tool::dynamic("act", "Acts.", schema, move |ctx: ToolContext, _: Value| {
+        let blocked = blocked.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            ctx.report_progress("I block now.");
+            let _dropped = blocked.lock().expect("nobody panics with it").recv();
+            Ok::<_, ToolError>("done")
+        }
+    });
+    let model = ScriptedModel::new([ScriptedResponse::call("blocks", "act", json!({}))]);
+    let run = Agent::new("hand").model(model).tool(tool).run("go").drain_timeout(Duration::from_millis(50));
+    let mut stream = run.stream();
+    let progress = async {
+        while let Some(event) = stream.next().await {
+            if matches!(event.kind, RunEventKind::CallProgress { .. }) {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(STUCK, progress).await.expect("the run is polled by the other thread");
+    stream.cancel_handle().cancel();
+    let result = tokio::time::timeout(STUCK, stream.result()).await.expect("cancelling returns");
+    assert!(matches!(result, Ok(RunResult::Cancelled(_))), "{result:?}");
+    drop(release);
+}
+
+/// A turn of so many calls that the driver yields between their starts. The bodies before the first yield wait, and the
+/// last of them blocks, so nothing but the yield wakes the run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_blocks_while_its_run_starts_others_holds_up_nobody() {
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let ended = Arc::new(AtomicUsize::new(0));
+    let counted = ended.clone();
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
+    let tool = Tool::dynamic("act", "Acts.", schema, move |_: ToolContext, arguments: Value| {
+        let (blocked, counted) = (blocked.clone(), counted.clone());
+        async move {
+            match arguments["n"].as_u64() {
+                Some(0..63) => std::future::pending().await,
+                Some(63) => _ = blocked.lock().expect("nobody panics with it").recv(),
+                _ => _ = counted.fetch_add(1, Ordering::SeqCst),
+            }
+            Ok::<_, ToolError>("done")
+        }
+    });
+    let calls = (0..200).fold(ScriptedResponse::items([]), |reply, n| {
+        reply.and_call(&format!("c{n}"), "act", json!({ "n": n }))
+    });
+    let agent = Agent::new("hand").model(ScriptedModel::new([calls])).tool(tool);
+    let run = agent.run("go").drain_timeout(Duration::from_millis(50));
+    let cancel = run.cancel_handle();
+    let run = tokio::spawn(run);
+    let others_end = async {
+        while ended.load(Ordering::SeqCst) < 136 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(STUCK, others_end).await.expect("the other calls run");
+    cancel.cancel();
+    let result = tokio::time::timeout(STUCK, run).await.expect("cancelling returns").expect("no panic");
+    assert!(matches!(result, Ok(RunResult::Cancelled(_))), "{result:?}");
     drop(release);
 }
 

@@ -145,7 +145,7 @@ async fn a_failure_can_show_a_picture() {
         Err::<(), _>(ToolError::visible("the screen froze").with_attachments(ContentPart::Image(media)))
     });
     let parts = Tool::dynamic("parts", "Any part.", any_object_schema(), |_: ToolContext, _: Value| async {
-        let carried = windlass::core::item::OpaqueItem { kind: "mark".into(), raw: json!([1]) };
+        let carried = windlass::core::item::OpaqueItem::new("mark", json!([1]));
         let parts =
             vec![OutputPart(ContentPart::Unknown(carried)), OutputPart(ContentPart::text("and text"))];
         let _ = TextPart(String::new());

@@ -77,6 +77,36 @@ async fn s55_a_failure_that_ends_the_run_does_not_name_the_secret() {
     let agent = Agent::new("till").model(model).tools(pay_tool().on_failure(OnFailure::FailRun));
     let error = agent.run("pay").await.expect_err("the tool ends the run");
     assert_eq!(error.to_string(), "tool `pay` failed: card [secret] was refused");
+    assert!(!format!("{error:?}").contains(CARD), "{error:?}");
+    assert!(!format!("{error:#?}").contains(CARD));
+}
+
+/// A field of another spelling is refused by the schema, and must not be recorded either.
+#[tokio::test]
+async fn s55_a_secret_under_another_spelling_is_not_recorded() {
+    for field in ["Card", "CARD", "c_ard", "ca-rd", "card "] {
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "pay", json!({ field: CARD, "cents": 5 })),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent = Agent::new("till").model(model).tools(pay_tool());
+        let outcome = agent.run("pay").await.expect("the run ends");
+        let text = outcome.record().to_text();
+        assert!(text.contains("[secret]") && !text.contains(CARD), "{field}: {text}");
+        assert!(!format!("{outcome:?}").contains(CARD), "{outcome:?}");
+    }
+}
+
+/// Two calls under one id are an error of the model; the journal of that error has no secret.
+#[tokio::test]
+async fn s55_a_rejected_response_is_recorded_without_its_secrets() {
+    let model =
+        ScriptedModel::new([pay_call("c1", 5).and_call("c1", "pay", json!({ "card": CARD, "cents": 6 }))]);
+    let agent = Agent::new("till").model(model).tools(pay_tool());
+    let error = agent.run("pay").await.expect_err("one id stands for two calls");
+    let text = error.record().expect("the run has a record").to_text();
+    assert!(text.contains("response_rejected") && !text.contains(CARD), "{text}");
+    assert!(!format!("{error:?}").contains(CARD), "{error:?}");
 }
 
 #[tokio::test]

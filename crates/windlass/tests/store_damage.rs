@@ -15,7 +15,7 @@ use windlass::core::{
     journal::{HashChain, JournalEntry, JournalLine, JournalRecord, decode_lines},
 };
 use windlass::session::SessionStore;
-use windlass::store::{Durability, LeaseClaim, Store};
+use windlass::store::{Durability, LeaseClaim, RunQuery, Store};
 use windlass::{
     error::{StoreError, StoreErrorKind},
     store::SqliteStore,
@@ -39,7 +39,7 @@ fn journal_lines(run: &str, count: u64) -> Vec<JournalLine> {
 }
 
 fn lease_claim(owner: &str) -> LeaseClaim<'_> {
-    LeaseClaim { owner, now: Timestamp(1_000), expires_at: Timestamp(2_000) }
+    LeaseClaim { owner, now: Timestamp(1_000), duration: std::time::Duration::from_secs(1) }
 }
 
 /// Writes a store with several runs and a session, closes it, and returns the lines of its runs.
@@ -48,7 +48,8 @@ async fn fill_store(path: &Path) -> BTreeMap<RunId, Vec<JournalLine>> {
     let mut kept = BTreeMap::new();
     for name in (0..RUNS).map(|one| format!("run-{one:02}")) {
         let run = RunId::from(name.as_str());
-        let lease = store.create_run(&run, &"agent".into(), lease_claim("ann")).await.expect("made");
+        let lease =
+            store.create_run(&run, &"agent".into(), lease_claim("ann"), Vec::new()).await.expect("made");
         let lines = journal_lines(&name, LINES);
         Store::append_journal(&store, &lease, 0, lines.clone(), Durability::Sync).await.expect("kept");
         store.release_lease(&lease).await.expect("given back");
@@ -124,8 +125,18 @@ async fn an_empty_file_becomes_a_store() {
     let folder = temp_folder();
     let path = folder.path().join("new.db");
     fs::write(&path, "").expect("written");
-    assert_eq!(SqliteStore::open(&path).expect("opens").list_runs().await.expect("read").len(), 0);
-    assert!(SqliteStore::salvage(&path).expect("ours now").list_runs().await.expect("read").is_empty());
+    assert_eq!(
+        SqliteStore::open(&path).expect("opens").list_runs(&RunQuery::default()).await.expect("read").len(),
+        0
+    );
+    assert!(
+        SqliteStore::salvage(&path)
+            .expect("ours now")
+            .list_runs(&RunQuery::default())
+            .await
+            .expect("read")
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -181,7 +192,7 @@ async fn a_file_that_cannot_be_written_keeps_what_it_has() {
     let store = SqliteStore::salvage(&path).expect("can be read");
     let run = RunId::from("run-03");
     assert_eq!(Store::load_journal(&store, &run, 0).await.expect("read"), kept[&run]);
-    let error = store.acquire_lease(&run, lease_claim("bea")).await.expect_err("not written");
+    let error = store.acquire_lease(&run, lease_claim("bea"), None).await.expect_err("not written");
     assert_error(&error, StoreErrorKind::Disk, &["run `run-03`", "kept.db", "not written to"]);
 }
 
@@ -227,7 +238,8 @@ async fn load_all_runs(
             Ok(found) if found == *lines => whole += 1,
             // The run's row was lost, and `acquire` reports it.
             Ok(found) if found.is_empty() => {
-                let error = store.acquire_lease(run, lease_claim("bea")).await.expect_err("it is not found");
+                let error =
+                    store.acquire_lease(run, lease_claim("bea"), None).await.expect_err("it is not found");
                 assert!(
                     matches!(error.kind(), StoreErrorKind::RunNotFound | StoreErrorKind::Corrupt),
                     "{error}"
@@ -274,7 +286,7 @@ async fn a_damaged_page_costs_the_runs_that_stand_on_it_and_no_others() {
         &["run `run-", "damaged.db", "of 40 records, the first"],
     );
     // The other runs stay usable.
-    let lease = store.acquire_lease(&"run-00".into(), lease_claim("bea")).await.expect("taken");
+    let lease = store.acquire_lease(&"run-00".into(), lease_claim("bea"), None).await.expect("taken");
     let more = journal_lines("run-00", LINES + 1).split_off(LINES as usize);
     Store::append_journal(&store, &lease, LINES, more, Durability::Sync).await.expect("kept");
     assert_eq!(SessionStore::load_session(&store, &"session".into()).await.expect("read").items.len(), 20);
@@ -334,7 +346,9 @@ async fn no_damage_goes_unnoticed_or_makes_a_panic() {
             Ok(store) => {
                 load_all_runs(&store, &kept).await;
                 for error in
-                    [store.list_runs().await.err(), store.list_sessions().await.err()].into_iter().flatten()
+                    [store.list_runs(&RunQuery::default()).await.err(), store.list_sessions().await.err()]
+                        .into_iter()
+                        .flatten()
                 {
                     assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
                 }

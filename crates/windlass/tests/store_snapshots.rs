@@ -154,9 +154,12 @@ async fn a_snapshot_that_does_not_fit_is_as_none() {
         ),
         ("cut off", StoredSnapshot { body: good.body[..good.body.len() / 2].to_owned(), ..good.clone() }),
     ] {
-        let claim =
-            LeaseClaim { owner: "test", now: Timestamp(u64::MAX / 4), expires_at: Timestamp(u64::MAX / 4) };
-        let lease = store.acquire_lease(&run, claim).await.expect("nobody drives it");
+        let claim = LeaseClaim {
+            owner: "test",
+            now: Timestamp(u64::MAX / 4),
+            duration: std::time::Duration::from_secs(30),
+        };
+        let lease = store.acquire_lease(&run, claim, None).await.expect("nobody drives it");
         store.save_snapshot(&lease, snapshot).await.expect("it is kept");
         store.release_lease(&lease).await.expect("it is given back");
         let opened = store::load_paused(&*store, &run).await.expect("the journal is enough");
@@ -173,6 +176,50 @@ async fn a_line_that_was_changed_is_found_though_a_snapshot_covers_it() {
     let changed = db.execute("UPDATE lines SET body = replace(body, 'look', 'loot') WHERE seq = 3", []);
     assert_eq!(changed.expect("it can be changed"), 1);
     drop(db);
-    let error = store::load_paused(&*open_store(&folder), &RUN_ID.into()).await.expect_err("it was changed");
+    // Opening reads nothing before the snapshot; whoever reads the journal finds the change.
+    let opened = store::load_paused(&*open_store(&folder), &RUN_ID.into()).await.expect("it opens");
+    let error = opened.record().read_journal().expect_err("it was changed");
     assert!(error.to_string().contains("record 3 is not what was written"), "{error}");
+    windlass::run::PausedRun::from_text(&opened.to_text()).expect_err("half a text is refused");
+    let lines = open_store(&folder).load_journal(&RUN_ID.into(), 0).await.expect("it is there");
+    let error = windlass::core::inspect::verify_lines(&lines).expect_err("it was changed");
+    assert_eq!(error.first_bad_seq(), Some(3));
+}
+
+/// A store that notes the first line that was asked for.
+struct NotingStore {
+    inner: Arc<SqliteStore>,
+    first_line: std::sync::atomic::AtomicU64,
+}
+
+impl store::StoreWrapper for NotingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn load_journal<'a>(
+        &'a self,
+        run: &'a RunId,
+        from: u64,
+    ) -> store::StoreFuture<'a, Vec<windlass::core::journal::JournalLine>> {
+        self.first_line.fetch_min(from, std::sync::atomic::Ordering::SeqCst);
+        self.inner.load_journal(run, from)
+    }
+}
+
+#[tokio::test]
+async fn nothing_before_a_snapshot_is_read() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    make_waiting_run(&folder).await;
+    let inner = open_store(&folder);
+    let snapshot = inner.load_snapshot(&RUN_ID.into()).await.expect("it can be asked").expect("there is one");
+    let store = Arc::new(NotingStore { inner, first_line: u64::MAX.into() });
+    let mut paused = store::load_paused(&*store, &RUN_ID.into()).await.expect("it opens");
+    paused.approve("pay").expect("it waits");
+    let resumed = clerk_agent(0, false).resume(paused).store(store.clone()).await.expect("it goes on");
+    assert_eq!(resumed.output_text().expect("the run finished"), "all done");
+    let first = store.first_line.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(first, snapshot.record_count - 1);
+    let journal = resumed.record().read_journal().expect("it is read when it is needed");
+    assert_eq!(journal.len() as u64, journal.last().expect("one").seq + 1);
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tempfile::TempDir;
 use windlass::core::{
@@ -19,8 +20,8 @@ use windlass::core::{
 use windlass::prelude::*;
 use windlass::session::SessionStore;
 use windlass::store::{
-    Durability, Lease, LeaseClaim, PostDecisionError, PostedDecision, ReceiptClaim, ReceiptKey, RunStatus,
-    Store,
+    Durability, Lease, LeaseClaim, PostDecisionError, PostedDecision, ReceiptClaim, ReceiptKey, RunQuery,
+    RunStatus, Store,
 };
 use windlass::{core::journal::CallStatus, error::StoreErrorKind, store::SqliteStore};
 
@@ -43,7 +44,7 @@ impl StoreFile {
 }
 
 fn lease_claim(owner: &str, now: u64) -> LeaseClaim<'_> {
-    LeaseClaim { owner, now: Timestamp(now), expires_at: Timestamp(now + 1_000) }
+    LeaseClaim { owner, now: Timestamp(now), duration: Duration::from_secs(1) }
 }
 
 fn journal_lines(count: u64) -> Vec<JournalLine> {
@@ -68,34 +69,42 @@ async fn everything_is_there_after_a_restart() {
         decision: Decision::Approve,
         scope: DecisionScope::ToolForRun,
         decided_by: Some("bea".to_owned()),
+        displayed: Some(Digest::of_text("displayed")),
+        posted_revision: 0,
     };
-    let posted = PostedDecision { path: CallPath::from("c1"), attempt: 0, decision: decided };
+    let posted =
+        PostedDecision { path: CallPath::from("c1"), attempt: 0, decision: decided, posted_at: Timestamp(7) };
     let store = place.open();
-    let lease = store.create_run(&run, &"agent".into(), lease_claim("ann", 1_000)).await.expect("made");
+    let lease =
+        store.create_run(&run, &"agent".into(), lease_claim("ann", 1_000), Vec::new()).await.expect("made");
     append_lines(&store, &lease, 0, journal_lines(3)).await;
     store.set_status(&lease, RunStatus::Paused, Timestamp(1_500)).await.expect("marked");
-    store.post_decision(&run, posted.clone()).await.expect("posted");
-    store.save_artefact(&run, "c1", "all of it").await.expect("kept");
-    store.claim_receipt(&key, lease_claim("ann", 1_000)).await.expect("claimed");
+    store.post_decision(&run, posted.clone(), 1).await.expect("posted");
+    store.save_artefact(&lease, "c1", b"all of it").await.expect("kept");
+    store.claim_receipt(&key, lease_claim("ann", 1_000), None).await.expect("claimed");
     store.save_receipt(&key, "ann", &"output".into(), None).await.expect("kept");
     SessionStore::append_items(&*store, &"s".into(), vec![Arc::new(Item::user("hello"))])
         .await
         .expect("kept");
-    let listed = store.list_runs().await.expect("listed");
+    let listed = store.list_runs(&RunQuery::default()).await.expect("listed");
     drop(store);
 
     let store = place.open();
-    assert_eq!(store.list_runs().await.expect("listed"), listed);
+    assert_eq!(store.list_runs(&RunQuery::default()).await.expect("listed"), listed);
     assert_eq!(Store::load_journal(&*store, &run, 0).await.expect("read"), journal_lines(3));
-    assert_eq!(store.posted_decisions(&run).await.expect("read"), [posted]);
-    assert_eq!(store.load_artefact(&run, "c1").await.expect("read").as_deref(), Some("all of it"));
-    let receipt = store.claim_receipt(&key, lease_claim("bea", 9_000)).await.expect("answered");
+    let mut stored = posted;
+    stored.decision.posted_revision = 1;
+    assert_eq!(store.posted_decisions(&run).await.expect("read"), [stored]);
+    assert_eq!(store.load_artefact(&run, "c1").await.expect("read").as_deref(), Some(&b"all of it"[..]));
+    let receipt = store.claim_receipt(&key, lease_claim("bea", 9_000), None).await.expect("answered");
     assert_eq!(receipt, ReceiptClaim::Completed("output".into()));
     assert_eq!(Session::new("s", store.clone()).items().await.expect("read").len(), 1);
-    // The lease outlives its owner until it expires.
-    let early = store.acquire_lease(&run, lease_claim("bea", 1_999)).await.expect_err("it is owned");
+    // The lease outlives its owner until it is abandoned.
+    let early = store.acquire_lease(&run, lease_claim("bea", 90_000), None).await.expect_err("it is owned");
     assert_eq!(early.kind(), StoreErrorKind::LeaseHeld);
-    assert_eq!(store.acquire_lease(&run, lease_claim("bea", 2_000)).await.expect("taken").epoch, 2);
+    let seen = store.load_lease(&run).await.expect("read");
+    let taken = store.acquire_lease(&run, lease_claim("bea", 2_000), seen.as_ref()).await.expect("taken");
+    assert_eq!(taken.epoch, 2);
 }
 
 #[tokio::test]
@@ -103,13 +112,17 @@ async fn two_handles_see_each_other() {
     let place = StoreFile::new();
     let (one, two) = (place.open(), place.open());
     let run = RunId::from("run");
-    let lease = one.create_run(&run, &"agent".into(), lease_claim("ann", 1_000)).await.expect("made");
+    let lease =
+        one.create_run(&run, &"agent".into(), lease_claim("ann", 1_000), Vec::new()).await.expect("made");
     append_lines(&one, &lease, 0, journal_lines(2)).await;
     assert_eq!(Store::load_journal(&*two, &run, 0).await.expect("read").len(), 2);
-    let exists =
-        two.create_run(&run, &"agent".into(), lease_claim("bea", 1_000)).await.expect_err("it is there");
+    let exists = two
+        .create_run(&run, &"agent".into(), lease_claim("bea", 1_000), Vec::new())
+        .await
+        .expect_err("it is there");
     assert_eq!(exists.kind(), StoreErrorKind::AlreadyExists);
-    let later = two.acquire_lease(&run, lease_claim("bea", 2_000)).await.expect("taken over");
+    let seen = two.load_lease(&run).await.expect("read");
+    let later = two.acquire_lease(&run, lease_claim("bea", 2_000), seen.as_ref()).await.expect("taken over");
     let late = Store::append_journal(&*one, &lease, 2, journal_lines(3).split_off(2), Durability::Sync).await;
     assert!(late.expect_err("it is late").is_fenced());
     append_lines(&two, &later, 2, journal_lines(3).split_off(2)).await;
@@ -132,7 +145,7 @@ async fn a_folder_that_is_not_there_is_made() {
     let path = place.path.with_file_name("a").join("b").join("store.db");
     let store = SqliteStore::open(&path).expect("opens");
     assert_eq!(store.path(), path);
-    assert!(store.list_runs().await.expect("listed").is_empty());
+    assert!(store.list_runs(&RunQuery::default()).await.expect("listed").is_empty());
 }
 
 #[test]
@@ -159,7 +172,8 @@ async fn requests_that_wait_together_are_committed_together() {
     let agent = "agent".into();
     let runs: Vec<RunId> = names.iter().map(|name| name.as_str().into()).collect();
     let leases =
-        join_all(runs.iter().map(|run| store.create_run(run, &agent, lease_claim("ann", 1_000)))).await;
+        join_all(runs.iter().map(|run| store.create_run(run, &agent, lease_claim("ann", 1_000), Vec::new())))
+            .await;
     let leases: Vec<Lease> = leases.into_iter().map(|lease| lease.expect("made")).collect();
     let before = store.writer_stats();
     for at in 0..4 {
@@ -167,8 +181,6 @@ async fn requests_that_wait_together_are_committed_together() {
         let appends = leases
             .iter()
             .map(|lease| Store::append_journal(&*store, lease, at as u64, line(), Durability::Sync));
-        // All appends are queued before the first is awaited.
-        let appends: Vec<_> = appends.collect();
         join_all(appends).await.into_iter().for_each(|kept| kept.expect("kept"));
     }
     let written = store.writer_stats();
@@ -188,19 +200,25 @@ async fn runs_at_once_share_the_syncs_of_the_disk() {
     let mut leases = Vec::new();
     for run in 0..CONCURRENT_RUNS {
         let run = format!("run-{run}").as_str().into();
-        leases.push(store.create_run(&run, &"agent".into(), lease_claim("ann", 1_000)).await.expect("made"));
+        leases.push(
+            store
+                .create_run(&run, &"agent".into(), lease_claim("ann", 1_000), Vec::new())
+                .await
+                .expect("made"),
+        );
     }
     // The appends of all runs wait in the queue while another connection holds the file.
     let mut other = rusqlite::Connection::open(&place.path).expect("opens");
     let kept_locked =
         other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
     let before = store.writer_stats().syncs;
-    let appends: Vec<_> = leases
+    let appends = leases
         .iter()
-        .map(|lease| Store::append_journal(&*store, lease, 0, journal_lines(1), Durability::Sync))
-        .collect();
+        .map(|lease| Store::append_journal(&*store, lease, 0, journal_lines(1), Durability::Sync));
+    let mut appends = join_all(appends);
+    assert!((&mut appends).now_or_never().is_none(), "the appends wait for the file");
     drop(kept_locked);
-    join_all(appends).await.into_iter().for_each(|kept| kept.expect("kept"));
+    appends.await.into_iter().for_each(|kept| kept.expect("kept"));
     let syncs = store.writer_stats().syncs - before;
     assert!((1..=MAX_SYNCS).contains(&syncs), "{CONCURRENT_RUNS} durable appends took {syncs} syncs");
 }
@@ -209,8 +227,10 @@ async fn runs_at_once_share_the_syncs_of_the_disk() {
 async fn what_need_not_be_durable_does_not_wait_for_the_disk() {
     let place = StoreFile::new();
     let store = place.open();
-    let lease =
-        store.create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000)).await.expect("made");
+    let lease = store
+        .create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000), Vec::new())
+        .await
+        .expect("made");
     store.renew_lease(&lease, Timestamp(5_000)).await.expect("renewed");
     for (at, line) in (0..).zip(journal_lines(10)) {
         Store::append_journal(&*store, &lease, at, vec![line], Durability::Deferred).await.expect("taken");
@@ -227,10 +247,14 @@ async fn what_need_not_be_durable_does_not_wait_for_the_disk() {
 async fn a_dropped_store_finishes_what_it_was_asked() {
     let place = StoreFile::new();
     let store = place.open();
-    let lease =
-        store.create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000)).await.expect("made");
+    let lease = store
+        .create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000), Vec::new())
+        .await
+        .expect("made");
     for (at, line) in (0..).zip(journal_lines(300)) {
-        drop(Store::append_journal(&*store, &lease, at, vec![line], Durability::Sync));
+        // An append has begun when it was polled.
+        let _unfinished =
+            Store::append_journal(&*store, &lease, at, vec![line], Durability::Sync).now_or_never();
     }
     drop(store);
     assert_eq!(
@@ -246,8 +270,10 @@ async fn a_dropped_store_finishes_what_it_was_asked() {
 async fn a_file_that_was_deleted_is_not_written_to() {
     let place = StoreFile::new();
     let store = place.open();
-    let lease =
-        store.create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000)).await.expect("made");
+    let lease = store
+        .create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000), Vec::new())
+        .await
+        .expect("made");
     let moved = place.path.with_file_name("moved.db");
     std::fs::rename(&place.path, &moved).expect("moved");
     let error = Store::append_journal(&*store, &lease, 0, journal_lines(1), Durability::Sync)
@@ -263,8 +289,10 @@ async fn a_file_that_was_deleted_is_not_written_to() {
 async fn a_writer_waits_for_another_process_and_has_a_limit() {
     let place = StoreFile::new();
     let store = place.open();
-    let lease =
-        store.create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000)).await.expect("made");
+    let lease = store
+        .create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000), Vec::new())
+        .await
+        .expect("made");
     let mut other = rusqlite::Connection::open(&place.path).expect("opens");
     let kept_locked =
         other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
@@ -327,17 +355,14 @@ async fn a_run_goes_on_after_a_restart_with_a_decision_from_elsewhere() {
         };
         decide("p1", Decision::Approve).await.expect("posted");
         decide("p1", Decision::Approve).await.expect("the same again is one");
-        let other = decide("p1", Decision::Reject { message: None }).await.expect_err("too late");
-        assert!(
-            matches!(&other, PostDecisionError::Store(error) if error.kind() == StoreErrorKind::AlreadyDecided),
-            "{other}"
-        );
+        decide("p1", Decision::Reject { message: None }).await.expect("nothing has started");
+        decide("p1", Decision::Approve).await.expect("it is corrected once more");
         decide("p2", Decision::Reject { message: Some("not him".to_owned()) }).await.expect("posted");
         let wrong = decide("p9", Decision::Approve).await.expect_err("no such call");
         assert!(matches!(wrong, PostDecisionError::Decide(_)), "{wrong}");
         let nobody = windlass::store::load_paused(&*desk, &"run-2".into()).await.expect_err("no such run");
         assert_eq!(nobody.to_string(), "there is no run `run-2`");
-        assert_eq!(desk.list_runs().await.expect("listed")[0].status, RunStatus::Paused);
+        assert_eq!(desk.list_runs(&RunQuery::default()).await.expect("listed")[0].status, RunStatus::Paused);
     }
 
     let store = place.open();
@@ -350,8 +375,8 @@ async fn a_run_goes_on_after_a_restart_with_a_decision_from_elsewhere() {
         .expect("it ends");
     assert_eq!(outcome.output_text().expect("the run finished"), "Bo is paid, Cy is not.");
     assert_eq!(*did.lock().expect("free"), ["the bill", "bo"], "nothing ran twice");
-    let listed = store.list_runs().await.expect("listed").remove(0);
-    assert_eq!((listed.status, listed.owner), (RunStatus::Finished, None));
+    let listed = store.list_runs(&RunQuery::default()).await.expect("listed").remove(0);
+    assert_eq!((listed.status, listed.lease), (RunStatus::Finished, None));
     let kept = windlass::store::load_paused(&*store, &run).await.expect("a look");
     let by: Vec<Option<String>> = kept
         .record()
@@ -425,4 +450,59 @@ async fn a_decision_about_one_doubt_does_not_settle_the_next() {
         _ => None,
     });
     assert_eq!(how, Some(CallStatus::Reconciled));
+}
+
+#[tokio::test]
+async fn a_backup_is_a_store_of_its_time() {
+    let place = StoreFile::new();
+    let store = place.open();
+    let lease = store
+        .create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000), Vec::new())
+        .await
+        .expect("made");
+    append_lines(&store, &lease, 0, journal_lines(3)).await;
+    // Acknowledged before its commit.
+    let deferred = journal_lines(4).split_off(3);
+    Store::append_journal(&*store, &lease, 3, deferred, Durability::Deferred).await.expect("taken");
+    let target = place.path.with_file_name("backup.db");
+    store.backup(&target).await.expect("copied");
+    append_lines(&store, &lease, 4, journal_lines(5).split_off(4)).await;
+    let again = store.backup(&target).await.expect_err("it exists");
+    assert_eq!(again.kind(), StoreErrorKind::AlreadyExists);
+    let copy = SqliteStore::open(&target).expect("opens");
+    assert_eq!(Store::load_journal(&copy, &"run".into(), 0).await.expect("read"), journal_lines(4));
+    append_lines(&copy, &lease, 4, journal_lines(5).split_off(4)).await;
+    drop(copy);
+    let names = std::fs::read_dir(target.parent().expect("a folder")).expect("read");
+    let names: Vec<_> =
+        names.map(|entry| entry.expect("read").file_name().into_string().expect("text")).collect();
+    assert!(!names.iter().any(|name| name.ends_with(".partial")), "{names:?}");
+    let nowhere = place.path.with_file_name("missing").join("backup.db");
+    assert_eq!(store.backup(nowhere).await.expect_err("no folder").kind(), StoreErrorKind::Disk);
+}
+
+/// Backups while runs write: each is a prefix of every run, and intact.
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_are_consistent_while_runs_go_on() {
+    let place = StoreFile::new();
+    let store = place.open();
+    let writer = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let lease =
+                store.create_run(&"run".into(), &"agent".into(), lease_claim("ann", 1_000), Vec::new()).await;
+            let lease = lease.expect("made");
+            for (at, line) in (0..).zip(journal_lines(200)) {
+                append_lines(&store, &lease, at, vec![line]).await;
+            }
+        }
+    });
+    for number in 0..3 {
+        let target = place.path.with_file_name(format!("backup-{number}.db"));
+        store.backup(&target).await.expect("copied");
+        let copy = SqliteStore::open(&target).expect("opens");
+        let lines = Store::load_journal(&copy, &"run".into(), 0).await.expect("read");
+        assert_eq!(lines, journal_lines(lines.len() as u64));
+    }
+    writer.await.expect("writes");
 }

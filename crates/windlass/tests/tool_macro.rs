@@ -219,6 +219,12 @@ fn count_strictly(words: BTreeMap<String, u32>) -> u32 {
     words.values().sum()
 }
 
+/// Counts anything.
+#[tool]
+fn count_anything(things: Value) -> usize {
+    things.to_string().len()
+}
+
 #[tokio::test]
 async fn maps_are_offered_as_they_are() {
     let want = json!({
@@ -237,7 +243,8 @@ async fn maps_are_offered_as_they_are() {
         (&*offer.parameters, offer.is_strict, offer.namespace.as_deref()),
         (&want, false, Some("texts"))
     );
-    let refused = IntoTool::<()>::into_tool(count_strictly).to_definition();
+    assert!(!offer_of(count_strictly).is_strict, "a map has no strict form");
+    let refused = IntoTool::<()>::into_tool(count_anything).to_definition();
     assert!(matches!(refused, Err(ConfigError::ToolNotStrict { .. })), "{refused:?}");
 }
 

@@ -12,7 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use windlass_computer::{
-    Browser, BrowserOptions, Computer, ComputerError, KeyChord, MouseButton, ScreenPoint,
+    Browser, BrowserOptions, Computer, ComputerError, KeyChord, MouseButton, PrivateNetworkPolicy,
+    ScreenPoint,
 };
 
 const PAGE_HTML: &str = include_str!("../../../windlass-computer/tests/pages/form.html");
@@ -109,7 +110,9 @@ async fn measure_windlass(url: &str, times: usize) -> Result<BrowserTimings, Com
     let at = Some(ScreenPoint { x: 100, y: 55 });
     let pause = || tokio::time::sleep(Duration::from_millis(50));
     let begun = Instant::now();
-    let browser = Browser::start(BrowserOptions::default()).await?;
+    let options =
+        BrowserOptions { private_networks: PrivateNetworkPolicy::Allow, ..BrowserOptions::default() };
+    let browser = Browser::start(options).await?;
     note("start", begun);
     let begun = Instant::now();
     browser.navigate(url).await?;

@@ -1,7 +1,6 @@
 //! The MCP servers of an agent file.
 
-use std::collections::BTreeMap;
-
+#[cfg(not(feature = "mcp"))]
 use serde::Deserialize;
 #[cfg(not(feature = "mcp"))]
 use windlass::agent::Agent;
@@ -10,33 +9,21 @@ use super::AgentFile;
 #[cfg(not(feature = "mcp"))]
 use crate::cli_error::CliError;
 
-/// The configuration of one server: a command (stdio) or a URL (HTTP).
+/// The table of one server.
+#[cfg(feature = "mcp")]
+pub(super) use windlass_mcp::McpServerEntry as McpServerSpec;
+
+/// The table of one server, of which a build without MCP reads nothing but the allowed tools.
+#[cfg(not(feature = "mcp"))]
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "only used with the feature `mcp`"))]
 pub(super) struct McpServerSpec {
-    command: Option<String>,
+    /// Tools that require no approval, unless the agent file has a policy.
     #[serde(default)]
-    args: Vec<String>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    url: Option<String>,
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    /// True if the server's own annotations of its tools are trusted.
-    #[serde(default)]
-    trusted: bool,
-    /// Tools that require no approval.
-    #[serde(default)]
+    #[cfg_attr(not(test), expect(dead_code, reason = "only used with the feature `mcp`"))]
     allow: Vec<String>,
-    /// Tools to offer; all if absent.
-    include: Option<Vec<String>>,
-    /// Tools to leave out.
-    #[serde(default)]
-    exclude: Vec<String>,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mcp")))]
 impl McpServerSpec {
     pub(super) fn allowed_tools(&self) -> &[String] {
         &self.allow
@@ -77,12 +64,16 @@ pub(super) use with_servers::{connect_servers, list_tools};
 
 #[cfg(feature = "mcp")]
 mod with_servers {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
     use windlass::agent::Agent;
-    use windlass_mcp::{McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig};
+    use windlass_mcp::{McpApprovalPolicy, McpConfig, McpConnections, McpEntryContext};
 
     use super::super::AgentFile;
-    use super::{McpServerSpec, McpToolListing, has_servers};
+    use super::{McpToolListing, has_servers};
     use crate::cli_error::CliError;
+    use crate::terminal::print_authorisation_address;
 
     /// Adds the tools of the servers to the agent. A server that cannot be reached causes a warning when the
     /// run starts.
@@ -92,11 +83,15 @@ mod with_servers {
         }
         let mut tools = McpConnections::connect(build_config(file)?).await.tools();
         for (name, server) in &file.spec.mcp {
-            let allowed = server.allow.iter().map(|tool| (tool.clone(), McpApprovalPolicy::Never)).collect();
+            let allowed =
+                server.allowed_tools().iter().map(|tool| (tool.clone(), McpApprovalPolicy::Never)).collect();
             tools = tools
                 .approve_for(name, McpApprovalPolicy::PerTool(allowed, Box::new(McpApprovalPolicy::ByHints)));
         }
-        Ok(agent.tool_source(tools))
+        Ok(match file.policy().rules() {
+            Some(policy) => agent.tool_source(policy.apply_to_source(tools)),
+            None => agent.tool_source(tools),
+        })
     }
 
     pub(crate) async fn list_tools(file: &AgentFile) -> Result<McpToolListing, CliError> {
@@ -121,37 +116,25 @@ mod with_servers {
             })?,
             None => McpConfig::new(),
         };
+        let context = McpEntryContext {
+            folder: &file.folder,
+            variable: &|name| std::env::var(name).ok(),
+            token_file: token_file(),
+            announce_url: Arc::new(print_authorisation_address),
+        };
         for (name, server) in &file.spec.mcp {
-            config = config.server(build_server_config(name, server)?);
+            config = config.server(server.to_config(name, &context).map_err(|why| {
+                CliError::new(format!("MCP server `{name}` is not configured correctly: {why}"))
+                    .with_hint(format!("check `[mcp.{name}]` in the agent file"))
+            })?);
         }
         Ok(config)
     }
 
-    fn build_server_config(name: &str, server: &McpServerSpec) -> Result<McpServerConfig, CliError> {
-        let mut one = match (&server.command, &server.url) {
-            (Some(command), None) => {
-                McpServerConfig::stdio(name, command.as_str()).args(server.args.iter().cloned())
-            }
-            (None, Some(url)) => McpServerConfig::http(name, url.as_str()),
-            _ => {
-                return Err(CliError::new(format!("MCP server `{name}` needs a `command` or a `url`"))
-                    .with_hint(
-                        "`command` starts a local server (stdio), `url` connects to a remote one (HTTP)",
-                    ));
-            }
-        };
-        for (variable, value) in &server.env {
-            one = one.env(variable.as_str(), value.as_str());
-        }
-        for (header, value) in &server.headers {
-            one = one.header(header.as_str(), value.as_str());
-        }
-        if server.trusted {
-            one = one.trusted();
-        }
-        if let Some(include) = &server.include {
-            one = one.include_tools(include.iter().cloned());
-        }
-        Ok(one.exclude_tools(server.exclude.iter().cloned()))
+    /// Returns the file of OAuth credentials in the user's state folder.
+    fn token_file() -> PathBuf {
+        let state = std::env::var_os("XDG_STATE_HOME").filter(|folder| !folder.is_empty());
+        let state = state.map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".local/state")));
+        state.unwrap_or_default().join("windlass/mcp-tokens.json")
     }
 }

@@ -17,8 +17,10 @@ use windlass::{agent::Agent, run::RunBuilder, tool::Tool};
 
 use self::duration::HumanDuration;
 use self::mcp::McpServerSpec;
-use self::policy::ToolPolicySpec;
-pub(crate) use self::tools::ChangePreview;
+use self::policy::AgentPolicy;
+#[cfg(feature = "talk")]
+pub(crate) use self::scripted_model::ScriptFileModel;
+pub(crate) use self::tools::{ChangePreview, PreviewStatus};
 use crate::cli_error::CliError;
 use crate::project::AGENT_FILE;
 
@@ -36,6 +38,7 @@ pub(crate) struct AgentFile {
     path: PathBuf,
     folder: PathBuf,
     spec: AgentFileSpec,
+    policy: AgentPolicy,
 }
 
 /// The contents of an agent file.
@@ -63,8 +66,9 @@ struct AgentFileSpec {
     settings: ModelSettingsSpec,
     #[serde(default)]
     limits: RunLimitsSpec,
-    #[serde(default)]
-    policy: ToolPolicySpec,
+    /// The policy, which is parsed separately so that its errors name their lines.
+    #[serde(default, rename = "policy")]
+    _policy: Option<serde::de::IgnoredAny>,
 }
 
 /// The `[settings]` of an agent file.
@@ -105,9 +109,12 @@ impl AgentFile {
             CliError::new(format!("`{shown}` is not a valid agent file:\n{}", error.to_string().trim_end()))
                 .with_hint("docs/guide/command.md lists the valid keys")
         })?;
+        let shown = shown.to_string();
         let path = std::path::absolute(&path)?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
-        Ok(Self { path, folder, spec })
+        let mut file = Self { path, folder, spec, policy: AgentPolicy::default() };
+        file.policy = AgentPolicy::parse(&shown, &text, &file.workspace_folder())?;
+        Ok(file)
     }
 
     /// Returns true if a folder or file has an agent.
@@ -137,7 +144,18 @@ impl AgentFile {
 
     /// Builds the agent, with `model` in place of its own if given.
     pub(crate) async fn build_agent(&self, model: Option<&str>) -> Result<Agent, CliError> {
-        let mut agent = Agent::new(self.name()).model(self.resolve_model(model)?);
+        Ok(self.build_base().await?.model(self.resolve_model(model)?))
+    }
+
+    /// Builds the agent for a voice conversation, whose model is not the agent's own.
+    #[cfg(feature = "talk")]
+    pub(crate) async fn build_voice_agent(&self) -> Result<Agent, CliError> {
+        self.build_base().await
+    }
+
+    /// Builds the agent without a model.
+    async fn build_base(&self) -> Result<Agent, CliError> {
+        let mut agent = Agent::new(self.name());
         if let Some(text) = self.load_instructions()? {
             agent = agent.instructions(text);
         }
@@ -156,7 +174,12 @@ impl AgentFile {
 
     /// Returns the tools with the policy applied.
     pub(crate) async fn load_tools(&self) -> Result<Vec<Tool>, CliError> {
-        self.spec.policy.apply_to(tools::find_tools(self)?)
+        self.policy.apply_to(tools::find_tools(self)?)
+    }
+
+    /// Returns the policy of the file.
+    pub(crate) fn policy(&self) -> &AgentPolicy {
+        &self.policy
     }
 
     /// Lists the tools of the MCP servers, and the servers that cannot be reached.
@@ -201,6 +224,31 @@ impl AgentFile {
             run = run.approvals_expire_after(expiry.as_duration());
         }
         run
+    }
+
+    /// Applies the limits of the file to a voice conversation.
+    #[cfg(feature = "talk")]
+    pub(crate) fn with_voice_limits(
+        &self,
+        session: windlass_realtime::RealtimeSessionBuilder,
+    ) -> windlass_realtime::RealtimeSessionBuilder {
+        let limits = &self.spec.limits;
+        let mut session =
+            session.lease_duration(limits.lease.map_or(DEFAULT_LEASE, HumanDuration::as_duration));
+        if let Some(concurrency) = limits.concurrency {
+            session = session.max_concurrent_calls(concurrency);
+        }
+        if let Some(expiry) = limits.approvals_expire_after {
+            session = session.approvals_expire_after(expiry.as_duration());
+        }
+        session
+    }
+
+    /// Reads the script of the file's model, if that is a scripted one.
+    #[cfg(feature = "talk")]
+    pub(crate) fn read_script(&self) -> Result<Option<ScriptFileModel>, CliError> {
+        let named = self.model_name().and_then(|model| model.strip_prefix(model::SCRIPTED_PREFIX));
+        named.map(|file| ScriptFileModel::read(&self.folder.join(file))).transpose()
     }
 
     fn load_instructions(&self) -> Result<Option<String>, CliError> {

@@ -8,7 +8,7 @@ use super::scripted_model::ScriptFileModel;
 use crate::cli_error::CliError;
 
 /// Prefix of a model that replies from a script file.
-const SCRIPTED_PREFIX: &str = "scripted:";
+pub(super) const SCRIPTED_PREFIX: &str = "scripted:";
 /// Prefix of a model that runs in this process.
 const LOCAL_PREFIX: &str = "local:";
 
@@ -62,22 +62,10 @@ fn local_model(weights: &str, folder: &Path) -> Result<SharedModel, CliError> {
     let path = folder.join(weights);
     let weights = if path.is_file() { path.to_string_lossy().into_owned() } else { weights.to_owned() };
     let hint = "docs/guide/local-models.md lists the supported weights and where to put them";
-    let found = windlass_local::Weights::find(&weights, &mut print_download_progress);
+    let found = windlass_local::Weights::find(&weights, &mut crate::terminal::print_download_progress);
     let found = found.map_err(|error| CliError::new(error.to_string()).with_hint(hint))?;
     let model = windlass_local::LocalModel::load(&found);
     Ok(model.map_err(|error| CliError::new(error.to_string()).with_hint(hint))?.into())
-}
-
-/// Prints the progress of a download of weights on one line.
-#[cfg(feature = "local")]
-fn print_download_progress(there: u64, all: u64) {
-    use std::io::{IsTerminal, Write};
-    let mut err = std::io::stderr().lock();
-    if err.is_terminal() {
-        let end = if there >= all { "\n" } else { "" };
-        let percent = there.saturating_mul(100).checked_div(all).unwrap_or(100);
-        let _written = write!(err, "\rdownloading weights: {percent} %{end}").and_then(|()| err.flush());
-    }
 }
 
 #[cfg(not(feature = "local"))]

@@ -1,64 +1,69 @@
-//! The approval policy of an agent file. It overrides the policies of the tools themselves.
+//! The policy of an agent file: rules in place of the tools' own approval rules.
 
-use serde::Deserialize;
+use std::path::Path;
+
 use windlass::tool::Tool;
+#[cfg(unix)]
+use windlass_tools::ToolPolicy;
 
 use crate::cli_error::CliError;
 
-/// The `[policy]` of an agent file: lists of tool names.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ToolPolicySpec {
-    /// Tools that require approval for every call.
-    #[serde(default)]
-    ask: Vec<String>,
-    /// Tools that require no approval, regardless of their own policy.
-    #[serde(default)]
-    allow: Vec<String>,
-    /// Tools that are not offered to the model.
-    #[serde(default)]
-    deny: Vec<String>,
-    /// Folders in which files may be changed without approval.
-    #[serde(default)]
-    pub(super) auto_approve_writes: Vec<String>,
-    /// Programs that may be run without approval.
-    #[serde(default)]
-    pub(super) auto_approve_commands: Vec<String>,
-    /// Hosts whose pages may be fetched without approval.
-    #[serde(default)]
-    pub(super) auto_approve_fetches: Vec<String>,
+/// The policy of an agent file, if it has one.
+#[derive(Debug, Default)]
+pub(crate) struct AgentPolicy {
+    #[cfg(unix)]
+    policy: Option<ToolPolicy>,
 }
 
-impl ToolPolicySpec {
-    /// Applies the policy to the tools and removes the denied ones.
+#[cfg(unix)]
+impl AgentPolicy {
+    /// Parses the section `[policy]` of an agent file.
     ///
     /// # Errors
     ///
-    /// Fails if the policy names an unknown tool, because such a rule would silently have no effect.
+    /// Fails with the line of the file if a rule is invalid or an example does not hold.
+    pub(super) fn parse(file: &str, text: &str, workspace: &Path) -> Result<Self, CliError> {
+        let policy = ToolPolicy::parse_section(file, text).map_err(|error| {
+            CliError::new(error.to_string()).with_hint("docs/guide/policy.md describes the rules")
+        })?;
+        Ok(Self { policy: policy.map(|policy| policy.workspace(workspace)) })
+    }
+
+    /// Returns the rules, if the file has a policy.
+    pub(crate) fn rules(&self) -> Option<&ToolPolicy> {
+        self.policy.as_ref()
+    }
+
+    /// Puts the tools under the policy.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a rule names an unknown tool, because such a rule would silently have no effect.
     pub(super) fn apply_to(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, CliError> {
-        let named = self.ask.iter().chain(&self.allow).chain(&self.deny);
-        for (place, name) in named.clone().enumerate() {
+        let Some(policy) = &self.policy else { return Ok(tools) };
+        for (name, line) in policy.named_tools() {
             if !tools.iter().any(|tool| tool.name() == name) {
                 let known: Vec<&str> = tools.iter().map(Tool::name).collect();
-                return Err(CliError::new(format!("the policy names `{name}`, but there is no such tool"))
-                    .with_hint(format!("the agent's tools are {}", known.join(", "))));
-            }
-            if named.clone().skip(place + 1).any(|other| other == name) {
-                return Err(CliError::new(format!("the policy names `{name}` twice"))
-                    .with_hint("a tool may appear in only one of `ask`, `allow` and `deny`"));
+                return Err(CliError::new(format!(
+                    "line {line}: the policy names `{name}`, but there is no such tool"
+                ))
+                .with_hint(format!("the agent's tools are {}", known.join(", "))));
             }
         }
-        let left = tools.into_iter().filter(|tool| !self.deny.iter().any(|name| name == tool.name()));
-        Ok(left
-            .map(|tool| {
-                if self.ask.iter().any(|name| name == tool.name()) {
-                    tool.needs_approval()
-                } else if self.allow.iter().any(|name| name == tool.name()) {
-                    tool.never_needs_approval()
-                } else {
-                    tool
-                }
-            })
-            .collect())
+        Ok(policy.apply_to_all(tools))
+    }
+}
+
+#[cfg(not(unix))]
+impl AgentPolicy {
+    pub(super) fn parse(_file: &str, text: &str, _workspace: &Path) -> Result<Self, CliError> {
+        if text.contains("[policy") || text.contains("[[policy") {
+            return Err(CliError::new("policies need a Unix system"));
+        }
+        Ok(Self {})
+    }
+
+    pub(super) fn apply_to(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, CliError> {
+        Ok(tools)
     }
 }

@@ -49,6 +49,42 @@ struct ScriptedReply {
     chunk_delay_ms: u64,
     /// Error to return instead of a reply.
     error: Option<String>,
+    /// Other texts and calls, for conversations that went another way. The first that applies is used.
+    #[serde(default, rename = "variant")]
+    variants: Vec<ReplyVariant>,
+}
+
+/// Another text and other calls for a reply, if the output of an earlier call lacks a text.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplyVariant {
+    /// Id of the earlier call.
+    output_of: String,
+    /// Text that its output lacks.
+    lacks: String,
+    #[serde(default)]
+    text: String,
+    #[serde(default, rename = "call")]
+    calls: Vec<ScriptedCall>,
+}
+
+impl ScriptedReply {
+    /// Returns the text and the calls of the reply in a conversation.
+    fn in_conversation(&self, items: &[Arc<Item>]) -> (&str, &[ScriptedCall]) {
+        let applies = |variant: &&ReplyVariant| {
+            items.iter().any(|item| match &**item {
+                Item::Output(output) => {
+                    output.call.as_str() == variant.output_of
+                        && !output.content.text().contains(&variant.lacks)
+                }
+                _ => false,
+            })
+        };
+        match self.variants.iter().find(applies) {
+            Some(variant) => (&variant.text, &variant.calls),
+            None => (&self.text, &self.calls),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,6 +95,13 @@ struct ScriptedCall {
     tool: String,
     #[serde(default)]
     arguments: Map<String, Value>,
+}
+
+impl ScriptedCall {
+    /// Returns the id of the call at a place of the script.
+    fn id_at(&self, place: usize, number: usize) -> String {
+        self.id.clone().unwrap_or_else(|| format!("call-{}-{}", place + 1, number + 1))
+    }
 }
 
 impl ScriptFileModel {
@@ -88,6 +131,22 @@ impl ScriptFileModel {
     }
 }
 
+#[cfg(feature = "talk")]
+impl ScriptFileModel {
+    /// Returns the text and the calls (id, tool and arguments) of the reply at a place of the script.
+    pub(crate) fn reply_at(
+        &self,
+        place: usize,
+        items: &[Arc<Item>],
+    ) -> Option<(&str, Vec<(String, String, Value)>)> {
+        let (text, calls) = self.answers.get(place)?.in_conversation(items);
+        let calls = calls.iter().enumerate().map(|(number, call)| {
+            (call.id_at(place, number), call.tool.clone(), Value::Object(call.arguments.clone()))
+        });
+        Some((text, calls.collect()))
+    }
+}
+
 #[cfg(test)]
 impl ScriptFileModel {
     pub(super) fn len(&self) -> usize {
@@ -110,19 +169,20 @@ impl Model for ScriptFileModel {
         if let Some(error) = &scripted.error {
             return Err(ModelError::new(error.as_str()));
         }
+        let (text, calls) = scripted.in_conversation(request.input);
         if deltas.is_watched() {
-            let letters: Vec<char> = scripted.text.chars().collect();
+            let letters: Vec<char> = text.chars().collect();
             for chunk in letters.chunks(CHUNK_CHARS) {
                 tokio::time::sleep(Duration::from_millis(scripted.chunk_delay_ms)).await;
                 deltas.emit_text(chunk.iter().collect::<String>()).await;
             }
         }
         let mut items = Vec::new();
-        if !scripted.text.is_empty() {
-            items.push(Arc::new(Item::assistant(scripted.text.as_str())));
+        if !text.is_empty() {
+            items.push(Arc::new(Item::assistant(text)));
         }
-        for (number, call) in scripted.calls.iter().enumerate() {
-            let id = call.id.clone().unwrap_or_else(|| format!("call-{}-{}", place + 1, number + 1));
+        for (number, call) in calls.iter().enumerate() {
+            let id = call.id_at(place, number);
             let arguments = Value::Object(call.arguments.clone()).to_string();
             items.push(Arc::new(Item::call(id, call.tool.as_str(), arguments)));
         }

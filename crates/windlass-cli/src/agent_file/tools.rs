@@ -10,15 +10,26 @@ use crate::demo;
 const TOOL_SETS: [(&str, &[&str]); 3] = [
     ("read", &["read_file", "list_files", "search_files", "read_output"]),
     ("files", &["read_file", "list_files", "search_files", "read_output", "write_file", "patch_file"]),
-    ("shell", &["run_command"]),
+    ("shell", &["run_command", "git_commit"]),
 ];
 
 /// The change that a call would make to a file.
 pub(crate) struct ChangePreview {
     /// The effect and the path, or the reason for which the change would be refused.
     pub(crate) title: String,
+    /// Whether the change could be made now.
+    pub(crate) status: PreviewStatus,
     /// The unified diff, without its file header.
     pub(crate) lines: Vec<String>,
+}
+
+/// The status of a change that a call would make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PreviewStatus {
+    /// The change can be made.
+    Applicable,
+    /// The tool would refuse the change.
+    Refused,
 }
 
 /// Returns the tools that the agent file names.
@@ -69,33 +80,27 @@ fn all_tools(file: &AgentFile) -> Result<Vec<(String, Tool)>, CliError> {
 fn workspace_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
     let mut tools = open_workspace(file)?.tools();
     tools.push(windlass_tools::ask_person());
-    let hosts = file.spec.policy.auto_approve_fetches.iter().cloned();
-    tools.push(
-        windlass_tools::WebFetcher::new()
-            .approve(windlass_tools::BuiltInApprovalPolicy::except_for(hosts))
-            .tool(),
-    );
+    let mut web = windlass_tools::WebFetcher::new();
+    if let Some(policy) = file.policy().rules() {
+        web = web.policy(policy);
+    }
+    tools.push(web.tool());
     Ok(tools)
 }
 
 #[cfg(unix)]
 fn open_workspace(file: &AgentFile) -> Result<windlass_tools::Workspace, CliError> {
-    use windlass_tools::{BuiltInApprovalPolicy, Workspace};
+    use windlass_tools::Workspace;
     let wrong = |error: windlass_tools::WorkspaceError| {
         CliError::new(error.to_string()).with_hint("check `workspace` and `hidden_files` in the agent file")
     };
-    // Agents must not access the command's own files.
-    let hidden = std::iter::once(".windlass").chain(file.spec.hidden_files.iter().map(String::as_str));
+    let hidden = file.spec.hidden_files.iter().map(String::as_str);
     let mut workspace =
         Workspace::new(file.workspace_folder()).and_then(|folder| folder.hide(hidden)).map_err(wrong)?;
-    let policy = &file.spec.policy;
-    if !policy.auto_approve_writes.is_empty() {
-        let folders = policy.auto_approve_writes.iter().cloned();
-        workspace = workspace.approve_writes(BuiltInApprovalPolicy::except_for(folders));
-    }
-    if !policy.auto_approve_commands.is_empty() {
-        let programs = policy.auto_approve_commands.iter().cloned();
-        workspace = workspace.approve_commands(BuiltInApprovalPolicy::except_for(programs));
+    // The files with the agent's rules are read-only under every name.
+    workspace = workspace.protect(file.path());
+    for path in file.spec.mcp_file.iter().chain(&file.spec.instructions_file) {
+        workspace = workspace.protect(file.folder.join(path));
     }
     Ok(workspace)
 }
@@ -107,16 +112,20 @@ pub(super) fn preview_change(file: &AgentFile, tool: &str, arguments: &str) -> O
     use crate::terminal::pluralise;
     let diff = open_workspace(file).ok()?.preview(tool, arguments)?;
     let (path, added, removed) = (&diff.path, diff.added, diff.removed);
-    let title = match &diff.change {
-        FileChange::Creates => format!("creates {path}, {}", pluralise(added, "line", "lines")),
-        FileChange::Modifies => {
-            format!("changes {path}, {} added, {removed} removed", pluralise(added, "line", "lines"))
-        }
-        FileChange::Refused(why) => format!("would be refused: {why}"),
+    let applicable = |title| (title, PreviewStatus::Applicable);
+    let (title, status) = match &diff.change {
+        FileChange::Creates => applicable(format!("creates {path}, {}", pluralise(added, "line", "lines"))),
+        FileChange::Modifies => applicable(format!(
+            "changes {path}, {} added, {removed} removed",
+            pluralise(added, "line", "lines")
+        )),
+        FileChange::Refused(why) => (format!("would be refused: {why}"), PreviewStatus::Refused),
     };
-    // The title already has the path.
-    let lines = diff.text.lines().skip_while(|line| line.starts_with("--- ") || line.starts_with("+++ "));
-    Some(ChangePreview { title, lines: lines.map(str::to_owned).collect() })
+    // The title already has the path. A carriage return is part of the change, so only line feeds end a line.
+    let text = diff.text.strip_suffix('\n').unwrap_or(&diff.text);
+    let lines = text.split('\n').skip_while(|line| line.starts_with("--- ") || line.starts_with("+++ "));
+    let lines = lines.filter(|_| !text.is_empty()).map(str::to_owned).collect();
+    Some(ChangePreview { title, status, lines })
 }
 
 #[cfg(not(unix))]

@@ -109,6 +109,32 @@ pub(crate) struct ChatArgs {
     pub(crate) session: Option<String>,
 }
 
+/// The arguments of `windlass talk`.
+#[cfg(feature = "talk")]
+#[derive(Debug, clap::Args)]
+pub(crate) struct TalkArgs {
+    /// Agent: a folder with an agent.toml, or such a file [default: the project]
+    pub(crate) agent: Option<PathBuf>,
+    /// Talk to the scripted test server, even if OPENAI_API_KEY is set
+    #[arg(long)]
+    pub(crate) scripted: bool,
+    /// Server of OpenAI's Realtime API to talk to; the key is sent only to wss:// addresses
+    #[arg(long, value_name = "URL", conflicts_with = "scripted")]
+    pub(crate) url: Option<String>,
+    /// Realtime model [default: that of the provider]
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "scripted")]
+    pub(crate) model: Option<String>,
+    /// Voice of the answers
+    #[arg(long, value_name = "NAME")]
+    pub(crate) voice: Option<String>,
+    /// Port of the page [default: a free one]
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    pub(crate) port: u16,
+    /// Do not open the page in a browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+}
+
 /// A required run id.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunSelector {
@@ -119,10 +145,13 @@ pub(crate) struct RunSelector {
 /// A pending call, and the name of the person who decides.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PendingCallArgs {
-    /// Run id or its prefix [default: the newest paused run]
+    /// Run id or its prefix [default: the only run that waits]
     pub(crate) run: Option<String>,
     /// Id of the call, as shown by `windlass show` [default: the only pending call]
     pub(crate) call: Option<String>,
+    /// Digest that `windlass show` printed below the call. Without it, the call is shown and confirmed here
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) digest: Option<String>,
     /// Name of the person who decides [default: the current user]
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
@@ -220,7 +249,7 @@ pub(crate) struct ForkArgs {
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct ForkChangeArgs {
-    /// Approve this call
+    /// Show this call of the fork, and approve it if you confirm
     #[arg(long, value_name = "CALL")]
     pub(crate) approve: Option<String>,
     /// Reject this call
@@ -260,6 +289,26 @@ pub(crate) struct VerifyArgs {
     pub(crate) head: Option<String>,
 }
 
+/// The arguments of `windlass policy`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PolicyArgs {
+    #[command(subcommand)]
+    pub(crate) action: PolicyAction,
+}
+
+/// The actions of `windlass policy`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum PolicyAction {
+    /// Show the calls of recorded runs that the policy would handle otherwise
+    Test {
+        /// Folder with an agent.toml, or an agent file [default: the project]
+        agent: Option<PathBuf>,
+        /// A policy file to test in place of the agent's own policy
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
 /// The arguments of `windlass sessions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SessionsArgs {
@@ -275,6 +324,22 @@ pub(crate) struct SessionsArgs {
 pub(crate) struct ToolsArgs {
     /// Agent: a folder with an agent.toml, or such a file [default: the project]
     pub(crate) agent: Option<PathBuf>,
+}
+
+/// The arguments of `windlass backup`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackupArgs {
+    /// File to write; it must not exist
+    pub(crate) file: PathBuf,
+}
+
+/// The arguments of `windlass migrate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MigrateArgs {
+    /// File of the store to copy from
+    pub(crate) from: PathBuf,
+    /// File of the store to copy to; it is made if it does not exist
+    pub(crate) to: PathBuf,
 }
 
 /// The arguments of `windlass doctor`.

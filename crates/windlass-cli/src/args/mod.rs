@@ -34,7 +34,7 @@ pub(crate) struct CliArgs {
     /// Project folder: one with an agent.toml or with runs [default: the current folder or a parent]
     #[arg(short = 'C', long, global = true, value_name = "FOLDER")]
     pub(crate) project: Option<PathBuf>,
-    /// SQLite file with runs and sessions [default: .windlass/windlass.db in the project, or WINDLASS_STORE]
+    /// SQLite file with runs and sessions [default: WINDLASS_STORE, or a file in the user's state folder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) store: Option<PathBuf>,
     /// Print JSON, one object per line
@@ -87,9 +87,13 @@ pub(crate) enum CliCommand {
     /// Chat with an agent
     #[command(after_help = CHAT_EXAMPLES)]
     Chat(ChatArgs),
+    /// Talk with an agent by voice, on a local page of your browser
+    #[cfg(feature = "talk")]
+    #[command(after_help = TALK_EXAMPLES)]
+    Talk(TalkArgs),
     /// Approve a pending call, from any terminal
     #[command(
-        after_help = "Examples:\n  windlass approve               the only pending call of the newest paused run\n  windlass approve k3v9 pay-3 --resume\n  windlass approve k3v9 pay-3 --arguments '{\"euros\": 100}'"
+        after_help = "Examples:\n  windlass approve               shows the call that waits, and asks\n  windlass approve k3v9 pay-3 --resume\n  windlass approve --digest 9f86d081884c7d65…   the call that `windlass show` printed\n  windlass approve k3v9 pay-3 --arguments '{\"euros\": 100}'"
     )]
     Approve(ApproveArgs),
     /// Reject a pending call, from any terminal
@@ -133,9 +137,20 @@ pub(crate) enum CliCommand {
         after_help = "Examples:\n  windlass sessions\n  windlass sessions ann\n  windlass sessions ann --rewind 1"
     )]
     Sessions(SessionsArgs),
+    /// Copy the store to a new file while runs go on
+    #[command(after_help = "Examples:\n  windlass backup windlass-backup.db")]
+    Backup(BackupArgs),
+    /// Copy everything in one store to another
+    #[command(after_help = "Examples:\n  windlass migrate old.db new.db")]
+    Migrate(MigrateArgs),
     /// List the tools of an agent, their effects and approval policies
     #[command(after_help = "Examples:\n  windlass tools .\n  windlass tools . --json | jq .schema")]
     Tools(ToolsArgs),
+    /// Test a policy on the calls of recorded runs
+    #[command(
+        after_help = "Examples:\n  windlass policy test .\n  windlass policy test . --file stricter.toml"
+    )]
+    Policy(PolicyArgs),
     /// Check the setup and report what is missing
     #[command(after_help = "Examples:\n  windlass doctor\n  windlass doctor windlass-demo")]
     Doctor(DoctorArgs),
@@ -148,6 +163,16 @@ pub(crate) enum CliCommand {
     )]
     Completions(CompletionsArgs),
 }
+
+#[cfg(feature = "talk")]
+const TALK_EXAMPLES: &str = "\
+Examples:
+  windlass talk .                      with OPENAI_API_KEY to the provider, without it to a scripted test server
+  windlass talk . --scripted           to the scripted test server, also with a key
+  windlass talk . --url ws://127.0.0.1:8765/v1/realtime    to your own server
+
+Open the printed address in a browser on this machine, allow the microphone, and speak. Calls that need approval
+appear on the page; `windlass approve` decides them too. Ctrl-C ends the conversation.";
 
 const CHAT_EXAMPLES: &str = "\
 Examples:
@@ -165,4 +190,4 @@ Examples:
   windlass run . \"Pay the invoices\" --json  one JSON object per event
 
 The answer goes to standard output, everything else to standard error. Without a terminal, a call that needs a
-person pauses the run (exit code 3); continue with `windlass approve` and `windlass resume`.";
+person pauses the run (exit code 3); continue with `windlass show`, `windlass approve` and `windlass resume`.";

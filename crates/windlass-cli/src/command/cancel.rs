@@ -24,10 +24,10 @@ pub(crate) async fn run(
         return Err(CliError::usage(format!("run {run} has already ended"))
             .with_hint("`windlass show` shows how it ended"));
     }
-    wait_for_lease(term, &*store, run).await?;
+    let observer = wait_for_lease(term, &*store, run).await?;
     // Neither the model nor a tool is called, so the agent needs only its name.
     let agent = Agent::new(known.record().state().agent().clone()).model(ScriptedModel::new([]));
-    let mut builder = agent.recover(run.clone(), store.clone());
+    let mut builder = agent.recover(run.clone(), store.clone()).lease_observer(&observer);
     if let Some(session) = known.record().state().session() {
         builder = builder.session(&windlass::session::Session::new(session.clone(), store.clone()));
     }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass::core::id::RunId;
-use windlass::store::{Store, load_paused};
+use windlass::store::{RunQuery, RunStatus, Store, load_paused};
 use windlass::{run::RunResult, session::Session, store::SqliteStore};
 
 use super::tools::tool_line;
@@ -12,9 +11,9 @@ use super::{build_driver, default_agent};
 use crate::agent_file::AgentFile;
 use crate::args::{ChatArgs, CliArgs};
 use crate::cli_error::{CliError, CommandExit};
-use crate::project::{CliProject, is_resumable, new_run_id};
+use crate::project::{CliProject, new_run_id};
 use crate::run_driver::{DriveOutcome, RunDriver};
-use crate::terminal::{OutputFormat, PromptInput, Terminal, TextStyle};
+use crate::terminal::{OutputFormat, PromptInput, StyledText, Terminal, TextStyle, paint, styled};
 
 const CHAT_HELP: &str = "\
   /help      show this help
@@ -30,11 +29,11 @@ pub(crate) async fn run(args: &CliArgs, chat: &ChatArgs, term: &Terminal) -> Res
         None => default_agent(args)?,
     };
     let file = AgentFile::read(&named)?;
-    let store = CliProject::of_agent_file(args, file.path())?.open_or_create()?;
+    let store = CliProject::of_agent_file(args, file.path(), term)?.open_or_create()?;
     let name = chat.session.clone().unwrap_or_else(|| format!("chat-{}", new_run_id()));
     let session = Session::new(name.as_str(), store.clone());
     let driving = build_driver(term, file, store.clone(), &chat.drive).await?;
-    let mut chat = ChatSession { term, driver: driving, store, session };
+    let mut chat = ChatSession { term, driver: driving, store, session, last_exit: CommandExit::Success };
     chat.print_greeting(args).await?;
     chat.resume_unfinished_run().await?;
     chat.run_loop().await
@@ -46,6 +45,8 @@ struct ChatSession<'a> {
     driver: RunDriver,
     store: Arc<SqliteStore>,
     session: Session,
+    /// Exit of the last turn.
+    last_exit: CommandExit,
 }
 
 /// The meaning of an input line.
@@ -65,7 +66,6 @@ impl ChatSession<'_> {
                 self.term.print_json(&value);
             }
             OutputFormat::Text => {
-                let paint = self.term.stderr_colour();
                 let model = match &args.command {
                     crate::args::CliCommand::Chat(chat) => chat.drive.model.clone(),
                     _ => None,
@@ -77,11 +77,11 @@ impl ChatSession<'_> {
                 } else {
                     format!("{model} · session {session}, {count} items so far · /help")
                 };
-                self.term.eprint_line(format!(
-                    "{} {}",
-                    paint.paint(TextStyle::Title, &agent),
-                    paint.paint(TextStyle::Faint, &facts)
-                ));
+                self.term.eprint_line(styled![
+                    paint(TextStyle::Title, agent),
+                    " ",
+                    paint(TextStyle::Faint, facts),
+                ]);
             }
         }
         Ok(())
@@ -89,45 +89,47 @@ impl ChatSession<'_> {
 
     /// Resumes an unfinished run of this session first, so that the next message follows its turn.
     async fn resume_unfinished_run(&mut self) -> Result<(), CliError> {
-        for stored in self.store.list_runs().await?.into_iter().filter(is_resumable) {
-            let known = load_paused(&*self.store, &stored.run).await?;
-            if known.record().state().session() != Some(self.session.id()) {
-                continue;
-            }
-            if self.term.output_format() == OutputFormat::Text {
-                self.term
-                    .eprint_line(format!("run {} of this session is unfinished: resuming it", stored.run));
-            }
-            super::resume::wait_for_lease(self.term, &*self.store, &stored.run).await?;
-            let builder = self.driver.agent.recover(stored.run.clone(), self.store.clone());
-            let builder = self.driver.file.with_limits(builder.session(&self.session));
-            let journal = known.record().journal().to_vec();
-            self.drive_turn(&stored.run, builder, &journal).await;
-            return Ok(());
+        let unfinished = RunQuery {
+            statuses: vec![RunStatus::Running, RunStatus::Paused],
+            session: Some(self.session.id().clone()),
+            limit: 1,
+            ..RunQuery::default()
+        };
+        let Some(stored) = self.store.list_runs(&unfinished).await?.into_iter().next() else { return Ok(()) };
+        let known = load_paused(&*self.store, &stored.run).await?;
+        if self.term.output_format() == OutputFormat::Text {
+            self.term.eprint_line(format!("run {} of this session is unfinished: resuming it", stored.run));
         }
+        let observer = super::resume::wait_for_lease(self.term, &*self.store, &stored.run).await?;
+        let builder = self.driver.agent.recover(stored.run.clone(), self.store.clone());
+        let builder = builder.lease_observer(&observer);
+        let builder = self.driver.file.with_limits(builder.session(&self.session));
+        let journal = known.record().journal().to_vec();
+        self.last_exit = self.drive_turn(builder, &journal).await;
         Ok(())
     }
 
     async fn run_loop(&mut self) -> Result<CommandExit, CliError> {
         let mut interrupts = 0;
         loop {
-            let paint = self.term.stderr_colour();
             let prompt = if self.term.can_prompt() {
-                format!("\n{} ", paint.paint(TextStyle::Hint, "›"))
+                self.term.eprint_blank();
+                styled![paint(TextStyle::Hint, "›"), " "]
             } else {
-                String::new()
+                StyledText::default()
             };
-            let line =
-                match self.driver.prompter.read_line(self.term, &prompt, &mut self.driver.signals).await {
-                    PromptInput::Line(line) => line,
-                    PromptInput::EndOfInput => return Ok(self.print_farewell()),
-                    PromptInput::Interrupted if interrupts > 0 => return Ok(self.print_farewell()),
-                    PromptInput::Interrupted => {
-                        interrupts += 1;
-                        self.term.eprint_line("\npress Ctrl-C again or type /quit to quit");
-                        continue;
-                    }
-                };
+            let line = match self.driver.prompter.read_line(self.term, prompt, &mut self.driver.signals).await
+            {
+                PromptInput::Line(line) => line,
+                PromptInput::EndOfInput => return Ok(self.print_farewell()),
+                PromptInput::Interrupted if interrupts > 0 => return Ok(self.print_farewell()),
+                PromptInput::Interrupted => {
+                    interrupts += 1;
+                    self.term.eprint_blank();
+                    self.term.eprint_line("press Ctrl-C again or type /quit to quit");
+                    continue;
+                }
+            };
             interrupts = 0;
             match self.interpret_line(&line).await? {
                 ChatInput::Handled => {}
@@ -137,7 +139,8 @@ impl ChatSession<'_> {
                     let builder = self.driver.agent.run(message).store(self.store.clone());
                     let builder = builder.run_id(id.clone()).session(&self.session);
                     let builder = self.driver.file.with_limits(builder);
-                    if self.drive_turn(&id, builder, &[]).await == CommandExit::Interrupted {
+                    self.last_exit = self.drive_turn(builder, &[]).await;
+                    if self.last_exit == CommandExit::Interrupted {
                         return Ok(CommandExit::Interrupted);
                     }
                 }
@@ -148,11 +151,10 @@ impl ChatSession<'_> {
     /// Drives one run to its outcome. Errors are printed, and the conversation continues.
     async fn drive_turn(
         &mut self,
-        id: &RunId,
         run: windlass::run::RunBuilder,
         known: &[windlass::core::journal::JournalRecord],
     ) -> CommandExit {
-        match self.driver.drive_to_outcome(id, run, known).await {
+        match self.driver.drive_to_outcome(run, known).await {
             Ok(DriveOutcome::Outcome(outcome)) => {
                 if let (RunResult::Finished(_), true) = (&*outcome, self.term.is_stdout_terminal()) {
                     return CommandExit::Success;
@@ -172,14 +174,11 @@ impl ChatSession<'_> {
         match line {
             "" => {}
             "/quit" | "/exit" | "/q" => return Ok(ChatInput::Quit),
-            "/help" | "/?" => self.term.eprint_line(CHAT_HELP),
+            "/help" | "/?" => CHAT_HELP.lines().for_each(|line| self.term.eprint_line(line)),
             "/session" => self.term.eprint_line(format!("  {}", self.session.id())),
             "/tools" => {
                 for tool in self.driver.agent.tool_list() {
-                    self.term.eprint_line(format!(
-                        "  {}",
-                        tool_line(tool, self.term.stderr_colour(), self.term.width())
-                    ));
+                    self.term.eprint_line(styled!["  ", tool_line(tool, self.term.width())]);
                 }
             }
             "/undo" => {
@@ -200,9 +199,15 @@ impl ChatSession<'_> {
     fn print_farewell(&self) -> CommandExit {
         if self.term.can_prompt() {
             let session = self.session.id();
-            let hint = format!("\n`windlass chat --session {session}` continues this conversation");
-            self.term.eprint_line(self.term.stderr_colour().paint(TextStyle::Faint, &hint));
+            let windlass = self.term.command_prefix();
+            let hint = format!("`{windlass} chat --session {session}` continues this conversation");
+            self.term.eprint_blank();
+            self.term.eprint_line(paint(TextStyle::Faint, hint));
         }
-        CommandExit::Success
+        // Without a terminal nobody sees that a call waits, unless the exit code tells it.
+        match self.last_exit {
+            CommandExit::WaitingForPerson if !self.term.can_prompt() => CommandExit::WaitingForPerson,
+            _ => CommandExit::Success,
+        }
     }
 }

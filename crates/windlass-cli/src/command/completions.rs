@@ -16,6 +16,6 @@ pub(crate) fn run(asked: &CompletionsArgs, term: &Terminal) -> CommandExit {
         CompletionShell::Zsh => generate(Zsh, &mut command, "windlass", &mut script),
         CompletionShell::Fish => generate(Fish, &mut command, "windlass", &mut script),
     }
-    term.print_text(&String::from_utf8_lossy(&script));
+    term.print_data(&String::from_utf8_lossy(&script));
     CommandExit::Success
 }

@@ -1,24 +1,57 @@
 //! `windlass approve`, `reject`, `answer` and `settle`: decisions from any terminal. They are posted to the
 //! store, and the driver of the run applies them.
+//!
+//! **Invariant:** a decision is about one call that was displayed: in this terminal, where the user confirms it, or
+//! by `windlass show`, whose digest the user passes.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use windlass::core::{
+    canonical::Digest,
     decision::{Decision, DecisionScope, HoldReason, PendingCall},
     id::CallPath,
     item::OutputContent,
+    journal::DecisionRecorded,
 };
-use windlass::store::{RunStatus, StoredRun, load_paused, post_decision};
-use windlass::{run::PausedRun, store::SqliteStore};
+use windlass::error::{DecisionError, StoreErrorKind};
+use windlass::store::{
+    DecisionReview, PostDecisionError, RunQuery, RunStatus, SqliteStore, Store, StoredRun, list_all_runs,
+    load_paused, post_reviewed_decision,
+};
 
-use super::resume::resume_run;
+use super::resume::{agent_file_of_run, resume_run};
 use super::runs::status_name;
 use crate::args::{AnswerArgs, ApproveArgs, CliArgs, DriveArgs, PendingCallArgs, RejectArgs, SettleArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run};
-use crate::run_driver::{current_user, pending_line};
-use crate::terminal::{OutputFormat, Terminal, TextStyle};
+use crate::run_driver::{
+    CallReview, PagerChoice, ReviewPager, SignalCounter, choice_prompt, current_user, is_command_tool,
+    pending_line,
+};
+use crate::terminal::{LinePrompter, OutputFormat, PromptInput, Terminal, TextStyle, paint, styled};
+
+/// Minimum length of the prefix of a digest.
+const MIN_DIGEST_LENGTH: usize = 16;
+
+/// A decision to make, with the calls that it fits.
+struct RequestedDecision {
+    decision: Decision,
+    scope: DecisionScope,
+    /// Verb of the prompt.
+    verb: &'static str,
+    fits: fn(&PendingCall) -> bool,
+    confirmation: Confirmation,
+}
+
+/// The way in which a user confirms a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Confirmation {
+    /// The call is displayed, or its digest is passed.
+    Displayed,
+    /// The arguments of the command name the run, the call and the answer.
+    ByArguments,
+}
 
 pub(crate) async fn approve(
     args: &CliArgs,
@@ -29,8 +62,14 @@ pub(crate) async fn approve(
         Some(arguments) => Decision::ApproveEdited { arguments: canonical_object(arguments)? },
         None => Decision::Approve,
     };
-    decide_call(args, &approve.pending_call, needs_approval, decision, decision_scope(approve.always), term)
-        .await
+    let request = RequestedDecision {
+        decision,
+        scope: decision_scope(approve.always),
+        verb: "Approve",
+        fits: needs_approval,
+        confirmation: Confirmation::Displayed,
+    };
+    decide_call(args, &approve.pending_call, request, term).await
 }
 
 pub(crate) async fn reject(
@@ -38,9 +77,14 @@ pub(crate) async fn reject(
     reject: &RejectArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let decision = Decision::Reject { message: reject.because.clone() };
-    decide_call(args, &reject.pending_call, needs_approval, decision, decision_scope(reject.always), term)
-        .await
+    let request = RequestedDecision {
+        decision: Decision::Reject { message: reject.because.clone() },
+        scope: decision_scope(reject.always),
+        verb: "Reject",
+        fits: needs_approval,
+        confirmation: Confirmation::Displayed,
+    };
+    decide_call(args, &reject.pending_call, request, term).await
 }
 
 pub(crate) async fn answer(
@@ -50,10 +94,21 @@ pub(crate) async fn answer(
 ) -> Result<CommandExit, CliError> {
     let AnswerArgs { run, call, value, by, resume } = answer;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value.as_str()));
-    let about =
-        PendingCallArgs { run: Some(run.clone()), call: Some(call.clone()), by: by.clone(), resume: *resume };
-    let is_question = |pending: &PendingCall| matches!(pending.reason, HoldReason::Question(_));
-    decide_call(args, &about, is_question, Decision::Answer { value }, DecisionScope::ThisCall, term).await
+    let about = PendingCallArgs {
+        run: Some(run.clone()),
+        call: Some(call.clone()),
+        digest: None,
+        by: by.clone(),
+        resume: *resume,
+    };
+    let request = RequestedDecision {
+        decision: Decision::Answer { value },
+        scope: DecisionScope::ThisCall,
+        verb: "Answer",
+        fits: |pending| matches!(pending.reason, HoldReason::Question(_)),
+        confirmation: Confirmation::ByArguments,
+    };
+    decide_call(args, &about, request, term).await
 }
 
 pub(crate) async fn settle(
@@ -66,8 +121,14 @@ pub(crate) async fn settle(
         (None, true) => Decision::ConfirmNotExecuted,
         (None, false) => Decision::OutcomeUnknown,
     };
-    let is_in_doubt = |pending: &PendingCall| pending.reason == HoldReason::InDoubt;
-    decide_call(args, &settle.pending_call, is_in_doubt, decision, DecisionScope::ThisCall, term).await
+    let request = RequestedDecision {
+        decision,
+        scope: DecisionScope::ThisCall,
+        verb: "Settle",
+        fits: |pending| pending.reason == HoldReason::InDoubt,
+        confirmation: Confirmation::Displayed,
+    };
+    decide_call(args, &settle.pending_call, request, term).await
 }
 
 fn needs_approval(pending: &PendingCall) -> bool {
@@ -90,36 +151,316 @@ fn canonical_object(text: &str) -> Result<String, CliError> {
 async fn decide_call(
     args: &CliArgs,
     about: &PendingCallArgs,
-    fits: impl Fn(&PendingCall) -> bool,
-    decision: Decision,
-    reach: DecisionScope,
+    request: RequestedDecision,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
     let store = CliProject::from_args(args)?.open_existing()?;
-    let waits = |run: &StoredRun| run.status == RunStatus::Paused;
-    let stored = find_run(&*store, about.run.as_deref(), waits).await?;
-    let known = load_paused(&*store, &stored.run).await?;
-    let call = select_call(&known, about.call.as_deref(), fits)?;
     let by = about.by.clone().unwrap_or_else(current_user);
-    post_decision(&*store, &stored.run, call.clone(), decision.clone(), reach, by.clone()).await?;
-    let run = &stored.run;
+    let call = select_call(&store, about, &request).await?;
+    let (run, path) = (&call.stored.run, &call.pending.path);
+    let posted = posted_decision(&store, &call.stored, path, call.pending.attempt).await?;
+    // The same decision is one; another one replaces it until it is taken.
+    if let Some(first) = posted
+        .as_ref()
+        .filter(|first| first.decision == request.decision && first.scope == request.scope && call.is_pending)
+    {
+        return report_second_decision(term, path, &request.decision, first);
+    }
+    if request.scope == DecisionScope::ToolForRun
+        && request.decision == Decision::Approve
+        && is_command_tool(&call.pending.tool)
+    {
+        return Err(CliError::usage(format!(
+            "--always would approve every later command of {}",
+            call.pending.tool
+        ))
+        .with_hint(
+            "approve this call alone; the prompt of `windlass resume` offers narrower rules for commands",
+        ));
+    }
+    let displayed = match (request.confirmation, &about.digest) {
+        (Confirmation::ByArguments, _) => None,
+        (Confirmation::Displayed, Some(_)) => Some(call.review.digest()),
+        (Confirmation::Displayed, None) => {
+            let file = agent_file_of_run(&*store, run).await?;
+            let edited = edited_call(&call.pending, &request.decision);
+            let review = CallReview::new(run, &edited, file.as_ref());
+            if !confirm_in_terminal(term, &review, request.verb, run.as_str()).await? {
+                term.eprint_line("nothing was decided");
+                return Ok(CommandExit::WaitingForPerson);
+            }
+            Some(review.digest())
+        }
+    };
+    if let Err(error) = post(&store, &call, &request, by.clone(), displayed).await {
+        let is_taken = match &error {
+            PostDecisionError::AlreadyTaken(taken) => {
+                return Err(decided_error(path, taken.decided_by.as_deref(), &taken.decision));
+            }
+            PostDecisionError::Store(error) => error.kind() == StoreErrorKind::AlreadyDecided,
+            _ => false,
+        };
+        // The driver may have been faster.
+        return match posted_decision(&store, &call.stored, path, call.pending.attempt).await? {
+            Some(first) if is_taken => report_second_decision(term, path, &request.decision, &first),
+            Some(_) | None => Err(post_error(path, error)),
+        };
+    }
     match term.output_format() {
-        OutputFormat::Json => term.print_json(
-            &json!({ "type": "decision_posted", "run": run, "call": call.to_string(), "decision": decision, "decided_by": by }),
-        ),
+        OutputFormat::Json => term.print_json(&json!({
+            "type": "decision_posted",
+            "run": run,
+            "call": path.to_string(),
+            "decision": request.decision,
+            "decided_by": by,
+            "displayed": displayed,
+            "replaces": posted.as_ref().map(|first| json!({
+                "decision": first.decision, "decided_by": first.decided_by,
+            })),
+        })),
         OutputFormat::Text => {
-            let mark = term.stdout_colour().paint(TextStyle::Success, "✓");
-            term.print_line(format!("{mark} {by} decided call {call} of run {run}"));
+            term.print_line(styled![
+                paint(TextStyle::Success, "✓"),
+                format!(" {by} {} call {path} of run {run}", past_tense(&request.decision)),
+            ]);
+            if let Some(first) = &posted {
+                let before = first.decided_by.as_deref().unwrap_or("somebody");
+                term.print_line(format!(
+                    "  this replaces the decision of {before}: {}",
+                    first.decision.describe()
+                ));
+            }
         }
     }
     if about.resume {
-        return resume_here(args, term, store, &stored).await;
+        return resume_here(args, term, store, &call.stored).await;
     }
-    if term.output_format() == OutputFormat::Text && status_name(&stored) != "running" {
-        let hint = term.stderr_colour().paint(TextStyle::Hint, "hint:");
-        term.eprint_line(format!("{hint} `windlass resume {run}` resumes the run"));
+    if term.output_format() == OutputFormat::Text && status_name(&call.stored) != "running" {
+        term.eprint_hint(format!("`{} resume {run}` resumes the run", term.command_prefix()));
     }
     Ok(CommandExit::Success)
+}
+
+/// A pending call that was selected for a decision.
+struct SelectedCall {
+    stored: StoredRun,
+    pending: PendingCall,
+    review: CallReview,
+    /// False if a decision is recorded about it that can still be corrected.
+    is_pending: bool,
+}
+
+/// Selects the call that the arguments name: by its digest, by its run and id, or as the only one that waits.
+async fn select_call(
+    store: &Arc<SqliteStore>,
+    about: &PendingCallArgs,
+    request: &RequestedDecision,
+) -> Result<SelectedCall, CliError> {
+    let digest = about.digest.as_deref().map(parse_digest_prefix).transpose()?;
+    let runs = match &about.run {
+        Some(named) => vec![find_run(&**store, Some(named), |_| true).await?],
+        None => {
+            let paused = RunQuery { statuses: vec![RunStatus::Paused], ..RunQuery::default() };
+            list_all_runs(&**store, paused).await?
+        }
+    };
+    let mut found = Vec::new();
+    for stored in runs {
+        let known = load_paused(&**store, &stored.run).await?;
+        let file = agent_file_of_run(&**store, &stored.run).await?;
+        for pending in known.pending_calls() {
+            let is_named = match &about.call {
+                Some(named) => {
+                    pending.path == CallPath::from(named.as_str()) || pending.call().as_str() == named
+                }
+                None => (request.fits)(&pending),
+            };
+            if is_named {
+                let review = CallReview::new(&stored.run, &pending, file.as_ref());
+                found.push(SelectedCall { stored: stored.clone(), pending, review, is_pending: true });
+            }
+        }
+        let (Some(named), true) = (&about.call, found.is_empty()) else { continue };
+        let path = CallPath::from(named.as_str());
+        // A recorded decision can be corrected until it is taken; then the user learns who decided.
+        if let Some(correctable) = known.correctable_call(&path) {
+            let pending = correctable.pending;
+            let review = CallReview::new(&stored.run, &pending, file.as_ref());
+            found.push(SelectedCall { stored, pending, review, is_pending: false });
+        } else if let Some(taken) = known.taken_decision(&path) {
+            return Err(decided_error(&path, taken.decided_by.as_deref(), &taken.decision));
+        }
+    }
+    if let Some(digest) = digest {
+        let has_digest = |call: &SelectedCall| call.review.digest().to_string().starts_with(&digest);
+        let mut matching = found.into_iter().filter(has_digest);
+        return match (matching.next(), matching.next()) {
+            (Some(only), None) => Ok(only),
+            (None, _) => Err(CliError::not_found("no pending call has this digest")
+                .with_hint("the call was decided, or what it would do has changed since; `windlass show` shows it as it is now")),
+            (Some(_), Some(_)) => {
+                Err(CliError::usage("several calls have this digest").with_hint("give more of the digest"))
+            }
+        };
+    }
+    let mut found = found.into_iter();
+    match (found.next(), found.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(CliError::not_found("no such call waits for a person").with_hint(
+            "`windlass runs --status paused` lists the runs that wait, `windlass show` their calls",
+        )),
+        (Some(one), Some(other)) => {
+            let lines: Vec<String> = [one, other]
+                .into_iter()
+                .chain(found)
+                .map(|call| format!("\nrun {}  {}", call.stored.run, pending_line(&call.pending, 100)))
+                .collect();
+            Err(CliError::usage(format!("several calls wait for a person:{}", lines.concat()))
+                .with_hint("give the run and the id of the call, or the digest that `windlass show` prints"))
+        }
+    }
+}
+
+/// Returns a call as it would run after a decision: with the edited arguments, if there are any.
+fn edited_call(pending: &PendingCall, decision: &Decision) -> PendingCall {
+    match decision {
+        Decision::ApproveEdited { arguments } => {
+            PendingCall { arguments: arguments.clone(), ..pending.clone() }
+        }
+        _ => pending.clone(),
+    }
+}
+
+fn parse_digest_prefix(text: &str) -> Result<String, CliError> {
+    let text = text.trim().to_lowercase();
+    let is_hex = text.chars().all(|letter| letter.is_ascii_hexdigit());
+    if is_hex && (MIN_DIGEST_LENGTH..=Digest::of_text("").to_string().len()).contains(&text.len()) {
+        return Ok(text);
+    }
+    Err(CliError::usage(format!("a digest has at least {MIN_DIGEST_LENGTH} hexadecimal digits"))
+        .with_hint("copy it from `windlass show`"))
+}
+
+/// Displays the call and asks the user to confirm the decision.
+///
+/// # Errors
+///
+/// Fails if there is no terminal to ask in.
+async fn confirm_in_terminal(
+    term: &Terminal,
+    review: &CallReview,
+    verb: &str,
+    run: &str,
+) -> Result<bool, CliError> {
+    if !term.can_prompt() {
+        return Err(CliError::usage("nobody can confirm the call here, because there is no terminal")
+            .with_hint(format!(
+                "`windlass show {run}` prints the call and its digest; pass that with --digest"
+            )));
+    }
+    let mut signals = SignalCounter::install()?;
+    let mut prompter = LinePrompter::spawn_reader();
+    let mut pager = ReviewPager::new(term, review);
+    loop {
+        pager.print_page(term);
+        if pager.is_at_end() {
+            break;
+        }
+        loop {
+            match prompter.read_decision(term, pager.prompt(false), &mut signals).await {
+                PromptInput::Line(line) => match PagerChoice::parse(&line) {
+                    Some(PagerChoice::NextPage) => break,
+                    Some(PagerChoice::Later) => return Ok(false),
+                    Some(PagerChoice::Reject) | None => pager.print_refusal(term),
+                },
+                PromptInput::EndOfInput | PromptInput::Interrupted => return Ok(false),
+            }
+        }
+    }
+    let prompt = styled![format!("  {verb} it? "), choice_prompt(&[("y", "es"), ("n", "o")]), " "];
+    match prompter.read_decision(term, prompt, &mut signals).await {
+        PromptInput::Line(line) => Ok(["y", "yes"].contains(&line.trim().to_lowercase().as_str())),
+        PromptInput::EndOfInput | PromptInput::Interrupted => Ok(false),
+    }
+}
+
+/// Posts the decision with the digest of what was displayed. The run may have moved on while the user read: only the
+/// displayed hold is decided.
+async fn post(
+    store: &Arc<SqliteStore>,
+    call: &SelectedCall,
+    request: &RequestedDecision,
+    by: String,
+    displayed: Option<Digest>,
+) -> Result<(), PostDecisionError> {
+    let review = DecisionReview { decided_by: by, displayed, attempt: Some(call.pending.attempt) };
+    let (run, path) = (&call.stored.run, call.pending.path.clone());
+    post_reviewed_decision(&**store, run, path, request.decision.clone(), request.scope, review).await
+}
+
+fn post_error(path: &CallPath, error: PostDecisionError) -> CliError {
+    match error {
+        PostDecisionError::Open(error) => error.into(),
+        PostDecisionError::Decide(DecisionError::NotPending(_)) => {
+            CliError::not_found(format!("call {path} no longer waits"))
+                .with_hint("`windlass show` shows what became of it")
+        }
+        PostDecisionError::Decide(error) => error.into(),
+        PostDecisionError::Store(error) => error.into(),
+        other => CliError::new(other.to_string()),
+    }
+}
+
+/// Returns the decision that is posted about a hold of a call.
+async fn posted_decision(
+    store: &Arc<SqliteStore>,
+    stored: &StoredRun,
+    path: &CallPath,
+    attempt: u32,
+) -> Result<Option<DecisionRecorded>, CliError> {
+    let posted = store.posted_decisions(&stored.run).await?;
+    let posted = posted.into_iter().find(|posted| posted.path == *path && posted.attempt == attempt);
+    Ok(posted.map(|posted| posted.decision))
+}
+
+/// Reports that a call was decided before. The same decision is no error.
+fn report_second_decision(
+    term: &Terminal,
+    path: &CallPath,
+    decision: &Decision,
+    first: &DecisionRecorded,
+) -> Result<CommandExit, CliError> {
+    if first.decision != *decision {
+        return Err(decided_error(path, first.decided_by.as_deref(), &first.decision));
+    }
+    let by = first.decided_by.as_deref().unwrap_or("somebody");
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&json!({
+            "type": "already_decided", "call": path.to_string(), "decision": first.decision, "decided_by": by,
+        })),
+        OutputFormat::Text => {
+            term.print_line(format!("{by} has already {} call {path}", past_tense(&first.decision)));
+        }
+    }
+    Ok(CommandExit::Success)
+}
+
+fn decided_error(path: &CallPath, by: Option<&str>, decision: &Decision) -> CliError {
+    let by = by.unwrap_or("somebody");
+    CliError::new(format!("{by} has already {} call {path}, and the decision is taken", past_tense(decision)))
+        .with_hint("`windlass show` lists the decisions and who made them")
+}
+
+fn past_tense(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Approve => "approved",
+        Decision::ApproveEdited { .. } => "approved, with other arguments,",
+        Decision::Reject { .. } => "rejected",
+        Decision::ConfirmExecuted { .. } | Decision::ConfirmNotExecuted | Decision::OutcomeUnknown => {
+            "settled"
+        }
+        Decision::Answer { .. } => "answered",
+    }
 }
 
 /// Resumes the run in this process.
@@ -131,27 +472,4 @@ async fn resume_here(
 ) -> Result<CommandExit, CliError> {
     let drive = DriveArgs { model: None, yes: false, no_input: false };
     resume_run(args, term, store, &run.run, None, &drive).await
-}
-
-/// Returns the call with this id; without one, the only pending call that `fits`.
-fn select_call(
-    known: &PausedRun,
-    named: Option<&str>,
-    fits: impl Fn(&PendingCall) -> bool,
-) -> Result<CallPath, CliError> {
-    if let Some(named) = named {
-        return Ok(named.into());
-    }
-    let pending: Vec<PendingCall> = known.pending_calls().into_iter().filter(fits).collect();
-    match pending.as_slice() {
-        [only] => Ok(only.path.clone()),
-        [] => Err(CliError::not_found(format!("run {} has no such pending call", known.record().run_id()))
-            .with_hint("`windlass show` lists the pending calls")),
-        several => {
-            let lines: Vec<String> =
-                several.iter().map(|call| format!("\n  {}", pending_line(call, 100))).collect();
-            Err(CliError::usage(format!("several calls are pending:{}", lines.concat()))
-                .with_hint("give the id of the call after the run"))
-        }
-    }
 }

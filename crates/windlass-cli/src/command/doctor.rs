@@ -1,14 +1,15 @@
 //! `windlass doctor`: checks the setup and reports what is missing.
 
 use serde_json::{Value, json};
-use windlass::store::{RunStatus, Store};
+use windlass::store::{RunQuery, RunStatus, list_all_runs};
 
 use super::default_agent;
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, DoctorArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
-use crate::terminal::{OutputFormat, Terminal, TextStyle, pad_to_width};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
+use windlass_text::SafeText;
 
 /// Environment variables that are read. Only their presence is reported, never their values.
 const VARIABLES: [(&str, &str); 6] = [
@@ -54,7 +55,7 @@ pub(crate) async fn run(
     };
     let file = AgentFile::read(&named);
     let project = match &file {
-        Ok(file) => CliProject::of_agent_file(args, file.path())?,
+        Ok(file) => CliProject::of_agent_file(args, file.path(), term)?,
         Err(_) => CliProject::from_args(args)?,
     };
     findings.extend(check_agent(file, asked.agent.is_some()).await);
@@ -131,13 +132,18 @@ async fn check_store(project: &CliProject) -> DoctorFinding {
         return DoctorFinding { status: CheckStatus::NotPresent, subject: "store", text, hint: None };
     }
     let runs = match project.open_existing() {
-        Ok(store) => store.list_runs().await.map_err(CliError::from),
+        Ok(store) => list_all_runs(&*store, RunQuery::default()).await.map_err(CliError::from),
         Err(problem) => Err(problem),
     };
     match runs {
         Ok(runs) => {
             let waiting = runs.iter().filter(|run| run.status == RunStatus::Paused).count();
             let text = format!("{}: {} runs, {waiting} wait for a person", path.display(), runs.len());
+            if project.is_store_in_folder() {
+                let text = format!("{text}; it is in the project, where the tools of the agent can reach it");
+                let hint = Some("move it out of the project, and name it with --store".to_owned());
+                return DoctorFinding { status: CheckStatus::Failed, subject: "store", text, hint };
+            }
             DoctorFinding { status: CheckStatus::Passed, subject: "store", text, hint: None }
         }
         Err(problem) => {
@@ -192,19 +198,25 @@ impl DoctorFinding {
     }
 
     fn print_line(&self, term: &Terminal) {
-        let paint = term.stdout_colour();
         let mark = match self.status {
-            CheckStatus::Passed => paint.paint(TextStyle::Success, "✓"),
-            CheckStatus::NotPresent => paint.paint(TextStyle::Faint, "–"),
-            CheckStatus::Failed => paint.paint(TextStyle::Failure, "✗"),
+            CheckStatus::Passed => paint(TextStyle::Success, "✓"),
+            CheckStatus::NotPresent => paint(TextStyle::Faint, "–"),
+            CheckStatus::Failed => paint(TextStyle::Failure, "✗"),
         };
-        term.print_line(format!("{mark} {}  {}", pad_to_width(self.subject, 18), self.text));
+        let mut subject = SafeText::from_line(self.subject).pad(18);
+        for (place, line) in SafeText::from_lines(&self.text).into_iter().enumerate() {
+            let mark = if place == 0 { mark.clone() } else { " ".into() };
+            term.print_line(styled![mark, " ", &subject, "  ", line]);
+            subject = SafeText::default().pad(18);
+        }
         if let (Some(hint), CheckStatus::Failed | CheckStatus::NotPresent) = (&self.hint, self.status) {
-            term.print_line(format!(
-                "  {}  {} {hint}",
-                pad_to_width("", 18),
-                paint.paint(TextStyle::Hint, "hint:")
-            ));
+            term.print_line(styled![
+                "  ",
+                subject,
+                "  ",
+                paint(TextStyle::Hint, "hint:"),
+                format!(" {hint}")
+            ]);
         }
     }
 }

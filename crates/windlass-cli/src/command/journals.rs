@@ -1,30 +1,44 @@
 //! `windlass fork`, `diff`, `export` and `verify`: operations on journals, all based on replay.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::core::inspect::{self, ForkChange, VerifiedJournal, verify_lines, verify_text};
+use windlass::core::inspect::{self, ForkChange, VerifiedJournal, verify_text};
 use windlass::core::{
     canonical::Digest,
     decision::{Decision, DecisionScope},
     id::{CallPath, RunId},
     item::OutputContent,
-    journal::{CallStatus, encode_journal},
+    journal::{CallStatus, JournalEntry, JournalRecord, encode_journal},
 };
-use windlass::store::{self, Store, load_paused};
+use windlass::store::{
+    self, LeaseClaim, OpenRunError, RunQuery, Store, list_all_runs, load_paused, verify_run,
+};
 
-use super::resume::resume_run;
-use crate::args::{CliArgs, DiffArgs, DriveArgs, ExportArgs, ForkArgs, ForkChangeArgs, VerifyArgs};
+use super::resume::{current_time, resume_run};
+use crate::args::{
+    ApproveArgs, CliArgs, DiffArgs, DriveArgs, ExportArgs, ForkArgs, ForkChangeArgs, PendingCallArgs,
+    VerifyArgs,
+};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run, new_run_id};
 use crate::run_driver::{AGENT_PATH_ARTEFACT, current_user};
-use crate::terminal::{OutputFormat, Terminal, TextStyle, truncate_to_width};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
+
+/// Duration of the lease under which a new fork gets its artefacts.
+const FORK_LEASE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn fork_run(
     args: &CliArgs,
     asked: &ForkArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
+    if asked.change.approve.is_some() && !term.can_prompt() {
+        return Err(CliError::usage("nobody can confirm the call here, because there is no terminal").with_hint(
+            "fork the run without --approve; then `windlass show` prints the call of the fork and its digest, for `windlass approve --digest`",
+        ));
+    }
     let store = CliProject::from_args(args)?.open_existing()?;
     let stored = find_run(&*store, Some(&asked.run), |_| true).await?;
     let at = asked.at.unwrap_or(stored.record_count.saturating_sub(1));
@@ -37,7 +51,11 @@ pub(crate) async fn fork_run(
             CliError::new(error.to_string()).with_hint(hint)
         })?;
     if let Some(agent) = store.load_artefact(&stored.run, AGENT_PATH_ARTEFACT).await? {
-        store.save_artefact(&id, AGENT_PATH_ARTEFACT, &agent).await?;
+        let owner = format!("windlass-fork-{id}");
+        let claim = LeaseClaim { owner: &owner, now: current_time(), duration: FORK_LEASE };
+        let lease = store.acquire_lease(&id, claim, None).await?;
+        store.save_artefact(&lease, AGENT_PATH_ARTEFACT, &agent).await?;
+        store.release_lease(&lease).await?;
     }
     match term.output_format() {
         OutputFormat::Json => {
@@ -46,15 +64,24 @@ pub(crate) async fn fork_run(
         }
         OutputFormat::Text => term.print_line(format!("run {id} is a fork of {} at record {at}", stored.run)),
     }
+    if let Some(call) = &asked.change.approve {
+        // The call waits in the fork as it did in the run, and is displayed before it is approved.
+        let pending_call = PendingCallArgs {
+            run: Some(id.to_string()),
+            call: Some(call.clone()),
+            digest: None,
+            by: None,
+            resume: asked.resume,
+        };
+        let approve = ApproveArgs { pending_call, always: false, arguments: None };
+        return super::decisions::approve(args, &approve, term).await;
+    }
     if asked.resume {
         let drive = DriveArgs { model: None, yes: false, no_input: false };
         return resume_run(args, term, store, &id, None, &drive).await;
     }
     if term.output_format() == OutputFormat::Text {
-        term.eprint_line(format!(
-            "{} `windlass resume {id}` resumes the fork",
-            term.stderr_colour().paint(TextStyle::Hint, "hint:")
-        ));
+        term.eprint_hint(format!("`windlass resume {id}` resumes the fork"));
     }
     Ok(CommandExit::Success)
 }
@@ -67,7 +94,6 @@ fn fork_change(asked: &ForkChangeArgs) -> Result<ForkChange, CliError> {
         decided_by: Some(current_user()),
     };
     Ok(match asked {
-        ForkChangeArgs { approve: Some(call), .. } => decide(call, Decision::Approve),
         ForkChangeArgs { reject: Some(call), .. } => decide(call, Decision::Reject { message: None }),
         ForkChangeArgs { output: Some(output), .. } => {
             let Some((call, text)) = output.split_once('=') else {
@@ -77,7 +103,7 @@ fn fork_change(asked: &ForkChangeArgs) -> Result<ForkChange, CliError> {
             let output = OutputContent::from(text);
             ForkChange::CallOutput { call: CallPath::from(call), status: CallStatus::Succeeded, output }
         }
-        ForkChangeArgs { approve: None, reject: None, output: None } => ForkChange::Unchanged,
+        ForkChangeArgs { approve: _, reject: None, output: None } => ForkChange::Unchanged,
     })
 }
 
@@ -111,8 +137,7 @@ pub(crate) async fn diff_runs(
             }));
         }
         OutputFormat::Text => {
-            let width = term.width().saturating_sub(1);
-            found.to_string().lines().for_each(|line| term.print_line(truncate_to_width(line, width)));
+            found.to_string().lines().for_each(|line| term.print_wrapped(6, line));
         }
     }
     Ok(CommandExit::Success)
@@ -129,10 +154,12 @@ pub(crate) async fn export_run(
     let records = known.record().journal();
     let text = match term.output_format() {
         OutputFormat::Text => encode_journal(records),
-        OutputFormat::Json => records.iter().map(|record| json!(record).to_string() + "\n").collect(),
+        OutputFormat::Json => {
+            with_inline_history(records).iter().map(|record| json!(record).to_string() + "\n").collect()
+        }
     };
     match &asked.output {
-        None => term.print_text(&text),
+        None => term.print_data(&text),
         Some(path) => {
             std::fs::write(path, text)
                 .map_err(|error| CliError::new(format!("`{}` cannot be written: {error}", path.display())))?;
@@ -142,6 +169,17 @@ pub(crate) async fn export_run(
         }
     }
     Ok(CommandExit::Success)
+}
+
+/// Returns the records with the history of the run's session inline, so that they can be read without the session.
+fn with_inline_history(records: &[JournalRecord]) -> Vec<JournalRecord> {
+    let mut records = records.to_vec();
+    if let Some(JournalEntry::RunStarted(started)) = records.first_mut().map(|first| &mut first.entry)
+        && let Ok(inline) = started.history.to_inline()
+    {
+        started.history = inline;
+    }
+    records
 }
 
 pub(crate) async fn verify_runs(
@@ -161,14 +199,18 @@ pub(crate) async fn verify_runs(
     let store = CliProject::from_args(args)?.open_existing()?;
     let runs = match &asked.run {
         Some(named) => vec![find_run(&*store, Some(named), |_| true).await?],
-        None => store.list_runs().await?,
+        None => list_all_runs(&*store, RunQuery::default()).await?,
     };
     let mut exit = CommandExit::Success;
     for stored in &runs {
-        let lines = store.load_journal(&stored.run, 0).await?;
-        match verify_lines(&lines) {
+        match verify_run(&*store, &stored.run).await {
             Ok(verified) => {
                 report_verified(term, stored.run.as_str(), &verified, asked.head.as_deref())?;
+            }
+            Err(OpenRunError::Store(error)) => return Err(error.into()),
+            Err(OpenRunError::JournalFormat { source: error, .. }) => {
+                exit = CommandExit::CorruptJournal;
+                term.report_error(&corrupt_journal_error(stored.run.as_str(), &error.to_string()));
             }
             Err(error) => {
                 exit = CommandExit::CorruptJournal;
@@ -210,13 +252,12 @@ fn report_verified(
             term.print_json(&json!({ "run": name, "ok": true, "records": count, "head": found.to_string(), "decisions": decisions }));
         }
         OutputFormat::Text => {
-            let mark = term.stdout_colour().paint(TextStyle::Success, "✓");
-            term.print_line(format!("{mark} {name}: {} records verified", records.len()));
+            term.print_line(styled![
+                paint(TextStyle::Success, "✓"),
+                format!(" {name}: {} records verified", records.len()),
+            ]);
             term.print_line(format!("  hash of the last line: {found}"));
-            let width = term.width().saturating_sub(3);
-            decisions.iter().for_each(|ruling| {
-                term.print_line(format!("  {}", truncate_to_width(&ruling.to_string(), width)))
-            });
+            decisions.iter().for_each(|ruling| term.print_wrapped(4, format!("  {ruling}")));
         }
     }
     Ok(CommandExit::Success)

@@ -1,17 +1,22 @@
 //! The implementations of the sub-commands, one file each.
 
+mod backup;
 mod cancel;
 mod chat;
 mod completions;
 mod decisions;
 mod doctor;
 mod journals;
+mod migrate;
 mod new;
+mod policy;
 mod resume;
 mod run;
 mod runs;
 mod sessions;
 mod show;
+#[cfg(feature = "talk")]
+mod talk;
 mod tools;
 
 use std::path::PathBuf;
@@ -24,8 +29,8 @@ use crate::args::{CliArgs, CliCommand, DriveArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::demo;
 use crate::project::CliProject;
-use crate::run_driver::{ApproverMode, RunDriver, SignalCounter};
-use crate::terminal::{LinePrompter, Terminal};
+use crate::run_driver::{ApproverMode, RunDriver};
+use crate::terminal::Terminal;
 
 /// Runs the sub-command.
 pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<CommandExit, CliError> {
@@ -33,6 +38,8 @@ pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<Command
         CliCommand::Demo(demo) => demo::run(&args, demo, &term).await,
         CliCommand::Run(run) => run::run(&args, run, &term).await,
         CliCommand::Chat(chat) => chat::run(&args, chat, &term).await,
+        #[cfg(feature = "talk")]
+        CliCommand::Talk(talk) => talk::run(&args, talk, &term).await,
         CliCommand::Runs(runs) => runs::run(&args, runs, &term).await,
         CliCommand::Show(show) => show::run(&args, show, &term).await,
         CliCommand::Resume(resume) => resume::run(&args, resume, &term).await,
@@ -46,7 +53,10 @@ pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<Command
         CliCommand::Export(export) => journals::export_run(&args, export, &term).await,
         CliCommand::Verify(verify) => journals::verify_runs(&args, verify, &term).await,
         CliCommand::Sessions(sessions) => sessions::run(&args, sessions, &term).await,
+        CliCommand::Backup(backup) => backup::run(&args, backup, &term).await,
+        CliCommand::Migrate(asked) => migrate::run(asked, &term).await,
         CliCommand::Tools(tools) => tools::run(&args, tools, &term).await,
+        CliCommand::Policy(policy) => policy::run(&args, policy, &term).await,
         CliCommand::Doctor(doctor) => doctor::run(&args, doctor, &term).await,
         CliCommand::New(new) => new::run(new, &term),
         CliCommand::Completions(completions) => Ok(completions::run(completions, &term)),
@@ -66,16 +76,7 @@ async fn build_driver(
         (false, true) => ApproverMode::Defer,
         (false, false) => ApproverMode::Prompt,
     };
-    let signals = SignalCounter::install()?;
-    Ok(RunDriver {
-        term: term.clone(),
-        file,
-        agent,
-        store,
-        approver: answers,
-        prompter: LinePrompter::spawn_reader(),
-        signals,
-    })
+    RunDriver::new(term, file, agent, store, answers)
 }
 
 /// Returns the agent of the project, for commands that name none.

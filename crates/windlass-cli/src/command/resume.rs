@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use windlass::artefact::fetch_text;
 use windlass::core::{
     id::{RunId, Timestamp},
     run::RunEnd,
 };
 use windlass::store::SqliteStore;
-use windlass::store::{Store, StoredRun, load_paused};
+use windlass::store::{LeaseObserver, LeaseOwner, LeaseStanding, Store, load_paused};
 
 use super::run::announce_run;
 use super::{build_driver, default_agent};
@@ -18,12 +19,10 @@ use crate::args::{CliArgs, DriveArgs, ResumeArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run, is_resumable};
 use crate::run_driver::AGENT_PATH_ARTEFACT;
-use crate::terminal::{LiveLines, Terminal, TextStyle, format_duration};
+use crate::terminal::{LiveLines, Terminal, TextStyle, format_duration, paint};
 
 /// Interval at which the lease of another driver is polled.
 const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time to wait for a lease to expire.
-const MAX_LEASE_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(
     args: &CliArgs,
@@ -56,7 +55,7 @@ pub(crate) async fn resume_run(
         )));
     }
     let noted =
-        store.load_artefact(run, AGENT_PATH_ARTEFACT).await?.map(PathBuf::from).filter(|path| path.exists());
+        fetch_text(&*store, run, AGENT_PATH_ARTEFACT).await?.map(PathBuf::from).filter(|path| path.exists());
     let named = match agent.or(noted) {
         Some(named) => named,
         None => default_agent(args)?,
@@ -64,65 +63,65 @@ pub(crate) async fn resume_run(
     let file = AgentFile::read(&named)?;
     let mut driving = build_driver(term, file, store.clone(), drive).await?;
     announce_run(term, &driving.file, run, drive.model.as_deref());
-    wait_for_lease(term, &*store, run).await?;
-    let mut builder = driving.agent.recover(run.clone(), store.clone());
+    let observer = wait_for_lease(term, &*store, run).await?;
+    let mut builder = driving.agent.recover(run.clone(), store.clone()).lease_observer(&observer);
     if let Some(session) = known.record().state().session() {
         builder = builder.session(&windlass::session::Session::new(session.clone(), store));
     }
     let builder = driving.file.with_limits(builder);
-    let driven = driving.drive_to_outcome(run, builder, known.record().journal()).await?;
+    let driven = driving.drive_to_outcome(builder, known.record().journal()).await?;
     Ok(driven.report_outcome(term))
 }
 
-/// Waits until the lease of the run's previous driver has expired.
+/// Returns the agent file that started a run, if it is still there.
+pub(crate) async fn agent_file_of_run(store: &dyn Store, run: &RunId) -> Result<Option<AgentFile>, CliError> {
+    let path = fetch_text(store, run, AGENT_PATH_ARTEFACT).await?.map(PathBuf::from);
+    Ok(path.and_then(|path| AgentFile::read(&path).ok()))
+}
+
+/// Waits until the run has no driver, and says so meanwhile. Returns the observations, with which the run is taken over.
 ///
 /// # Errors
 ///
 /// Fails with [`CommandExit::RunLeased`] if the driver renews its lease.
-pub(crate) async fn wait_for_lease(term: &Terminal, store: &dyn Store, run: &RunId) -> Result<(), CliError> {
-    let Some((owner, until)) = lease_owner(store, run).await? else { return Ok(()) };
-    let left = until.0.saturating_sub(current_time().0);
-    if left == 0 {
-        return Ok(());
-    }
-    let deadline = tokio::time::Instant::now() + Duration::from_millis(left).min(MAX_LEASE_WAIT);
+pub(crate) async fn wait_for_lease(
+    term: &Terminal,
+    store: &dyn Store,
+    run: &RunId,
+) -> Result<LeaseObserver, CliError> {
+    let observer = LeaseObserver::new();
     let mut lines = LiveLines::default();
-    let busy = || {
-        CliError::new(format!("run {run} is being executed by process {}", process_of_owner(&owner)))
-            .with_exit(CommandExit::RunLeased)
-            .with_hint("wait for it, or stop it with Ctrl-C in its terminal; `windlass approve` and `reject` reach it")
-    };
-    while tokio::time::Instant::now() < deadline {
-        match lease_owner(store, run).await? {
-            None => break,
-            Some((_, now_until)) if now_until > until => {
+    loop {
+        let (lease, remaining, is_renewed) = match observer.observe(store, run).await? {
+            LeaseStanding::Free | LeaseStanding::Abandoned(_) => {
                 lines.clear(term);
-                return Err(busy());
+                return Ok(observer);
             }
-            Some(_) => {}
+            LeaseStanding::Held { lease, remaining, is_renewed } => (lease, remaining, is_renewed),
+        };
+        let process = describe_owner(&lease.owner);
+        if is_renewed {
+            lines.clear(term);
+            return Err(CliError::new(format!("run {run} is being executed by {process}"))
+                .with_exit(CommandExit::RunLeased)
+                .with_hint("wait for it, or stop it with Ctrl-C in its terminal; `windlass approve` and `reject` reach it"));
         }
         if term.can_redraw() {
-            let left = format_duration(deadline.saturating_duration_since(tokio::time::Instant::now()));
-            let note = format!(
-                "process {} may still be alive; its lease expires in {left}",
-                process_of_owner(&owner)
-            );
-            lines.draw(term, &[format!("  {}", term.stderr_colour().paint(TextStyle::Faint, &note))]);
+            let left = format_duration(remaining);
+            let note = format!("{process} may still be alive; its lease is over in {left}");
+            lines.draw(term, &[paint(TextStyle::Faint, format!("  {note}"))]);
         }
-        tokio::time::sleep(LEASE_POLL_INTERVAL).await;
+        tokio::time::sleep(LEASE_POLL_INTERVAL.min(remaining)).await;
     }
-    lines.clear(term);
-    Ok(())
 }
 
-async fn lease_owner(store: &dyn Store, run: &RunId) -> Result<Option<(String, Timestamp)>, CliError> {
-    let runs: Vec<StoredRun> = store.list_runs().await?;
-    Ok(runs.into_iter().find(|stored| stored.run == *run).and_then(|stored| stored.owner))
-}
-
-/// Returns the process id from a lease owner's name, which is the process id and a unique suffix.
-fn process_of_owner(owner: &str) -> &str {
-    owner.split('-').next().unwrap_or(owner)
+/// Returns the process of a lease's owner for a message.
+fn describe_owner(owner: &str) -> String {
+    match LeaseOwner::parse(owner) {
+        Some(owner) if owner.host().is_empty() => format!("process {}", owner.pid()),
+        Some(owner) => format!("process {} on {}", owner.pid(), owner.host()),
+        None => format!("`{owner}`"),
+    }
 }
 
 /// Returns the current time.

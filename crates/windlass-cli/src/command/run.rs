@@ -12,7 +12,7 @@ use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, RunArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, new_run_id};
-use crate::terminal::{OutputFormat, Terminal, TextStyle};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
 /// Maximum length of a question, in bytes.
 const MAX_QUESTION_BYTES: u64 = 4 << 20;
@@ -24,7 +24,7 @@ pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Resul
         None => read_question_from_stdin()?,
     };
     let file = AgentFile::read(&named)?;
-    let store = CliProject::of_agent_file(args, file.path())?.open_or_create()?;
+    let store = CliProject::of_agent_file(args, file.path(), term)?.open_or_create()?;
     let mut driving = build_driver(term, file, store.clone(), &run.drive).await?;
     let id = run.run_id.as_deref().map_or_else(new_run_id, RunId::from);
     announce_run(term, &driving.file, &id, run.drive.model.as_deref());
@@ -33,7 +33,7 @@ pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Resul
         builder = builder.session(&Session::new(session.as_str(), store));
     }
     let builder = driving.file.with_limits(builder);
-    let driven = driving.drive_to_outcome(&id, builder, &[]).await?;
+    let driven = driving.drive_to_outcome(builder, &[]).await?;
     Ok(driven.report_outcome(term))
 }
 
@@ -45,13 +45,12 @@ pub(crate) fn announce_run(term: &Terminal, file: &AgentFile, id: &RunId, model:
             term.print_json(&json!({ "type": "run", "run": id, "agent": file.name(), "model": model }));
         }
         OutputFormat::Text => {
-            let paint = term.stderr_colour();
             let rest = format!("{model} · run {id}");
-            term.eprint_line(format!(
-                "{} {}",
-                paint.paint(TextStyle::Title, &file.name()),
-                paint.paint(TextStyle::Faint, &rest)
-            ));
+            term.eprint_line(styled![
+                paint(TextStyle::Title, file.name()),
+                " ",
+                paint(TextStyle::Faint, rest),
+            ]);
         }
     }
 }

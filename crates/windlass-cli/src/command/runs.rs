@@ -3,18 +3,21 @@
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::store::{RunStatus, Store, StoredRun, load_paused};
+use windlass::store::{
+    LeaseOwner, RunQuery, RunStatus, Store, StoredLease, StoredRun, list_all_runs, load_paused,
+};
 
 use super::resume::current_time;
 use crate::args::{CliArgs, RunsArgs, StatusChoice};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
 use crate::run_driver::pending_to_json;
-use crate::terminal::{OutputFormat, Terminal, TextStyle, pad_to_width, to_one_line, truncate_to_width};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
+use windlass_text::SafeText;
 
 pub(crate) async fn run(args: &CliArgs, runs: &RunsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let store = CliProject::from_args(args)?.open_existing()?;
-    let mut found = store.list_runs().await?;
+    let mut found = list_all_runs(&*store, RunQuery::default()).await?;
     found.retain(|run| runs.status.is_none_or(|wanted| matches_status(run.status, wanted)));
     let more = found.len().saturating_sub(runs.limit);
     found.truncate(runs.limit);
@@ -61,39 +64,51 @@ async fn run_to_json(store: &dyn Store, run: &StoredRun) -> serde_json::Value {
         "records": run.record_count,
         "created": run.created_at,
         "updated": run.updated_at,
-        "owner": run.owner.as_ref().map(|(owner, until)| json!({ "name": owner, "until": until })),
+        "owner": run.lease.as_ref().map(lease_to_json),
         "pending": pending.iter().map(pending_to_json).collect::<Vec<_>>(),
     })
 }
 
 async fn print_table(term: &Terminal, store: &dyn Store, runs: &[StoredRun]) {
-    let paint = term.stdout_colour();
     let longest = |cell: &dyn Fn(&StoredRun) -> usize| runs.iter().map(cell).max().unwrap_or(0);
     let ids = longest(&|run| run.run.as_str().chars().count()).min(24);
     let agents = longest(&|run| run.agent.as_str().chars().count()).min(16);
     for run in runs {
-        let (status, meaning) = status_label(run);
-        let asked =
-            load_paused(store, &run.run).await.ok().map(|paused| first_message(&paused)).unwrap_or_default();
+        let known = load_paused(store, &run.run).await.ok();
+        let (status, meaning) = match &known {
+            Some(known) if is_decided(run, known) => ("decided", TextStyle::Name),
+            Some(_) | None => status_label(run),
+        };
+        let asked = known.as_ref().map(first_message).unwrap_or_default();
         let age = format_age(Duration::from_millis(current_time().0.saturating_sub(run.updated_at.0)));
-        let id = pad_to_width(&truncate_to_width(run.run.as_str(), ids), ids);
-        let agent = pad_to_width(&truncate_to_width(run.agent.as_str(), agents), agents);
+        let id = SafeText::from_words(run.run.as_str()).truncate(ids).pad(ids);
+        let agent = SafeText::from_words(run.agent.as_str()).truncate(agents).pad(agents);
         let fixed = ids + agents + 34;
-        let asked = truncate_to_width(&asked, term.width().saturating_sub(fixed));
-        term.print_line(format!(
-            "{}  {}  {}  {}  {asked}",
-            paint.paint(TextStyle::Name, &id),
-            paint.paint(meaning, &pad_to_width(status, 13)),
+        let asked = asked.truncate(term.width().saturating_sub(fixed));
+        term.print_line(styled![
+            paint(TextStyle::Name, id),
+            "  ",
+            paint(meaning, SafeText::from_words(status).pad(13)),
+            "  ",
             agent,
-            paint.paint(TextStyle::Faint, &pad_to_width(&age, 11)),
-        ));
+            "  ",
+            paint(TextStyle::Faint, SafeText::from_words(&age).pad(11)),
+            "  ",
+            asked,
+        ]);
     }
 }
 
+/// Returns true if the run waits for no further person: a decision is posted about each of its pending calls.
+fn is_decided(run: &StoredRun, known: &windlass::run::PausedRun) -> bool {
+    let pending = known.pending_calls();
+    run.status == RunStatus::Paused && !pending.is_empty() && pending.iter().all(|call| call.posted.is_some())
+}
+
 /// Returns the first message of the run's input.
-fn first_message(paused: &windlass::run::PausedRun) -> String {
+fn first_message(paused: &windlass::run::PausedRun) -> SafeText {
     let input = paused.record().state().input().iter().find_map(|item| match &**item {
-        windlass::core::item::Item::Message(message) => Some(to_one_line(&message.text())),
+        windlass::core::item::Item::Message(message) => Some(SafeText::from_words(&message.text())),
         _ => None,
     });
     input.unwrap_or_default()
@@ -123,8 +138,21 @@ pub(crate) fn status_label(run: &StoredRun) -> (&'static str, TextStyle) {
     }
 }
 
+/// True if a driver holds the run and has not provably died. No clock is asked: it may be wrong.
 fn has_live_lease(run: &StoredRun) -> bool {
-    run.owner.as_ref().is_some_and(|(_, until)| *until > current_time())
+    run.lease.as_ref().is_some_and(|lease| !lease.is_owner_dead())
+}
+
+fn lease_to_json(lease: &StoredLease) -> serde_json::Value {
+    let owner = LeaseOwner::parse(&lease.owner);
+    json!({
+        "name": lease.owner,
+        "process": owner.as_ref().map(LeaseOwner::pid),
+        "host": owner.as_ref().map(LeaseOwner::host),
+        "epoch": lease.epoch,
+        "last_seen": lease.renewed_at,
+        "is_dead": lease.is_owner_dead(),
+    })
 }
 
 /// Formats an age approximately.

@@ -11,7 +11,8 @@ use windlass::session::SessionStore;
 use crate::args::{CliArgs, SessionsArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
-use crate::terminal::{OutputFormat, Terminal, TextStyle, format_arguments, to_one_line, truncate_to_width};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled, summarize_arguments};
+use windlass_text::SafeText;
 
 pub(crate) async fn run(
     args: &CliArgs,
@@ -31,7 +32,7 @@ pub(crate) async fn run(
                 OutputFormat::Text => {
                     let last = items.iter().rev().find_map(|item| message_text(item)).unwrap_or_default();
                     let line = format!("{}  {} items  {last}", id, items.len());
-                    term.print_line(truncate_to_width(&line, term.width().saturating_sub(1)));
+                    term.print_line(SafeText::from_line(&line).truncate(term.width().saturating_sub(1)));
                 }
             }
         }
@@ -54,32 +55,36 @@ pub(crate) async fn run(
         return Ok(CommandExit::Success);
     }
     match term.output_format() {
-        OutputFormat::Json => term.print_text(&session.export().await?),
+        OutputFormat::Json => term.print_data(&session.export().await?),
         OutputFormat::Text => session.items().await?.iter().for_each(|item| print_item(term, item)),
     }
     Ok(CommandExit::Success)
 }
 
 fn print_item(term: &Terminal, item: &Item) {
-    let (mark, paint, text) = match item {
-        Item::Message(message) if message.role == Role::User => ("›", TextStyle::Hint, message.text()),
-        Item::Message(message) => ("‹", TextStyle::Name, message.text()),
+    let room = term.width().saturating_sub(3);
+    let line = |text: SafeText| vec![text.truncate(room)];
+    let message = |text: String| SafeText::from_lines(text.trim_end());
+    let (mark, style, lines) = match item {
+        Item::Message(said) if said.role == Role::User => ("›", TextStyle::Hint, message(said.text())),
+        Item::Message(said) => ("‹", TextStyle::Name, message(said.text())),
         Item::Call(call) => {
-            ("·", TextStyle::Faint, format!("{}  {}", call.name, format_arguments(&call.arguments)))
+            let arguments = summarize_arguments(&call.arguments);
+            let call = SafeText::from_line(&format!("{}  {arguments}", call.name));
+            ("·", TextStyle::Faint, line(call))
         }
-        Item::Output(output) => ("╰", TextStyle::Faint, to_one_line(&output.content.text())),
+        Item::Output(output) => ("╰", TextStyle::Faint, line(SafeText::from_words(&output.content.text()))),
         _ => return,
     };
-    let text = match item {
-        Item::Message(_) => text.trim_end().replace('\n', "\n  "),
-        _ => truncate_to_width(&text, term.width().saturating_sub(3)),
-    };
-    term.print_line(format!("{} {text}", term.stdout_colour().paint(paint, mark)));
+    for (place, text) in lines.into_iter().enumerate() {
+        let mark = if place == 0 { mark } else { " " };
+        term.print_line(styled![paint(style, mark), " ", text]);
+    }
 }
 
-fn message_text(item: &Item) -> Option<String> {
+fn message_text(item: &Item) -> Option<SafeText> {
     match item {
-        Item::Message(message) => Some(to_one_line(&message.text())),
+        Item::Message(message) => Some(SafeText::from_words(&message.text())),
         _ => None,
     }
 }

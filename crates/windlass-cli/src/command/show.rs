@@ -1,24 +1,30 @@
 //! `windlass show`: shows what a run did and its pending calls.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use windlass::core::decision::PendingCall;
 use windlass::core::inspect::{fork_origin, step_lines};
 use windlass::core::journal::{JournalEntry, JournalRecord};
 use windlass::run::PausedRun;
-use windlass::store::{StoredRun, load_paused};
+use windlass::store::{Store, StoredRun, load_paused};
+use windlass_text::SafeText;
 
-use super::runs::{status_label, status_name};
+use super::resume::{agent_file_of_run, current_time};
+use super::runs::{format_age, status_label, status_name};
 use crate::args::{CliArgs, ShowArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run};
-use crate::run_driver::{StatusLabel, pending_line, pending_to_json};
-use crate::terminal::{OutputFormat, Terminal, TextStyle, format_arguments, to_one_line, truncate_to_width};
+use crate::run_driver::{CallReview, StatusLabel, pending_to_json};
+use crate::terminal::{OutputFormat, StyledText, Terminal, TextStyle, format_arguments, paint, styled};
 
 pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let store = CliProject::from_args(args)?.open_existing()?;
     let stored = find_run(&*store, show.run.as_deref(), |_| true).await?;
     let known = load_paused(&*store, &stored.run).await?;
+    let reviews = review_pending(&*store, &stored, &known).await?;
     match term.output_format() {
-        OutputFormat::Json => term.print_json(&run_to_json(&stored, &known)),
+        OutputFormat::Json => term.print_json(&run_to_json(&stored, &known, &reviews)),
         OutputFormat::Text => {
             print_header(term, &stored, &known);
             if show.journal {
@@ -26,14 +32,37 @@ pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Res
             } else {
                 print_summary(term, known.record().journal())
             }
-            print_pending(term, &stored, &known);
+            print_pending(term, &stored, &known, &reviews);
         }
     }
     Ok(CommandExit::Success)
 }
 
-fn run_to_json(stored: &StoredRun, known: &PausedRun) -> Value {
+/// Returns the reviews of the pending calls: what a person is shown before a decision, with its digest.
+async fn review_pending(
+    store: &dyn Store,
+    stored: &StoredRun,
+    known: &PausedRun,
+) -> Result<Vec<CallReview>, CliError> {
+    let file = agent_file_of_run(store, &stored.run).await?;
+    let review = |pending| CallReview::new(&stored.run, pending, file.as_ref());
+    Ok(known.pending_calls().iter().map(review).collect())
+}
+
+fn run_to_json(stored: &StoredRun, known: &PausedRun, reviews: &[CallReview]) -> Value {
     let record = known.record();
+    let pending = known
+        .pending_calls()
+        .iter()
+        .zip(reviews)
+        .map(|(pending, review)| {
+            let mut value = pending_to_json(pending);
+            let lines = review.lines(None).iter().map(|line| line.plain().to_string()).collect::<Vec<_>>();
+            value["display"] = lines.into();
+            value["digest"] = review.digest().to_string().into();
+            value
+        })
+        .collect::<Vec<_>>();
     let lines = step_lines(record.journal());
     let steps = record.journal().iter().zip(&lines).map(|(record, line)| {
         json!({ "seq": line.seq, "at": line.at, "agent": line.agent, "text": line.text, "within": record.path, "entry": record.entry })
@@ -46,13 +75,12 @@ fn run_to_json(stored: &StoredRun, known: &PausedRun) -> Value {
         "updated": stored.updated_at,
         "usage": record.usage(),
         "origin": fork_origin(record.journal()),
-        "pending": known.pending_calls().iter().map(pending_to_json).collect::<Vec<_>>(),
+        "pending": pending,
         "steps": steps.collect::<Vec<_>>(),
     })
 }
 
 fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
-    let paint = term.stdout_colour();
     let (status, meaning) = status_label(stored);
     let usage = known.record().usage();
     let mut facts =
@@ -60,18 +88,19 @@ fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
     if usage.total_tokens() > 0 {
         facts.push(format!("{} tokens", usage.total_tokens()));
     }
-    term.print_line(format!(
-        "{} {}  {}",
-        paint.paint(TextStyle::Title, &format!("run {}", stored.run)),
-        paint.paint(meaning, status),
-        paint.paint(TextStyle::Faint, &format!("{} · {}", stored.agent, facts.join(" · ")))
-    ));
+    term.print_line(styled![
+        paint(TextStyle::Title, format!("run {}", stored.run)),
+        " ",
+        paint(meaning, status),
+        "  ",
+        paint(TextStyle::Faint, format!("{} · {}", stored.agent, facts.join(" · "))),
+    ]);
 }
 
 /// Prints the journal, one line per record.
 fn print_journal(term: &Terminal, known: &PausedRun) {
     for line in step_lines(known.record().journal()) {
-        term.print_line(truncate_to_width(&line.to_string(), term.width().saturating_sub(1)));
+        term.print_wrapped(6, line.to_string());
     }
 }
 
@@ -80,15 +109,45 @@ fn print_summary(term: &Terminal, records: &[JournalRecord]) {
     for record in records {
         let indent = "  ".repeat(record.path.len() + 1);
         for line in summary_lines(record, records) {
-            let (mark, meaning, text) = line;
-            let text = truncate_to_width(&text, term.width().saturating_sub(indent.len() + 3));
-            term.print_line(format!("{indent}{} {text}", term.stdout_colour().paint(meaning, mark)));
+            let SummaryLine { mark, style, text, length } = line;
+            let room = term.width().saturating_sub(indent.len() + 3);
+            let text = match length {
+                // A pipe gets all of it.
+                SummaryLength::Shortened if term.is_stdout_terminal() => text.truncate(room),
+                SummaryLength::Shortened | SummaryLength::Whole => text,
+            };
+            let line: StyledText = styled![indent.as_str(), paint(style, mark), " ", text];
+            term.print_wrapped(indent.len() + 2, line);
         }
     }
 }
 
-/// A mark, its style and a text.
-type SummaryLine = (&'static str, TextStyle, String);
+/// A line of the summary.
+struct SummaryLine {
+    mark: &'static str,
+    style: TextStyle,
+    text: SafeText,
+    length: SummaryLength,
+}
+
+/// The part of a line that a terminal shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SummaryLength {
+    /// All of it, because it is about a decision.
+    Whole,
+    /// As much as fits one line.
+    Shortened,
+}
+
+impl SummaryLine {
+    fn whole(mark: &'static str, style: TextStyle, text: &str) -> Self {
+        Self { mark, style, text: SafeText::from_line(text), length: SummaryLength::Whole }
+    }
+
+    fn shortened(mark: &'static str, style: TextStyle, text: &str) -> Self {
+        Self { mark, style, text: SafeText::from_words(text), length: SummaryLength::Shortened }
+    }
+}
 
 fn summary_lines(record: &JournalRecord, records: &[JournalRecord]) -> Vec<SummaryLine> {
     let call_named = |id: &windlass::core::id::CallId| {
@@ -109,37 +168,39 @@ fn summary_lines(record: &JournalRecord, records: &[JournalRecord]) -> Vec<Summa
         JournalEntry::InputAdded(added) => message_lines(&added.items, "›", TextStyle::Hint),
         JournalEntry::ModelResponded(answered) => message_lines(&answered.items, "‹", TextStyle::Name),
         JournalEntry::ModelRequestFailed(failed) => {
-            vec![("!", TextStyle::Waiting, format!("model request failed: {}", to_one_line(&failed.error)))]
+            let text = format!("model request failed: {}", failed.error);
+            vec![SummaryLine::shortened("!", TextStyle::Waiting, &text)]
         }
         JournalEntry::CallHeld(held) => {
-            vec![("?", TextStyle::Waiting, format!("{}  waits for a person", call_named(&held.call)))]
+            let text = format!("{}  waits for a person", call_named(&held.call));
+            vec![SummaryLine::whole("?", TextStyle::Waiting, &text)]
         }
         JournalEntry::DecisionRecorded(decided) => {
             let line =
                 step_lines(std::slice::from_ref(record)).pop().map(|line| line.text).unwrap_or_default();
             let line = line.replacen(&format!("call {} ", decided.call), "it ", 1);
-            vec![("!", TextStyle::Hint, line)]
+            vec![SummaryLine::whole("!", TextStyle::Hint, &line)]
         }
         JournalEntry::CallStarted(started) if started.attempt > 1 => {
-            vec![(
-                "↻",
-                TextStyle::Name,
-                format!("{}  attempt {}", call_named(&started.call), started.attempt),
-            )]
+            let text = format!("{}  attempt {}", call_named(&started.call), started.attempt);
+            vec![SummaryLine::shortened("↻", TextStyle::Name, &text)]
         }
         JournalEntry::CallSettled(settled) => {
             let StatusLabel { mark, style, note } = StatusLabel::for_status(&settled.status);
             let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
-            let output = to_one_line(&settled.output.text());
-            vec![(mark, style, format!("{}{note}  → {output}", call_named(&settled.call)))]
+            let text = format!("{}{note}  → {}", call_named(&settled.call), settled.output.text());
+            vec![SummaryLine::shortened(mark, style, &text)]
         }
         JournalEntry::HandoffRecorded(handed) => {
-            vec![("→", TextStyle::Name, format!("hands off to {}", handed.to))]
+            vec![SummaryLine::shortened("→", TextStyle::Name, &format!("hands off to {}", handed.to))]
         }
         JournalEntry::RunFailed(failed) => {
-            vec![("✗", TextStyle::Failure, format!("failed: {}", to_one_line(&failed.failure.to_string())))]
+            let text = format!("failed: {}", failed.failure);
+            vec![SummaryLine::shortened("✗", TextStyle::Failure, &text)]
         }
-        JournalEntry::RunCancelled(_) => vec![("■", TextStyle::Waiting, "cancelled".to_owned())],
+        JournalEntry::RunCancelled(_) => {
+            vec![SummaryLine::shortened("■", TextStyle::Waiting, "cancelled")]
+        }
         _ => Vec::new(),
     }
 }
@@ -147,34 +208,52 @@ fn summary_lines(record: &JournalRecord, records: &[JournalRecord]) -> Vec<Summa
 fn message_lines(
     items: &[std::sync::Arc<windlass::core::item::Item>],
     mark: &'static str,
-    paint: TextStyle,
+    style: TextStyle,
 ) -> Vec<SummaryLine> {
     let texts = items.iter().filter_map(|item| match &**item {
-        windlass::core::item::Item::Message(message) => Some(to_one_line(&message.text())),
+        windlass::core::item::Item::Message(message) => Some(message.text()),
         _ => None,
     });
-    texts.filter(|text| !text.is_empty()).map(|text| (mark, paint, text)).collect()
+    let texts = texts.filter(|text| !text.trim().is_empty());
+    texts.map(|text| SummaryLine::shortened(mark, style, &text)).collect()
 }
 
-fn print_pending(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
-    let pending = known.pending_calls();
-    let paint = term.stdout_colour();
-    if !pending.is_empty() {
-        term.print_line(paint.paint(TextStyle::Waiting, "waits for a person:"));
-        for call in &pending {
-            term.print_line(format!("  {}", pending_line(call, term.width().saturating_sub(3))));
+/// Prints the pending calls in full, with the digests that decide about them from elsewhere.
+/// Describes the decision that is posted about a pending call: who decided, what, and when.
+fn posted_line(pending: &PendingCall) -> Option<SafeText> {
+    let posted = pending.posted.as_deref()?;
+    let by = posted.decided_by.as_deref().unwrap_or("somebody");
+    let age = format_age(Duration::from_millis(current_time().0.saturating_sub(posted.posted_at.0)));
+    let what = posted.decision.describe();
+    let text = format!("{by} posted {what} {age}; it is not taken yet, so another decision replaces it");
+    Some(SafeText::from_line(&text))
+}
+
+fn print_pending(term: &Terminal, stored: &StoredRun, known: &PausedRun, reviews: &[CallReview]) {
+    let width = term.is_stdout_terminal().then(|| term.width());
+    for (pending, review) in known.pending_calls().iter().zip(reviews) {
+        term.print_line("");
+        term.print_wrapped(
+            2,
+            paint(TextStyle::Waiting, format!("call {} waits for a person:", pending.path)),
+        );
+        review.lines(width).into_iter().for_each(|line| term.print_line(line));
+        if let Some(posted) = posted_line(pending) {
+            term.print_wrapped(2, styled!["  ", paint(TextStyle::Hint, posted)]);
         }
+        term.print_line(format!("  digest {}", review.digest()));
     }
     let run = &stored.run;
     match status_name(stored) {
-        "paused" => term.eprint_line(format!(
-            "{} `windlass resume {run}` prompts for the decision",
-            paint.paint(TextStyle::Hint, "hint:")
-        )),
-        "interrupted" => term.eprint_line(format!(
-            "{} its process has ended; `windlass resume {run}` resumes it",
-            paint.paint(TextStyle::Hint, "hint:")
-        )),
+        "paused" => {
+            let windlass = term.command_prefix();
+            term.eprint_hint(format!(
+                "`{windlass} resume {run}` prompts for the decision; `{windlass} approve --digest DIGEST` approves the call that is shown here"
+            ));
+        }
+        "interrupted" => {
+            term.eprint_hint(format!("its process has ended; `windlass resume {run}` resumes it"));
+        }
         _ => {}
     }
 }

@@ -8,9 +8,8 @@ use super::default_agent;
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, ToolsArgs};
 use crate::cli_error::{CliError, CommandExit};
-use crate::terminal::{
-    ColourMode, OutputFormat, Terminal, TextStyle, pad_to_width, to_one_line, truncate_to_width,
-};
+use crate::terminal::{OutputFormat, StyledText, Terminal, TextStyle, paint, styled};
+use windlass_text::SafeText;
 
 pub(crate) async fn run(args: &CliArgs, asked: &ToolsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let named = match &asked.agent {
@@ -37,16 +36,17 @@ pub(crate) async fn run(args: &CliArgs, asked: &ToolsArgs, term: &Terminal) -> R
         }
         OutputFormat::Text if tools.is_empty() && served.tools.is_empty() => {
             term.eprint_line(format!("agent `{}` has no tools", file.name()));
-            term.eprint_line("hint: write `tools = [\"files\"]` in the agent file; docs/guide/command.md lists the built-in tools");
+            term.eprint_hint("write `tools = [\"files\"]` in the agent file; docs/guide/command.md lists the built-in tools");
         }
         OutputFormat::Text => {
             for tool in &tools {
-                term.print_line(tool_line(tool, term.stdout_colour(), term.width()));
+                term.print_line(tool_line(tool, term.width()));
             }
             for (tool, description) in &served.tools {
-                let room = term.width().saturating_sub(tool.chars().count() + 3);
-                let about = truncate_to_width(&to_one_line(description), room);
-                term.print_line(format!("{}  {about}", term.stdout_colour().paint(TextStyle::Title, tool)));
+                let tool = SafeText::from_words(tool);
+                let about = SafeText::from_words(description);
+                let about = about.truncate(term.width().saturating_sub(tool.width() + 3));
+                term.print_line(styled![paint(TextStyle::Title, tool), "  ", about]);
             }
         }
     }
@@ -57,13 +57,12 @@ pub(crate) async fn run(args: &CliArgs, asked: &ToolsArgs, term: &Terminal) -> R
 }
 
 /// Formats a tool on one line.
-pub(crate) fn tool_line(tool: &Tool, paint: ColourMode, width: usize) -> String {
-    let name = tool.key().to_string();
-    let name = pad_to_width(&truncate_to_width(&name, 24), 16);
-    let facts = pad_to_width(&format!("{}, {}", effect_name(tool), approval_name(tool)), 24);
-    let used = name.chars().count() + facts.chars().count() + 7;
-    let about = truncate_to_width(&to_one_line(tool.description()), width.saturating_sub(used));
-    format!("{}  {}  {about}", paint.paint(TextStyle::Title, &name), paint.paint(TextStyle::Faint, &facts))
+pub(crate) fn tool_line(tool: &Tool, width: usize) -> StyledText {
+    let name = SafeText::from_words(&tool.key().to_string()).truncate(24).pad(16);
+    let facts = SafeText::from_line(&format!("{}, {}", effect_name(tool), approval_name(tool))).pad(24);
+    let used = name.width() + facts.width() + 7;
+    let about = SafeText::from_words(tool.description()).truncate(width.saturating_sub(used));
+    styled![paint(TextStyle::Title, name), "  ", paint(TextStyle::Faint, facts), "  ", about]
 }
 
 fn effect_name(tool: &Tool) -> &'static str {

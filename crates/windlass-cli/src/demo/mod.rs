@@ -19,8 +19,9 @@ use self::bank::DemoBank;
 use self::proof::DemoProof;
 use crate::args::{CliArgs, DemoArgs};
 use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
 use crate::run_driver::SignalCounter;
-use crate::terminal::{LinePrompter, PromptInput, Terminal, TextStyle};
+use crate::terminal::{LinePrompter, PromptInput, StyledText, Terminal, TextStyle, paint, styled};
 
 const RUN_ID: &str = "invoices";
 const QUESTION: &str = "Pay the invoices in inbox/.";
@@ -33,6 +34,8 @@ const KILL_DELAY: Duration = Duration::from_millis(1_200);
 
 pub(crate) async fn run(args: &CliArgs, demo: &DemoArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let folder = files::create_folder(&demo.folder)?;
+    // The store of an earlier demonstration belongs to the folder that was deleted.
+    CliProject::of_folder(&folder)?.delete_store()?;
     let stage = DemoPresenter { args, demo_args: demo, term, folder };
     stage.print_introduction();
     match stage.run_until_killed().await? {
@@ -46,10 +49,7 @@ pub(crate) async fn run(args: &CliArgs, demo: &DemoArgs, term: &Terminal) -> Res
             stage.show_next_steps();
             Ok(CommandExit::Success)
         }
-        FirstProcessOutcome::Exited(status) => {
-            stage.explain_exit(status);
-            Ok(CommandExit::Success)
-        }
+        FirstProcessOutcome::Exited(status) => stage.explain_exit(status),
     }
 }
 
@@ -74,8 +74,7 @@ struct DemoPresenter<'a> {
 
 impl DemoPresenter<'_> {
     fn print_introduction(&self) {
-        let paint = self.term.stdout_colour();
-        self.print_line(&paint.paint(TextStyle::Title, "Windlass in a minute"));
+        self.print_line(paint(TextStyle::Title, "Windlass in a minute"));
         self.print_wrapped(&format!(
             "An agent pays three invoices. The files are real (they are in {}), a payment is a line in the bank's \
              ledger, and the crash is real too. Only the model is scripted, so you need no API key and no network.",
@@ -101,7 +100,8 @@ impl DemoPresenter<'_> {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            let is_paying = bank.payments()?.iter().any(|payment| payment.invoice == LARGE_INVOICE);
+            // The bank answers a small payment at once, so there is no moment in which to kill the process.
+            let is_paying = bank.payments()?.iter().any(|payment| payment.euros > tools::APPROVAL_THRESHOLD);
             if is_paying && !self.demo_args.by_hand {
                 tokio::time::sleep(KILL_DELAY).await;
                 break kill_and_wait(&mut child)?;
@@ -117,19 +117,19 @@ impl DemoPresenter<'_> {
 
     async fn show_crash(&self, process: u32) -> Result<(), CliError> {
         self.print_heading("2", "The process is killed in the middle of the payment");
-        let paint = self.term.stdout_colour();
         let by = if self.demo_args.by_hand { "you killed it" } else { "killed" };
-        self.print_line(&format!(
-            "  {} process {process} is dead: {by} with kill -9, which no program can catch",
-            paint.paint(TextStyle::Failure, "✗")
-        ));
+        self.print_line(styled![
+            "  ",
+            paint(TextStyle::Failure, "✗"),
+            format!(" process {process} is dead: {by} with kill -9, which no program can catch"),
+        ]);
         let proof = DemoProof::read(&self.folder, RUN_ID, LARGE_INVOICE).await?;
         let paid = proof.payment_of(LARGE_INVOICE);
-        self.print_line(&format!(
+        self.print_line(format!(
             "    the bank     has taken the money: {} euros to Ropeworks",
             paid.map_or(0, |paid| paid.euros)
         ));
-        self.print_line(&format!(
+        self.print_line(format!(
             "    the journal  records that the payment started, {}",
             if proof.is_settled() { "and how it ended" } else { "but not how it ended" }
         ));
@@ -146,12 +146,11 @@ impl DemoPresenter<'_> {
         self.print_command(&format!("-C {} resume {RUN_ID}", self.shown_folder()));
         if !self.demo_args.yes && self.term.can_prompt() {
             let mut signals = SignalCounter::install()?;
-            let prompt =
-                self.term.stderr_colour().paint(TextStyle::Hint, "  Press Enter to resume the run. ");
-            match LinePrompter::spawn_reader().read_line(self.term, &prompt, &mut signals).await {
+            let prompt = paint(TextStyle::Hint, "  Press Enter to resume the run. ");
+            match LinePrompter::spawn_reader().read_line(self.term, prompt, &mut signals).await {
                 PromptInput::Line(_) => {}
                 PromptInput::EndOfInput | PromptInput::Interrupted => {
-                    self.term.eprint_line("");
+                    self.term.eprint_blank();
                     return Ok(false);
                 }
             }
@@ -173,51 +172,71 @@ impl DemoPresenter<'_> {
     fn show_proof(&self, proof: &DemoProof) -> Result<(), CliError> {
         self.print_heading("4", "The proof: the bank's own ledger");
         for payment in proof.payments() {
-            self.print_line(&format!(
+            self.print_line(format!(
                 "    {:>4} euros  {:<16} {}",
                 payment.euros, payment.to, payment.invoice
             ));
         }
-        let mark = self.term.stdout_colour().paint(TextStyle::Success, "✓");
         for line in proof.evidence_lines()? {
-            self.print_line(&format!("  {mark} {line}"));
+            self.print_line(styled!["  ", paint(TextStyle::Success, "✓"), format!(" {line}")]);
         }
         Ok(())
     }
 
     fn show_next_steps(&self) {
         let (name, folder) = (self.program_name(), self.shown_folder());
-        let paint = self.term.stdout_colour();
         self.print_line("");
-        self.print_line(&paint.paint(TextStyle::Title, "More details"));
+        self.print_line(paint(TextStyle::Title, "More details"));
         for (command, what) in [
             (format!("-C {folder} show {RUN_ID} --journal"), "every record"),
             (format!("-C {folder} verify {RUN_ID}"), "the decisions"),
             ("demo --by-hand".to_owned(), "kill it yourself"),
         ] {
-            self.print_line(&format!(
-                "  {name} {command}  {}",
-                paint.paint(TextStyle::Faint, &format!("# {what}"))
-            ));
+            let comment = paint(TextStyle::Faint, format!("# {what}"));
+            self.print_line(styled![format!("  {name} {command}  "), comment]);
         }
-        self.print_line(&paint.paint(TextStyle::Title, "The same with a real model"));
-        self.print_line(&format!("  {name} chat {folder} --model openai:gpt-5-mini"));
-        self.print_line(&paint.paint(TextStyle::Title, "Your own agent"));
-        self.print_line(&format!("  {name} new my-agent"));
+        self.print_line(paint(TextStyle::Title, "The same with a real model"));
+        self.print_line(format!("  {name} chat {folder} --model openai:gpt-5-mini"));
+        self.print_line(paint(TextStyle::Title, "Your own agent"));
+        self.print_line(format!("  {name} new my-agent"));
     }
 
-    fn explain_exit(&self, status: ExitStatus) {
+    /// Explains why the first process ended before it could be killed, from the bank's ledger and its exit code.
+    fn explain_exit(&self, status: ExitStatus) -> Result<CommandExit, CliError> {
         self.print_line("");
-        match status.code() {
-            Some(0) => self.print_wrapped(
-                "The agent is done, and the large payment was never made: you said no. A rejected call cannot run. \
-                 Approve it next time to see the crash.",
-            ),
-            _ => self.print_wrapped(&format!(
-                "The run was interrupted, and nothing is lost: `{} -C {} resume {RUN_ID}` resumes it.",
-                self.program_name(),
-                self.shown_folder()
-            )),
+        let bank = DemoBank::in_folder(&self.folder);
+        let large = bank.payments()?.into_iter().find(|payment| payment.invoice == LARGE_INVOICE);
+        let resume = format!("`{} -C {} resume {RUN_ID}`", self.program_name(), self.shown_folder());
+        match (status.code(), large) {
+            (Some(0), None) => {
+                self.print_wrapped(&format!(
+                    "The agent is done, and invoice {LARGE_INVOICE} was not paid, as you decided. A rejected call \
+                     cannot run. Approve it next time to see the crash."
+                ));
+                Ok(CommandExit::Success)
+            }
+            (Some(0), Some(payment)) => {
+                self.print_wrapped(&format!(
+                    "The agent is done. You changed the payment of invoice {LARGE_INVOICE}: {} euros went to {}. It \
+                     was over before the process could be killed; approve it unchanged to see the crash.",
+                    payment.euros, payment.to
+                ));
+                Ok(CommandExit::Success)
+            }
+            (Some(code), _) if code == i32::from(CommandExit::WaitingForPerson.code()) => {
+                self.print_wrapped(&format!(
+                    "The payment of invoice {LARGE_INVOICE} waits for your decision, and nothing is lost: {resume} asks \
+                     for it, today or next week. `demo --yes` shows the whole tour without a question."
+                ));
+                Ok(CommandExit::WaitingForPerson)
+            }
+            (code, _) => {
+                self.print_wrapped(&format!(
+                    "The run was interrupted, and nothing is lost: {resume} resumes it."
+                ));
+                let is_cancelled = code == Some(i32::from(CommandExit::Cancelled.code()));
+                Ok(if is_cancelled { CommandExit::Cancelled } else { CommandExit::Failure })
+            }
         }
     }
 
@@ -239,18 +258,13 @@ impl DemoPresenter<'_> {
     }
 
     fn print_heading(&self, number: &str, title: &str) {
-        let paint = self.term.stdout_colour();
         self.print_line("");
-        self.print_line(&format!(
-            "{} {}",
-            paint.paint(TextStyle::Hint, number),
-            paint.paint(TextStyle::Title, title)
-        ));
+        self.print_line(styled![paint(TextStyle::Hint, number), " ", paint(TextStyle::Title, title)]);
     }
 
     fn print_command(&self, words: &str) {
         let line = format!("  $ {} {words}", self.program_name());
-        self.print_line(&self.term.stdout_colour().paint(TextStyle::Faint, &line));
+        self.print_line(paint(TextStyle::Faint, line));
     }
 
     /// Returns the command that the user types to start this program.
@@ -264,7 +278,7 @@ impl DemoPresenter<'_> {
         named.display().to_string()
     }
 
-    fn print_line(&self, line: &str) {
+    fn print_line(&self, line: impl Into<StyledText>) {
         self.term.print_line(line);
     }
 
@@ -274,7 +288,7 @@ impl DemoPresenter<'_> {
         let mut line = String::new();
         for word in text.split_whitespace() {
             if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-                self.print_line(&format!("  {line}"));
+                self.print_line(format!("  {line}"));
                 line.clear();
             }
             if !line.is_empty() {
@@ -282,7 +296,7 @@ impl DemoPresenter<'_> {
             }
             line.push_str(word);
         }
-        self.print_line(&format!("  {line}"));
+        self.print_line(format!("  {line}"));
     }
 }
 

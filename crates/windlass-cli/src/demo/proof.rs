@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use windlass::core::inspect::{VerifiedJournal, verify_lines};
+use windlass::core::inspect::VerifiedJournal;
 use windlass::core::{
     id::{CallId, RunId},
     item::Item,
     journal::{CallStatus, JournalEntry},
 };
-use windlass::store::SqliteStore;
-use windlass::store::Store;
+use windlass::store::verify_run;
 
 use super::bank::{BankPayment, DemoBank};
 use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
 
 /// The evidence from the ledger and the journal.
 pub(super) struct DemoProof {
@@ -26,9 +26,9 @@ impl DemoProof {
     /// Reads the bank's ledger and verifies the journal of the run.
     pub(super) async fn read(folder: &Path, run: &str, invoice: &str) -> Result<Self, CliError> {
         let payments = DemoBank::in_folder(folder).payments()?;
-        let store = SqliteStore::open(folder.join(".windlass/windlass.db"))?;
-        let lines = store.load_journal(&RunId::from(run), 0).await?;
-        let verified = verify_lines(&lines)
+        let store = CliProject::of_folder(folder)?.open_existing()?;
+        let verified = verify_run(&*store, &RunId::from(run))
+            .await
             .map_err(|error| CliError::new(error.to_string()).with_exit(CommandExit::CorruptJournal))?;
         let call = verified.records.iter().find_map(|record| match &record.entry {
             JournalEntry::ModelResponded(answered) => answered.items.iter().find_map(|item| match &**item {

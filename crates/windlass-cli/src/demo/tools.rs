@@ -14,7 +14,7 @@ use windlass::{
 use super::bank::{BankPayment, DemoBank};
 
 /// Largest payment that requires no approval, in euros.
-const APPROVAL_THRESHOLD: u32 = 100;
+pub(super) const APPROVAL_THRESHOLD: u32 = 100;
 /// Response time of the bank.
 const RESPONSE_TIME: Duration = Duration::from_millis(900);
 /// Response time of the bank in silent mode, long enough for the process to be killed.

@@ -1,4 +1,7 @@
 //! Prompts for decisions about pending calls.
+//!
+//! **Invariant:** a call is approved only after all of it was displayed, and the decision records the digest of
+//! what was displayed.
 
 use std::time::Duration;
 
@@ -6,20 +9,18 @@ use serde_json::Value;
 use windlass::core::decision::{DecisionScope, HoldReason, PendingCall, PersonQuestion};
 use windlass::store::{PostedDecision, Store};
 use windlass::{error::DecisionError, run::PausedRun};
+use windlass_text::SafeText;
 
+use super::argument_editor::edit_arguments;
+use super::call_review::CallReview;
+use super::command_rule::{CommandRule, is_command_tool};
+use super::review_pager::{PagerChoice, ReviewPager};
 use super::{ApproverMode, RunDriver};
 use crate::cli_error::CliError;
-use crate::terminal::{
-    ColourMode, OutputFormat, PromptInput, Terminal, TextStyle, format_arguments, pad_to_width, to_one_line,
-    truncate_to_width,
-};
+use crate::terminal::{OutputFormat, PromptInput, StyledText, TextStyle, paint, styled, summarize_arguments};
 
-/// Maximum number of lines shown of one argument.
-const MAX_ARGUMENT_LINES: usize = 20;
 /// Interval at which the store is polled for a decision from elsewhere.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
-/// Maximum number of lines shown of a diff.
-const MAX_DIFF_LINES: usize = 60;
 
 /// The result of prompting for all pending calls.
 pub(super) enum DecisionRound {
@@ -44,25 +45,39 @@ enum PromptReply {
     DecidedElsewhere,
 }
 
+/// The end of a display.
+enum DisplayEnd {
+    /// All of the call was displayed.
+    Complete,
+    /// The user rejected the call before its end.
+    Rejected,
+    /// The user put the decision off.
+    Deferred,
+    /// The call was decided elsewhere.
+    DecidedElsewhere,
+}
+
 impl RunDriver {
     /// Decides the pending calls according to the approver mode.
     pub(super) async fn decide_pending(&mut self, mut paused: PausedRun) -> Result<DecisionRound, CliError> {
         let mut is_any_decided = false;
-        paused.decide_as(current_user());
         for pending in paused.pending_calls() {
+            paused.decide_as(current_user());
+            paused.display_as(None);
             let said = match (self.approver, &pending.reason) {
                 (ApproverMode::Defer, _) => PersonDecision::Deferred,
                 (ApproverMode::ApproveAll, HoldReason::Approval) => {
                     paused.approve(pending.path.clone())?;
-                    if self.term.output_format() == OutputFormat::Text {
-                        let said = format!("  ! {} is approved by --yes", pending.tool);
-                        self.term.eprint_line(self.term.stderr_colour().paint(TextStyle::Hint, &said));
-                    }
+                    self.note_decision(format!("  ! {} is approved by --yes", pending.tool));
                     PersonDecision::Decided
                 }
                 (ApproverMode::ApproveAll, _) if !self.term.can_prompt() => PersonDecision::Deferred,
                 (ApproverMode::Prompt, HoldReason::Approval) => {
-                    self.ask_approval(&mut paused, &pending).await?
+                    if self.apply_command_rules(&mut paused, &pending)? {
+                        PersonDecision::Decided
+                    } else {
+                        self.ask_approval(&mut paused, &pending).await?
+                    }
                 }
                 (ApproverMode::ApproveAll | ApproverMode::Prompt, HoldReason::InDoubt) => {
                     self.ask_settlement(&mut paused, &pending).await?
@@ -81,13 +96,38 @@ impl RunDriver {
         Ok(if is_any_decided { DecisionRound::Resume(paused) } else { DecisionRound::StayPaused(paused) })
     }
 
+    /// Approves a command that one of the user's rules covers. Returns true if it did.
+    fn apply_command_rules(&self, paused: &mut PausedRun, pending: &PendingCall) -> Result<bool, CliError> {
+        let run = paused.record().run_id().clone();
+        let Some(rule) = self.command_rules.iter().find(|rule| rule.covers(&run, pending)) else {
+            return Ok(false);
+        };
+        let by = format!("{}, by the rule: {rule}", current_user());
+        paused.decide_as(by);
+        paused.approve(pending.path.clone())?;
+        self.note_decision(format!("  ! {} is approved by your rule: {rule}", pending.tool));
+        Ok(true)
+    }
+
     async fn ask_approval(
         &mut self,
         paused: &mut PausedRun,
         pending: &PendingCall,
     ) -> Result<PersonDecision, CliError> {
-        let tool = pending.tool.to_string();
-        self.print_call(pending, &format!("{} would like to call {tool}:", pending.agent));
+        let review = CallReview::new(paused.record().run_id(), pending, Some(&self.file));
+        if let Some(why) = review.refusal() {
+            // The call could have no effect, so nobody is asked about it. The model learns the reason.
+            paused.decide_as("windlass");
+            paused.reject_because(pending.path.clone(), format!("The call {why}"))?;
+            self.note_decision(format!("  ! {} is not asked about: it {why}", pending.tool));
+            return Ok(PersonDecision::Decided);
+        }
+        match self.display_review(paused, pending, &review).await? {
+            DisplayEnd::Complete => paused.display_as(Some(review.digest())),
+            DisplayEnd::Rejected => return self.reject_call(paused, pending).await,
+            DisplayEnd::Deferred => return Ok(PersonDecision::Deferred),
+            DisplayEnd::DecidedElsewhere => return Ok(PersonDecision::Decided),
+        }
         let (yes, always, no) = (("y", "es"), ("a", "lways in this run"), ("n", "o"));
         let (edit, later) = (("e", "dit"), ("l", "ater"));
         let offered = match pending.max_approval_scope {
@@ -95,8 +135,8 @@ impl RunDriver {
             DecisionScope::ThisCall => vec![yes, no, edit, later],
         };
         loop {
-            let prompt = format!("  Allow it? {} ", choice_prompt(&self.term, &offered));
-            let answer = match self.prompt_decision(paused, pending, &prompt).await? {
+            let prompt = styled!["  Allow it? ", choice_prompt(&offered), " "];
+            let answer = match self.prompt_decision(paused, pending, prompt).await? {
                 PromptReply::Line(answer) => answer,
                 PromptReply::NoInput => return Ok(self.defer_call()),
                 PromptReply::DecidedElsewhere => return Ok(PersonDecision::Decided),
@@ -105,38 +145,20 @@ impl RunDriver {
             match answer.trim().to_lowercase().as_str() {
                 "y" | "yes" => paused.approve(path)?,
                 "a" | "always" if pending.max_approval_scope == DecisionScope::ToolForRun => {
-                    paused.approve_always(path)?
-                }
-                "n" | "no" => match self
-                    .prompter
-                    .read_line(&self.term, "  Why? (Enter for no reason) ", &mut self.signals)
-                    .await
-                {
-                    PromptInput::Line(why) if !why.trim().is_empty() => {
-                        paused.reject_because(path, why.trim())?
-                    }
-                    PromptInput::Line(_) | PromptInput::EndOfInput => paused.reject(path)?,
-                    PromptInput::Interrupted => return Ok(self.defer_call()),
-                },
-                "e" | "edit" => {
-                    self.term.eprint_line(format!(
-                        "  {}",
-                        self.term.stderr_colour().paint(TextStyle::Faint, &pending.arguments)
-                    ));
-                    let edited = self
-                        .prompter
-                        .read_line(&self.term, "  New arguments, as JSON: ", &mut self.signals)
-                        .await;
-                    let PromptInput::Line(edited) = edited else { return Ok(self.defer_call()) };
-                    match paused.approve_edited(path, &edited) {
-                        Ok(()) => {}
-                        Err(error @ DecisionError::InvalidArguments(_)) => {
-                            self.term.eprint_line(format!("  {error}"));
+                    if is_command_tool(&pending.tool) {
+                        if !self.add_command_rule(paused, pending).await? {
                             continue;
                         }
-                        Err(error) => return Err(error.into()),
+                        paused.approve(path)?;
+                    } else {
+                        paused.approve_always(path)?;
                     }
                 }
+                "n" | "no" => return self.reject_call(paused, pending).await,
+                "e" | "edit" => match self.edit_call(paused, pending).await? {
+                    Some(said) => return Ok(said),
+                    None => continue,
+                },
                 "l" | "later" => return Ok(PersonDecision::Deferred),
                 _ => continue,
             }
@@ -144,22 +166,158 @@ impl RunDriver {
         }
     }
 
+    /// Rejects a call, with the reason that the user gives.
+    async fn reject_call(
+        &mut self,
+        paused: &mut PausedRun,
+        pending: &PendingCall,
+    ) -> Result<PersonDecision, CliError> {
+        let path = pending.path.clone();
+        let prompt = "  Why? (Enter for no reason) ";
+        match self.prompter.read_line(&self.term, prompt, &mut self.signals).await {
+            PromptInput::Line(why) if !why.trim().is_empty() => paused.reject_because(path, why.trim())?,
+            PromptInput::Line(_) | PromptInput::EndOfInput => paused.reject(path)?,
+            PromptInput::Interrupted => return Ok(self.defer_call()),
+        }
+        Ok(PersonDecision::Decided)
+    }
+
+    /// Lets the user edit the arguments, displays the edited call, and asks about that. Returns `None` if the user
+    /// went back to the call as the model made it.
+    async fn edit_call(
+        &mut self,
+        paused: &mut PausedRun,
+        pending: &PendingCall,
+    ) -> Result<Option<PersonDecision>, CliError> {
+        let displayed_before = CallReview::new(paused.record().run_id(), pending, Some(&self.file)).digest();
+        let mut draft = pending.arguments.clone();
+        loop {
+            let Some(edited) =
+                edit_arguments(&self.term, &mut self.prompter, &mut self.signals, &draft).await?
+            else {
+                return Ok(None);
+            };
+            draft.clone_from(&edited);
+            if let Err(problem) = self.check_edited(pending, &edited) {
+                for line in SafeText::from_lines(&problem) {
+                    self.term.eprint_line(styled!["  ", paint(TextStyle::Failure, line)]);
+                }
+                let prompt = styled!["  ", choice_prompt(&[("e", "dit again"), ("b", "ack")]), " "];
+                match self.prompter.read_decision(&self.term, prompt, &mut self.signals).await {
+                    PromptInput::Line(line) if line.trim() == "e" => continue,
+                    PromptInput::Line(_) => return Ok(None),
+                    PromptInput::EndOfInput | PromptInput::Interrupted => {
+                        return Ok(Some(self.defer_call()));
+                    }
+                }
+            }
+            let changed = PendingCall { arguments: edited.clone(), ..pending.clone() };
+            let review = CallReview::new(paused.record().run_id(), &changed, Some(&self.file));
+            match self.display_review(paused, pending, &review).await? {
+                DisplayEnd::Complete => paused.display_as(Some(review.digest())),
+                DisplayEnd::Rejected => return self.reject_call(paused, pending).await.map(Some),
+                DisplayEnd::Deferred => return Ok(Some(PersonDecision::Deferred)),
+                DisplayEnd::DecidedElsewhere => return Ok(Some(PersonDecision::Decided)),
+            }
+            let offered = [("y", "es"), ("e", "dit again"), ("b", "ack to the model's call")];
+            let prompt = styled!["  Allow it with these arguments? ", choice_prompt(&offered), " "];
+            let answer = match self.prompt_decision(paused, pending, prompt).await? {
+                PromptReply::Line(answer) => answer,
+                PromptReply::NoInput => return Ok(Some(self.defer_call())),
+                PromptReply::DecidedElsewhere => return Ok(Some(PersonDecision::Decided)),
+            };
+            match answer.trim().to_lowercase().as_str() {
+                "y" | "yes" => match paused.approve_edited(pending.path.clone(), &edited) {
+                    Ok(()) => return Ok(Some(PersonDecision::Decided)),
+                    Err(error @ DecisionError::InvalidArguments(_)) => {
+                        self.term.eprint_line(format!("  {error}"));
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+                "e" | "edit" => {}
+                _ => {
+                    paused.display_as(Some(displayed_before));
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Checks edited arguments as the tool would, so that an edit that cannot run is not approved.
+    fn check_edited(&self, pending: &PendingCall, edited: &str) -> Result<(), String> {
+        match self.agent.tool_list().find(|tool| *tool.key() == pending.tool) {
+            Some(tool) => tool.check_arguments(edited),
+            // The tool of a server is known to the driver alone; it refuses what does not fit.
+            None => serde_json::from_str::<serde_json::Map<String, Value>>(edited)
+                .map(drop)
+                .map_err(|error| format!("`arguments` must be a JSON object: {error}")),
+        }
+    }
+
+    /// Asks which later commands to approve, and adds the rule. Returns false if the user chose none.
+    async fn add_command_rule(
+        &mut self,
+        paused: &PausedRun,
+        pending: &PendingCall,
+    ) -> Result<bool, CliError> {
+        let run = paused.record().run_id();
+        let exact = CommandRule::exact(run, pending);
+        self.term.eprint_line("  Which later commands of this run are approved without a question?");
+        self.term.eprint_line(styled!["  ", paint(TextStyle::Title, "1"), format!("  {exact}")]);
+        let can_have_pattern = CommandRule::can_have_pattern(pending);
+        if can_have_pattern {
+            self.term.eprint_line(styled![
+                "  ",
+                paint(TextStyle::Title, "2"),
+                "  this program with arguments by a pattern that you write",
+            ]);
+        }
+        let prompt = "  Number, or Enter to go back › ";
+        let chosen = self.prompter.read_decision(&self.term, prompt, &mut self.signals).await;
+        let rule = match chosen {
+            PromptInput::Line(line) if line.trim() == "1" => exact,
+            PromptInput::Line(line) if line.trim() == "2" && can_have_pattern => {
+                self.term.eprint_line(
+                    "  Write the arguments as a JSON list; `*` stands for any text within one argument.",
+                );
+                let proposed = CommandRule::proposed_pattern(pending);
+                let proposed = SafeText::from_json(&proposed);
+                self.term.eprint_line(styled!["  ", paint(TextStyle::Faint, &proposed)]);
+                let prompt = "  Pattern › ";
+                let PromptInput::Line(line) =
+                    self.prompter.read_line(&self.term, prompt, &mut self.signals).await
+                else {
+                    return Ok(false);
+                };
+                match CommandRule::pattern(run, pending, line.trim()) {
+                    Ok(rule) => rule,
+                    Err(problem) => {
+                        self.term.eprint_line(format!("  {problem}"));
+                        return Ok(false);
+                    }
+                }
+            }
+            _ => return Ok(false),
+        };
+        self.command_rules.push(rule);
+        Ok(true)
+    }
+
     async fn ask_settlement(
         &mut self,
         paused: &mut PausedRun,
         pending: &PendingCall,
     ) -> Result<PersonDecision, CliError> {
-        let tool = pending.tool.to_string();
-        self.print_call(pending, &format!("{tool} had started when its process ended. Did it happen?"));
+        let review = CallReview::new(paused.record().run_id(), pending, Some(&self.file));
+        match self.display_review(paused, pending, &review).await? {
+            DisplayEnd::Complete => paused.display_as(Some(review.digest())),
+            DisplayEnd::Rejected | DisplayEnd::Deferred => return Ok(PersonDecision::Deferred),
+            DisplayEnd::DecidedElsewhere => return Ok(PersonDecision::Decided),
+        }
+        let offered = [("h", "appened"), ("r", "un it, it did not happen"), ("u", "nknown"), ("l", "ater")];
         loop {
-            let prompt = format!(
-                "  Say what you know: {} ",
-                choice_prompt(
-                    &self.term,
-                    &[("h", "appened"), ("r", "un it, it did not happen"), ("u", "nknown"), ("l", "ater"),]
-                )
-            );
-            let answer = match self.prompt_decision(paused, pending, &prompt).await? {
+            let prompt = styled!["  Say what you know: ", choice_prompt(&offered), " "];
+            let answer = match self.prompt_decision(paused, pending, prompt).await? {
                 PromptReply::Line(answer) => answer,
                 PromptReply::NoInput => return Ok(self.defer_call()),
                 PromptReply::DecidedElsewhere => return Ok(PersonDecision::Decided),
@@ -192,18 +350,15 @@ impl RunDriver {
         pending: &PendingCall,
         question: &PersonQuestion,
     ) -> Result<PersonDecision, CliError> {
-        self.print_call(pending, &format!("{} asks: {}", pending.tool, to_one_line(&question.text)));
-        if let Some(schema) = &question.schema {
-            let shape = format!("  The answer must match {schema}");
-            self.term.eprint_line(
-                self.term
-                    .stderr_colour()
-                    .paint(TextStyle::Faint, &truncate_to_width(&shape, self.term.width() * 4)),
-            );
+        let review = CallReview::new(paused.record().run_id(), pending, Some(&self.file));
+        match self.display_review(paused, pending, &review).await? {
+            DisplayEnd::Complete => paused.display_as(Some(review.digest())),
+            DisplayEnd::Rejected | DisplayEnd::Deferred => return Ok(PersonDecision::Deferred),
+            DisplayEnd::DecidedElsewhere => return Ok(PersonDecision::Decided),
         }
         loop {
             let prompt = "  Your answer (Enter for later) › ";
-            let answer = match self.prompt_decision(paused, pending, prompt).await? {
+            let answer = match self.prompt_decision(paused, pending, prompt.into()).await? {
                 PromptReply::Line(answer) => answer,
                 PromptReply::NoInput => return Ok(self.defer_call()),
                 PromptReply::DecidedElsewhere => return Ok(PersonDecision::Decided),
@@ -218,7 +373,45 @@ impl RunDriver {
             let said = paused.answer_question(pending.path.clone(), first);
             match said.or_else(|_| paused.answer_question(pending.path.clone(), text)) {
                 Ok(()) => return Ok(PersonDecision::Decided),
-                Err(error) => self.term.eprint_line(format!("  {error}")),
+                Err(error) => {
+                    for line in SafeText::from_lines(&error.to_string()) {
+                        self.term.eprint_line(styled!["  ", line]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Displays a call, page by page if it does not fit the screen.
+    async fn display_review(
+        &mut self,
+        paused: &PausedRun,
+        pending: &PendingCall,
+        review: &CallReview,
+    ) -> Result<DisplayEnd, CliError> {
+        self.term.eprint_blank();
+        let mut pager = ReviewPager::new(&self.term, review);
+        loop {
+            pager.print_page(&self.term);
+            if pager.is_at_end() {
+                return Ok(DisplayEnd::Complete);
+            }
+            loop {
+                let can_reject = pending.reason == HoldReason::Approval;
+                let answer = match self.prompt_decision(paused, pending, pager.prompt(can_reject)).await? {
+                    PromptReply::Line(answer) => answer,
+                    PromptReply::NoInput => {
+                        self.term.eprint_blank();
+                        return Ok(DisplayEnd::Deferred);
+                    }
+                    PromptReply::DecidedElsewhere => return Ok(DisplayEnd::DecidedElsewhere),
+                };
+                match PagerChoice::parse(&answer) {
+                    Some(PagerChoice::NextPage) => break,
+                    Some(PagerChoice::Reject) if can_reject => return Ok(DisplayEnd::Rejected),
+                    Some(PagerChoice::Later) => return Ok(DisplayEnd::Deferred),
+                    Some(PagerChoice::Reject) | None => pager.print_refusal(&self.term),
+                }
             }
         }
     }
@@ -228,7 +421,7 @@ impl RunDriver {
         &mut self,
         paused: &PausedRun,
         pending: &PendingCall,
-        prompt: &str,
+        prompt: StyledText,
     ) -> Result<PromptReply, CliError> {
         let (store, run) = (self.store.clone(), paused.record().run_id().clone());
         let is_same =
@@ -251,8 +444,8 @@ impl RunDriver {
         match (posted, heard) {
             (Some(posted), _) => {
                 let by = posted.decision.decided_by.unwrap_or_else(|| "somebody".to_owned());
-                let said = format!("\n  ! {} decided this call elsewhere", to_one_line(&by));
-                self.term.eprint_line(self.term.stderr_colour().paint(TextStyle::Hint, &said));
+                self.term.eprint_blank();
+                self.note_decision(format!("  ! {} decided this call elsewhere", SafeText::from_words(&by)));
                 Ok(PromptReply::DecidedElsewhere)
             }
             (None, Some(PromptInput::Line(line))) => Ok(PromptReply::Line(line)),
@@ -262,115 +455,53 @@ impl RunDriver {
         }
     }
 
+    /// Prints that a call was decided without a prompt.
+    fn note_decision(&self, note: String) {
+        if self.term.output_format() == OutputFormat::Text {
+            self.term.eprint_line(paint(TextStyle::Hint, note));
+        }
+    }
+
     fn defer_call(&self) -> PersonDecision {
-        self.term.eprint_line("");
+        self.term.eprint_blank();
         PersonDecision::Deferred
     }
+}
 
-    /// Prints a call for review: the diff it would make, or its arguments.
-    fn print_call(&self, pending: &PendingCall, title: &str) {
-        let paint = self.term.stderr_colour();
-        let width = self.term.width().saturating_sub(5);
-        self.term.eprint_line(format!("\n  {}", paint.paint(TextStyle::Waiting, title)));
-        let bar = paint.paint(TextStyle::Faint, "│");
-        match self.file.preview_change(pending.tool.name(), &pending.arguments) {
-            Some(preview) => {
-                self.term.eprint_line(format!(
-                    "  {bar} {}",
-                    truncate_to_width(&to_one_line(&preview.title), width)
-                ));
-                for line in diff_lines(&preview.lines, paint, width) {
-                    self.term.eprint_line(format!("  {bar} {line}"));
-                }
-            }
-            None => {
-                for line in argument_lines(pending, width) {
-                    self.term.eprint_line(format!("  {bar} {line}"));
-                }
-            }
-        }
+/// Formats the choices of a prompt: `[y]es [n]o ›`.
+pub(crate) fn choice_prompt(choices: &[(&str, &str)]) -> StyledText {
+    let mut prompt = StyledText::default();
+    for (key, rest) in choices {
+        prompt = prompt.with("[").with(paint(TextStyle::Title, *key)).with(format!("]{rest} "));
     }
+    prompt.with("›")
 }
 
-/// Colours the lines of a diff and truncates a long one.
-fn diff_lines(lines: &[String], paint: ColourMode, width: usize) -> Vec<String> {
-    let shown = lines.iter().take(MAX_DIFF_LINES).map(|line| {
-        let meaning = match line.chars().next() {
-            Some('+') => TextStyle::Success,
-            Some('-') => TextStyle::Failure,
-            Some('@') => TextStyle::Name,
-            _ => TextStyle::Faint,
-        };
-        paint.paint(meaning, &truncate_to_width(&replace_control_chars(line), width))
-    });
-    let mut shown: Vec<String> = shown.collect();
-    if let Some(more @ 1..) = lines.len().checked_sub(MAX_DIFF_LINES) {
-        shown.push(paint.paint(TextStyle::Faint, &format!("⋯ {more} more lines")));
-    }
-    shown
-}
-
-/// Formats arguments, one or more lines each.
-fn argument_lines(pending: &PendingCall, width: usize) -> Vec<String> {
-    let value = pending.arguments_value();
-    let Some(fields) = value.as_object() else {
-        return vec![truncate_to_width(&to_one_line(&pending.arguments), width)];
-    };
-    let name_width = fields.keys().map(|name| name.chars().count()).max().unwrap_or(0).min(16);
-    let mut lines = Vec::new();
-    for (name, value) in fields {
-        let text = match value.as_str() {
-            Some(text) => text.to_owned(),
-            None => value.to_string(),
-        };
-        let all: Vec<&str> = text.lines().collect();
-        let shown = all.iter().take(MAX_ARGUMENT_LINES);
-        for (place, line) in shown.enumerate() {
-            let name = if place == 0 { name.as_str() } else { "" };
-            lines.push(truncate_to_width(
-                &format!("{}  {}", pad_to_width(name, name_width), replace_control_chars(line)),
-                width,
-            ));
-        }
-        match all.len() {
-            0 => lines.push(name.clone()),
-            count if count > MAX_ARGUMENT_LINES => {
-                let more = count - MAX_ARGUMENT_LINES;
-                lines.push(format!("{}  ⋯ {more} more lines", pad_to_width("", name_width)));
-            }
-            _ => {}
-        }
-    }
-    if lines.is_empty() {
-        lines.push("no arguments".to_owned());
-    }
-    lines
-}
-
-/// Replaces control characters, which a terminal would interpret.
-fn replace_control_chars(line: &str) -> String {
-    line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
-}
-
-fn choice_prompt(term: &Terminal, choices: &[(&str, &str)]) -> String {
-    let paint = term.stderr_colour();
-    let choices = choices.iter().map(|(key, rest)| format!("[{}]{rest}", paint.paint(TextStyle::Title, key)));
-    format!("{} ›", choices.collect::<Vec<_>>().join(" "))
-}
-
-/// Formats a pending call on one line.
-pub(crate) fn pending_line(pending: &PendingCall, width: usize) -> String {
+/// Summarises a pending call on one line. The summary may be truncated; [`CallReview`] is what decides.
+pub(crate) fn pending_line(pending: &PendingCall, width: usize) -> SafeText {
     let why = match pending.reason {
         HoldReason::Approval => "",
         HoldReason::InDoubt => "  (in doubt)",
         _ => "  (a question)",
     };
-    let line = format!("{}  {}  {}{why}", pending.path, pending.tool, format_arguments(&pending.arguments));
-    truncate_to_width(&line, width)
+    let posted = if pending.posted.is_some() { "  (decided, not taken)" } else { "" };
+    let arguments = summarize_arguments(&pending.arguments);
+    SafeText::from_line(&format!("{}  {}  {arguments}{why}{posted}", pending.path, pending.tool))
+        .truncate(width)
 }
 
 /// Returns the name under which decisions from this terminal are recorded.
 pub(crate) fn current_user() -> String {
     let named = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
-    named("USER").or_else(|| named("USERNAME")).unwrap_or_else(|| "somebody at the terminal".to_owned())
+    named("USER").or_else(|| named("LOGNAME")).or_else(|| named("USERNAME")).unwrap_or_else(user_number)
+}
+
+#[cfg(unix)]
+fn user_number() -> String {
+    format!("user {}", rustix::process::getuid().as_raw())
+}
+
+#[cfg(not(unix))]
+fn user_number() -> String {
+    "an unnamed user".to_owned()
 }

@@ -53,8 +53,14 @@ pub(crate) fn pending_to_json(pending: &PendingCall) -> Value {
         "tool": pending.tool.to_string(),
         "arguments": pending.arguments_value(),
         "reason": pending.reason,
-        "digest": pending.digest.to_string(),
+        "call_digest": pending.digest.to_string(),
         "expires_at": pending.expires_at,
+        "last_driver_seen": pending.last_driver_seen,
+        "posted": pending.posted.as_ref().map(|posted| json!({
+            "decision": posted.decision,
+            "decided_by": posted.decided_by,
+            "posted_at": posted.posted_at,
+        })),
     })
 }
 

@@ -1,23 +1,29 @@
 //! Drives a run in the terminal: renders its events, prompts for decisions, and cancels on Ctrl-C.
 
+mod argument_editor;
+mod call_review;
+mod command_rule;
 mod decision_prompts;
 mod json_output;
+mod review_pager;
 mod run_renderer;
 mod signals;
 mod status_label;
 mod terminal_renderer;
 
-pub(crate) use decision_prompts::{current_user, pending_line};
+pub(crate) use call_review::CallReview;
+pub(crate) use command_rule::is_command_tool;
+pub(crate) use decision_prompts::{choice_prompt, current_user, pending_line};
 pub(crate) use json_output::pending_to_json;
+pub(crate) use review_pager::{PagerChoice, ReviewPager};
 pub(crate) use signals::{SignalCounter, StopSignal};
 pub(crate) use status_label::StatusLabel;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::core::{id::RunId, journal::JournalRecord};
+use windlass::core::journal::JournalRecord;
 use windlass::run::PendingApprovals;
-use windlass::store::Store;
 use windlass::{
     agent::Agent,
     error::RunError,
@@ -25,6 +31,7 @@ use windlass::{
     store::SqliteStore,
 };
 
+use self::command_rule::CommandRule;
 use self::decision_prompts::DecisionRound;
 use self::run_renderer::RunRenderer;
 use crate::agent_file::AgentFile;
@@ -49,13 +56,15 @@ pub(crate) enum ApproverMode {
 
 /// The driver of one agent's runs.
 pub(crate) struct RunDriver {
-    pub(crate) term: Terminal,
+    term: Terminal,
     pub(crate) file: AgentFile,
     pub(crate) agent: Agent,
-    pub(crate) store: Arc<SqliteStore>,
-    pub(crate) approver: ApproverMode,
+    store: Arc<SqliteStore>,
+    approver: ApproverMode,
     pub(crate) prompter: LinePrompter,
     pub(crate) signals: SignalCounter,
+    /// The user's rules for later commands of a run. They last as long as this process.
+    command_rules: Vec<CommandRule>,
 }
 
 /// The outcome of driving a run.
@@ -74,18 +83,37 @@ enum StopRequest {
 }
 
 impl RunDriver {
+    /// Creates the driver of an agent's runs.
+    pub(crate) fn new(
+        term: &Terminal,
+        file: AgentFile,
+        agent: Agent,
+        store: Arc<SqliteStore>,
+        approver: ApproverMode,
+    ) -> Result<Self, CliError> {
+        Ok(Self {
+            term: term.clone(),
+            file,
+            agent,
+            store,
+            approver,
+            prompter: LinePrompter::spawn_reader(),
+            signals: SignalCounter::install()?,
+            command_rules: Vec::new(),
+        })
+    }
+
     /// Starts or resumes a run and drives it until it ends or nobody decides its pending calls. `known` holds
     /// the records that its journal already has.
     pub(crate) async fn drive_to_outcome(
         &mut self,
-        run: &RunId,
         first: RunBuilder,
         known: &[JournalRecord],
     ) -> Result<DriveOutcome, CliError> {
         let mut view = RunRenderer::new(&self.term, known);
         let mut builder = first;
         loop {
-            let paused = match self.stream_run(run, builder, &mut view).await? {
+            let paused = match self.stream_run(builder, &mut view).await? {
                 // A user who stopped the run is not prompted for its pending calls.
                 (DriveOutcome::Outcome(outcome), StopRequest::NotRequested) => match *outcome {
                     RunResult::Paused(paused) => paused,
@@ -109,24 +137,20 @@ impl RunDriver {
 
     async fn stream_run(
         &mut self,
-        run: &RunId,
         builder: RunBuilder,
         view: &mut RunRenderer,
     ) -> Result<(DriveOutcome, StopRequest), CliError> {
-        let mut stream = builder.stream();
+        // With the path of its agent file, the run can be resumed by its id alone.
+        let path = self.file.path().to_string_lossy();
+        let mut stream = builder.artefact(AGENT_PATH_ARTEFACT, path.as_bytes()).stream();
         let cancel = stream.cancel_handle();
         let mut frames = tokio::time::interval(FRAME_INTERVAL);
-        let mut is_noted = false;
         let mut stopped = StopRequest::NotRequested;
         self.signals.discard_interrupts();
         loop {
             tokio::select! {
                 event = stream.next() => match event {
                     Some(event) => {
-                        if !is_noted {
-                            is_noted = true;
-                            self.save_agent_path(run).await?;
-                        }
                         view.render_event(&event);
                     }
                     None => break,
@@ -154,12 +178,6 @@ impl RunDriver {
         let outcome = outcome?;
         view.reset_stream(outcome.record());
         Ok((DriveOutcome::Outcome(Box::new(outcome)), stopped))
-    }
-
-    /// Stores the path of the agent file, so that the run can be resumed by its id alone.
-    async fn save_agent_path(&self, run: &RunId) -> Result<(), CliError> {
-        let path = self.file.path().to_string_lossy();
-        Ok(self.store.save_artefact(run, AGENT_PATH_ARTEFACT, &path).await?)
     }
 }
 

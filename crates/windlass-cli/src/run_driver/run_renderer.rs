@@ -17,7 +17,7 @@ use windlass::{
 use super::terminal_renderer::TerminalRenderer;
 use super::{DriveOutcome, decision_prompts, json_output};
 use crate::cli_error::CommandExit;
-use crate::terminal::{OutputFormat, Terminal, TextStyle};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
 /// A renderer of a run's events.
 pub(super) struct RunRenderer {
@@ -114,7 +114,8 @@ pub(super) fn report_outcome(term: &Terminal, driven: &DriveOutcome) -> CommandE
             match term.output_format() {
                 OutputFormat::Json => term.print_json(&json!({ "type": "end", "status": "interrupted" })),
                 OutputFormat::Text => {
-                    term.eprint_line("interrupted; `windlass resume` continues from the journal")
+                    let windlass = term.command_prefix();
+                    term.eprint_line(format!("interrupted; `{windlass} resume` continues from the journal"));
                 }
             }
             return CommandExit::Interrupted;
@@ -134,34 +135,32 @@ pub(super) fn report_outcome(term: &Terminal, driven: &DriveOutcome) -> CommandE
 }
 
 fn print_outcome(term: &Terminal, outcome: &RunResult) {
-    let paint = term.stderr_colour();
+    let windlass = term.command_prefix();
     match outcome {
         RunResult::Finished(finished) => {
             if !term.is_stdout_terminal() {
-                term.print_line(&finished.output);
+                term.print_data(&format!("{}\n", finished.output));
             }
         }
         RunResult::Paused(paused) => {
             let run = paused.record().run_id();
-            term.eprint_line(format!(
-                "\n{} run {run} waits for a person:",
-                paint.paint(TextStyle::Waiting, "?")
-            ));
+            term.eprint_blank();
+            term.eprint_line(styled![
+                paint(TextStyle::Waiting, "?"),
+                format!(" run {run} waits for a person:"),
+            ]);
             for pending in paused.pending_calls() {
-                term.eprint_line(format!(
-                    "  {}",
-                    decision_prompts::pending_line(&pending, term.width().saturating_sub(2))
-                ));
+                let line = decision_prompts::pending_line(&pending, term.width().saturating_sub(3));
+                term.eprint_line(styled!["  ", line]);
             }
-            term.eprint_line(format!(
-                "{} `windlass resume {run}` prompts here; `windlass approve {run}` and `windlass reject {run}` work from any terminal",
-                paint.paint(TextStyle::Hint, "hint:")
+            term.eprint_hint(format!(
+                "`{windlass} resume {run}` prompts here; `{windlass} show {run}` shows the call in full, and `approve` and `reject` decide from any terminal"
             ));
         }
         RunResult::Cancelled(cancelled) => print_cancelled(term, cancelled),
         RunResult::Detached(left) => {
             let run = left.record().run_id();
-            term.eprint_line(format!("run {run} was detached; `windlass resume {run}` resumes it"));
+            term.eprint_line(format!("run {run} was detached; `{windlass} resume {run}` resumes it"));
         }
     }
 }
@@ -180,8 +179,5 @@ fn print_cancelled(term: &Terminal, cancelled: &CancelledRun) {
     .collect();
     let of_calls = if parts.is_empty() { String::new() } else { format!("; calls: {}", parts.join(", ")) };
     let run = cancelled.record.run_id();
-    term.eprint_line(format!(
-        "{} run {run} was cancelled{of_calls}",
-        term.stderr_colour().paint(TextStyle::Waiting, "■")
-    ));
+    term.eprint_line(styled![paint(TextStyle::Waiting, "■"), format!(" run {run} was cancelled{of_calls}"),]);
 }

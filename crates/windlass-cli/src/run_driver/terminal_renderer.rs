@@ -16,8 +16,9 @@ use windlass::{
 use super::run_renderer::CallIndex;
 use super::status_label::StatusLabel;
 use crate::terminal::{
-    LiveLines, Terminal, TextStyle, format_arguments, format_duration, to_one_line, truncate_to_width,
+    LiveLines, StyledText, Terminal, TextStyle, format_duration, paint, styled, summarize_arguments,
 };
+use windlass_text::{SafeText, StreamEscaper};
 
 const SPINNER_FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
@@ -32,6 +33,8 @@ pub(super) struct TerminalRenderer {
     spinner_frame: usize,
     /// Kind of text on the current, unfinished line.
     open_line: OpenLine,
+    /// Escapes the text of the current line.
+    escaper: StreamEscaper,
     /// True if a blank line must separate the next line from the text before it.
     needs_blank_line: bool,
     /// True if the text of the next message item was already streamed.
@@ -43,7 +46,7 @@ pub(super) struct TerminalRenderer {
 struct RunningCall {
     path: CallPath,
     started_at: Instant,
-    progress: Option<String>,
+    progress: Option<SafeText>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,7 @@ impl TerminalRenderer {
             live_lines: LiveLines::default(),
             spinner_frame: 0,
             open_line: OpenLine::Empty,
+            escaper: StreamEscaper::default(),
             needs_blank_line: false,
             was_streamed: false,
             thinking_since: None,
@@ -90,7 +94,7 @@ impl TerminalRenderer {
                     arguments,
                     "waits for a person",
                 );
-                self.print_line(&line);
+                self.print_line(line);
             }
             RunEventKind::CallStarted { call, .. } => {
                 self.thinking_since = None;
@@ -105,15 +109,15 @@ impl TerminalRenderer {
                 let path = at(call);
                 let words = progress.as_str().map_or_else(|| progress.to_string(), str::to_owned);
                 if let Some(running) = self.running_calls.iter_mut().find(|running| running.path == path) {
-                    running.progress = Some(to_one_line(&words));
+                    running.progress = Some(SafeText::from_words(&words));
                 }
             }
             RunEventKind::CallSettled { call, status, output, .. } => {
                 self.render_settled(&at(call), status, output, calls)
             }
             RunEventKind::Warning { message } => {
-                let mark = self.term.stderr_colour().paint(TextStyle::Waiting, "!");
-                self.print_line(&format!("{mark} {}", to_one_line(message)));
+                let message = SafeText::from_words(message);
+                self.print_line(styled![paint(TextStyle::Waiting, "!"), " ", message]);
             }
             _ => {}
         }
@@ -126,7 +130,7 @@ impl TerminalRenderer {
         }
         self.spinner_frame = (self.spinner_frame + 1) % SPINNER_FRAMES.len();
         let mark = SPINNER_FRAMES.get(self.spinner_frame).copied().unwrap_or("·");
-        let mut lines: Vec<String> = self
+        let mut lines: Vec<StyledText> = self
             .running_calls
             .iter()
             .map(|running| {
@@ -142,13 +146,8 @@ impl TerminalRenderer {
         if lines.is_empty()
             && let Some(since) = self.thinking_since
         {
-            let paint = self.term.stderr_colour();
             let note = format!("thinking {}", format_duration(since.elapsed()));
-            lines.push(format!(
-                "  {} {}",
-                paint.paint(TextStyle::Name, mark),
-                paint.paint(TextStyle::Faint, &note)
-            ));
+            lines.push(styled!["  ", paint(TextStyle::Name, mark), " ", paint(TextStyle::Faint, note)]);
         }
         self.live_lines.draw(&self.term, &lines);
     }
@@ -162,7 +161,7 @@ impl TerminalRenderer {
 
     pub(super) fn show_stopping(&mut self) {
         let note = "stopping; press Ctrl-C again to quit at once";
-        self.print_line(&self.term.stderr_colour().paint(TextStyle::Faint, &format!("  {note}")));
+        self.print_line(paint(TextStyle::Faint, format!("  {note}")));
     }
 
     pub(super) fn reset_stream(&mut self, _record: &RunRecord) {
@@ -193,25 +192,18 @@ impl TerminalRenderer {
         self.thinking_since = None;
         if self.open_line != what {
             self.end_text();
-            self.term.eprint_text("\n");
+            self.term.eprint_blank();
             self.open_line = what;
         }
-        let piece: String = piece
-            .chars()
-            .filter(|letter| *letter == '\n' || *letter == '\t' || !letter.is_control())
-            .collect();
         match what {
-            OpenLine::Reasoning => {
-                self.term.eprint_text(&self.term.stderr_colour().paint(TextStyle::Faint, &piece))
-            }
-            OpenLine::Text if self.term.is_stdout_terminal() => self.term.print_text(&piece),
-            OpenLine::Text | OpenLine::Empty => self.term.eprint_text(&piece),
+            OpenLine::Reasoning => self.term.print_reasoning_piece(&mut self.escaper, piece),
+            OpenLine::Text | OpenLine::Empty => self.term.print_answer_piece(&mut self.escaper, piece),
         }
     }
 
     fn end_text(&mut self) {
         if self.open_line != OpenLine::Empty {
-            self.term.eprint_text("\n");
+            self.term.eprint_line(self.escaper.finish());
             self.open_line = OpenLine::Empty;
             self.needs_blank_line = true;
         }
@@ -235,27 +227,22 @@ impl TerminalRenderer {
             (false, None) => note.to_owned(),
         };
         let line = self.call_line(mark, style, path, tool, arguments, &note);
-        self.print_line(&line);
-        let said = to_one_line(&output.text());
+        self.print_line(line);
+        let said = SafeText::from_words(&output.text());
         if !said.is_empty() {
             let indent = "  ".repeat(path.parent_calls().len());
             let width = self.term.width().saturating_sub(7 + indent.len());
-            self.print_line(
-                &self
-                    .term
-                    .stderr_colour()
-                    .paint(TextStyle::Faint, &format!("  {indent}  ╰ {}", truncate_to_width(&said, width))),
-            );
+            self.print_line(paint(TextStyle::Faint, format!("  {indent}  ╰ {}", said.truncate(width))));
         }
         self.draw_frame(calls);
     }
 
     /// Prints a permanent line above the live lines.
-    fn print_line(&mut self, line: &str) {
+    fn print_line(&mut self, line: StyledText) {
         self.live_lines.clear(&self.term);
         self.end_text();
         if std::mem::take(&mut self.needs_blank_line) {
-            self.term.eprint_line("");
+            self.term.eprint_blank();
         }
         self.term.eprint_line(line);
     }
@@ -264,28 +251,31 @@ impl TerminalRenderer {
     fn call_line(
         &self,
         mark: &str,
-        paint: TextStyle,
+        mark_style: TextStyle,
         path: &CallPath,
         tool: &str,
         arguments: &str,
         note: &str,
-    ) -> String {
-        let style = self.term.stderr_colour();
+    ) -> StyledText {
         let indent = "  ".repeat(path.parent_calls().len());
         let width = self.term.width().saturating_sub(1);
-        let tool = truncate_to_width(tool, width.saturating_sub(indent.len() + 5));
-        let fixed = indent.len() + 4 + tool.chars().count() + 2;
-        let note = truncate_to_width(note, width.saturating_sub(fixed));
+        let tool = SafeText::from_words(tool).truncate(width.saturating_sub(indent.len() + 5));
+        let fixed = indent.len() + 4 + tool.width() + 2;
+        let note = SafeText::from_words(note).truncate(width.saturating_sub(fixed));
         // The note has a minimum width, so that the line does not shift when a duration grows by a digit.
-        let room = width.saturating_sub(fixed + note.chars().count().max(MIN_NOTE_WIDTH) + 2);
-        let given = format_arguments(arguments);
-        let given = if room < 8 { String::new() } else { truncate_to_width(&given, room) };
-        let gap = if given.is_empty() { "" } else { "  " };
-        format!(
-            "  {indent}{} {}{gap}{given}  {}",
-            style.paint(paint, mark),
-            style.paint(TextStyle::Title, &tool),
-            style.paint(TextStyle::Faint, &note)
-        )
+        let room = width.saturating_sub(fixed + note.width().max(MIN_NOTE_WIDTH) + 2);
+        let summary = summarize_arguments(arguments);
+        let summary = if room < 8 { SafeText::default() } else { summary.truncate(room) };
+        let gap = if summary.is_empty() { "" } else { "  " };
+        styled![
+            format!("  {indent}"),
+            paint(mark_style, mark),
+            " ",
+            paint(TextStyle::Title, tool),
+            gap,
+            summary,
+            "  ",
+            paint(TextStyle::Faint, note),
+        ]
     }
 }

@@ -4,7 +4,7 @@ use std::io::BufRead;
 
 use tokio::sync::mpsc;
 
-use super::Terminal;
+use super::{StyledText, Terminal};
 use crate::run_driver::SignalCounter;
 
 /// The result of a prompt.
@@ -50,10 +50,10 @@ impl LinePrompter {
     pub(crate) async fn read_line(
         &mut self,
         term: &Terminal,
-        prompt: &str,
+        prompt: impl Into<StyledText>,
         signals: &mut SignalCounter,
     ) -> PromptInput {
-        term.eprint_text(prompt);
+        term.eprint_prompt(prompt);
         if !self.is_reading {
             if self.read_requests.send(()).is_err() {
                 return PromptInput::EndOfInput;
@@ -74,7 +74,7 @@ impl LinePrompter {
     pub(crate) async fn read_decision(
         &mut self,
         term: &Terminal,
-        prompt: &str,
+        prompt: impl Into<StyledText>,
         signals: &mut SignalCounter,
     ) -> PromptInput {
         discard_typeahead();

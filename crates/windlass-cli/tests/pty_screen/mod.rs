@@ -1,10 +1,12 @@
 //! A test terminal: runs the command on a pseudo-terminal, sends keys, and emulates the screen.
 
+#![allow(dead_code, reason = "each test file uses only some helpers")]
+
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,7 +26,19 @@ pub(crate) struct PtyScreen {
 
 impl PtyScreen {
     /// Starts the command in a folder, on a terminal with this many rows and columns.
-    pub(crate) fn start(folder: &Path, rows: u16, columns: u16, words: &[&str]) -> Self {
+    pub(crate) fn start(folder: impl AsRef<Path>, rows: u16, columns: u16, words: &[&str]) -> Self {
+        Self::start_with(folder, rows, columns, words, &[])
+    }
+
+    /// Starts the command with additional environment variables.
+    pub(crate) fn start_with(
+        folder: impl AsRef<Path>,
+        rows: u16,
+        columns: u16,
+        words: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let folder = folder.as_ref();
         let (pty, pts) = open().expect("there are pseudo-terminals");
         pty.resize(Size::new(rows, columns)).expect("it can be sized");
         let command = Command::new(env!("CARGO_BIN_EXE_windlass"))
@@ -32,10 +46,14 @@ impl PtyScreen {
             .current_dir(folder)
             .env("TERM", "xterm-256color")
             .env("USER", "ann")
+            .env("XDG_STATE_HOME", folder.parent().expect("it is in a temporary folder").join("state"))
             .env_remove("NO_COLOR")
             .env_remove("COLUMNS")
             .env_remove("CARGO")
-            .env_remove("WINDLASS_STORE");
+            .env_remove("WINDLASS_STORE")
+            .env_remove("VISUAL")
+            .env_remove("EDITOR")
+            .envs(variables.iter().copied());
         let child = command.spawn(pts).expect("it starts");
         let terminal: std::os::fd::OwnedFd = pty.into();
         let keys = std::fs::File::from(terminal);
@@ -84,7 +102,16 @@ impl PtyScreen {
 
     /// Waits for the process to exit; returns its exit status and the last screen.
     pub(crate) fn wait_for_exit(mut self) -> (ExitStatus, String) {
-        while self.changes.recv_timeout(TEST_TIMEOUT).is_ok() {}
+        loop {
+            match self.changes.recv_timeout(TEST_TIMEOUT) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.child.kill().expect("it is there");
+                    panic!("the command does not end:\n{}", self.screen_text());
+                }
+            }
+        }
         let status = self.child.wait().expect("it ended");
         (status, self.screen_text())
     }

@@ -5,30 +5,43 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// An agent in a temporary folder, with a scripted model.
+/// An agent in a temporary folder, with a scripted model. The store is beside the folder of the agent.
 pub(crate) struct TestProject(tempfile::TempDir);
 
 impl TestProject {
     /// Creates the agent; `more` is appended to its agent file.
     pub(crate) fn new(more: &str, answers: &str) -> Self {
-        let folder = tempfile::tempdir().expect("there is room");
+        let place = tempfile::tempdir().expect("there is room");
+        let folder = place.path().join("work");
+        std::fs::create_dir(&folder).expect("it can be made");
         let agent = format!("name = \"helper\"\nmodel = \"scripted:answers.toml\"\n{more}\n");
-        std::fs::write(folder.path().join("agent.toml"), agent).expect("it can be written");
-        std::fs::write(folder.path().join("answers.toml"), answers).expect("it can be written");
-        Self(folder)
+        std::fs::write(folder.join("agent.toml"), agent).expect("it can be written");
+        std::fs::write(folder.join("answers.toml"), answers).expect("it can be written");
+        Self(place)
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        self.0.path()
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.0.path().join("work")
+    }
+
+    /// Returns the user's state folder of the tests.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.0.path().join("state")
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.folder().join(name)
+    }
+
+    /// Returns the digest that `windlass show` prints for the first pending call of a run.
+    pub(crate) fn digest_of(&self, run: &str) -> String {
+        let shown = self.run_windlass(&["show", run, "--json"]);
+        shown.json_lines()[0]["pending"][0]["digest"].as_str().expect("a call is pending").to_owned()
     }
 
     /// Runs the command without a terminal.
     pub(crate) fn run_windlass(&self, words: &[&str]) -> CommandOutput {
-        CommandOutput::from_output(windlass_command(self.folder(), words).output().expect("it runs"))
+        CommandOutput::from_output(windlass_command(&self.folder(), words).output().expect("it runs"))
     }
 }
 
@@ -40,6 +53,7 @@ pub(crate) fn windlass_command(folder: &Path, words: &[&str]) -> Command {
         .current_dir(folder)
         .stdin(std::process::Stdio::null())
         .env("USER", "ann")
+        .env("XDG_STATE_HOME", state_beside(folder))
         .env_remove("CARGO")
         .env_remove("COLUMNS")
         .env_remove("WINDLASS_STORE")
@@ -47,6 +61,11 @@ pub(crate) fn windlass_command(folder: &Path, words: &[&str]) -> Command {
         .env_remove("OPENAI_BASE_URL")
         .env_remove("ANTHROPIC_API_KEY");
     command
+}
+
+/// Returns the state folder beside the folder that a command runs in.
+pub(crate) fn state_beside(folder: &Path) -> PathBuf {
+    folder.parent().expect("it is in a temporary folder").join("state")
 }
 
 /// The exit code and the output of a command.

@@ -1,15 +1,18 @@
-//! The Chrome DevTools Protocol over a pipe. No port is opened, and the browser exits when this end of the
-//! pipe closes.
+//! The Chrome DevTools Protocol, over a pipe or over a WebSocket. With a pipe no port is opened, and the
+//! browser exits when this end of the pipe closes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
 
 /// Capacity of the queue of outgoing messages.
 const OUTGOING_CAPACITY: usize = 1024;
@@ -48,7 +51,15 @@ type CdpReplySenders = Arc<Mutex<BTreeMap<u64, oneshot::Sender<Result<Value, Cdp
 pub(super) struct CdpPipe {
     outgoing: mpsc::Sender<Vec<u8>>,
     reply_senders: CdpReplySenders,
+    is_closed: watch::Receiver<bool>,
     next_id: AtomicU64,
+}
+
+/// The messages from the browser, delivered to their receivers.
+struct IncomingMessages {
+    reply_senders: CdpReplySenders,
+    events: mpsc::Sender<CdpEvent>,
+    closed: watch::Sender<bool>,
 }
 
 #[derive(Deserialize)]
@@ -76,12 +87,48 @@ impl CdpPipe {
         input: impl AsyncWrite + Send + Unpin + 'static,
         output: impl AsyncRead + Send + Unpin + 'static,
     ) -> (Self, mpsc::Receiver<CdpEvent>) {
+        let (pipe, messages, incoming, told) = Self::with_channels();
+        tokio::spawn(write_messages(input, messages));
+        tokio::spawn(read_messages(output, incoming));
+        (pipe, told)
+    }
+
+    /// Starts the protocol on a WebSocket. The receiver yields the browser's events.
+    pub(super) fn start_websocket<S>(socket: WebSocketStream<S>) -> (Self, mpsc::Receiver<CdpEvent>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (pipe, mut messages, incoming, told) = Self::with_channels();
+        let (mut sink, mut stream) = socket.split();
+        tokio::spawn(async move {
+            while let Some(message) = messages.recv().await {
+                let text = String::from_utf8(message).unwrap_or_default();
+                if sink.send(Message::text(text)).await.is_err() {
+                    break;
+                }
+            }
+            let _ = sink.close().await;
+        });
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = stream.next().await {
+                if let Message::Text(text) = message
+                    && incoming.handle_message(text.as_bytes()).await.is_err()
+                {
+                    break;
+                }
+            }
+            incoming.close();
+        });
+        (pipe, told)
+    }
+
+    fn with_channels() -> (Self, mpsc::Receiver<Vec<u8>>, IncomingMessages, mpsc::Receiver<CdpEvent>) {
         let (outgoing, messages) = mpsc::channel(OUTGOING_CAPACITY);
         let (events, told) = mpsc::channel(EVENT_CAPACITY);
-        let waiting = CdpReplySenders::default();
-        tokio::spawn(write_messages(input, messages));
-        tokio::spawn(read_messages(output, waiting.clone(), events));
-        (Self { outgoing, reply_senders: waiting, next_id: AtomicU64::new(1) }, told)
+        let (closed, is_closed) = watch::channel(false);
+        let reply_senders = CdpReplySenders::default();
+        let incoming = IncomingMessages { reply_senders: reply_senders.clone(), events, closed };
+        (Self { outgoing, reply_senders, is_closed, next_id: AtomicU64::new(1) }, messages, incoming, told)
     }
 
     /// Sends a command without waiting for its response. The command is dropped if the queue is full.
@@ -109,6 +156,9 @@ impl CdpPipe {
         method: &str,
         params: Value,
     ) -> Result<PendingCdpCommand, CdpCommandError> {
+        if self.is_closed() {
+            return Err(CdpCommandError::PipeClosed);
+        }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
         lock(&self.reply_senders).insert(id, sender);
@@ -129,7 +179,7 @@ impl CdpPipe {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.outgoing.is_closed()
+        self.outgoing.is_closed() || *self.is_closed.borrow()
     }
 }
 
@@ -161,24 +211,20 @@ fn encode_command(id: u64, session: Option<&str>, method: &str, params: &Value) 
     if let Some(session) = session {
         message["sessionId"] = session.into();
     }
-    let mut bytes = message.to_string().into_bytes();
-    bytes.push(0);
-    bytes
+    message.to_string().into_bytes()
 }
 
 async fn write_messages(mut input: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Vec<u8>>) {
-    while let Some(message) = messages.recv().await {
+    while let Some(mut message) = messages.recv().await {
+        // Messages on a pipe end with a zero byte.
+        message.push(0);
         if input.write_all(&message).await.is_err() || input.flush().await.is_err() {
             return;
         }
     }
 }
 
-async fn read_messages(
-    output: impl AsyncRead + Unpin,
-    waiting: CdpReplySenders,
-    events: mpsc::Sender<CdpEvent>,
-) {
+async fn read_messages(output: impl AsyncRead + Unpin, incoming: IncomingMessages) {
     let mut output = BufReader::with_capacity(1 << 16, output);
     let mut line = Vec::new();
     loop {
@@ -190,28 +236,44 @@ async fn read_messages(
         if line.last() == Some(&0) {
             line.pop();
         }
-        let Ok(CdpMessage { id, method, params, result, error, session }) = serde_json::from_slice(&line)
+        if incoming.handle_message(&line).await.is_err() {
+            break;
+        }
+    }
+    incoming.close();
+}
+
+/// The receiver of events is gone.
+struct ReceiverGone;
+
+impl IncomingMessages {
+    async fn handle_message(&self, message: &[u8]) -> Result<(), ReceiverGone> {
+        let Ok(CdpMessage { id, method, params, result, error, session }) = serde_json::from_slice(message)
         else {
-            continue;
+            return Ok(());
         };
         match id {
             Some(id) => {
-                if let Some(sender) = lock(&waiting).remove(&id) {
+                if let Some(sender) = lock(&self.reply_senders).remove(&id) {
                     let answer =
                         error.map_or(Ok(result), |refusal| Err(CdpCommandError::Rejected(refusal.message)));
                     // The caller may have been cancelled.
                     let _ = sender.send(answer);
                 }
+                Ok(())
             }
             None => {
-                if events.send(CdpEvent { session, method, params }).await.is_err() {
-                    break;
-                }
+                let sent = self.events.send(CdpEvent { session, method, params }).await;
+                sent.map_err(|_| ReceiverGone)
             }
         }
     }
-    // Dropping the senders wakes the callers with an error.
-    lock(&waiting).clear();
+
+    /// Wakes all callers with an error.
+    fn close(&self) {
+        self.closed.send_replace(true);
+        lock(&self.reply_senders).clear();
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

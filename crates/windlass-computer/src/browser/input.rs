@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::cdp_pipe::PendingCdpCommand;
 use super::page_controller::PageController;
+use super::shortcuts::is_browser_shortcut;
 use crate::action::{MouseButton, ScreenPoint};
 use crate::computer::ComputerError;
 use crate::key::{KeyChord, KeyboardKey, NamedKey};
@@ -70,6 +71,9 @@ impl PageController {
 
     pub(super) async fn move_to(&self, to: ScreenPoint, held: &KeyChord) -> Result<(), ComputerError> {
         self.wait_until_loaded().await;
+        if let Some(data) = self.with_state(|state| state.drag_data.clone()) {
+            return self.continue_drag(to, &data, modifier_mask(held)).await;
+        }
         let pressed = self.with_state(|state| state.pressed_button);
         let modifiers = modifier_mask(held);
         let more = match pressed {
@@ -78,7 +82,29 @@ impl PageController {
             }
             None => json!({ "modifiers": modifiers }),
         };
-        self.dispatch_mouse_event("mouseMoved", to, more).await
+        let from = self.cursor_position();
+        self.dispatch_mouse_event("mouseMoved", to, more.clone()).await?;
+        // The first motion begins a drag; the element at the end has yet to be told.
+        if pressed.is_some()
+            && from != to
+            && let Some(data) = self.with_state(|state| state.drag_data.clone())
+        {
+            return self.continue_drag(to, &data, modifiers).await;
+        }
+        Ok(())
+    }
+
+    /// Moves the data of an intercepted drag over the element at a point.
+    async fn continue_drag(
+        &self,
+        to: ScreenPoint,
+        data: &Value,
+        modifiers: u32,
+    ) -> Result<(), ComputerError> {
+        if !self.with_state(|state| std::mem::replace(&mut state.is_drag_inside, true)) {
+            self.dispatch_drag_event("dragEnter", to, data, modifiers).await?;
+        }
+        self.dispatch_drag_event("dragOver", to, data, modifiers).await
     }
 
     pub(super) async fn click(
@@ -125,6 +151,10 @@ impl PageController {
 
     pub(super) async fn mouse_down(&self, button: MouseButton) -> Result<(), ComputerError> {
         self.wait_until_loaded().await;
+        if button == MouseButton::Left {
+            self.with_state(|state| state.drag_data = None);
+            self.send_to_page("Input.setInterceptDrags", json!({ "enabled": true })).await?;
+        }
         let more = json!({ "button": button_name(button), "buttons": button_mask(button), "clickCount": 1 });
         self.dispatch_mouse_event("mousePressed", self.cursor_position(), more).await?;
         self.with_state(|state| state.pressed_button = Some(button));
@@ -132,9 +162,20 @@ impl PageController {
     }
 
     pub(super) async fn mouse_up(&self, button: MouseButton) -> Result<(), ComputerError> {
-        self.with_state(|state| state.pressed_button = None);
+        let data = self.with_state(|state| {
+            state.pressed_button = None;
+            state.drag_data.take()
+        });
+        let at = self.cursor_position();
+        if let Some(data) = data {
+            self.dispatch_drag_event("dragOver", at, &data, 0).await?;
+            self.dispatch_drag_event("drop", at, &data, 0).await?;
+        }
         let more = json!({ "button": button_name(button), "buttons": 0, "clickCount": 1 });
-        self.dispatch_mouse_event("mouseReleased", self.cursor_position(), more).await?;
+        self.dispatch_mouse_event("mouseReleased", at, more).await?;
+        if button == MouseButton::Left {
+            self.send_to_page("Input.setInterceptDrags", json!({ "enabled": false })).await?;
+        }
         self.record_action();
         Ok(())
     }
@@ -222,6 +263,9 @@ impl PageController {
     pub(super) async fn type_text(&self, text: &str) -> Result<(), ComputerError> {
         self.wait_until_loaded().await;
         let session = self.current_session()?;
+        if is_iso_date(text) && self.fill_focused_date(text).await? {
+            return Ok(());
+        }
         let mut sent = VecDeque::new();
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
@@ -252,6 +296,17 @@ impl PageController {
         Ok(())
     }
 
+    /// Sets the value of the focused field if it is a field for dates or times, which takes the parts of a date
+    /// in an order that depends on the language.
+    async fn fill_focused_date(&self, text: &str) -> Result<bool, ComputerError> {
+        let Ok(Some(node)) = self.locate_focus().await else { return Ok(false) };
+        let filled = self.call_on_node(&node, FILL_DATE, &[json!(text.trim())]).await?;
+        if filled == true {
+            self.record_action();
+        }
+        Ok(filled == true)
+    }
+
     async fn send_commands(
         &self,
         session: &str,
@@ -274,6 +329,12 @@ impl PageController {
     }
 
     pub(super) async fn press_keys(&self, chord: &KeyChord, lasting: Duration) -> Result<(), ComputerError> {
+        if is_browser_shortcut(chord) {
+            return Err(ComputerError::Refused(format!(
+                "{chord} is a shortcut of the browser itself, not of the page; use the browser tool for addresses, \
+                 history and tabs"
+            )));
+        }
         self.wait_until_loaded().await;
         let (mut mask, mut held) = (0, self.begin_held_input()?);
         for key in chord.keys() {
@@ -291,6 +352,26 @@ impl PageController {
         self.record_action();
         Ok(())
     }
+}
+
+/// Sets the value of a field for dates or times; returns false for other fields.
+const FILL_DATE: &str = r"function (text) {
+    if (this.tagName !== 'INPUT' || !['date', 'time', 'month', 'week', 'datetime-local'].includes(this.type)
+        || this.disabled || this.readOnly) return false;
+    const before = this.value;
+    this.value = text;
+    if (!this.value) { this.value = before; return false; }
+    for (const kind of ['input', 'change']) this.dispatchEvent(new Event(kind, { bubbles: true }));
+    return true;
+}";
+
+/// Returns true if a text may be a date or a time in the form of the web, such as 2026-05-17 or 12:30.
+fn is_iso_date(text: &str) -> bool {
+    let text = text.trim();
+    (5..=24).contains(&text.len())
+        && text.starts_with(|char: char| char.is_ascii_digit())
+        && text.contains(['-', ':'])
+        && text.chars().all(|char| char.is_ascii_digit() || matches!(char, '-' | ':' | 'T' | 'W' | '.'))
 }
 
 fn mouse_event_params(kind: &str, at: ScreenPoint, more: Value) -> Value {
@@ -339,7 +420,7 @@ fn modifier_bit(key: NamedKey) -> u32 {
     }
 }
 
-fn modifier_mask(chord: &KeyChord) -> u32 {
+pub(super) fn modifier_mask(chord: &KeyChord) -> u32 {
     chord.modifiers().map(modifier_bit).fold(0, |all, one| all | one)
 }
 

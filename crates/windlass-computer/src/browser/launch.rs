@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use super::private_network::{PrivateNetworkPolicy, RESOLVER_RULES, host_of};
 use super::{BrowserOptions, BrowserWindow, ThirdPartyPolicy};
 use crate::computer::ComputerError;
 
@@ -140,13 +141,35 @@ fn command_line_flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
         // Chromium's sandbox does not work for root.
         flags.push("--no-sandbox".to_owned());
     }
+    if let Some(proxy) = &options.proxy {
+        flags.push(format!("--proxy-server={proxy}"));
+        // Chromium would not use the proxy for this machine's own addresses.
+        flags.push("--proxy-bypass-list=<-loopback>".to_owned());
+    }
+    if let Some(locale) = &options.locale {
+        flags.push(format!("--lang={locale}"));
+    }
     flags.extend(options.extra_flags.iter().cloned());
     // Chromium uses the last of repeated flags, so the application's flags cannot override these.
-    if let (ThirdPartyPolicy::BlockAll, Some(rules)) =
-        (options.third_party, options.allowed_sites.host_resolver_rules())
-    {
-        flags.push(format!("--host-resolver-rules={rules}"));
-        flags.push("--force-webrtc-ip-handling-policy=disable_non_proxied_udp".to_owned());
+    let is_closed = options.third_party == ThirdPartyPolicy::BlockAll;
+    match (options.allowed_sites.host_resolver_rules(), options.private_networks) {
+        (Some(rules), _) if is_closed => {
+            flags.push(format!("--host-resolver-rules={rules}"));
+            flags.push("--force-webrtc-ip-handling-policy=disable_non_proxied_udp".to_owned());
+        }
+        (listed, PrivateNetworkPolicy::Deny) => {
+            let mut rules = RESOLVER_RULES.join(", ");
+            // Listed hosts may be private.
+            if let Some((_, exclusions)) = listed.as_deref().and_then(|listed| listed.split_once(", ")) {
+                rules.push_str(", ");
+                rules.push_str(exclusions);
+            }
+            if let Some(proxy) = options.proxy.as_deref().and_then(host_of) {
+                rules.push_str(&format!(", EXCLUDE {proxy}"));
+            }
+            flags.push(format!("--host-resolver-rules={rules}"));
+        }
+        (_, PrivateNetworkPolicy::Allow) => {}
     }
     flags.push("about:blank".to_owned());
     flags

@@ -1,15 +1,32 @@
-//! A browser: Chromium, driven by the Chrome DevTools Protocol over a pipe.
+//! A browser: Chromium, driven by the Chrome DevTools Protocol over a pipe or a WebSocket.
 
 mod cdp_pipe;
+mod events;
+mod frames;
 mod input;
 mod launch;
+mod navigation;
+mod options;
 mod page_controller;
+mod page_reader;
+mod page_scripts;
+mod picture;
+mod private_network;
+mod questions;
+mod remote;
+mod secret_input;
+mod shortcuts;
 mod site_policy;
 mod state;
+mod storage_state;
 
+pub use options::{
+    BrowserOptions, BrowserWindow, DialogPolicy, DownloadPolicy, EmulatedDevice, UploadPolicy,
+};
+pub use private_network::PrivateNetworkPolicy;
 pub use site_policy::{AllowedSites, ThirdPartyPolicy};
+pub use storage_state::StorageState;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,100 +38,18 @@ use windlass::model::ComputerDisplay;
 
 use self::cdp_pipe::CdpPipe;
 use self::launch::BrowserProcess;
-use self::page_controller::PageController;
-use crate::action::{DialogAnswer, MouseButton, ScreenPoint, ScreenRegion};
+use self::page_controller::{BrowserOwnership, PageController};
+use crate::action::{DialogAnswer, MouseButton, PageContent, ScreenPoint, ScreenRegion};
 use crate::computer::{BrowserTab, Computer, ComputerError, ComputerFuture, HistoryNavigation, Screenshot};
 use crate::key::KeyChord;
 use crate::provider::ComputerProvider;
+use crate::target::{ScreenTarget, TargetPlace};
 
 /// Timeout for the browser to start.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The configuration of a browser: its size, its restrictions and its process.
-#[derive(Clone, Debug)]
-pub struct BrowserOptions {
-    /// Width of the viewport, in pixels.
-    pub width: u32,
-    /// Height of the viewport, in pixels.
-    pub height: u32,
-    /// Headless or visible.
-    pub window: BrowserWindow,
-    /// Sites that the browser may visit.
-    pub allowed_sites: AllowedSites,
-    /// Policy for requests from allowed pages to sites that are not allowed.
-    pub third_party: ThirdPartyPolicy,
-    /// Handling of JavaScript dialogs.
-    pub dialogs: DialogPolicy,
-    /// Handling of downloads.
-    pub downloads: DownloadPolicy,
-    /// First URL to open; `about:blank` if absent.
-    pub start_url: Option<String>,
-    /// Timeout for a page to respond to a command, after which it counts as unresponsive.
-    pub response_timeout: Duration,
-    /// Maximum time that an action or a screenshot waits for the page to load; then it proceeds regardless.
-    pub load_timeout: Duration,
-    /// Path of the browser; searched on `PATH` by its usual names if absent.
-    pub program: Option<PathBuf>,
-    /// Additional command-line flags for the browser.
-    pub extra_flags: Vec<String>,
-}
-
-impl Default for BrowserOptions {
-    fn default() -> Self {
-        Self {
-            width: 1280,
-            height: 800,
-            window: BrowserWindow::default(),
-            allowed_sites: AllowedSites::default(),
-            third_party: ThirdPartyPolicy::default(),
-            dialogs: DialogPolicy::default(),
-            downloads: DownloadPolicy::default(),
-            start_url: None,
-            response_timeout: Duration::from_secs(10),
-            load_timeout: Duration::from_secs(5),
-            program: None,
-            extra_flags: Vec::new(),
-        }
-    }
-}
-
-/// The visibility of the browser window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum BrowserWindow {
-    /// No window.
-    #[default]
-    Headless,
-    /// A window on this X11 display, or on the `DISPLAY` of this process if absent.
-    Visible {
-        /// Name of the display, such as `:1`.
-        display: Option<String>,
-    },
-}
-
-/// The handling of JavaScript dialogs (`alert`, `confirm`, `prompt`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DialogPolicy {
-    /// A dialog stays open until the model answers it. The model is notified.
-    #[default]
-    AskModel,
-    /// Dialogs are accepted at once. The model is notified.
-    Accept,
-    /// Dialogs are dismissed at once. The model is notified.
-    Dismiss,
-}
-
-/// The handling of downloads.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum DownloadPolicy {
-    /// Downloads are denied. The model is notified.
-    #[default]
-    Deny,
-    /// Downloads are saved in this folder under names that the page does not choose. The model is notified.
-    SaveTo(PathBuf),
-}
-
-/// A Chromium process with its own temporary profile. It exits when this value is dropped and when this
-/// process dies, in whatever way.
+/// A Chromium process with its own temporary profile, which exits when this value is dropped and when this
+/// process dies, in whatever way; or a connection to a browser that runs already.
 pub struct Browser {
     controller: Arc<PageController>,
     process: Mutex<Option<BrowserProcess>>,
@@ -128,12 +63,13 @@ impl Browser {
     /// Returns [`ComputerError::Missing`] if Chromium is not installed, and [`ComputerError::Failed`] if it
     /// does not start.
     pub async fn start(options: BrowserOptions) -> Result<Self, ComputerError> {
+        options.validate()?;
         let program = launch::find_chromium(&options)?;
         let start = options.start_url.clone();
         let (process, input, output) = launch::spawn_browser(&program, &options)?;
         let (pipe, events) = CdpPipe::start(input, output);
-        let pages = PageController::new(pipe, options);
-        tokio::spawn(state::follow_events(events, Arc::downgrade(&pages)));
+        let pages = PageController::new(pipe, options, BrowserOwnership::Ours);
+        tokio::spawn(events::follow_events(events, Arc::downgrade(&pages)));
         let browser = Self { controller: pages, process: Mutex::new(Some(process)) };
         if let Err(error) = browser.controller.attach_to_browser(START_TIMEOUT).await {
             let said = browser
@@ -153,14 +89,56 @@ impl Browser {
         Ok(browser)
     }
 
+    /// Connects to a browser that runs already, here or on another machine, and opens a tab in a browser context
+    /// of its own: nothing of the browser's other pages, cookies and files is reached. The endpoint is the
+    /// browser's DevTools WebSocket (`ws://…`, `wss://…`), or the address of its DevTools server
+    /// (`http://127.0.0.1:9222`). Options of the process, such as `program` and `proxy`, do not apply.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ComputerError::Failed`] if the browser cannot be reached.
+    pub async fn connect(endpoint: &str, options: BrowserOptions) -> Result<Self, ComputerError> {
+        options.validate()?;
+        let start = options.start_url.clone();
+        let socket = remote::connect_websocket(endpoint).await?;
+        let (pipe, events) = CdpPipe::start_websocket(socket);
+        let mut params = json!({ "disposeOnDetach": true });
+        if let Some(proxy) = &options.proxy {
+            params["proxyServer"] = proxy.as_str().into();
+        }
+        let made = pipe.call_command(None, "Target.createBrowserContext", params, START_TIMEOUT).await;
+        let pages = PageController::new(pipe, options, BrowserOwnership::Shared);
+        let made = made.map_err(|error| pages.computer_error(error))?;
+        let context = made["browserContextId"].as_str().map(str::to_owned);
+        pages.with_state(|state| state.browser_context = context);
+        tokio::spawn(events::follow_events(events, Arc::downgrade(&pages)));
+        pages.attach_to_browser(START_TIMEOUT).await?;
+        let browser = Self { controller: pages, process: Mutex::new(None) };
+        if let Some(start) = start {
+            browser.navigate(&start).await?;
+        }
+        Ok(browser)
+    }
+
     /// Returns a provider that starts one browser per run.
     pub fn provider(options: BrowserOptions) -> impl ComputerProvider {
-        BrowserProvider { options, created: Mutex::default() }
+        BrowserProvider { endpoint: None, options, created: Mutex::default() }
+    }
+
+    /// Returns a provider that connects each run to a browser that runs already, as [`Browser::connect`] does.
+    pub fn remote_provider(endpoint: impl Into<String>, options: BrowserOptions) -> impl ComputerProvider {
+        BrowserProvider { endpoint: Some(endpoint.into()), options, created: Mutex::default() }
+    }
+
+    /// Reads the cookies of the browser and the local storage of the pages in the current tab, for
+    /// [`BrowserOptions::storage_state`] of a later browser.
+    pub async fn storage_state(&self) -> Result<StorageState, ComputerError> {
+        self.controller.storage_state().await
     }
 
     /// Closes the browser and waits until its process has exited.
     pub async fn close(&self) {
-        self.controller.request_close();
+        self.controller.request_close().await;
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(process) = process {
             process.wait_or_kill().await;
@@ -182,6 +160,27 @@ impl Browser {
     pub async fn crash_page(&self) {
         // A crashed page never responds to this command.
         let _ = self.controller.send_to_page("Page.crash", json!({})).await;
+    }
+
+    /// Opens a tab without any check, as a fault of the browser could, for tests.
+    pub async fn open_unchecked_tab(&self, url: &str) -> Result<(), ComputerError> {
+        let within = self.controller.options.response_timeout;
+        let made = self
+            .controller
+            .pipe
+            .call_command(None, "Target.createTarget", json!({ "url": url }), within)
+            .await;
+        made.map(|_| ()).map_err(|error| self.controller.computer_error(error))
+    }
+
+    /// Opens a window outside of the profile, as a private window is, for tests.
+    pub async fn open_private_window(&self) -> Result<(), ComputerError> {
+        let (pipe, within) = (&self.controller.pipe, self.controller.options.response_timeout);
+        let made = pipe.call_command(None, "Target.createBrowserContext", json!({}), within).await;
+        let made = made.map_err(|error| self.controller.computer_error(error))?;
+        let params = json!({ "url": "about:blank", "browserContextId": made["browserContextId"] });
+        let opened = pipe.call_command(None, "Target.createTarget", params, within).await;
+        opened.map(|_| ()).map_err(|error| self.controller.computer_error(error))
     }
 
     /// Returns the id of the browser's process group.
@@ -268,7 +267,11 @@ impl Computer for Browser {
     }
 
     fn list_tabs(&self) -> ComputerFuture<'_, Vec<BrowserTab>> {
-        std::future::ready(Ok(self.controller.list_tabs())).boxed()
+        async {
+            self.controller.wait_until_loaded().await;
+            Ok(self.controller.list_tabs())
+        }
+        .boxed()
     }
 
     fn switch_tab(&self, tab: usize) -> ComputerFuture<'_, ()> {
@@ -283,6 +286,43 @@ impl Computer for Browser {
         self.controller.answer_dialog(answer, text).boxed()
     }
 
+    fn describe_target(&self, place: TargetPlace) -> ComputerFuture<'_, ScreenTarget> {
+        self.controller.describe_target(place).boxed()
+    }
+
+    fn type_secret<'a>(&'a self, secret: &'a str, sites: &'a AllowedSites) -> ComputerFuture<'a, ()> {
+        self.controller.type_secret(secret, sites).boxed()
+    }
+
+    fn read_page(&self, content: PageContent) -> ComputerFuture<'_, String> {
+        self.controller.read_page(content).boxed()
+    }
+
+    fn find_elements<'a>(&'a self, query: &'a str) -> ComputerFuture<'a, String> {
+        self.controller.find_elements(query).boxed()
+    }
+
+    fn fill_field<'a>(
+        &'a self,
+        field: &'a str,
+        value: &'a str,
+        sites: &'a [AllowedSites],
+    ) -> ComputerFuture<'a, ()> {
+        self.controller.fill_field(field, value, sites).boxed()
+    }
+
+    fn click_element<'a>(&'a self, element: &'a str) -> ComputerFuture<'a, ()> {
+        self.controller.click_element(element).boxed()
+    }
+
+    fn upload_files<'a>(&'a self, field: Option<&'a str>, files: &'a [String]) -> ComputerFuture<'a, ()> {
+        self.controller.upload_files(field, files).boxed()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.controller.pipe.is_closed()
+    }
+
     fn take_notices(&self) -> Vec<String> {
         self.controller.take_notices()
     }
@@ -293,6 +333,8 @@ fn display_of(options: &BrowserOptions) -> ComputerDisplay {
 }
 
 struct BrowserProvider {
+    /// The DevTools endpoint of a browser that runs already; a browser is started if absent.
+    endpoint: Option<String>,
     options: BrowserOptions,
     created: Mutex<Vec<(Arc<dyn Computer>, Arc<Browser>)>>,
 }
@@ -304,7 +346,10 @@ impl ComputerProvider for BrowserProvider {
 
     fn create<'a>(&'a self, _: &'a RunId) -> BoxFuture<'a, Result<Arc<dyn Computer>, ComputerError>> {
         async {
-            let browser = Arc::new(Browser::start(self.options.clone()).await?);
+            let browser = Arc::new(match &self.endpoint {
+                Some(endpoint) => Browser::connect(endpoint, self.options.clone()).await?,
+                None => Browser::start(self.options.clone()).await?,
+            });
             let computer: Arc<dyn Computer> = browser.clone();
             self.created.lock().unwrap_or_else(PoisonError::into_inner).push((computer.clone(), browser));
             Ok(computer)

@@ -1,4 +1,4 @@
-//! The pages of a browser: screenshots, navigation, tabs and dialogs.
+//! The pages of a browser: commands, their responses, and screenshots.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,18 +9,39 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::cdp_pipe::{CdpCommandError, CdpPipe, PendingCdpCommand};
+use super::private_network::NetworkLookups;
 use super::state::{BrowserState, TabFailure};
 use super::{BrowserOptions, DownloadPolicy};
-use crate::action::{DialogAnswer, ScreenPoint, ScreenRegion};
-use crate::computer::{BrowserTab, ComputerError, HistoryNavigation, Screenshot};
+use crate::action::{ScreenPoint, ScreenRegion};
+use crate::computer::{ComputerError, Screenshot};
+
+/// Maximum number of times that a screenshot of a page that is being replaced is taken again.
+const MAX_REPLACED_PAGES: u32 = 10;
+/// Time before a screenshot is taken again.
+const REPLACED_PAGE_DELAY: Duration = Duration::from_millis(100);
 
 /// Time that a page has after an action to start a navigation or to open a tab.
 const NAVIGATION_START_DELAY: Duration = Duration::from_millis(40);
+/// Time that an action waits for the resources of a page whose document is complete.
+const RESOURCE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Timeout of a query to a page that has not responded before.
+pub(super) const BUSY_QUERY_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// The owner of the browser process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BrowserOwnership {
+    /// We started it, and nobody else uses it.
+    Ours,
+    /// It runs independently of us, and others may have pages in it.
+    Shared,
+}
 
 /// The controller of a browser's pages: its DevTools pipe and the state derived from its events.
 pub(super) struct PageController {
     pub(super) pipe: CdpPipe,
     pub(super) options: BrowserOptions,
+    pub(super) ownership: BrowserOwnership,
+    pub(super) lookups: NetworkLookups,
     pub(super) state_version: watch::Sender<u64>,
     state: Mutex<BrowserState>,
 }
@@ -33,9 +54,16 @@ enum PageInterruption {
 }
 
 impl PageController {
-    pub(super) fn new(pipe: CdpPipe, options: BrowserOptions) -> Arc<Self> {
+    pub(super) fn new(pipe: CdpPipe, options: BrowserOptions, ownership: BrowserOwnership) -> Arc<Self> {
         let (changed, _) = watch::channel(0);
-        Arc::new(Self { pipe, options, state_version: changed, state: Mutex::default() })
+        Arc::new(Self {
+            pipe,
+            options,
+            ownership,
+            lookups: NetworkLookups::default(),
+            state_version: changed,
+            state: Mutex::default(),
+        })
     }
 
     pub(super) fn with_state<T>(&self, look: impl FnOnce(&mut BrowserState) -> T) -> T {
@@ -52,23 +80,57 @@ impl PageController {
                 .map_err(|error| self.computer_error(error))
         };
         call("Target.setDiscoverTargets", json!({ "discover": true })).await?;
-        let downloads = match &self.options.downloads {
+        let context = self.with_state(|state| state.browser_context.clone());
+        let mut downloads = match &self.options.downloads {
             DownloadPolicy::Deny => json!({ "behavior": "deny", "eventsEnabled": true }),
             DownloadPolicy::SaveTo(folder) => {
                 json!({ "behavior": "allowAndName", "downloadPath": folder, "eventsEnabled": true })
             }
         };
+        if let (Some(context), BrowserOwnership::Shared) = (&context, self.ownership) {
+            downloads["browserContextId"] = context.as_str().into();
+        }
         call("Browser.setDownloadBehavior", downloads).await?;
+        if let Some(cookies) = self.options.storage_state.as_ref().and_then(super::StorageState::cookie_list)
+        {
+            let mut params = json!({ "cookies": cookies });
+            if let Some(context) = &context {
+                params["browserContextId"] = context.as_str().into();
+            }
+            call("Storage.setCookies", params).await?;
+        }
         let attach = json!({ "autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true });
         call("Target.setAutoAttach", attach).await?;
+        if self.ownership == BrowserOwnership::Shared {
+            let params = json!({ "url": "about:blank", "browserContextId": context });
+            call("Target.createTarget", params).await?;
+        }
         self.wait_until(until, |state| state.current_tab().is_some_and(|tab| tab.is_ready)).await;
         let is_there = self.with_state(|state| state.current_tab().is_some_and(|tab| tab.is_ready));
         if is_there { Ok(()) } else { Err(ComputerError::Failed("no page was opened".to_owned())) }
     }
 
-    /// Asks the browser to close.
-    pub(super) fn request_close(&self) {
-        self.pipe.send_without_reply(None, "Browser.close", json!({}));
+    /// Asks the browser to close. In a browser that belongs to somebody else, only our pages are closed.
+    pub(super) async fn request_close(&self) {
+        match self.ownership {
+            BrowserOwnership::Ours => {
+                self.pipe.send_without_reply(None, "Browser.close", json!({}));
+            }
+            BrowserOwnership::Shared => {
+                let context = self.with_state(|state| state.browser_context.clone());
+                let params = json!({ "browserContextId": context });
+                let within = self.options.response_timeout;
+                let _ = self.pipe.call_command(None, "Target.disposeBrowserContext", params, within).await;
+            }
+        }
+    }
+
+    /// Returns the timeout of a query: short for a page that has not responded before.
+    pub(super) fn query_timeout(&self, session: &str) -> Duration {
+        let is_busy = self.with_state(|state| {
+            state.tab_of_session(session).is_some_and(|tab| tab.failure == Some(TabFailure::Busy))
+        });
+        if is_busy { BUSY_QUERY_TIMEOUT } else { self.options.response_timeout }
     }
 
     pub(super) fn cursor_position(&self) -> ScreenPoint {
@@ -78,7 +140,10 @@ impl PageController {
     pub(super) fn take_notices(&self) -> Vec<String> {
         self.with_state(|state| {
             let mut notes = state.take_notices();
-            notes.extend(state.current_tab().and_then(|tab| tab.dialog.clone()));
+            if let Some(tab) = state.current_tab() {
+                notes.extend(tab.dialog.as_ref().map(|dialog| dialog.text.clone()));
+                notes.extend(tab.question.as_ref().map(|question| question.text.clone()));
+            }
             notes
         })
     }
@@ -87,8 +152,8 @@ impl PageController {
     ///
     /// # Errors
     ///
-    /// Fails if the browser has closed, no tab is open, the page has crashed or is unresponsive, or a dialog
-    /// blocks it.
+    /// Fails if the browser has closed, no tab is open, the page has crashed, or a dialog blocks it. A page
+    /// that has not responded before is asked again, because it may only be slow.
     pub(super) fn current_session(&self) -> Result<String, ComputerError> {
         if self.pipe.is_closed() {
             return Err(ComputerError::Closed("the browser has ended".to_owned()));
@@ -99,13 +164,12 @@ impl PageController {
                 return Err(ComputerError::Refused("no tab is open; go to an address first".to_owned()));
             };
             match (tab.failure, &tab.dialog) {
-                (Some(TabFailure::Crashed), _) => Err(ComputerError::PageCrashed { last_screenshot: last }),
-                (Some(TabFailure::Unresponsive), _) => Err(ComputerError::Unresponsive {
-                    waited: self.options.response_timeout,
-                    last_screenshot: last,
-                }),
-                (None, Some(dialog)) => Err(ComputerError::Refused(dialog.clone())),
-                (None, None) => Ok(tab.session.clone()),
+                (Some(TabFailure::Crashed | TabFailure::CrashReported), _) => {
+                    tab.failure = Some(TabFailure::CrashReported);
+                    Err(ComputerError::PageCrashed { last_screenshot: last })
+                }
+                (_, Some(dialog)) => Err(ComputerError::Refused(dialog.text.clone())),
+                (Some(TabFailure::Busy) | None, None) => Ok(tab.session.clone()),
             }
         })
     }
@@ -160,11 +224,20 @@ impl PageController {
         answer: Result<Value, CdpCommandError>,
     ) -> Result<Value, ComputerError> {
         match answer {
-            Ok(answer) => Ok(answer),
+            Ok(answer) => {
+                self.with_state(|state| {
+                    if let Some(tab) = state.tab_by_session(session)
+                        && tab.failure == Some(TabFailure::Busy)
+                    {
+                        tab.failure = None;
+                    }
+                });
+                Ok(answer)
+            }
             Err(CdpCommandError::TimedOut(waited)) => {
                 let last = self.with_state(|state| {
                     if let Some(tab) = state.tab_by_session(session) {
-                        tab.failure = Some(TabFailure::Unresponsive);
+                        tab.failure.get_or_insert(TabFailure::Busy);
                     }
                     state.last_screenshot.clone()
                 });
@@ -182,12 +255,14 @@ impl PageController {
     fn find_interruption(&self, session: &str) -> Option<PageInterruption> {
         self.with_state(|state| match state.tab_by_session(session) {
             None => Some(PageInterruption::Closed),
-            Some(tab) if tab.failure == Some(TabFailure::Crashed) => Some(PageInterruption::Crashed),
+            Some(tab) if matches!(tab.failure, Some(TabFailure::Crashed | TabFailure::CrashReported)) => {
+                Some(PageInterruption::Crashed)
+            }
             Some(tab) => tab.dialog.is_some().then_some(PageInterruption::DialogOpened),
         })
     }
 
-    fn computer_error(&self, error: CdpCommandError) -> ComputerError {
+    pub(super) fn computer_error(&self, error: CdpCommandError) -> ComputerError {
         match error {
             CdpCommandError::PipeClosed => ComputerError::Closed("the browser has ended".to_owned()),
             CdpCommandError::TimedOut(waited) => ComputerError::Unresponsive {
@@ -208,10 +283,23 @@ impl PageController {
         if let Some(acted) = self.with_state(|state| state.last_action_at.take()) {
             tokio::time::sleep_until(acted + NAVIGATION_START_DELAY).await;
         }
-        self.wait_until(Instant::now() + self.options.load_timeout, BrowserState::is_loaded).await;
+        let mut changed = self.state_version.subscribe();
+        let new_tab_deadline = Instant::now() + self.options.load_timeout;
+        while !self.pipe.is_closed() {
+            let deadline = self.with_state(|state| {
+                if state.tabs.iter().any(|tab| !tab.is_ready) {
+                    return Some(new_tab_deadline);
+                }
+                state.load_deadline(self.options.load_timeout, RESOURCE_TIMEOUT)
+            });
+            let Some(deadline) = deadline else { return };
+            if !matches!(tokio::time::timeout_at(deadline, changed.changed()).await, Ok(Ok(()))) {
+                return;
+            }
+        }
     }
 
-    async fn wait_until(&self, until: Instant, mut is_so: impl FnMut(&mut BrowserState) -> bool) {
+    pub(super) async fn wait_until(&self, until: Instant, mut is_so: impl FnMut(&mut BrowserState) -> bool) {
         let mut changed = self.state_version.subscribe();
         while !self.with_state(&mut is_so) && !self.pipe.is_closed() {
             let waited = tokio::time::timeout_at(until, changed.changed()).await;
@@ -236,8 +324,10 @@ impl PageController {
     }
 
     async fn capture_screenshot(&self, params: Value) -> Result<Screenshot, ComputerError> {
+        self.replace_crashed_tab().await?;
         self.wait_until_loaded().await;
-        let is_whole = params.get("clip").is_none();
+        let clip = params.get("clip").cloned();
+        let is_whole = clip.is_none();
         // A page with an open dialog is not painted, so the screenshot from before is returned.
         let before = self.with_state(|state| {
             let has_dialog = state.current_tab().is_some_and(|tab| tab.dialog.is_some());
@@ -246,10 +336,29 @@ impl PageController {
         if let Some(before) = before {
             return Ok(before);
         }
-        let answer = self.send_to_page("Page.captureScreenshot", params).await?;
+        let mut before = self.secret_rectangles().await?;
+        let mut answer = self.send_to_page("Page.captureScreenshot", params.clone()).await;
+        // A page that is being replaced has no picture: the one after it has.
+        for _ in 0..MAX_REPLACED_PAGES {
+            match &answer {
+                Err(error) if error.to_string().contains("Not attached to an active page") => {}
+                _ => break,
+            }
+            tokio::time::sleep(REPLACED_PAGE_DELAY).await;
+            self.wait_until_loaded().await;
+            before = self.secret_rectangles().await?;
+            answer = self.send_to_page("Page.captureScreenshot", params.clone()).await;
+        }
+        let answer = answer?;
         match answer["data"].as_str() {
             Some(data) => {
-                let screenshot = Screenshot::from_base64(data);
+                let number = |name: &str, other: f64| match &clip {
+                    Some(clip) => clip[name].as_f64().unwrap_or(other),
+                    None => other,
+                };
+                let pixels = self.options.device_scale();
+                let place = (number("x", 0.0), number("y", 0.0), number("scale", 1.0) * pixels);
+                let screenshot = self.mask_screenshot(Screenshot::from_base64(data), before, place).await?;
                 if is_whole {
                     self.with_state(|state| state.last_screenshot = Some(screenshot.clone()));
                 }
@@ -260,150 +369,5 @@ impl PageController {
                 None => Err(ComputerError::Failed("the page gave no picture".to_owned())),
             },
         }
-    }
-
-    pub(super) async fn navigate_to(&self, url: &str) -> Result<(), ComputerError> {
-        if let Some(why) = self.options.allowed_sites.refusal_reason(url) {
-            return Err(ComputerError::Refused(why));
-        }
-        self.ensure_working_tab().await?;
-        self.with_state(|state| state.current_tab().map(|tab| tab.blocked_reason = None));
-        let answer = self.send_to_page("Page.navigate", json!({ "url": url })).await?;
-        self.record_action();
-        self.wait_until_loaded().await;
-        // An allowed site may have redirected to one that is not allowed.
-        if let Some(why) =
-            self.with_state(|state| state.current_tab().and_then(|tab| tab.blocked_reason.take()))
-        {
-            return Err(ComputerError::Refused(why));
-        }
-        match answer["errorText"].as_str() {
-            // A download aborts the navigation and has its own notice.
-            None | Some("" | "net::ERR_ABORTED") => Ok(()),
-            Some(why) => Err(ComputerError::Refused(format!("the page could not be opened: {why}"))),
-        }
-    }
-
-    /// Ensures that the current tab responds: a crashed or unresponsive tab is replaced by a new one.
-    async fn ensure_working_tab(&self) -> Result<(), ComputerError> {
-        let (current, is_broken) = self.with_state(|state| match state.current_tab() {
-            Some(tab) => (Some(tab.target.clone()), tab.failure.is_some()),
-            None => (None, true),
-        });
-        if !is_broken {
-            return Ok(());
-        }
-        let within = self.options.response_timeout;
-        let made = self
-            .pipe
-            .call_command(None, "Target.createTarget", json!({ "url": "about:blank" }), within)
-            .await;
-        let made = made.map_err(|error| self.computer_error(error))?["targetId"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
-        if let Some(old) = current {
-            self.pipe.send_without_reply(None, "Target.closeTarget", json!({ "targetId": old }));
-            self.with_state(|state| state.tabs.retain(|tab| tab.target != old));
-        }
-        self.wait_until(Instant::now() + within, |state| {
-            state.tabs.iter().any(|tab| tab.target == made && tab.is_ready)
-        })
-        .await;
-        self.with_state(|state| state.current_target = Some(made));
-        Ok(())
-    }
-
-    pub(super) async fn navigate_history(&self, travel: HistoryNavigation) -> Result<(), ComputerError> {
-        let step = match travel {
-            HistoryNavigation::Reload => {
-                self.send_to_page("Page.reload", json!({})).await?;
-                self.record_action();
-                return Ok(());
-            }
-            HistoryNavigation::Back => -1,
-            HistoryNavigation::Forward => 1,
-        };
-        let history = self.send_to_page("Page.getNavigationHistory", json!({})).await?;
-        let at = history["currentIndex"].as_i64().unwrap_or(0) + step;
-        let entry =
-            usize::try_from(at).ok().and_then(|at| history["entries"].get(at)).map(|entry| &entry["id"]);
-        let Some(entry) = entry else {
-            return Err(ComputerError::Refused("there is no page there".to_owned()));
-        };
-        self.send_to_page("Page.navigateToHistoryEntry", json!({ "entryId": entry })).await?;
-        self.record_action();
-        Ok(())
-    }
-
-    pub(super) fn list_tabs(&self) -> Vec<BrowserTab> {
-        self.with_state(|state| {
-            let current = state.current_target.clone();
-            let tabs = state.tabs.iter().map(|tab| BrowserTab {
-                url: tab.url.clone(),
-                title: tab.title.clone(),
-                is_current: Some(&tab.target) == current.as_ref(),
-            });
-            tabs.collect()
-        })
-    }
-
-    fn target_of_tab(&self, tab: usize) -> Result<String, ComputerError> {
-        let found = self.with_state(|state| state.tabs.get(tab).map(|tab| tab.target.clone()));
-        found.ok_or_else(|| ComputerError::Refused(format!("there is no tab {tab}")))
-    }
-
-    pub(super) async fn switch_tab(&self, tab: usize) -> Result<(), ComputerError> {
-        let target = self.target_of_tab(tab)?;
-        let within = self.options.response_timeout;
-        let shown = self
-            .pipe
-            .call_command(None, "Target.activateTarget", json!({ "targetId": target }), within)
-            .await;
-        shown.map_err(|error| self.computer_error(error))?;
-        self.with_state(|state| state.current_target = Some(target));
-        Ok(())
-    }
-
-    pub(super) async fn close_tab(&self, tab: usize) -> Result<(), ComputerError> {
-        let target = self.target_of_tab(tab)?;
-        if self.with_state(|state| state.tabs.len()) == 1 {
-            return Err(ComputerError::Refused("the last tab stays open".to_owned()));
-        }
-        let within = self.options.response_timeout;
-        let closed =
-            self.pipe.call_command(None, "Target.closeTarget", json!({ "targetId": target }), within).await;
-        closed.map_err(|error| self.computer_error(error))?;
-        self.wait_until(Instant::now() + within, |state| state.tabs.iter().all(|tab| tab.target != target))
-            .await;
-        Ok(())
-    }
-
-    pub(super) async fn answer_dialog(
-        &self,
-        answer: DialogAnswer,
-        text: Option<&str>,
-    ) -> Result<(), ComputerError> {
-        let open = self.with_state(|state| {
-            state.current_tab().filter(|tab| tab.dialog.is_some()).map(|tab| tab.session.clone())
-        });
-        let Some(session) = open else {
-            return Err(ComputerError::Refused("no dialog is open".to_owned()));
-        };
-        let mut params = json!({ "accept": answer == DialogAnswer::Accept });
-        if let Some(text) = text {
-            params["promptText"] = text.into();
-        }
-        let within = self.options.response_timeout;
-        let answered =
-            self.pipe.call_command(Some(&session), "Page.handleJavaScriptDialog", params, within).await;
-        answered.map_err(|error| self.computer_error(error))?;
-        self.with_state(|state| {
-            if let Some(tab) = state.tab_by_session(&session) {
-                tab.dialog = None;
-            }
-        });
-        self.record_action();
-        Ok(())
     }
 }

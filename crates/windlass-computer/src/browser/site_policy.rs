@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 /// The sites that a browser may visit, by navigation, by redirect, in a frame or in a new tab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowedSites {
-    /// All `http` and `https` sites.
+    /// All `http` and `https` sites. Private networks are excluded unless
+    /// [`BrowserOptions::private_networks`](crate::BrowserOptions::private_networks) allows them.
     #[default]
     Any,
     /// These hosts. `example.org` allows this host only, `*.example.org` also its subdomains, and
@@ -17,6 +18,55 @@ impl AllowedSites {
     /// Creates an allow list of hosts.
     pub fn only<T: Into<String>>(hosts: impl IntoIterator<Item = T>) -> Self {
         Self::Only(hosts.into_iter().map(Into::into).collect())
+    }
+
+    /// Checks that every entry of the list can match a site.
+    ///
+    /// # Errors
+    ///
+    /// Names the first entry that matches nothing, and how to write it.
+    pub fn validate(&self) -> Result<(), String> {
+        let Self::Only(hosts) = self else { return Ok(()) };
+        if hosts.is_empty() {
+            return Err("the list of sites is empty, so that no page can be visited".to_owned());
+        }
+        for entry in hosts {
+            let is_host = {
+                let entry = entry.strip_prefix("*.").unwrap_or(entry);
+                let host = match entry.rsplit_once(':') {
+                    Some((host, port)) if is_number(port) => host,
+                    _ => entry,
+                };
+                let is_address = host.starts_with('[') && host.ends_with(']');
+                let is_name = !host.is_empty()
+                    && !host.starts_with('.')
+                    && host.chars().all(|char| char.is_alphanumeric() || matches!(char, '-' | '.' | '_'));
+                is_address || is_name
+            };
+            if !is_host {
+                return Err(format!(
+                    "`{entry}` is no host and would match no site; write a host such as `example.org`, \
+                     `*.example.org` or `example.org:8080`, without scheme and path"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if the host of the URL is listed by name, so that it may also be in a private network.
+    pub(super) fn lists_host_of(&self, url: &str) -> bool {
+        matches!(self, Self::Only(_)) && self.refusal_reason(url).is_none()
+    }
+
+    /// Returns the reason why a document of this origin is not of an allowed site; `None` if it is.
+    pub(crate) fn origin_refusal_reason(&self, origin: &str) -> Option<String> {
+        match self {
+            Self::Any => None,
+            Self::Only(_) if origin.is_empty() || origin == "null" => {
+                Some("its page has no site of its own".to_owned())
+            }
+            Self::Only(_) => self.refusal_reason(&format!("{origin}/")),
+        }
     }
 
     /// Returns the value of Chromium's `--host-resolver-rules` flag that blocks name resolution of all other
@@ -97,7 +147,7 @@ impl ThirdPartyPolicy {
     pub(super) fn intercept_patterns(self) -> Value {
         match self {
             Self::AssetsOnly | Self::BlockAll => json!([{ "urlPattern": "*" }]),
-            Self::AllowAll => json!([{ "urlPattern": "*", "resourceType": "Document" }]),
+            Self::AllowAll => document_patterns(),
         }
     }
 
@@ -121,6 +171,11 @@ impl ThirdPartyPolicy {
             Self::AssetsOnly | Self::BlockAll => Some(why),
         }
     }
+}
+
+/// Returns the pattern that intercepts visits only, for `Fetch.enable`.
+pub(super) fn document_patterns() -> Value {
+    json!([{ "urlPattern": "*", "resourceType": "Document" }])
 }
 
 fn truncate_url(url: &str) -> &str {

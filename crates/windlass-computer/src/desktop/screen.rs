@@ -1,16 +1,18 @@
 //! One connection to an X server: screenshots, and input by the XTEST extension.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use x11rb::connection::Connection;
-use x11rb::protocol::xproto::{self, ConnectionExt as _, ImageFormat, Window};
+use x11rb::protocol::xfixes::ConnectionExt as _;
+use x11rb::protocol::xproto::{self, AtomEnum, ConnectionExt as _, ImageFormat, Window};
 use x11rb::protocol::xtest::ConnectionExt as _;
 use x11rb::rust_connection::RustConnection;
 
 use super::keyboard::X11Keyboard;
+use super::pixels::{PixelImage, PointerImage};
 use crate::action::{MouseButton, ScreenPoint, ScreenRegion};
-use crate::computer::{ComputerError, Screenshot};
+use crate::computer::ComputerError;
 use crate::key::{KeyChord, KeyboardKey};
 
 /// Pause between the steps of a drag, for programs that track the pointer.
@@ -23,12 +25,20 @@ const DRAG_STEPS: i64 = 8;
 const PIXELS_PER_NOTCH: u32 = 100;
 /// Maximum number of notches per action.
 const MAX_NOTCHES: u32 = 100;
+/// Time that a program has after an action to begin to change the screen.
+const EFFECT_START_DELAY: Duration = Duration::from_millis(300);
+/// Pause between two looks at a screen that may still change.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum time after an action that a screenshot waits for the screen to settle. A video never settles.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) struct X11Screen {
     connection: RustConnection,
     root: Window,
     size: (u32, u32),
     keyboard: Mutex<X11Keyboard>,
+    has_pointer_images: bool,
+    last_action_at: Mutex<Option<Instant>>,
 }
 
 /// Converts an error of the X server.
@@ -62,32 +72,119 @@ impl X11Screen {
             return Err(missing("the XTEST extension of the X server".to_owned()));
         }
         let keyboard = Mutex::new(X11Keyboard::read_mapping(&connection).map_err(x_server_error)?);
-        Ok(Self { connection, root, size, keyboard })
+        let has_pointer_images =
+            connection.xfixes_query_version(4, 0).ok().and_then(|asked| asked.reply().ok()).is_some();
+        let last_action_at = Mutex::default();
+        Ok(Self { connection, root, size, keyboard, has_pointer_images, last_action_at })
     }
 
     pub(super) fn size(&self) -> (u32, u32) {
         self.size
     }
 
-    pub(super) fn capture_region(&self, region: ScreenRegion) -> Result<Screenshot, ComputerError> {
+    /// Captures a part of the screen with the pointer, after the effect of the last action has settled.
+    pub(super) fn capture_settled(&self, region: ScreenRegion) -> Result<PixelImage, ComputerError> {
+        let acted = self.last_action_at.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut picture = self.capture_pixels(region)?;
+        if let Some(acted) = acted {
+            let until = acted + SETTLE_TIMEOUT;
+            std::thread::sleep(EFFECT_START_DELAY.saturating_sub(acted.elapsed()));
+            picture = self.capture_pixels(region)?;
+            loop {
+                std::thread::sleep(SETTLE_INTERVAL);
+                let next = self.capture_pixels(region)?;
+                let is_settled = next == picture;
+                picture = next;
+                if is_settled || Instant::now() >= until {
+                    break;
+                }
+            }
+        }
+        if let Some(pointer) = self.pointer_image(region)? {
+            picture.paint_pointer(&pointer);
+        }
+        Ok(picture)
+    }
+
+    /// Captures a part of the screen as it is now, without the pointer.
+    pub(super) fn capture_pixels(&self, region: ScreenRegion) -> Result<PixelImage, ComputerError> {
         let short = |number: u32| u16::try_from(number).map_err(x_server_error);
         let (width, height) = (short(region.width())?, short(region.height())?);
         let (x, y) = (region.top_left.x as i16, region.top_left.y as i16);
         let asked = self.connection.get_image(ImageFormat::Z_PIXMAP, self.root, x, y, width, height, !0);
         let image = asked.map_err(x_server_error)?.reply().map_err(x_server_error)?;
         // Each pixel has four bytes: blue, green, red and padding.
-        let mut pixels = Vec::with_capacity(image.data.len() / 4 * 3);
+        let mut bytes = Vec::with_capacity(image.data.len() / 4 * 3);
         for pixel in image.data.chunks_exact(4) {
-            pixels.extend_from_slice(&[pixel[2], pixel[1], pixel[0]]);
+            bytes.extend_from_slice(&[pixel[2], pixel[1], pixel[0]]);
         }
-        let mut bytes = Vec::new();
-        let mut encoder = png::Encoder::new(&mut bytes, width.into(), height.into());
-        encoder.set_color(png::ColorType::Rgb);
-        encoder.set_depth(png::BitDepth::Eight);
-        encoder.set_compression(png::Compression::Fast);
-        let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&pixels));
-        written.map_err(|error| ComputerError::Failed(format!("the picture: {error}")))?;
-        Ok(Screenshot::from_png(&bytes))
+        Ok(PixelImage { width: width.into(), height: height.into(), bytes })
+    }
+
+    fn pointer_image(&self, region: ScreenRegion) -> Result<Option<PointerImage>, ComputerError> {
+        if !self.has_pointer_images {
+            return Ok(None);
+        }
+        let asked = self.connection.xfixes_get_cursor_image().map_err(x_server_error)?;
+        let found = asked.reply().map_err(x_server_error)?;
+        let left = i64::from(found.x) - i64::from(found.xhot) - i64::from(region.top_left.x);
+        let top = i64::from(found.y) - i64::from(found.yhot) - i64::from(region.top_left.y);
+        Ok(Some(PointerImage { left, top, width: found.width.into(), pixels: found.cursor_image }))
+    }
+
+    /// Returns the title of the window at a point, or of the focused window.
+    pub(super) fn window_title(&self, at: Option<ScreenPoint>) -> Result<Option<String>, ComputerError> {
+        let mut title = None;
+        let mut window = match at {
+            Some(_) => self.root,
+            None => {
+                let asked = self.connection.get_input_focus().map_err(x_server_error)?;
+                asked.reply().map_err(x_server_error)?.focus
+            }
+        };
+        // With a window manager, a window is inside of its frame; its title is at some depth.
+        for _ in 0..32 {
+            if window > 1 && window != self.root {
+                title = title.or(self.title_of(window));
+            }
+            let next = match at {
+                Some(at) => {
+                    let (x, y) = (at.x as i16, at.y as i16);
+                    let asked = self.connection.translate_coordinates(self.root, window, x, y);
+                    asked.map_err(x_server_error)?.reply().map_err(x_server_error)?.child
+                }
+                None if window > 1 && window != self.root && title.is_none() => {
+                    let asked = self.connection.query_tree(window).map_err(x_server_error)?;
+                    asked.reply().map_err(x_server_error)?.parent
+                }
+                None => break,
+            };
+            if next == x11rb::NONE {
+                break;
+            }
+            window = next;
+        }
+        Ok(title)
+    }
+
+    fn title_of(&self, window: Window) -> Option<String> {
+        let atom = self.connection.intern_atom(false, b"_NET_WM_NAME").ok()?.reply().ok()?.atom;
+        [atom, AtomEnum::WM_NAME.into()].into_iter().find_map(|property| {
+            let asked = self.connection.get_property(false, window, property, AtomEnum::ANY, 0, 256);
+            let found = asked.ok()?.reply().ok()?;
+            (!found.value.is_empty()).then(|| String::from_utf8_lossy(&found.value).into_owned())
+        })
+    }
+
+    /// Returns true if a window is shown.
+    pub(super) fn has_window(&self) -> Result<bool, ComputerError> {
+        let asked = self.connection.query_tree(self.root).map_err(x_server_error)?;
+        let children = asked.reply().map_err(x_server_error)?.children;
+        Ok(children.into_iter().any(|window| {
+            let asked = self.connection.get_window_attributes(window).ok();
+            let found = asked.and_then(|asked| asked.reply().ok());
+            found.is_some_and(|found| found.map_state == xproto::MapState::VIEWABLE)
+        }))
     }
 
     pub(super) fn cursor_position(&self) -> Result<ScreenPoint, ComputerError> {
@@ -103,6 +200,7 @@ impl X11Screen {
 
     fn send_fake_input(&self, kind: u8, detail: u8, at: ScreenPoint) -> Result<(), ComputerError> {
         let (x, y) = (at.x as i16, at.y as i16);
+        *self.last_action_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         let sent = self.connection.xtest_fake_input(kind, detail, x11rb::CURRENT_TIME, self.root, x, y, 0);
         sent.map_err(x_server_error)?.check().map_err(x_server_error)
     }

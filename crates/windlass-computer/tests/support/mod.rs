@@ -2,12 +2,17 @@
 
 #![allow(dead_code, reason = "each test file uses only some helpers")]
 
+pub(crate) mod hostile;
+
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use windlass_computer::{Browser, BrowserOptions, Computer, ComputerAction, ComputerError, ScreenPoint};
+use windlass_computer::{
+    Browser, BrowserOptions, Computer, ComputerAction, ComputerError, PrivateNetworkPolicy, ScreenPoint,
+};
 
 const FORM: &str = include_str!("../pages/form.html");
 const WORKER: &str = include_str!("../pages/worker.js");
@@ -19,13 +24,16 @@ pub(crate) struct TestPageServer {
     pub(crate) port: u16,
     pub(crate) submissions: Arc<Mutex<Vec<String>>>,
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
+    /// Pages that a test has added, by path.
+    pub(crate) added: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl TestPageServer {
     pub(crate) async fn serve() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let pages = Self { port, submissions: Arc::default(), requests: Arc::default() };
+        let pages =
+            Self { port, submissions: Arc::default(), requests: Arc::default(), added: Arc::default() };
         let serving = pages.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -38,6 +46,18 @@ impl TestPageServer {
 
     pub(crate) fn url(&self, page: &str) -> String {
         format!("http://127.0.0.1:{}/{page}", self.port)
+    }
+
+    /// Adds a page, or replaces it, and returns its URL.
+    pub(crate) fn add(&self, path: &str, body: &str) -> String {
+        let page = format!("<!doctype html><meta charset=utf-8><title>{path}</title>{body}");
+        self.added.lock().expect("no panic").insert(format!("/{path}"), page);
+        self.url(path)
+    }
+
+    /// Returns the URL of a page under another host name of this machine, which is another site.
+    pub(crate) fn other_site_url(&self, page: &str) -> String {
+        format!("http://localhost:{}/{page}", self.port)
     }
 
     pub(crate) fn submissions(&self) -> Vec<String> {
@@ -72,9 +92,30 @@ impl TestPageServer {
         let path = text.split_whitespace().nth(1).unwrap_or_default().to_owned();
         let host = text.lines().find_map(|line| line.strip_prefix("Host: ")).unwrap_or_default().to_owned();
         self.requests.lock().expect("no panic").push(format!("{host}{path}"));
+        let added =
+            self.added.lock().expect("no panic").get(path.split('?').next().unwrap_or_default()).cloned();
+        if let Some(wait) = path.strip_prefix("/slow/") {
+            let (millis, _) = wait.split_once('/').unwrap_or((wait, ""));
+            tokio::time::sleep(std::time::Duration::from_millis(millis.parse().expect("a number"))).await;
+        }
+        if path.starts_with("/hanging") {
+            return std::future::pending().await;
+        }
         let page =
             |body: &str| ("200 OK", "Content-Type: text/html; charset=utf-8".to_owned(), body.to_owned());
+        let credentials = text.lines().find_map(|line| line.strip_prefix("Authorization: Basic "));
         let (status, header, body) = match path.as_str() {
+            _ if added.is_some() => page(&added.unwrap_or_default()),
+            path if path.starts_with("/slow/") => page("<title>Slow</title><h1>Here at last</h1>"),
+            // The user is `ada`, the password `love`.
+            "/private" if credentials == Some("YWRhOmxvdmU=") => {
+                page("<title>Private</title><h1>Welcome</h1>")
+            }
+            "/private" => (
+                "401 Unauthorized",
+                "WWW-Authenticate: Basic realm=\"the vault\"".to_owned(),
+                "<title>Refused</title>".into(),
+            ),
             "/form.html" => page(FORM),
             "/play.html" => page(PLAY),
             path if path.starts_with("/worker.js") => {
@@ -104,8 +145,14 @@ impl TestPageServer {
     }
 }
 
-/// Starts a browser; returns `None` with a message if Chromium is not installed.
+/// Starts a browser that may visit the test pages, which are on this machine; returns `None` with a message if
+/// Chromium is not installed.
 pub(crate) async fn start_browser(options: BrowserOptions) -> Option<Browser> {
+    start_guarded_browser(BrowserOptions { private_networks: PrivateNetworkPolicy::Allow, ..options }).await
+}
+
+/// Starts a browser; returns `None` with a message if Chromium is not installed.
+pub(crate) async fn start_guarded_browser(options: BrowserOptions) -> Option<Browser> {
     match Browser::start(options).await {
         Ok(browser) => Some(browser),
         Err(ComputerError::Missing { what, hint }) => {
@@ -126,7 +173,8 @@ pub(crate) fn parse_action(value: serde_json::Value) -> ComputerAction {
 
 /// Polls a condition for up to 40 seconds; returns whether it became true.
 pub(crate) async fn poll_until(mut is_so: impl AsyncFnMut() -> bool) -> bool {
-    for _ in 0..800 {
+    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(40);
+    while tokio::time::Instant::now() < until {
         if is_so().await {
             return true;
         }

@@ -30,7 +30,22 @@ pub struct Digest([u8; 32]);
 impl Digest {
     /// Returns the digest of `text`.
     pub fn of_text(text: &str) -> Self {
-        Self(Sha256::digest(text.as_bytes()).into())
+        Self::of_bytes(text.as_bytes())
+    }
+
+    /// Returns the digest of `bytes`.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Creates a digest from its 32 bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the 32 bytes of the digest.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 
     /// Returns the digest of several texts. Each text is preceded by its length, so that different lists never
@@ -44,17 +59,15 @@ impl Digest {
         Self(hash.finalize().into())
     }
 
-    /// Returns the digest of this digest in hex, a newline and `text`. The input is plain text, so other
-    /// programs can compute it.
-    pub(crate) fn chain(&self, text: &str) -> Self {
+    /// Returns the digest of the 32 bytes of this digest, followed by `text`.
+    pub(crate) fn chain(&self, text: &[u8]) -> Self {
         let mut hash = Sha256::new();
-        hash.update(self.to_hex());
-        hash.update(b"\n");
-        hash.update(text.as_bytes());
+        hash.update(self.0);
+        hash.update(text);
         Self(hash.finalize().into())
     }
 
-    fn to_hex(self) -> [u8; 64] {
+    pub(crate) fn to_hex(self) -> [u8; 64] {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0u8; 64];
         for (byte, digits) in self.0.iter().zip(text.chunks_exact_mut(2)) {
@@ -67,6 +80,25 @@ impl Digest {
     /// Returns the first sixteen hex digits, for display.
     pub fn short_hex(&self) -> String {
         self.to_string()[..16].to_owned()
+    }
+}
+
+/// A hasher of texts and numbers, each text preceded by its length in four bytes.
+#[derive(Default)]
+pub(crate) struct ShortPartsHasher(Sha256);
+
+impl ShortPartsHasher {
+    pub(crate) fn add_text(&mut self, text: &str) {
+        self.add_number(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        self.0.update(text.as_bytes());
+    }
+
+    pub(crate) fn add_number(&mut self, number: u32) {
+        self.0.update(number.to_be_bytes());
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
     }
 }
 

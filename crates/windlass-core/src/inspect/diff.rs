@@ -130,7 +130,12 @@ fn run_id_of(records: &[JournalRecord]) -> Option<&RunId> {
 fn without_identity(started: &RunStarted, run: Option<&RunId>) -> RunStarted {
     let id = started.run.as_str();
     let rest = run.and_then(|run| id.strip_prefix(run.as_str())).unwrap_or(id);
-    RunStarted { run: rest.into(), session: None, origin: None, ..started.clone() }
+    let mut started = started.clone();
+    // The items count, not the place that they are read from.
+    if let Ok(inline) = started.history.to_inline() {
+        started.history = inline;
+    }
+    RunStarted { run: rest.into(), session: None, origin: None, ..started }
 }
 
 /// Returns the fields of a record that are compared.

@@ -1,7 +1,5 @@
 //! Forks: the prefix of a run under a new id, followed by a change.
 
-use std::collections::BTreeMap;
-
 use super::{InspectError, nested_run, record_index};
 use crate::decision::{Decision, DecisionScope};
 use crate::id::{CallId, CallPath, RunId};
@@ -73,8 +71,9 @@ impl From<ReplayError> for ForkError {
 /// Returns the journal of a fork: the records up to `at` under the id `new_run`, followed by the change.
 ///
 /// Calls that had started and not settled are treated as after a crash: a call that must not run twice is in
-/// doubt, and calls that run again keep their idempotency key. Calls that had not started get keys of the fork.
-/// A fork belongs to no session.
+/// doubt, and calls that run again keep the idempotency key in their `call_started` entry. Calls that had not started get
+/// keys of the fork.
+/// A fork belongs to no session, and has the history of the run inline.
 ///
 /// # Errors
 ///
@@ -97,7 +96,7 @@ pub fn fork(
     if let Some((path, entry)) = &changed {
         run.apply_at(path, entry).map_err(|why| ForkError::InvalidChange { seq: seq - 1, error: why })?;
     }
-    let mut forked = rename_run(kept, &run, &new_run, at);
+    let mut forked = rename_run(kept, &run, &new_run, at)?;
     // There is no clock in this crate, so the change gets the time of the record at which the fork is made.
     forked.extend(changed.map(|(path, entry)| JournalRecord { seq, at: last.at, path, entry }));
     Ok(forked)
@@ -139,7 +138,15 @@ impl ForkChange {
                 // An unknown call has no digest; the state machine refuses the decision.
                 let digest = shown.copied().unwrap_or_else(|| crate::canonical::Digest::of_text(""));
                 let call = path.call().clone();
-                let decided = DecisionRecorded { call, digest, decision, scope: reach, decided_by: by };
+                let decided = DecisionRecorded {
+                    call,
+                    digest,
+                    decision,
+                    scope: reach,
+                    decided_by: by,
+                    displayed: None,
+                    posted_revision: 0,
+                };
                 Some((path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided)))
             }
         }
@@ -147,32 +154,23 @@ impl ForkChange {
 }
 
 /// Returns the records with the new run id, in the run itself and in nested agents.
-fn rename_run(records: &[JournalRecord], old: &Run, new: &RunId, at: u64) -> Vec<JournalRecord> {
+fn rename_run(
+    records: &[JournalRecord],
+    old: &Run,
+    new: &RunId,
+    at: u64,
+) -> Result<Vec<JournalRecord>, ReplayError> {
     let mut records = records.to_vec();
     for record in &mut records {
         let JournalEntry::RunStarted(started) = &mut record.entry else { continue };
-        // A nested agent that has ended has no calls in flight.
-        let under_way = nested_run(old, &record.path).map(calls_in_flight).unwrap_or_default();
         if record.path.is_empty() {
-            started.origin = Some(ForkOrigin { run: old.id().clone(), seq: at, calls_in_flight: under_way });
+            started.origin = Some(ForkOrigin { run: old.id().clone(), seq: at });
             started.session = None;
-        } else if !under_way.is_empty() {
-            started.origin =
-                Some(ForkOrigin { run: started.run.clone(), seq: at, calls_in_flight: under_way });
+            started.history = started.history.to_inline()?;
         }
         if let Some(rest) = started.run.as_str().strip_prefix(old.id().as_str()) {
             started.run = RunId::new(format!("{new}{rest}"));
         }
     }
-    records
-}
-
-/// Returns the calls of a run, excluding nested agents, that have started and not settled, each with the run id
-/// that its idempotency key is derived from.
-fn calls_in_flight(run: &Run) -> BTreeMap<CallId, RunId> {
-    let known_by = |call: CallId| {
-        let name = run.inherited_calls().get(&call).unwrap_or_else(|| run.id()).clone();
-        (call, name)
-    };
-    run.calls_in_flight().into_iter().map(known_by).collect()
+    Ok(records)
 }

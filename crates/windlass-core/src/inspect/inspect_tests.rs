@@ -1,6 +1,5 @@
 //! Tests of journal inspection over the golden files.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
@@ -9,10 +8,11 @@ use crate::{
     canonical::Digest,
     decision::{Decision, DecisionScope},
     id::RunId,
+    idempotency::CallKey,
     item::ReasoningItem,
     journal::{
         CallSettled, CallStarted, CallStatus, HashChain, JournalFormatError, JournalLine, ModelResponded,
-        decode_journal, encode_journal,
+        RunStarted, decode_journal, encode_journal,
     },
     plan::{ResolvedTool, ResponsePlan, ToolLookup, plan_response},
     run::{CallEffect, CallProgress, TurnSchedule},
@@ -68,13 +68,12 @@ fn model_responded(agent: &str, items: Vec<Arc<Item>>) -> ModelResponded {
             effect: crate::tool::ToolEffect::Once,
             approval_policy: crate::tool::ApprovalPolicy::NotRequired,
             conflict_key: None,
-            receipt_digest: None,
             arguments: Ok(call.arguments.as_str().into()),
         })
     };
-    let seen = crate::call_map::CallMap::default();
+    let before = Run::start(RunStarted::new("run".into(), agent.into()));
     let ResponsePlan { items, calls, duplicate_calls: repeated } =
-        plan_response(items, &agent.into(), &seen, lookup).expect("it can be planned");
+        plan_response(items, &agent.into(), &before, lookup).expect("it can be planned");
     let (agent, usage) = (agent.into(), Usage::default());
     let after = crate::journal::ToolUsePolicyKind::RunModelAgain;
     ModelResponded {
@@ -87,6 +86,8 @@ fn model_responded(agent: &str, items: Vec<Arc<Item>>) -> ModelResponded {
         response_id: None,
         request_id: None,
         model: None,
+        attempts: 1,
+        requested_at: None,
     }
 }
 
@@ -217,11 +218,12 @@ fn a_fork_goes_on_from_any_record() {
             assert_eq!(run.id(), &RunId::from("fork"));
             let origin = fork_origin(&fork).expect("a fork says where it comes from");
             assert_eq!((&origin.run, origin.seq), (before.id(), record.seq));
-            assert!(
-                origin.calls_in_flight.keys().eq(before.calls_in_flight().iter().collect::<BTreeSet<_>>()),
-                "{name}"
-            );
-            assert!(origin.calls_in_flight.values().all(|run| run == before.id()), "{name}");
+            for call in before.calls_in_flight() {
+                // A call that a receipt answers never started.
+                let has_key = before.call_key(&call).is_some();
+                assert!(has_key || !before.is_call_running(&call), "{name} at {}: {call}", record.seq);
+                assert_eq!(run.call_key(&call), before.call_key(&call), "{name} at {}: {call}", record.seq);
+            }
             assert_eq!(run.session(), None, "a session has one story");
             let again = decode_journal(&encode_journal(&fork)).expect("a fork can be saved");
             assert_eq!(again, fork);
@@ -279,7 +281,12 @@ fn a_fork_with_another_answer() {
     assert_eq!(early.len(), 2);
 
     let items = vec![
-        Arc::new(Item::Reasoning(ReasoningItem { summary: String::new(), item_id: None, raw: true.into() })),
+        Arc::new(Item::Reasoning(ReasoningItem {
+            summary: String::new(),
+            item_id: None,
+            raw: true.into(),
+            origin: None,
+        })),
         Arc::new(Item::call("n1", "pay", "{}")),
     ];
     let with_calls = ForkChange::ModelResponse(Box::new(model_responded("desk", items)));
@@ -347,8 +354,16 @@ fn a_fork_with_another_decision() {
     let fork = fork_golden(&records, approved as u64, change).expect("the decision is replaced");
     assert_eq!(fork.len(), approved + 1);
     let change = decide("c1", Decision::Reject { message: None });
-    let contradiction =
-        fork_golden(&records, approved as u64 + 1, change).expect_err("it was approved by then");
+    let fork = fork_golden(&records, approved as u64 + 1, change).expect("the decision is corrected");
+    assert_eq!(fork.len(), approved + 3);
+    let started = records
+        .iter()
+        .position(
+            |record| matches!(&record.entry, JournalEntry::CallStarted(started) if started.call == "c1"),
+        )
+        .expect("it started");
+    let change = decide("c1", Decision::Reject { message: None });
+    let contradiction = fork_golden(&records, started as u64, change).expect_err("it has started by then");
     assert!(
         contradiction.to_string().ends_with("a different decision about call `c1` was already recorded"),
         "{contradiction}"
@@ -387,7 +402,7 @@ fn a_fork_has_an_id_of_its_own_and_a_beginning() {
 }
 
 #[test]
-fn calls_under_way_stay_known_by_the_name_of_the_run_that_began_them() {
+fn calls_under_way_keep_their_recorded_keys_in_forks() {
     let approve = ForkChange::CallDecision {
         call: "c1/p1".into(),
         decision: Decision::Approve,
@@ -399,7 +414,8 @@ fn calls_under_way_stay_known_by_the_name_of_the_run_that_began_them() {
         let (seq, at) = (records.len() as u64, records[0].at);
         records.push(JournalRecord { seq, at, path: vec!["c1".into()], entry });
     };
-    add(&mut records, JournalEntry::CallStarted(CallStarted { call: "p1".into(), attempt: 1 }));
+    let key = CallKey { idempotency_key: "wl-p1".into(), receipt_digest: None, generation: 0 };
+    add(&mut records, JournalEntry::CallStarted(CallStarted::new("p1".into(), 1, key.clone(), 1)));
     let begun = records.len() as u64 - 1;
 
     let fork_1 = fork(&records, begun, "second".into(), ForkChange::Unchanged).expect("any record will do");
@@ -408,8 +424,8 @@ fn calls_under_way_stay_known_by_the_name_of_the_run_that_began_them() {
         let run = replay_run(records);
         let child = run.nested_run(&"c1".into()).expect("the agent is inside");
         assert_eq!(child.id().as_str(), format!("{name}/c1"));
-        assert_eq!(child.inherited_calls()["p1"], "first/c1", "{name}");
-        assert_eq!(run.inherited_calls()["c1"], "run-nested", "{name}");
+        assert_eq!(child.call_key(&"p1".into()), Some(&key), "{name}");
+        assert!(run.call_key(&"c1".into()).is_some(), "{name}");
     }
 
     add(
@@ -418,8 +434,9 @@ fn calls_under_way_stay_known_by_the_name_of_the_run_that_began_them() {
     );
     let later =
         fork(&records, begun + 1, "fourth".into(), ForkChange::Unchanged).expect("any record will do");
-    let child = replay_run(&later).nested_run(&"c1".into()).map(|child| child.inherited_calls().len());
-    assert_eq!(child, Some(0), "what has ended is not gone on with");
+    let later = replay_run(&later);
+    let child = later.nested_run(&"c1".into()).expect("the agent is inside");
+    assert_eq!(child.call_key(&"p1".into()), None, "what has ended is not gone on with");
 }
 
 #[test]
@@ -433,11 +450,11 @@ fn runs_are_compared() {
     assert_eq!((parted.common_records, parted.first_steps.len(), parted.second_steps.len()), (7, 3, 1));
     let difference = parted.first_difference.as_ref().expect("both go on");
     assert_eq!(difference.seq, 7);
-    assert_eq!(difference.fields[0].field, "output.text");
+    assert_eq!(difference.fields[0].field, "output");
     assert_eq!(
         parted.to_string(),
         "the first 7 records are the same\n\
-         record 7: `output.text` is \"Bo owes 5 €.\" in the first and \"Bo owes 7 €.\" in the second\n\
+         record 7: `output` is \"Bo owes 5 €.\" in the first and \"Bo owes 7 €.\" in the second\n\
          the first run goes on:\n   \
             7  desk: call c1 of `look` succeeded: “Bo owes 5 €.”\n   \
             8  desk: turn 2: the model says “Bo: 5 €. Ada: nothing.”\n   \
@@ -544,5 +561,17 @@ fn lines_that_do_not_add_up_are_found_though_their_hashes_fit() {
         "record 2 does not fit: `call_settled` does not fit here: the call never started"
     );
     let changed = encode_journal(&records).replacen("\"at\":1790000001000", "\"at\":1790000001001", 1);
-    assert_eq!(verify_text(&changed).expect_err("two are bad").first_bad_seq(), Some(2), "the first of both");
+    assert!(matches!(verify_text(&changed), Err(JournalFormatError::HeadMismatch)), "the hash comes first");
+}
+
+#[test]
+fn a_decision_is_described_in_full() {
+    let long = format!("{}\u{1b}[2K\nthe end", "too much ".repeat(40));
+    let message = steps::describe_decision(
+        &Decision::Reject { message: Some(long) },
+        DecisionScope::ThisCall,
+        Some("ann"),
+    );
+    let expected = format!("rejected with “{}\\u{{1b}}[2K\\nthe end”, by ann", "too much ".repeat(40));
+    assert_eq!(message, expected);
 }

@@ -121,6 +121,7 @@ impl<'a> StepDescriber<'a> {
                 format!("{} passes control to `{}`{seen}", self.call_label(path, &handed.call), handed.to)
             }
             JournalEntry::TurnContinued => "the results are not final".to_owned(),
+            JournalEntry::OutputRejected(_) => "the output does not match its type".to_owned(),
             JournalEntry::InputAdded(added) => format!("more input: {}", spoken_text(&added.items)),
             JournalEntry::RunFinished(finished) => format!("finished: {}", quote_line(&finished.output)),
             JournalEntry::RunFailed(failed) => {
@@ -197,27 +198,27 @@ fn describe_hold(held: &CallHeld) -> String {
     }
 }
 
-/// Describes a decision in words that follow "is".
+/// Describes a decision in words that follow "is". Nothing is left out: the description is what an audit shows.
 pub(super) fn describe_decision(decision: &Decision, reach: DecisionScope, by: Option<&str>) -> String {
     let mut words = match decision {
         Decision::Approve => "approved".to_owned(),
         Decision::ApproveEdited { arguments } => {
-            format!("approved with other arguments, {}", truncate_to_line(arguments))
+            format!("approved with other arguments, {}", escape_controls(arguments))
         }
         Decision::Reject { message: None } => "rejected".to_owned(),
-        Decision::Reject { message: Some(message) } => format!("rejected with {}", quote_line(message)),
+        Decision::Reject { message: Some(message) } => format!("rejected with {}", quote_whole(message)),
         Decision::ConfirmExecuted { output: given } => {
-            format!("confirmed as executed, with {}", describe_output(given))
+            format!("confirmed as executed, with {}", quote_whole(&given.text()))
         }
         Decision::ConfirmNotExecuted => "confirmed as not executed".to_owned(),
         Decision::OutcomeUnknown => "marked as having an unknown outcome".to_owned(),
-        Decision::Answer { value } => format!("answered with {}", truncate_to_line(&value.to_string())),
+        Decision::Answer { value } => format!("answered with {}", escape_controls(&value.to_string())),
     };
     if reach == DecisionScope::ToolForRun {
         words.push_str(", as a standing decision");
     }
     if let Some(by) = by {
-        words.push_str(&format!(", by {by}"));
+        words.push_str(&format!(", by {}", escape_controls(by)));
     }
     words
 }
@@ -258,6 +259,23 @@ fn describe_output(output: &OutputContent) -> String {
         OutputContent::Text(text) => quote_line(text),
         OutputContent::Parts(parts) => format!("{} in {} parts", quote_line(&output.text()), parts.len()),
     }
+}
+
+fn quote_whole(text: &str) -> String {
+    format!("“{}”", escape_controls(text))
+}
+
+/// Escapes control characters, so that the text stays on its line.
+fn escape_controls(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\n' | '\r' | '\t' => line.extend(letter.escape_default()),
+            letter if letter.is_control() => line.extend(letter.escape_unicode()),
+            letter => line.push(letter),
+        }
+    }
+    line
 }
 
 fn quote_line(text: &str) -> String {

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use super::steps::describe_decision;
 use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
-use crate::journal::format::parse_lines;
+use crate::item::Item;
+use crate::journal::decode_record;
+use crate::journal::format::{EncodedJournal, parse_text};
 use crate::journal::{CallStatus, DecisionRecorded, JournalEntry, JournalRecord};
-use crate::journal::{HashChain, JournalFormatError, JournalLine};
+use crate::journal::{HashChain, JournalFormatError, JournalLine, resolve_history};
 use crate::plan::CallDisposition;
 use crate::run::{ReplayError, Run};
 use crate::tool::{ApprovalPolicy, ToolKey};
@@ -118,26 +121,39 @@ impl fmt::Display for AuditedDecision {
 ///
 /// # Errors
 ///
-/// Returns [`JournalFormatError`] for the first invalid record.
+/// Returns [`JournalFormatError`] for the first invalid record, and if the run refers to items of its session.
 pub fn verify_lines<'a>(
+    lines: impl IntoIterator<Item = &'a JournalLine>,
+) -> Result<VerifiedJournal, JournalFormatError> {
+    verify_lines_with_history(Vec::new(), lines)
+}
+
+/// Verifies the lines of a journal like [`verify_lines`]. `history` has the items of the session that the run refers
+/// to, if it does; they match their digest.
+///
+/// # Errors
+///
+/// Returns [`JournalFormatError`] for the first invalid record.
+pub fn verify_lines_with_history<'a>(
+    history: Vec<Arc<Item>>,
     lines: impl IntoIterator<Item = &'a JournalLine>,
 ) -> Result<VerifiedJournal, JournalFormatError> {
     let mut chain = HashChain::default();
     let read = lines.into_iter().enumerate().map(|(seq, line)| chain.read_record(seq as u64, line));
     let (records, error) = read_until_error(read);
-    check_replay(records, error, chain)
+    check_replay(records, history, error, chain)
 }
 
 /// Verifies the text of a journal like [`verify_lines`].
 ///
 /// # Errors
 ///
-/// Returns [`JournalFormatError`] for an invalid header or for the first invalid record.
+/// Returns [`JournalFormatError`] for an invalid header or hash, or for the first invalid record.
 pub fn verify_text(text: &str) -> Result<VerifiedJournal, JournalFormatError> {
-    let (mut chain, lines) = parse_lines(text)?;
-    let read = lines.enumerate().map(|(seq, line)| chain.read_record(seq as u64, &line?));
+    let EncodedJournal { chain, history, bodies } = parse_text(text)?;
+    let read = bodies.into_iter().enumerate().map(|(seq, body)| decode_record(seq as u64, body));
     let (records, error) = read_until_error(read);
-    check_replay(records, error, chain)
+    check_replay(records, history, error, chain)
 }
 
 fn read_until_error(
@@ -154,10 +170,12 @@ fn read_until_error(
 }
 
 fn check_replay(
-    records: Vec<JournalRecord>,
+    mut records: Vec<JournalRecord>,
+    history: Vec<Arc<Item>>,
     error: Option<JournalFormatError>,
     chain: HashChain,
 ) -> Result<VerifiedJournal, JournalFormatError> {
+    resolve_history(&mut records, history)?;
     // A record that cannot be replayed may precede the first line whose hash does not match.
     match (Run::replay(&records), error) {
         (Err(ReplayError::EmptyJournal), Some(error)) | (Ok(_), Some(error)) => Err(error),

@@ -1,6 +1,5 @@
 //! Journal entries: the events of a run, in order. The state of the run is the fold of its entries.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +8,9 @@ use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason, PersonQuestion};
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
+use crate::idempotency::{CallKey, IdempotencyKey};
 use crate::item::{Item, OutputContent};
+use crate::journal::start_history::StartHistory;
 use crate::plan::PlannedCall;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
@@ -60,6 +61,8 @@ pub enum JournalEntry {
     HandoffRecorded(HandoffRecorded),
     /// The agent's final-output function returned no output for the turn's tool results; the model is asked again.
     TurnContinued,
+    /// The model's final output does not match the agent's output type; the model is told why and asked again.
+    OutputRejected(OutputRejected),
     /// Input was added to a run that has not ended; the next model request contains it.
     InputAdded(InputAdded),
     /// The run finished with an output.
@@ -89,9 +92,9 @@ pub struct RunStarted {
     pub run: RunId,
     /// The agent that starts the run.
     pub agent: AgentName,
-    /// The session's history at the start of the run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<Arc<Item>>,
+    /// The history at the start of the run: by reference to the session, or inline.
+    #[serde(default, skip_serializing_if = "StartHistory::is_omitted")]
+    pub history: StartHistory,
     /// The input of the run.
     pub input: Vec<Arc<Item>>,
     /// Maximum number of turns; unlimited if absent.
@@ -100,6 +103,10 @@ pub struct RunStarted {
     /// The session that the run belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// The provider's id of the response that the run continues; absent if it begins a conversation. The provider stores
+    /// the conversation of such a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_response_id: Option<String>,
     /// The run and record that this run was forked from; absent if it is not a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<ForkOrigin>,
@@ -111,10 +118,11 @@ impl RunStarted {
         Self {
             run,
             agent,
-            history: Vec::new(),
+            history: StartHistory::default(),
             input: Vec::new(),
             max_turns: None,
             session: None,
+            previous_response_id: None,
             origin: None,
         }
     }
@@ -127,10 +135,6 @@ pub struct ForkOrigin {
     pub run: RunId,
     /// The original run's record at which the fork was made.
     pub seq: u64,
-    /// Calls that had started and not settled at the fork, each with the run id that its idempotency key was
-    /// derived from. The fork resumes them with those keys.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub calls_in_flight: BTreeMap<CallId, RunId>,
 }
 
 /// The model responded.
@@ -160,6 +164,12 @@ pub struct ModelResponded {
     /// The model that responded, as the provider names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Number of requests until the model responded.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub attempts: u32,
+    /// Time at which the first of these requests was sent, if a request was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_at: Option<Timestamp>,
 }
 
 /// The effect of a turn's tool results on the run.
@@ -177,8 +187,24 @@ pub enum ToolUsePolicyKind {
     CustomFunction,
 }
 
+fn is_no_epoch(epoch: &u64) -> bool {
+    *epoch == 0
+}
+
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl ToolUsePolicyKind {
@@ -257,12 +283,15 @@ pub struct CallHeld {
     /// Time at which the hold expires and the call is rejected; never if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// For a call in doubt, the last time at which the driver that started it was seen, on that driver's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_driver_seen: Option<Timestamp>,
 }
 
 impl CallHeld {
     /// Creates a hold for a call whose body asks a question.
     pub fn for_question(call: CallId, question: PersonQuestion) -> Self {
-        Self { call, reason: HoldReason::Question(question), expires_at: None }
+        Self { call, reason: HoldReason::Question(question), expires_at: None, last_driver_seen: None }
     }
 }
 
@@ -281,11 +310,19 @@ pub struct DecisionRecorded {
     /// Name of the person or policy that decided, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
+    /// Digest of the text that was displayed to the approver before the decision, if a display was recorded. The
+    /// text depends on the program that displayed it; nothing is derived from the digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub displayed: Option<Digest>,
+    /// Revision of the decision among those that were posted about this hold of the call, from 1; 0 if it was made on
+    /// the run itself.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub posted_revision: u32,
 }
 
 impl DecisionRecorded {
     /// Returns true if both entries record the same decision with the same digest and scope, regardless of who
-    /// decided.
+    /// decided and of what was displayed.
     pub fn is_same_decision(&self, other: &Self) -> bool {
         self.digest == other.digest && self.decision == other.decision && self.scope == other.scope
     }
@@ -306,7 +343,48 @@ pub struct CallStarted {
     /// The call's id.
     pub call: CallId,
     /// Attempt number, from 1.
+    #[serde(default = "first_attempt", skip_serializing_if = "is_first_attempt")]
     pub attempt: u32,
+    /// The idempotency key of the call. All attempts have the same.
+    #[serde(rename = "key")]
+    pub idempotency_key: IdempotencyKey,
+    /// Digest under which a successful output becomes a receipt; absent if the call leaves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_digest: Option<Digest>,
+    /// Generation of the receipt and of the key, which rises when a receipt expires.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u32,
+    /// True if the driver that started the previous attempt starts this one, because that attempt failed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_retry: bool,
+    /// Epoch of the lease under which the body starts: its fencing token; 0 for a run without a store.
+    #[serde(default, skip_serializing_if = "is_no_epoch")]
+    pub epoch: u64,
+}
+
+fn first_attempt() -> u32 {
+    1
+}
+
+fn is_first_attempt(attempt: &u32) -> bool {
+    *attempt == 1
+}
+
+impl CallStarted {
+    /// Creates the start of an attempt.
+    pub fn new(call: CallId, attempt: u32, key: CallKey, epoch: u64) -> Self {
+        let CallKey { idempotency_key, receipt_digest, generation } = key;
+        Self { call, attempt, idempotency_key, receipt_digest, generation, is_retry: false, epoch }
+    }
+
+    /// Returns the recorded identity of the call.
+    pub fn call_key(&self) -> CallKey {
+        CallKey {
+            idempotency_key: self.idempotency_key.clone(),
+            receipt_digest: self.receipt_digest,
+            generation: self.generation,
+        }
+    }
 }
 
 /// The body of a call ended, and its output is withheld.
@@ -329,6 +407,7 @@ pub struct CallSettled {
     /// The call's id.
     pub call: CallId,
     /// The status that the call settled with.
+    #[serde(default, skip_serializing_if = "CallStatus::is_succeeded")]
     pub status: CallStatus,
     /// The output that the model receives; a placeholder in the persisted entry if the tool's output is secret.
     pub output: OutputContent,
@@ -385,10 +464,11 @@ pub enum GuardrailOutcome {
 }
 
 /// The status that a call settled with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallStatus {
     /// The body returned the output.
+    #[default]
     Succeeded,
     /// The body failed.
     Failed,
@@ -420,6 +500,10 @@ pub enum CallStatus {
 }
 
 impl CallStatus {
+    fn is_succeeded(&self) -> bool {
+        *self == Self::Succeeded
+    }
+
     /// Returns true if the call was executed successfully, now or earlier.
     pub fn is_success(&self) -> bool {
         match self {
@@ -477,6 +561,13 @@ pub struct HandoffRecorded {
     /// History that replaces the current one for the new agent; absent unless a filter changed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filtered_history: Option<Vec<Arc<Item>>>,
+}
+
+/// The model's final output does not match the agent's output type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputRejected {
+    /// The message that tells the model why. It enters the history.
+    pub correction: Arc<Item>,
 }
 
 /// Input was added to a run that has not ended; the next model request contains it.

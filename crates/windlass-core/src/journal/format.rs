@@ -1,18 +1,34 @@
 //! The journal format: hash-chained lines that make changes detectable.
 //!
-//! The first line is `windlass` and the format version. Every other line is a record: its chain hash, a space,
-//! and the record as JSON. The chain hash is SHA-256, in hex, over the previous line's hash (for the first
-//! record, the hash of the first line), a newline, and the record's text. Stores keep the same lines, so an
-//! export is byte for byte what was written.
+//! Every record is a line of JSON with a chain hash: SHA-256 over the 32 bytes of the previous line's hash (for the
+//! first record, the hash of the header line) and the record's text. A store keeps each line with its hash. A text has
+//! a header line, the lines without their hashes, and the last hash, which all others can be derived from.
+//!
+//! If the run refers to items of a session, these items are between the header and the records, so that the text can be
+//! opened without the session: for each item a line with the word `history`, a space and the item as JSON. The first
+//! record has the digest of these items.
+//!
+//! The text of a paused run may end with sealed lines, which are no records: see [`super::append_sealed_outputs`].
+
+use std::sync::Arc;
 
 use crate::canonical::Digest;
-use crate::journal::JournalRecord;
+use crate::item::Item;
+use crate::journal::record_body::{ParsedBody, RecordBody};
+use crate::journal::{JournalEntry, JournalRecord, RunStarted};
 use crate::run::ReplayError;
 
 /// Version that this crate writes. It reads this version and all earlier ones.
 pub const FORMAT_VERSION: u32 = 1;
 
 const MAGIC: &str = "windlass";
+
+/// Start of a line that holds a withheld output. It follows the records and is no record.
+pub(super) const SEALED_PREFIX: &str = "sealed ";
+/// Start of the line after the records. The hash of the last record follows.
+pub(super) const HEAD_PREFIX: &str = "head ";
+/// Start of a line with an item of the session that the run refers to.
+const HISTORY_PREFIX: &str = "history ";
 
 /// A record in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +58,12 @@ pub enum JournalFormatError {
         /// The format version that was found.
         version: u32,
     },
+    /// The text does not end with the hash of its last record.
+    #[error("the saved run is cut off: it does not end with its hash")]
+    MissingHead,
+    /// The text was changed, or lines are missing.
+    #[error("the saved run is not what was written: its hash does not match")]
+    HeadMismatch,
     /// A line was changed, or lines before it are missing.
     #[error("record {seq} is not what was written: its hash does not match")]
     HashMismatch {
@@ -56,6 +78,12 @@ pub enum JournalFormatError {
         /// The parser's message.
         reason: String,
     },
+    /// A sealed line does not open, or its output is not the one that the journal says is withheld.
+    #[error("sealed line {index} does not belong to this run")]
+    InvalidSealedOutput {
+        /// Index of the sealed line.
+        index: usize,
+    },
     /// The lines are intact, but their records cannot be replayed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
@@ -68,9 +96,12 @@ impl JournalFormatError {
             Self::HashMismatch { seq } | Self::MalformedRecord { seq, .. } => Some(*seq),
             Self::Replay(ReplayError::InvalidRecord { seq, .. }) => Some(*seq),
             Self::Replay(ReplayError::SequenceGap { expected, .. }) => Some(*expected),
-            Self::Replay(ReplayError::MissingRunStarted) => Some(0),
+            Self::Replay(ReplayError::MissingRunStarted | ReplayError::History(_)) => Some(0),
             Self::Replay(ReplayError::EmptyJournal)
             | Self::MissingHeader
+            | Self::InvalidSealedOutput { .. }
+            | Self::MissingHead
+            | Self::HeadMismatch
             | Self::UnsupportedVersion { .. } => None,
         }
     }
@@ -101,7 +132,7 @@ impl HashChain {
     /// Appends a record and returns its line.
     pub fn append(&mut self, record: &JournalRecord) -> JournalLine {
         // Entries contain only text keys and finite numbers, so serialisation cannot fail.
-        let body = serde_json::to_string(record).unwrap_or_default();
+        let body = serde_json::to_string(&RecordBody(record)).unwrap_or_default();
         self.head = self.next_hash(&body);
         JournalLine { hash: self.head, body }
     }
@@ -126,12 +157,11 @@ impl HashChain {
     /// Returns [`JournalFormatError`] if the hash does not match or the record cannot be parsed.
     pub fn read_record(&mut self, seq: u64, line: &JournalLine) -> Result<JournalRecord, JournalFormatError> {
         self.verify_line(seq, line)?;
-        serde_json::from_str(&line.body)
-            .map_err(|error| JournalFormatError::MalformedRecord { seq, reason: error.to_string() })
+        decode_record(seq, &line.body)
     }
 
     fn next_hash(&self, body: &str) -> Digest {
-        self.head.chain(body)
+        self.head.chain(body.as_bytes())
     }
 }
 
@@ -147,50 +177,131 @@ pub fn decode_lines<'a>(
     lines.into_iter().enumerate().map(|(seq, line)| chain.read_record(seq as u64, line)).collect()
 }
 
-/// Encodes a journal as text.
+/// Decodes the text of one line. The hash chain is not verified.
+///
+/// # Errors
+///
+/// Returns [`JournalFormatError::MalformedRecord`] if the text is not a record.
+pub fn decode_record(seq: u64, body: &str) -> Result<JournalRecord, JournalFormatError> {
+    let parsed: ParsedBody = serde_json::from_str(body)
+        .map_err(|error| JournalFormatError::MalformedRecord { seq, reason: error.to_string() })?;
+    Ok(parsed.into_record(seq))
+}
+
+/// Encodes a journal as text, with the items of the session that its run refers to.
 pub fn encode_journal(records: &[JournalRecord]) -> String {
-    let mut chain = HashChain::default();
-    encode_lines(records.iter().map(|record| chain.append(record)))
+    let started = records.first().and_then(start_of);
+    let history = started.filter(|started| started.history.reference().is_some());
+    let items = history.and_then(|started| started.history.items().ok()).unwrap_or_default();
+    encode_text(items, [], records)
 }
 
 /// Encodes the lines of a whole journal as text.
 pub fn encode_lines(lines: impl IntoIterator<Item = JournalLine>) -> String {
-    let mut text = header_line(FORMAT_VERSION);
-    for line in lines {
-        text.push('\n');
-        text.push_str(&line.hash.to_string());
-        text.push(' ');
-        text.push_str(&line.body);
+    encode_text(&[], lines, &[])
+}
+
+/// Encodes a journal as text: the items of the session that its run refers to, if it does, its first lines, and the
+/// records after them.
+pub fn encode_text(
+    history: &[Arc<Item>],
+    lines: impl IntoIterator<Item = JournalLine>,
+    records: &[JournalRecord],
+) -> String {
+    let mut text = header_line(FORMAT_VERSION).into_bytes();
+    for item in history {
+        text.push(b'\n');
+        text.extend_from_slice(HISTORY_PREFIX.as_bytes());
+        // Items contain only text keys and finite numbers, so serialisation cannot fail.
+        serde_json::to_writer(&mut text, item).unwrap_or_default();
     }
-    text.push('\n');
-    text
+    let mut chain = HashChain::default();
+    for line in lines {
+        text.push(b'\n');
+        text.extend_from_slice(line.body.as_bytes());
+        chain.head = line.hash;
+    }
+    for record in records {
+        text.push(b'\n');
+        let start = text.len();
+        // Entries contain only text keys and finite numbers, so serialisation cannot fail.
+        serde_json::to_writer(&mut text, &RecordBody(record)).unwrap_or_default();
+        chain.head = chain.head.chain(&text[start..]);
+    }
+    text.extend_from_slice(format!("\n{HEAD_PREFIX}{}\n", chain.head).as_bytes());
+    // JSON is UTF-8.
+    String::from_utf8(text).unwrap_or_default()
 }
 
 /// Decodes the text of a journal.
 ///
 /// # Errors
 ///
-/// Returns [`JournalFormatError`] for an invalid header or for the first line that is invalid.
+/// Returns [`JournalFormatError`] if the header or the hash is wrong, for the first record that is invalid, or if the text
+/// lacks the items of the session that the run refers to.
 pub fn decode_journal(text: &str) -> Result<Vec<JournalRecord>, JournalFormatError> {
-    let (mut chain, lines) = parse_lines(text)?;
-    lines.enumerate().map(|(seq, line)| chain.read_record(seq as u64, &line?)).collect()
+    let EncodedJournal { history, bodies, .. } = parse_text(text)?;
+    let read = bodies.iter().enumerate().map(|(seq, body)| decode_record(seq as u64, body));
+    let mut records = read.collect::<Result<Vec<_>, _>>()?;
+    resolve_history(&mut records, history)?;
+    Ok(records)
 }
 
-/// Returns the lines of a journal text, and the empty chain that they must continue.
-pub(crate) fn parse_lines(
-    text: &str,
-) -> Result<(HashChain, impl Iterator<Item = Result<JournalLine, JournalFormatError>>), JournalFormatError> {
-    let mut lines = text.lines();
-    let chain = HashChain::for_version(parse_version(lines.next().unwrap_or_default())?);
-    let lines = lines.filter(|line| !line.is_empty()).enumerate();
-    Ok((chain, lines.map(|(seq, line)| parse_line(seq as u64, line))))
+/// Sets the items of the session that the start of a run refers to.
+///
+/// # Errors
+///
+/// Returns [`ReplayError::History`] if they are missing, or not those that the run started with.
+pub fn resolve_history(records: &mut [JournalRecord], items: Vec<Arc<Item>>) -> Result<(), ReplayError> {
+    let Some(JournalRecord { entry: JournalEntry::RunStarted(started), .. }) = records.first_mut() else {
+        return Ok(());
+    };
+    Ok(started.history.resolve(items)?)
 }
 
-fn parse_line(seq: u64, line: &str) -> Result<JournalLine, JournalFormatError> {
-    let unreadable = |why: &str| JournalFormatError::MalformedRecord { seq, reason: why.to_owned() };
-    let (hash, body) = line.split_once(' ').ok_or_else(|| unreadable("there is no hash in front of it"))?;
-    let hash = hash.parse().map_err(|why: String| unreadable(&why))?;
-    Ok(JournalLine { hash, body: body.to_owned() })
+/// Returns the start of a run.
+fn start_of(record: &JournalRecord) -> Option<&RunStarted> {
+    match &record.entry {
+        JournalEntry::RunStarted(started) => Some(started),
+        _ => None,
+    }
+}
+
+/// The parts of a journal text.
+pub(crate) struct EncodedJournal<'a> {
+    /// The end of the hash chain.
+    pub(crate) chain: HashChain,
+    /// The items of the session that the run refers to.
+    pub(crate) history: Vec<Arc<Item>>,
+    /// The texts of the records.
+    pub(crate) bodies: Vec<&'a str>,
+}
+
+/// Parses the text of a journal, and verifies its header and its hash.
+pub(crate) fn parse_text(text: &str) -> Result<EncodedJournal<'_>, JournalFormatError> {
+    let mut lines = text.split('\n').filter(|line| !line.is_empty() && !line.starts_with(SEALED_PREFIX));
+    let mut chain = HashChain::for_version(parse_version(lines.next().unwrap_or_default())?);
+    let mut lines = lines.peekable();
+    let mut history = Vec::new();
+    while let Some(item) = lines.peek().and_then(|line| line.strip_prefix(HISTORY_PREFIX)) {
+        history.push(serde_json::from_str(item).map_err(|error| JournalFormatError::MalformedRecord {
+            seq: 0,
+            reason: format!("item {} of its history cannot be read: {error}", history.len()),
+        })?);
+        lines.next();
+    }
+    let mut bodies: Vec<&str> = lines.collect();
+    let head =
+        bodies.pop().and_then(|last| last.strip_prefix(HEAD_PREFIX)).and_then(|head| head.parse().ok());
+    let head: Digest = head.ok_or(JournalFormatError::MissingHead)?;
+    for body in &bodies {
+        chain.head = chain.next_hash(body);
+    }
+    if chain.head == head {
+        Ok(EncodedJournal { chain, history, bodies })
+    } else {
+        Err(JournalFormatError::HeadMismatch)
+    }
 }
 
 fn header_line(version: u32) -> String {

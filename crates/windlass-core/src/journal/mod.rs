@@ -5,14 +5,20 @@
 
 mod entry;
 pub(crate) mod format;
+mod record_body;
+mod sealed;
+mod start_history;
 
 pub use entry::{
     CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
     DecisionRevoked, FilteredInput, ForkOrigin, GuardrailOutcome, GuardrailRecord, GuardrailStage,
     HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed,
-    ModelResponded, ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+    ModelResponded, OutputRejected, ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted,
+    ToolUsePolicyKind,
 };
 pub use format::{
-    FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, encode_journal,
-    encode_lines,
+    FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, decode_record,
+    encode_journal, encode_lines, encode_text, resolve_history,
 };
+pub use sealed::{append_sealed_outputs, open_sealed_outputs};
+pub use start_history::{HistoryError, HistoryReference, ItemRange, StartHistory, history_digest};

@@ -16,13 +16,24 @@ use crate::journal::{
     ModelResponded, ToolUsePolicyKind,
 };
 use crate::plan::{CallDisposition, PlannedCall};
-use crate::tool::ApprovalPolicy;
+use crate::tool::{ApprovalPolicy, ToolEffect};
 
 /// Side results of applying an entry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ApplyOutcome {
-    /// Digest and result of an idempotent call, to be stored as a receipt.
-    pub receipt: Option<(Digest, OutputContent)>,
+    /// The result of an idempotent call, to be stored as a receipt.
+    pub receipt: Option<NewReceipt>,
+}
+
+/// A receipt that a call leaves when it settles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewReceipt {
+    /// Digest under which it is stored.
+    pub digest: Digest,
+    /// The output of the call.
+    pub output: OutputContent,
+    /// Its generation.
+    pub generation: u32,
 }
 
 /// The reason why an entry does not fit the state of the run. The run is unchanged.
@@ -181,6 +192,23 @@ impl Run {
                     });
                 }
             },
+            JournalEntry::OutputRejected(rejected) => match &self.phase {
+                RunPhase::OutputPending(OutputCandidate {
+                    source: OutputCandidateSource::Message, ..
+                }) => {
+                    let agent = self.agent.clone();
+                    self.push_item(&agent, rejected.correction.clone(), RunItemKind::Correction);
+                    self.take_added_input();
+                    self.output_corrections += 1;
+                    self.phase = RunPhase::AwaitingModel;
+                }
+                _ => {
+                    return Err(ApplyError::UnexpectedEntry {
+                        entry: "output_rejected",
+                        reason: "no output of the model is to be accepted",
+                    });
+                }
+            },
             JournalEntry::InputAdded(added) => {
                 self.filtered_input = None;
                 if matches!(self.phase, RunPhase::AwaitingModel | RunPhase::ResultsPending(_)) {
@@ -253,7 +281,10 @@ impl Run {
         self.last_filtered_input = self.filtered_input.take();
         self.lens_before_response = (self.history.len(), self.items.len());
         self.usage.add(&answered.usage);
-        self.last_response_id.clone_from(&answered.response_id);
+        // A run that continues a stored conversation goes on from the last response that has an id.
+        if answered.response_id.is_some() || self.previous_response_id.is_none() {
+            self.last_response_id.clone_from(&answered.response_id);
+        }
         let mut planned = answered.calls.iter();
         for item in &answered.items {
             let part = match &**item {
@@ -350,9 +381,16 @@ impl Run {
         if is_free == Some(false) {
             return may_not("the call that it follows has not settled");
         }
-        let CallDisposition::Execute { approval_policy: gate, .. } = slot.planned.disposition else {
+        let CallDisposition::Execute { approval_policy: gate, effect, .. } = slot.planned.disposition else {
             return may_not("it has no body");
         };
+        if effect != ToolEffect::Idempotent && started.receipt_digest.is_some() {
+            return may_not("its tool leaves no receipts");
+        }
+        let key = started.call_key();
+        if slot.key.as_ref().is_some_and(|recorded| **recorded != key) {
+            return may_not("an earlier attempt had another idempotency key");
+        }
         let (attempt, edited) = match &slot.state {
             CallSlotState::Open => match gate {
                 ApprovalPolicy::NotRequired | ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime => {
@@ -373,24 +411,38 @@ impl Run {
             return may_not("another attempt is due");
         }
         slot.state = CallSlotState::Running { attempt, edited_arguments: edited };
+        slot.held_attempt = None;
+        slot.key.get_or_insert_with(|| Box::new(key));
         Ok(())
     }
 
     fn apply_call_settled(&mut self, settled: &CallSettled) -> Result<ApplyOutcome, ApplyError> {
+        let is_handoff_due = matches!(self.phase, RunPhase::HandoffPending(_));
         let slot = self.open_slot_mut(&settled.call)?;
         let mut applied = ApplyOutcome::default();
         if let Some(why) = slot.settle_refusal(&settled.status) {
             return Err(ApplyError::UnexpectedEntry { entry: "call_settled", reason: why });
         }
-        // A result of changed arguments is no answer to the next call with those of the model.
+        if !is_handoff_due && matches!(slot.planned.disposition, CallDisposition::Handoff { .. }) {
+            return Err(ApplyError::UnexpectedEntry {
+                entry: "call_settled",
+                reason: "the handoff is not due",
+            });
+        }
+        // The digest is that of the arguments with which the body ran.
         if let (
-            CallDisposition::Execute { receipt_digest: Some(receipt), .. },
-            CallSlotState::Running { edited_arguments: None, .. }
-            | CallSlotState::BodyEnded { edited_arguments: None, .. },
+            CallSlotState::Running { edited_arguments, .. }
+            | CallSlotState::BodyEnded { edited_arguments, .. },
             CallStatus::Succeeded,
-        ) = (&slot.planned.disposition, &slot.state, &settled.status)
+            Some(key),
+        ) = (&slot.state, &settled.status, &slot.key)
+            && let Some(digest) = key.receipt_digest
         {
-            applied.receipt = Some((*receipt, settled.output.clone()));
+            let output = match edited_arguments {
+                Some(_) => model_text::without_edit_note(&settled.output),
+                None => settled.output.clone(),
+            };
+            applied.receipt = Some(NewReceipt { digest, output, generation: key.generation });
         }
         self.has_call_activity = true;
         // A call whose output was withheld took effect, though it may have ended the run.
@@ -405,12 +457,25 @@ impl Run {
         if let Some(failure) = &settled.run_failure {
             self.record_ending_call(&settled.call, failure);
         }
-        if let RunPhase::CallsOpen(turn) = &mut self.phase
+        if is_handoff_due {
+            self.decline_handoff(settled);
+        } else if let RunPhase::CallsOpen(turn) = &mut self.phase
             && turn.settle_call(&settled.call, settled.status.clone(), settled.output.clone())
         {
             self.close_settled_turn();
         }
         Ok(applied)
+    }
+
+    /// Answers the handoff of a turn instead of passing control, so that the turn closes as one without a handoff does.
+    fn decline_handoff(&mut self, settled: &CallSettled) {
+        let phase = std::mem::replace(&mut self.phase, RunPhase::AwaitingModel);
+        let RunPhase::HandoffPending(mut turn) = phase else { return };
+        if let Some(slot) = turn.slot_mut(&settled.call) {
+            slot.settle(settled.status.clone(), settled.output.clone());
+        }
+        self.phase = RunPhase::CallsOpen(turn);
+        self.close_settled_turn();
     }
 
     /// Stores the failure that ends the run. Of several, the first in the model's order counts.
@@ -602,6 +667,7 @@ fn continues_run(entry: &JournalEntry) -> bool {
         | JournalEntry::ModelInputFiltered(_)
         | JournalEntry::HandoffRecorded(_)
         | JournalEntry::TurnContinued
+        | JournalEntry::OutputRejected(_)
         | JournalEntry::RunFinished(_) => true,
         JournalEntry::RunStarted(_)
         | JournalEntry::CallHeld(_)

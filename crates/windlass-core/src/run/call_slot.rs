@@ -6,8 +6,11 @@ use std::sync::{Arc, OnceLock};
 use super::{ApplyError, ApplyOutcome, Run, RunItem, RunItemKind, SettledCall};
 use crate::call_map::CallMap;
 use crate::canonical::Digest;
-use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, PendingCall};
+use crate::decision::{
+    AnsweredQuestion, CorrectableCall, Decision, DecisionScope, HoldReason, PendingCall, UntakenHold,
+};
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
+use crate::idempotency::CallKey;
 use crate::item::{CallOutput, Item, OutputContent, OutputStatus, ToolCall};
 use crate::journal::{CallBodyEnded, CallStatus, RunStarted, ToolUsePolicyKind};
 use crate::plan::{BodyKind, CallDisposition, PlannedCall};
@@ -73,14 +76,30 @@ pub(super) struct CallSlot {
     pub(super) planned: PlannedCall,
     pub(super) item: Arc<Item>,
     pub(super) state: CallSlotState,
-    /// The decision about the call, with its scope.
-    pub(super) decision: Option<Box<(Decision, DecisionScope)>>,
+    /// The decision about the call.
+    pub(super) decision: Option<Box<SlotDecision>>,
+    /// Number of the hold that a person may have seen, until the body starts after it.
+    pub(super) held_attempt: Option<u32>,
+    /// Highest revision among the posted decisions about this hold that were recorded.
+    pub(super) posted_revision: u32,
     /// True if the decision is a standing one for the tool. A call whose rule is evaluated every time can be
     /// covered by a standing approval and still be undecided.
     pub(super) has_standing_decision: bool,
     pub(super) nested_run: Option<Box<Run>>,
+    /// Identity of the call, recorded with its first start.
+    pub(super) key: Option<Box<CallKey>>,
     /// Questions that the body asked, with their answers.
     pub(super) answered_questions: Vec<AnsweredQuestion>,
+}
+
+/// A decision about a call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SlotDecision {
+    pub(super) decision: Decision,
+    pub(super) scope: DecisionScope,
+    pub(super) decided_by: Option<String>,
+    /// State before the decision, which a correction returns to.
+    pub(super) state_before: CallSlotState,
 }
 
 /// The state of a call.
@@ -92,6 +111,7 @@ pub(super) enum CallSlotState {
     Held {
         reason: Box<HoldReason>,
         expires_at: Option<Timestamp>,
+        last_driver_seen: Option<Timestamp>,
         attempt: u32,
         edited_arguments: Option<Arc<str>>,
     },
@@ -121,8 +141,11 @@ impl OpenTurn {
             item,
             state: CallSlotState::Open,
             decision: None,
+            held_attempt: None,
+            posted_revision: 0,
             has_standing_decision: false,
             nested_run: None,
+            key: None,
             answered_questions: Vec::new(),
         }));
         let unsettled = slots
@@ -160,10 +183,10 @@ impl OpenTurn {
         self.unsettled_count == 0
     }
 
-    /// Returns the slot and the target of the turn's handoff, if it has one.
+    /// Returns the slot and the target of the turn's open handoff, if it has one.
     pub(super) fn handoff_slot(&self) -> Option<(&CallSlot, &AgentName)> {
         self.slots.iter().find_map(|slot| match &slot.planned.disposition {
-            CallDisposition::Handoff { to } => Some((slot, to)),
+            CallDisposition::Handoff { to } if !slot.is_settled() => Some((slot, to)),
             _ => None,
         })
     }
@@ -207,6 +230,16 @@ impl OpenTurn {
             .collect()
     }
 
+    /// Returns true if a driver can work on the call now: it is not idle, and the call that it follows has settled.
+    pub(super) fn can_advance(&self, slot: &CallSlot) -> bool {
+        !slot.is_idle() && self.is_predecessor_settled(slot)
+    }
+
+    /// Returns true if any call can make progress without a decision.
+    pub(super) fn can_any_advance(&self) -> bool {
+        self.slots.iter().any(|slot| self.can_advance(slot))
+    }
+
     /// Returns true if `slot` has no predecessor or its predecessor has settled.
     pub(super) fn is_predecessor_settled(&self, slot: &CallSlot) -> bool {
         slot.planned.predecessor.as_ref().and_then(|call| self.slot(call)).is_none_or(CallSlot::is_settled)
@@ -231,6 +264,14 @@ impl CallSlot {
             | CallDisposition::Handoff { .. }
             | CallDisposition::SurplusHandoff => None,
         }
+    }
+
+    /// Returns true if nothing can be done for the call itself now: it has settled, waits for a person, or is a handoff,
+    /// which is an action of the run.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_settled()
+            || self.is_waiting()
+            || matches!(self.planned.disposition, CallDisposition::Handoff { .. })
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -275,8 +316,22 @@ impl CallSlot {
     }
 
     pub(super) fn to_pending_call(&self, within: &[CallId], agent: &AgentName) -> Option<PendingCall> {
-        let CallSlotState::Held { reason, expires_at: expires, edited_arguments: edited, attempt } =
-            &self.state
+        self.pending_call_in(&self.state, within, agent)
+    }
+
+    fn pending_call_in(
+        &self,
+        state: &CallSlotState,
+        within: &[CallId],
+        agent: &AgentName,
+    ) -> Option<PendingCall> {
+        let CallSlotState::Held {
+            reason,
+            expires_at: expires,
+            last_driver_seen,
+            edited_arguments: edited,
+            attempt,
+        } = state
         else {
             return None;
         };
@@ -290,7 +345,37 @@ impl CallSlot {
             digest: self.planned.digest,
             expires_at: *expires,
             max_approval_scope: self.max_approval_scope(),
+            last_driver_seen: *last_driver_seen,
+            posted: None,
         })
+    }
+
+    /// Returns the hold of a call that a person has decided about, until the decision is taken: until the body starts or
+    /// the output that follows from the decision settles.
+    pub(super) fn correctable_hold(&self, within: &[CallId], agent: &AgentName) -> Option<CorrectableCall> {
+        let made = self.decision.as_ref().filter(|_| self.is_decision_untaken())?;
+        let pending = self.pending_call_in(&made.state_before, within, agent)?;
+        Some(CorrectableCall {
+            pending,
+            decision: made.decision.clone(),
+            decided_by: made.decided_by.clone(),
+            posted_revision: self.posted_revision,
+        })
+    }
+
+    /// Returns the hold of a call that has neither started nor settled since.
+    pub(super) fn untaken_hold(&self) -> Option<UntakenHold> {
+        let is_untaken = match self.state {
+            CallSlotState::Open
+            | CallSlotState::Held { .. }
+            | CallSlotState::Approved { .. }
+            | CallSlotState::OutputKnown { .. } => true,
+            CallSlotState::Running { .. }
+            | CallSlotState::BodyEnded { .. }
+            | CallSlotState::Settled { .. } => false,
+        };
+        let attempt = self.held_attempt.filter(|_| is_untaken)?;
+        Some(UntakenHold { attempt, posted_revision: self.posted_revision })
     }
 
     /// Returns the widest scope that an approval of the call may have.
@@ -316,7 +401,9 @@ impl CallSlot {
 
     /// Returns the reason why the call cannot settle with this status, or `None` if it can.
     pub(super) fn settle_refusal(&self, how: &CallStatus) -> Option<&'static str> {
-        if matches!(self.planned.disposition, CallDisposition::Handoff { .. }) {
+        if matches!(self.planned.disposition, CallDisposition::Handoff { .. })
+            && *how != CallStatus::UnknownTool
+        {
             return Some("the call is a handoff");
         }
         match (&self.state, how) {
@@ -349,17 +436,29 @@ impl CallSlot {
         }
     }
 
+    /// Returns true if a result with this status is withheld until the output guardrails have passed it: a body gave it,
+    /// in this call or in the one whose result is reused.
+    pub(super) fn can_withhold(&self, status: &CallStatus) -> bool {
+        status.is_body_result()
+            && match &self.state {
+                CallSlotState::Running { .. } => true,
+                CallSlotState::Open | CallSlotState::Approved { .. } => *status == CallStatus::Deduplicated,
+                CallSlotState::OutputKnown { status: known, .. } => known == status,
+                CallSlotState::Held { .. }
+                | CallSlotState::BodyEnded { .. }
+                | CallSlotState::Settled { .. } => false,
+            }
+    }
+
     /// Records that the body ended and its output is withheld.
     pub(super) fn end_body(&mut self, ended: &CallBodyEnded) -> Result<(), &'static str> {
-        let edited_arguments = match (&self.state, &ended.status) {
-            _ if !ended.status.is_body_result() => return Err("no body gives this status"),
-            (CallSlotState::Running { edited_arguments, .. }, _) => edited_arguments.clone(),
-            (CallSlotState::Open, CallStatus::Deduplicated) => None,
-            (CallSlotState::Approved { edited_arguments, .. }, CallStatus::Deduplicated) => {
-                edited_arguments.clone()
-            }
-            (CallSlotState::OutputKnown { status, .. }, how) if status == how => None,
-            _ => return Err("the body does not run"),
+        if !self.can_withhold(&ended.status) {
+            return Err("no body gave this result");
+        }
+        let edited_arguments = match &self.state {
+            CallSlotState::Running { edited_arguments, .. }
+            | CallSlotState::Approved { edited_arguments, .. } => edited_arguments.clone(),
+            _ => None,
         };
         self.state = CallSlotState::BodyEnded {
             status: ended.status.clone(),

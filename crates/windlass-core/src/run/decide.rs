@@ -1,7 +1,7 @@
 //! Applies holds and decisions to calls.
 
 use super::apply::ApplyError;
-use super::call_slot::{CallSlot, CallSlotState};
+use super::call_slot::{CallSlot, CallSlotState, SlotDecision};
 use super::{Run, model_text};
 use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, StandingVerdict};
 use crate::journal::{CallHeld, CallStatus, DecisionRecorded};
@@ -29,9 +29,15 @@ impl Run {
             _ => return out_of_place("the call has gone on"),
         };
         (slot.decision, slot.has_standing_decision) = (None, false);
+        (slot.held_attempt, slot.posted_revision) = (Some(attempt), 0);
         let reason = Box::new(held.reason.clone());
-        slot.state =
-            CallSlotState::Held { reason, expires_at: held.expires_at, attempt, edited_arguments: edited };
+        slot.state = CallSlotState::Held {
+            reason,
+            expires_at: held.expires_at,
+            last_driver_seen: held.last_driver_seen,
+            attempt,
+            edited_arguments: edited,
+        };
         Ok(())
     }
 
@@ -62,19 +68,46 @@ impl Run {
             decided.decision,
             Decision::Approve | Decision::ApproveEdited { .. } | Decision::Reject { .. }
         );
-        if is_of_approval && slot.decision.as_ref().is_some_and(|before| before.0 != decided.decision) {
+        // A decision about the call itself outlasts the standing one, also if it says the same.
+        if is_of_approval && slot.decision.is_some() {
             slot.clear_standing_decision();
         }
+        let mut withdrawn_key = None;
         match slot.decision.as_deref_mut() {
-            Some((before, _)) if *before != decided.decision => {
-                return Err(ApplyError::AlreadyDecided(decided.call.clone()));
+            Some(before) if before.is_corrected_by(decided, slot.has_standing_decision) => {
+                if !slot.is_decision_untaken() {
+                    return Err(ApplyError::AlreadyDecided(decided.call.clone()));
+                }
+                let unchanged = slot.clone();
+                let was_standing = slot.undo_decision() == Some(DecisionScope::ToolForRun);
+                if let Err(error) = slot.apply_decision(decided) {
+                    *slot = unchanged;
+                    return Err(error);
+                }
+                withdrawn_key = was_standing.then(|| slot.planned.key.clone());
             }
             // Said twice it is one decision: all that can be new is that it now reaches further.
-            Some((_, reach @ DecisionScope::ThisCall)) if decided.scope == DecisionScope::ToolForRun => {
+            Some(SlotDecision { scope: reach @ DecisionScope::ThisCall, .. })
+                if decided.scope == DecisionScope::ToolForRun =>
+            {
                 *reach = DecisionScope::ToolForRun
             }
-            Some(_) => return Ok(()),
+            Some(_) => {
+                slot.posted_revision = slot.posted_revision.max(decided.posted_revision);
+                return Ok(());
+            }
             None => slot.apply_decision(decided)?,
+        }
+        slot.posted_revision = slot.posted_revision.max(decided.posted_revision);
+        let key = slot.planned.key.clone();
+        if let Some(key) = withdrawn_key {
+            // What the corrected decision said about other calls is void, too.
+            self.standing_decisions.remove(&(agent.clone(), key.clone()));
+            if let Some(turn) = self.open_turn_mut() {
+                for slot in turn.slots.iter_mut().filter(|slot| slot.planned.key == key) {
+                    slot.clear_standing_decision();
+                }
+            }
         }
         if decided.scope == DecisionScope::ThisCall {
             return Ok(());
@@ -88,7 +121,6 @@ impl Run {
             | Decision::OutcomeUnknown
             | Decision::Answer { .. } => return Ok(()),
         };
-        let key = slot.planned.key.clone();
         if let Some(turn) = self.open_turn_mut() {
             for slot in turn.slots.iter_mut().filter(|slot| slot.planned.key == key) {
                 slot.apply_standing_decision(&verdict);
@@ -119,7 +151,7 @@ impl CallSlot {
             | CallSlotState::BodyEnded { .. }
             | CallSlotState::Settled { .. } => return Err(ApplyError::AlreadyDecided(decided.call.clone())),
         };
-        self.state = match (&decided.decision, reason) {
+        let state_after = match (&decided.decision, reason) {
             (Decision::Approve, HoldReason::Approval) => {
                 CallSlotState::Approved { edited_arguments: None, attempt }
             }
@@ -154,9 +186,32 @@ impl CallSlot {
             (_, HoldReason::Question(_)) => return wrong("for an answer to its question"),
             (_, HoldReason::Approval) => return wrong("for approval"),
         };
-        (self.decision, self.has_standing_decision) =
-            (Some(Box::new((decided.decision.clone(), decided.scope))), false);
+        let state_before = std::mem::replace(&mut self.state, state_after);
+        let made = SlotDecision {
+            decision: decided.decision.clone(),
+            scope: decided.scope,
+            decided_by: decided.decided_by.clone(),
+            state_before,
+        };
+        (self.decision, self.has_standing_decision) = (Some(Box::new(made)), false);
         Ok(())
+    }
+
+    /// True if the call has a decision of its own that is not taken: neither has the body started since, nor has the call
+    /// settled.
+    pub(super) fn is_decision_untaken(&self) -> bool {
+        !self.has_standing_decision
+            && matches!(self.state, CallSlotState::Approved { .. } | CallSlotState::OutputKnown { .. })
+    }
+
+    /// Takes the decision about this call back, because another one replaces it. Returns its scope.
+    fn undo_decision(&mut self) -> Option<DecisionScope> {
+        let SlotDecision { decision, scope, state_before, .. } = *self.decision.take()?;
+        if matches!(decision, Decision::Answer { .. }) {
+            self.answered_questions.pop();
+        }
+        self.state = state_before;
+        Some(scope)
     }
 
     /// Removes the effect of a standing decision, because a different decision was made about this call or
@@ -213,9 +268,20 @@ impl CallSlot {
                 (rejected_state(message.as_deref()), Decision::Reject { message: message.clone() })
             }
         };
-        self.state = state;
-        (self.decision, self.has_standing_decision) =
-            (Some(Box::new((decision, DecisionScope::ToolForRun))), true);
+        let state_before = std::mem::replace(&mut self.state, state);
+        let made =
+            SlotDecision { decision, scope: DecisionScope::ToolForRun, decided_by: None, state_before };
+        (self.decision, self.has_standing_decision) = (Some(Box::new(made)), true);
+    }
+}
+
+impl SlotDecision {
+    /// Returns true if a decision differs from this one: another one, or one about fewer calls. A decision about this
+    /// call alone leaves a standing decision that says the same as it is.
+    fn is_corrected_by(&self, decided: &DecisionRecorded, is_standing: bool) -> bool {
+        let covers_fewer_calls =
+            (self.scope, decided.scope) == (DecisionScope::ToolForRun, DecisionScope::ThisCall);
+        self.decision != decided.decision || (covers_fewer_calls && !is_standing)
     }
 }
 

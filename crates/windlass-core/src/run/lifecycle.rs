@@ -13,6 +13,7 @@ use super::model_text;
 use crate::decision::{HoldReason, PersonQuestion};
 use crate::failure::RunFailure;
 use crate::id::CallId;
+use crate::idempotency::CallKey;
 use crate::item::OutputContent;
 use crate::journal::{CallBodyEnded, CallStarted, CallStatus, JournalEntry};
 use crate::plan::{BodyKind, CallDisposition};
@@ -87,7 +88,7 @@ pub enum CallEffect {
 pub enum CallReport {
     /// A receipt exists or does not.
     ReceiptFound(bool),
-    /// The approval rule requires approval or does not.
+    /// The approval rule requires approval, does not, or rejects the call.
     ApprovalRule(ApprovalRequirement),
     /// The call is held. What this driver has found out about it is void, because a decision begins it anew.
     Held,
@@ -133,12 +134,14 @@ pub enum CallReport {
 }
 
 /// The answer of an approval rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApprovalRequirement {
     /// A person must approve the call.
     Required,
     /// The call may run.
     NotRequired,
+    /// The call may not run, and nobody is asked. The model receives this text.
+    Rejected(String),
 }
 
 /// The verdict of one check at the gate.
@@ -224,9 +227,17 @@ pub struct RunnableCall {
     call: CallId,
     attempt: u32,
     body: BodyKind,
+    /// Identity that an earlier attempt recorded.
+    key: Option<CallKey>,
+    is_retry: bool,
 }
 
 impl RunnableCall {
+    fn new(slot: &CallSlot, attempt: u32, body: BodyKind, progress: &CallProgress) -> Self {
+        let key = slot.key.as_deref().cloned();
+        Self { call: slot.planned.call.clone(), attempt, body, key, is_retry: progress.is_retry }
+    }
+
     /// Returns the call's id.
     pub fn call(&self) -> &CallId {
         &self.call
@@ -242,13 +253,22 @@ impl RunnableCall {
         self.body
     }
 
-    /// Returns the entry that records the start. It must be durable before the body starts.
-    pub fn start_entry(&self) -> JournalEntry {
-        JournalEntry::CallStarted(CallStarted { call: self.call.clone(), attempt: self.attempt })
+    /// Returns the identity that an earlier attempt recorded; `None` for the first attempt.
+    pub fn recorded_key(&self) -> Option<&CallKey> {
+        self.key.as_ref()
+    }
+
+    /// Returns the entry that records the start. It must be durable before the body starts. `epoch` is the fencing token
+    /// of the driver's lease, 0 without a store. `derive_key` is called for the first attempt only: later ones keep the
+    /// recorded identity.
+    pub fn start_entry(&self, epoch: u64, derive_key: impl FnOnce() -> CallKey) -> JournalEntry {
+        let key = self.key.clone().unwrap_or_else(derive_key);
+        let started = CallStarted::new(self.call.clone(), self.attempt, key, epoch);
+        JournalEntry::CallStarted(CallStarted { is_retry: self.is_retry, ..started })
     }
 }
 
-/// What a call's tool and its run have in the way of checks. Checks that are absent cost nothing.
+/// The checks that a call's tool and its run have. Absent checks cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallFeatures {
     /// The tool has input guardrails.
@@ -287,7 +307,7 @@ impl Default for CallFeatures {
     }
 }
 
-/// What one driver has found out about a call. It is dropped when the driver's work on the call is over.
+/// The findings of one driver about a call. They are dropped when the driver's work on the call is over.
 #[derive(Clone, Debug, Default)]
 pub struct CallProgress {
     features: CallFeatures,
@@ -411,7 +431,7 @@ impl Run {
                 Some(StopMode::EndRun) => CallEffect::Settle(CallResult::cancelled()),
                 Some(StopMode::HandOver) | None => CallEffect::Done(CallOutcome::Held),
             },
-            CallSlotState::BodyEnded { status, .. } => withheld_effect(status, progress),
+            CallSlotState::BodyEnded { status, .. } => withheld_effect(slot, status, progress),
             CallSlotState::Open
             | CallSlotState::Approved { .. }
             | CallSlotState::OutputKnown { .. }
@@ -419,11 +439,11 @@ impl Run {
                 // A decision replaces what a check found meanwhile.
                 (result, CallSlotState::OutputKnown { status, output }) => match result {
                     Some(result) if progress.is_guarded || progress.is_limited => {
-                        result_effect(result, progress)
+                        result_effect(result, slot, progress)
                     }
-                    _ => result_effect(&CallResult::new(status.clone(), output.clone()), progress),
+                    _ => result_effect(&CallResult::new(status.clone(), output.clone()), slot, progress),
                 },
-                (Some(result), _) => result_effect(result, progress),
+                (Some(result), _) => result_effect(result, slot, progress),
                 (None, _) => self.effect_without_result(slot, progress),
             },
         }
@@ -462,19 +482,19 @@ impl Run {
             let output = model_text::PREDECESSOR_FAILED;
             return CallEffect::Settle(CallResult::new(CallStatus::BlockedByGuardrail, output));
         }
-        let runnable = |attempt| RunnableCall { call: slot.planned.call.clone(), attempt, body };
+        let runnable = |attempt| RunnableCall::new(slot, attempt, body, progress);
         match &slot.state {
             CallSlotState::Open => match approval_effect(slot, progress) {
                 Some(asking) => asking,
-                None => gate_effect(runnable(1), progress),
+                None => gate_effect(runnable(1), slot, progress),
             },
-            CallSlotState::Approved { attempt, .. } => gate_effect(runnable(attempt + 1), progress),
+            CallSlotState::Approved { attempt, .. } => gate_effect(runnable(attempt + 1), slot, progress),
             // An earlier driver started the body, or this one failed and tries again.
             CallSlotState::Running { attempt, .. } => match (effect, &progress.reconciled) {
-                _ if progress.is_retry => gate_effect(runnable(attempt + 1), progress),
+                _ if progress.is_retry => gate_effect(runnable(attempt + 1), slot, progress),
                 (ToolEffect::Pure | ToolEffect::Idempotent, _)
                 | (ToolEffect::Once, Some(ReconcileReport::NotExecuted)) => {
-                    gate_effect(runnable(attempt + 1), progress)
+                    gate_effect(runnable(attempt + 1), slot, progress)
                 }
                 (ToolEffect::Once, Some(_)) => CallEffect::Hold(HoldReason::InDoubt),
                 (ToolEffect::Once, None) => CallEffect::Reconcile,
@@ -496,7 +516,7 @@ fn running_effect(slot: &CallSlot, attempt: u32, progress: &CallProgress) -> Cal
     match (progress.stopped, &progress.question, progress.retry) {
         // The nested run ends in its own journal too.
         (Some(StopMode::EndRun), _, _) if slot.nested_run.is_some() => {
-            return CallEffect::RunBody(RunnableCall { call: slot.planned.call.clone(), attempt, body });
+            return CallEffect::RunBody(RunnableCall::new(slot, attempt, body, progress));
         }
         (Some(mode), _, _) => return stopped_effect(mode, slot),
         (None, Some(question), _) => return CallEffect::Hold(HoldReason::Question(question.clone())),
@@ -506,7 +526,7 @@ fn running_effect(slot: &CallSlot, attempt: u32, progress: &CallProgress) -> Cal
     if progress.features.is_observed && !progress.start_announced {
         return CallEffect::AnnounceStart;
     }
-    CallEffect::RunBody(RunnableCall { call: slot.planned.call.clone(), attempt, body })
+    CallEffect::RunBody(RunnableCall::new(slot, attempt, body, progress))
 }
 
 /// Returns the effect that finds out whether a person must approve an undecided call; `None` if nobody must.
@@ -523,17 +543,20 @@ fn approval_effect(slot: &CallSlot, progress: &CallProgress) -> Option<CallEffec
         Some(true) => return None,
         None | Some(false) => {}
     }
-    let requirement = match progress.approval {
+    let requirement = match &progress.approval {
         None if has_rule => {
             return Some(CallEffect::EvaluateApprovalRule {
                 has_standing_approval: slot.has_standing_decision,
             });
         }
-        None => ApprovalRequirement::Required,
+        None => &ApprovalRequirement::Required,
         Some(requirement) => requirement,
     };
     match requirement {
         ApprovalRequirement::NotRequired => None,
+        ApprovalRequirement::Rejected(message) => {
+            Some(CallEffect::Settle(CallResult::new(CallStatus::BlockedByGuardrail, message.clone())))
+        }
         ApprovalRequirement::Required
             if progress.features.checks_before_approval
                 && progress.features.has_input_guardrails
@@ -547,7 +570,7 @@ fn approval_effect(slot: &CallSlot, progress: &CallProgress) -> Option<CallEffec
 
 /// Returns the next effect of the gate before a body: the waits, then the guardrails, then whether the tool is enabled,
 /// then the receipt of an identical call or the start.
-fn gate_effect(runnable: RunnableCall, progress: &CallProgress) -> CallEffect {
+fn gate_effect(runnable: RunnableCall, slot: &CallSlot, progress: &CallProgress) -> CallEffect {
     let features = &progress.features;
     match &progress.receipt {
         None if features.has_receipts => return CallEffect::ClaimReceipt,
@@ -570,7 +593,7 @@ fn gate_effect(runnable: RunnableCall, progress: &CallProgress) -> CallEffect {
     }
     match &progress.receipt {
         Some(ReceiptVerdict::Completed(output)) => {
-            result_effect(&CallResult::new(CallStatus::Deduplicated, output.clone()), progress)
+            result_effect(&CallResult::new(CallStatus::Deduplicated, output.clone()), slot, progress)
         }
         None | Some(ReceiptVerdict::Claimed) => CallEffect::Start(runnable),
     }
@@ -589,20 +612,19 @@ fn invalid_arguments_effect(problems: &str, progress: &CallProgress) -> CallEffe
 }
 
 /// Returns the next effect of a call that has a result and no withheld output.
-fn result_effect(result: &CallResult, progress: &CallProgress) -> CallEffect {
+fn result_effect(result: &CallResult, slot: &CallSlot, progress: &CallProgress) -> CallEffect {
     if result.status == CallStatus::Cancelled && progress.stopped == Some(StopMode::HandOver) {
         return CallEffect::Done(CallOutcome::LeftOpen);
     }
-    let may_be_guarded = match result.status {
-        CallStatus::InvalidArguments | CallStatus::TimedOutStillRunning => true,
-        _ => result.status.is_body_result(),
-    };
+    let is_of_body = slot.can_withhold(&result.status);
+    let may_be_guarded = is_of_body
+        || matches!(result.status, CallStatus::InvalidArguments | CallStatus::TimedOutStillRunning);
     let needs_guardrails = progress.features.has_output_guardrails
         && may_be_guarded
         && result.run_failure.is_none()
         && !progress.is_guarded;
     match (needs_guardrails, progress.stopped) {
-        (true, _) if result.status.is_body_result() => CallEffect::Withhold(result.clone()),
+        (true, _) if is_of_body => CallEffect::Withhold(result.clone()),
         (true, None) => CallEffect::RunOutputGuardrails {
             status: result.status.clone(),
             output: Some(result.output.clone()),
@@ -617,11 +639,19 @@ fn result_effect(result: &CallResult, progress: &CallProgress) -> CallEffect {
 }
 
 /// Returns the next effect of a call whose output is withheld.
-fn withheld_effect(status: &CallStatus, progress: &CallProgress) -> CallEffect {
+fn withheld_effect(slot: &CallSlot, status: &CallStatus, progress: &CallProgress) -> CallEffect {
     match (progress.is_guarded, &progress.result, progress.stopped) {
         (true, Some(result), _) => settle_effect(result, progress),
         (_, _, Some(StopMode::HandOver)) => CallEffect::Done(CallOutcome::LeftOpen),
         (_, _, Some(StopMode::EndRun)) => CallEffect::Settle(unchecked_result()),
+        // A new driver claims the receipt that the output may become, so that identical calls wait for it.
+        (_, None, None)
+            if *status == CallStatus::Succeeded
+                && slot.key.as_ref().is_some_and(|key| key.receipt_digest.is_some())
+                && progress.receipt.is_none() =>
+        {
+            CallEffect::ClaimReceipt
+        }
         (_, result, None) => CallEffect::RunOutputGuardrails {
             status: status.clone(),
             output: result.as_ref().map(|result| result.output.clone()),

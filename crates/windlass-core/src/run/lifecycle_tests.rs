@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::decision::{Decision, DecisionScope};
 use crate::journal::{CallHeld, CallSettled, DecisionRecorded};
-use crate::run::tests::bench::{RunBench, run_started, status_name};
+use crate::run::tests::bench::{RunBench, run_started, status_name, test_key};
 
 /// All checks that a call can have.
 const ALL: CallFeatures = CallFeatures {
@@ -105,6 +105,7 @@ impl CallDriver {
                     call,
                     reason: reason.clone(),
                     expires_at: None,
+                    last_driver_seen: None,
                 }));
             }
             CallEffect::Withhold(result) => self.record(result.body_ended_entry(&call)),
@@ -115,7 +116,7 @@ impl CallDriver {
             }
             CallEffect::Start(runnable) => {
                 assert_eq!(*runnable.call(), call);
-                self.record(runnable.start_entry());
+                self.record(runnable.start_entry(0, || test_key(runnable.call().as_str(), None)));
                 self.progress.report(CallReport::Started { attempt: runnable.attempt() });
             }
             _ => return false,
@@ -247,6 +248,15 @@ fn a_call_that_needs_no_decision_passes_the_same_gate() {
     let free = ("approval rule", CallReport::ApprovalRule(ApprovalRequirement::NotRequired));
     let mut driver = CallDriver::new("answer c1:send c2:look", ALL);
     assert_eq!(driver.drive(&[free]), format!("find receipt, approval rule, {gate}"));
+}
+
+#[test]
+fn a_rule_can_reject_a_call_and_nobody_is_asked() {
+    let verdict = ApprovalRequirement::Rejected("not that one".to_owned());
+    let mut driver = CallDriver::new("answer c1:send c2:look", NONE);
+    let rejected = ("approval rule", CallReport::ApprovalRule(verdict));
+    assert_eq!(driver.drive(&[rejected]), "approval rule, settle guarded, done settled");
+    assert_eq!(driver.settled().output, "not that one".into());
 }
 
 #[test]
@@ -474,6 +484,21 @@ fn a_call_that_an_earlier_driver_started_follows_its_effect() {
     );
     let not_executed = format!("{once}; doubt c1; did_not_happen c1");
     assert_eq!(CallDriver::new(&not_executed, ALL).drive(&[]), gate);
+}
+
+#[test]
+fn a_withheld_output_that_may_become_a_receipt_is_claimed_by_the_next_driver() {
+    let bench = RunBench::from_script("answer c1:print; start c1; end_body c1 succeeded");
+    let (call, mut progress) =
+        ("c1".into(), CallProgress::new(CallFeatures { has_output_guardrails: true, ..NONE }));
+    assert_eq!(bench.run.next_effect(&call, &progress), CallEffect::ClaimReceipt);
+    let checked = CallEffect::RunOutputGuardrails { status: CallStatus::Succeeded, output: None };
+    for verdict in [ReceiptVerdict::Claimed, ReceiptVerdict::Completed("page 1".into())] {
+        progress.report(CallReport::Receipt(verdict));
+        assert_eq!(bench.run.next_effect(&call, &progress), checked);
+    }
+    progress.report(CallReport::Stopped(StopMode::HandOver));
+    assert_eq!(bench.run.next_effect(&call, &progress), CallEffect::Done(CallOutcome::LeftOpen));
 }
 
 #[test]
@@ -879,9 +904,11 @@ impl CallWalk {
         };
         match effect {
             CallEffect::FindReceipt => CallReport::ReceiptFound(choices.one_in(3)),
-            CallEffect::EvaluateApprovalRule { .. } => CallReport::ApprovalRule(
-                choices.pick(vec![ApprovalRequirement::Required, ApprovalRequirement::NotRequired]),
-            ),
+            CallEffect::EvaluateApprovalRule { .. } => CallReport::ApprovalRule(choices.pick(vec![
+                ApprovalRequirement::Required,
+                ApprovalRequirement::NotRequired,
+                ApprovalRequirement::Rejected("not that one".to_owned()),
+            ])),
             CallEffect::Reconcile => CallReport::Reconciled(choices.pick(vec![
                 ReconcileReport::Executed("it did".into()),
                 ReconcileReport::NotExecuted,
@@ -944,7 +971,7 @@ impl CallWalk {
     fn report(&mut self, report: CallReport) {
         let seen = &mut self.seen;
         match &report {
-            CallReport::ApprovalRule(verdict) => seen.rule_verdict = Some(*verdict),
+            CallReport::ApprovalRule(verdict) => seen.rule_verdict = Some(verdict.clone()),
             CallReport::InputGuardrails(GateVerdict::Pass) => drop(seen.passed.insert("guardrails")),
             CallReport::Enabled(GateVerdict::Pass) => drop(seen.passed.insert("enabled")),
             CallReport::Receipt(verdict) => {
@@ -993,7 +1020,15 @@ impl CallWalk {
         };
         let digest = *run.call_digests().get(&call).expect("it was planned");
         let (scope, decided_by) = (DecisionScope::ThisCall, None);
-        let decided = DecisionRecorded { call, digest, decision, scope, decided_by };
+        let decided = DecisionRecorded {
+            call,
+            digest,
+            decision,
+            scope,
+            decided_by,
+            displayed: None,
+            posted_revision: 0,
+        };
         // A decision that comes too late, or about a call that needs none, changes nothing.
         let _ = self.driver.bench.try_record(vec![], JournalEntry::DecisionRecorded(decided));
     }

@@ -18,24 +18,28 @@ use serde_json::Value;
 
 use crate::call_map::CallMap;
 use crate::canonical::Digest;
-use crate::decision::{AnsweredQuestion, PendingCall, StandingDecision, StandingVerdict};
+use crate::decision::{
+    AnsweredQuestion, CorrectableCall, PendingCall, StandingDecision, StandingVerdict, UntakenHold,
+};
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId, CallPath, RunId, SessionId};
+use crate::idempotency::CallKey;
 use crate::item::{Item, OutputContent};
-use crate::journal::RunStarted;
+use crate::journal::{RunStarted, StartHistory};
 use crate::plan::CallDisposition;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
-pub use apply::{ApplyError, ApplyOutcome};
+pub use apply::{ApplyError, ApplyOutcome, NewReceipt};
 use call_slot::OpenTurn;
 pub use lifecycle::{
     ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,
     GateVerdict, ReceiptVerdict, ReconcileReport, RunnableCall, StopMode,
 };
 pub use next::RunAction;
-pub use replay::{ReplayError, ReplayedRun};
+pub use replay::{CallReceipt, ReplayError, ReplayedRun};
 pub use schedule::TurnSchedule;
+pub use snapshot::ParsedSnapshot;
 
 /// The state of a run of an agent, derived from its journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,12 +47,11 @@ pub struct Run {
     id: RunId,
     session: Option<SessionId>,
     max_turns: Option<u32>,
-    /// Calls that started in the run from which this one was forked, with the run id that their idempotency
-    /// keys are derived from.
-    inherited_calls: BTreeMap<CallId, RunId>,
     agent: AgentName,
     turn: u32,
     input: Vec<Arc<Item>>,
+    /// The history at the start, if the run refers to its session for it.
+    start_history: Option<Arc<StartHistory>>,
     history: Arc<Vec<Arc<Item>>>,
     /// Items of the next model request, if an input filter changed them.
     filtered_input: Option<Vec<Arc<Item>>>,
@@ -63,6 +66,8 @@ pub struct Run {
     /// Sorted; the list is short.
     agents_with_tool_use: Vec<AgentName>,
     usage: Usage,
+    /// The response that the run continues.
+    previous_response_id: Option<String>,
     last_response_id: Option<String>,
     repeat_counter: RepeatCounter,
     /// Calls without effect: their tool was unknown, they ended the run, or the run ended before they finished.
@@ -73,6 +78,8 @@ pub struct Run {
     ended_by_call: Option<(usize, Box<RunFailure>)>,
     /// Index of the first run item whose output was withheld.
     withheld_from: Option<usize>,
+    /// Number of final outputs that did not match their type, and that the model was asked to correct.
+    output_corrections: u32,
     phase: RunPhase,
 }
 
@@ -128,6 +135,8 @@ pub enum RunItemKind {
     CallOutput,
     /// The output of a handoff.
     HandoffOutput,
+    /// A message that asks the model to correct a final output that does not match its type.
+    Correction,
 }
 
 /// An output that ends the run if guardrails and output type accept it.
@@ -173,19 +182,21 @@ struct RepeatCounter {
 }
 
 impl Run {
-    /// Creates a run from its first entry.
+    /// Creates a run from its first entry. The entry has its history: [`Run::replay`] refuses one that refers to items
+    /// of a session that were not loaded.
     pub fn start(started: RunStarted) -> Self {
         let input = started.input;
-        let mut history = started.history;
+        let mut history = started.history.items().unwrap_or_default().to_vec();
+        let start_history = started.history.reference().is_some().then(|| Arc::new(started.history.clone()));
         history.extend(input.iter().cloned());
         Self {
             id: started.run,
             session: started.session,
             max_turns: started.max_turns,
-            inherited_calls: started.origin.map(|origin| origin.calls_in_flight).unwrap_or_default(),
             agent: started.agent,
             turn: 0,
             input,
+            start_history,
             lens_before_response: (history.len(), 0),
             history: Arc::new(history),
             filtered_input: None,
@@ -196,12 +207,14 @@ impl Run {
             standing_decisions: BTreeMap::new(),
             agents_with_tool_use: Vec::new(),
             usage: Usage::default(),
-            last_response_id: None,
+            last_response_id: started.previous_response_id.clone(),
+            previous_response_id: started.previous_response_id,
             repeat_counter: RepeatCounter::default(),
             ineffective_calls: BTreeSet::new(),
             has_call_activity: false,
             ended_by_call: None,
             withheld_from: None,
+            output_corrections: 0,
             phase: RunPhase::AwaitingModel,
         }
     }
@@ -241,6 +254,11 @@ impl Run {
     /// Returns the input of the run, without the session's history.
     pub fn input(&self) -> &[Arc<Item>] {
         &self.input
+    }
+
+    /// Returns the history at the start of the run, if the run refers to its session for it.
+    pub fn referenced_history(&self) -> Option<&StartHistory> {
+        self.start_history.as_deref()
     }
 
     /// Returns the items of the last model request that was answered, as an input filter left them; before the first
@@ -293,6 +311,16 @@ impl Run {
         }
     }
 
+    /// Returns the outputs of the last turn, in the model's order, if it has settled.
+    pub fn last_turn_outputs(&self) -> &[RunItem] {
+        let is_output = |item: &&RunItem| item.kind == RunItemKind::CallOutput;
+        let count = match self.is_between_turns() {
+            true => self.items.iter().rev().take_while(is_output).count(),
+            false => 0,
+        };
+        &self.items[self.items.len() - count..]
+    }
+
     /// Returns the run items from index `from` that a session stores. If the run failed inside a turn, only the
     /// calls of that turn that took effect are included, with their outputs.
     pub fn session_items(&self, from: usize) -> Vec<Arc<Item>> {
@@ -339,12 +367,28 @@ impl Run {
         self.agents_with_tool_use.binary_search(agent).is_ok()
     }
 
+    /// Returns the number of turns that are left; `None` if they are not limited.
+    pub fn turns_left(&self) -> Option<u32> {
+        self.max_turns.map(|max_turns| max_turns.saturating_sub(self.turn))
+    }
+
+    /// Returns how often the model was asked to correct a final output that does not match its type.
+    pub fn output_corrections(&self) -> u32 {
+        self.output_corrections
+    }
+
     /// Returns the usage of the run, excluding nested agents.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// Returns the provider's id of the last response.
+    /// Returns the provider's id of the response that the run was started to continue.
+    pub fn previous_response_id(&self) -> Option<&str> {
+        self.previous_response_id.as_deref()
+    }
+
+    /// Returns the provider's id of the last response: one of the run's own or, before the first, the response that the
+    /// run continues. There is none after a filter changed the history, because the provider stores another one.
     pub fn last_response_id(&self) -> Option<&str> {
         self.last_response_id.as_deref()
     }
@@ -389,6 +433,18 @@ impl Run {
     pub fn pending_call(&self, call: &CallId) -> Option<PendingCall> {
         let turn = self.open_turn()?;
         turn.slot(call)?.to_pending_call(&[], &turn.agent)
+    }
+
+    /// Returns the hold of a call of this run that a person may have seen, if the call has neither started nor settled
+    /// since. A driver takes the decision about it in the store before it records the start or the settlement.
+    pub fn untaken_hold(&self, call: &CallId) -> Option<UntakenHold> {
+        self.open_turn()?.slot(call)?.untaken_hold()
+    }
+
+    /// Returns a call of this run, excluding nested agents, whose decision is not taken and can be corrected.
+    pub fn correctable_call(&self, call: &CallId) -> Option<CorrectableCall> {
+        let turn = self.open_turn()?;
+        turn.slot(call)?.correctable_hold(&[], &turn.agent)
     }
 
     /// Returns the standing decisions of this run, excluding nested agents.
@@ -469,12 +525,7 @@ impl Run {
     /// it has settled, waits for a person, or is a handoff.
     pub fn turn_calls(&self) -> Vec<(CallId, bool)> {
         let slots = self.open_turn().map(|turn| turn.slots.as_slice()).unwrap_or_default();
-        let is_idle = |slot: &call_slot::CallSlot| {
-            slot.is_settled()
-                || slot.is_waiting()
-                || matches!(slot.planned.disposition, CallDisposition::Handoff { .. })
-        };
-        slots.iter().map(|slot| (slot.planned.call.clone(), is_idle(slot))).collect()
+        slots.iter().map(|slot| (slot.planned.call.clone(), slot.is_idle())).collect()
     }
 
     /// Returns true if the output of an open call was decided, so that its body does not run.
@@ -524,10 +575,15 @@ impl Run {
             .unwrap_or_default()
     }
 
-    /// Returns the calls that started in the run from which this one was forked, each with that run's id. Their
-    /// idempotency keys remain derived from that id.
-    pub fn inherited_calls(&self) -> &BTreeMap<CallId, RunId> {
-        &self.inherited_calls
+    /// Returns the identity that was recorded when an open call started; `None` if it has not started.
+    pub fn call_key(&self, call: &CallId) -> Option<&CallKey> {
+        self.open_turn()?.slot(call)?.key.as_deref()
+    }
+
+    /// Returns the item of an earlier call, with the agent that made it.
+    pub(crate) fn call_item(&self, call: &CallId) -> Option<&RunItem> {
+        let is_call = |produced: &&RunItem| matches!(&*produced.item, Item::Call(made) if made.id == *call);
+        self.items.iter().rev().find(is_call)
     }
 
     /// Returns true if the body of an open call has asked a question.
@@ -626,4 +682,4 @@ fn sort_outputs_by_call(mut items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
 
 #[cfg(test)]
 #[path = "run_tests.rs"]
-mod tests;
+pub(crate) mod tests;

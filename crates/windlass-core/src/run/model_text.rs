@@ -1,4 +1,9 @@
-//! Texts that the model receives as the output of calls whose body produced none.
+//! Texts that the model receives as the output of calls whose body produced none, and the note on edited arguments.
+
+use crate::item::{ContentPart, OutputContent};
+
+/// Start and end of the note on edited arguments. The arguments are one line of JSON, so the end is unambiguous.
+const EDIT_NOTE: [&str; 2] = ["[A person changed the arguments of this call to ", " before it ran.]"];
 
 /// Output of a call that was rejected.
 pub const REJECTED: &str = "Tool execution was not approved.";
@@ -24,3 +29,34 @@ pub const OUTCOME_UNKNOWN: &str =
 pub const APPROVAL_EXPIRED: &str = "Tool execution was not approved: the request for approval expired.";
 /// Start of the output of a failed call.
 pub const TOOL_FAILED: &str = "An error occurred while running the tool. Please try again.";
+/// Start of the output of a call whose body ended without a result and may have taken effect.
+pub const EFFECT_UNKNOWN: &str = "The call ended without a result, and it is not known whether it took effect. Do not repeat it without checking.";
+
+/// Returns an output with a note that a person changed the arguments of its call to `arguments`.
+pub fn with_edit_note(arguments: &str, output: OutputContent) -> OutputContent {
+    let note = format!("{}{arguments}{}", EDIT_NOTE[0], EDIT_NOTE[1]);
+    match output {
+        OutputContent::Text(text) => OutputContent::Text(format!("{note}\n{text}")),
+        OutputContent::Parts(mut parts) => {
+            parts.insert(0, ContentPart::text(note));
+            OutputContent::Parts(parts)
+        }
+    }
+}
+
+/// Returns an output without the note of [`with_edit_note`], for calls with the same arguments that nobody changed.
+pub(crate) fn without_edit_note(output: &OutputContent) -> OutputContent {
+    let is_note = |text: &str| text.starts_with(EDIT_NOTE[0]) && text.ends_with(EDIT_NOTE[1]);
+    match output {
+        OutputContent::Text(text) => match text.split_once('\n') {
+            Some((note, rest)) if is_note(note) => OutputContent::Text(rest.to_owned()),
+            _ => output.clone(),
+        },
+        OutputContent::Parts(parts) => match parts.split_first() {
+            Some((ContentPart::Text { text, .. }, rest)) if is_note(text) => {
+                OutputContent::Parts(rest.to_vec())
+            }
+            _ => output.clone(),
+        },
+    }
+}

@@ -1,11 +1,10 @@
 //! The next action of a run, as a value that the driver matches exhaustively.
 
-use super::call_slot::{CallSlot, CallSlotState};
+use super::call_slot::CallSlotState;
 use super::{OutputCandidate, Run, RunPhase};
 use crate::decision::PendingCall;
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId};
-use crate::plan::CallDisposition;
 
 /// The next action of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,13 +62,7 @@ impl Run {
                 _ => RunAction::RequestModel { agent: self.agent.clone(), turn: self.turn + 1 },
             },
             RunPhase::CallsOpen(turn) => {
-                let can_move = |slot: &CallSlot| {
-                    !slot.is_settled()
-                        && !slot.is_waiting()
-                        && !matches!(slot.planned.disposition, CallDisposition::Handoff { .. })
-                        && turn.is_predecessor_settled(slot)
-                };
-                if turn.slots.iter().any(can_move) {
+                if turn.can_any_advance() {
                     RunAction::AdvanceCalls
                 } else {
                     RunAction::Pause(self.pending_calls())
@@ -88,6 +81,17 @@ impl Run {
             RunPhase::OutputPending(candidate) => RunAction::Finish(candidate.clone()),
             RunPhase::Ended(_) => RunAction::Ended,
         }
+    }
+
+    /// Returns true if the next action is [`RunAction::Pause`].
+    pub fn is_paused(&self) -> bool {
+        self.ended_by_call.is_none()
+            && matches!(&self.phase, RunPhase::CallsOpen(turn) if !turn.can_any_advance())
+    }
+
+    /// Returns true if the next action is [`RunAction::Fail`].
+    pub fn is_failing(&self) -> bool {
+        self.outcome().is_none() && self.ended_by_call.is_some()
     }
 
     /// Returns true if a direct or indirect predecessor of the call settled without success.

@@ -2,21 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use super::{ApplyError, Run};
+use super::{ApplyError, NewReceipt, Run};
 use crate::canonical::Digest;
 use crate::id::Timestamp;
 use crate::item::OutputContent;
-use crate::journal::{JournalEntry, JournalRecord};
+use crate::journal::{HistoryError, JournalEntry, JournalRecord};
 use crate::usage::Usage;
+
+/// The stored result of an idempotent call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallReceipt {
+    /// The output of the call.
+    pub output: OutputContent,
+    /// Time at which it was recorded.
+    pub created_at: Timestamp,
+    /// Its generation: the number of receipts of the same operation that expired before.
+    pub generation: u32,
+}
 
 /// A run reconstructed from its journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayedRun {
     /// The run.
     pub run: Run,
-    /// Receipts of idempotent calls, including those of nested agents, each with the time at which it was
-    /// recorded.
-    pub receipts: BTreeMap<Digest, (OutputContent, Timestamp)>,
+    /// Receipts of idempotent calls, including those of nested agents, by digest.
+    pub receipts: BTreeMap<Digest, CallReceipt>,
     /// Usage of the run, including nested agents.
     pub usage: Usage,
     /// Sequence number of the next record.
@@ -33,6 +43,9 @@ pub enum ReplayError {
     /// The first record is not a `RunStarted` entry.
     #[error("the journal does not begin with a `run_started` entry")]
     MissingRunStarted,
+    /// The run refers to items of its session that were not loaded, or that are not those that it started with.
+    #[error(transparent)]
+    History(#[from] HistoryError),
     /// Records are missing or out of order.
     #[error("record {expected} is missing: found record {found} in its place")]
     SequenceGap {
@@ -52,11 +65,13 @@ pub enum ReplayError {
 }
 
 impl Run {
-    /// Reconstructs a run from its journal.
+    /// Reconstructs a run from its journal. If the run refers to items of its session, they have been set with
+    /// [`resolve_history`](crate::journal::resolve_history).
     ///
     /// # Errors
     ///
-    /// Returns [`ReplayError`] if the journal is empty, has gaps, or contains a record that does not fit.
+    /// Returns [`ReplayError`] if the journal is empty, has gaps, lacks the history that it refers to, or contains a
+    /// record that does not fit.
     pub fn replay<'a>(
         records: impl IntoIterator<Item = &'a JournalRecord>,
     ) -> Result<ReplayedRun, ReplayError> {
@@ -74,7 +89,8 @@ impl ReplayedRun {
     ///
     /// # Errors
     ///
-    /// Returns [`ReplayError::MissingRunStarted`] if the record is not the start of a run.
+    /// Returns [`ReplayError::MissingRunStarted`] if the record is not the start of a run, and
+    /// [`ReplayError::History`] if the run refers to items that are missing.
     pub fn from_first_record(first: &JournalRecord) -> Result<Self, ReplayError> {
         let JournalEntry::RunStarted(started) = &first.entry else {
             return Err(ReplayError::MissingRunStarted);
@@ -82,6 +98,7 @@ impl ReplayedRun {
         if first.seq != 0 || !first.path.is_empty() {
             return Err(ReplayError::MissingRunStarted);
         }
+        started.history.items()?;
         let run = Run::start((**started).clone());
         Ok(Self { run, receipts: BTreeMap::new(), usage: Usage::default(), next_seq: 1 })
     }
@@ -99,8 +116,8 @@ impl ReplayedRun {
             .run
             .apply_at(&record.path, &record.entry)
             .map_err(|why| ReplayError::InvalidRecord { seq: record.seq, error: why })?;
-        if let Some((digest, output)) = applied.receipt {
-            self.receipts.insert(digest, (output, record.at));
+        if let Some(NewReceipt { digest, output, generation }) = applied.receipt {
+            self.receipts.insert(digest, CallReceipt { output, created_at: record.at, generation });
         }
         self.usage.add(&record.entry.model_usage());
         self.next_seq += 1;

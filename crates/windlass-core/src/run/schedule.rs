@@ -1,18 +1,20 @@
 //! The schedule of a turn: which of its calls a driver works on now.
 
-use super::call_slot::OpenTurn;
+use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
 use super::{CallOutcome, Run};
 use crate::id::CallId;
-use crate::plan::CallDisposition;
 
 /// The calls of an open turn that a driver works on: in the model's order, at most `limit` at once, and each after the
-/// call before it with the same conflict key has settled.
+/// call before it with the same conflict key has settled. Calls whose body ended under an earlier driver come first, so
+/// that an identical call finds their result instead of running again.
 #[derive(Clone, Debug)]
 pub struct TurnSchedule {
     work: Vec<CallWork>,
     /// No position before this one is ready.
     first_ready: usize,
-    /// Position of the call that follows each call with the same conflict key.
+    /// Positions of the calls whose body ended under an earlier driver, last first.
+    withheld: Vec<usize>,
+    /// Positions of a call and of one that follows it with the same conflict key, sorted.
     followers: Vec<(usize, usize)>,
     active_count: usize,
     limit: usize,
@@ -37,17 +39,22 @@ impl TurnSchedule {
         let mut schedule = Self {
             work: vec![CallWork::Idle; slots.len()],
             first_ready: 0,
+            withheld: Vec::new(),
             followers: Vec::new(),
             active_count: 0,
             limit: limit.max(1),
         };
         if let Some(turn) = turn {
+            let has_ended = |slot: &CallSlot| matches!(slot.state, CallSlotState::BodyEnded { .. });
             let places = slots.iter().enumerate();
+            schedule.withheld =
+                places.clone().rev().filter(|(_, slot)| has_ended(slot)).map(|(place, _)| place).collect();
             schedule.followers = places
                 .filter_map(|(place, slot)| {
                     Some((turn.position_of(slot.planned.predecessor.as_ref()?)?, place))
                 })
                 .collect();
+            schedule.followers.sort_unstable();
         }
         schedule.refresh(run);
         schedule
@@ -67,9 +74,15 @@ impl TurnSchedule {
         if self.active_count >= self.limit {
             return None;
         }
-        let ahead = self.work.get(self.first_ready..)?;
-        let place = self.first_ready + ahead.iter().position(|work| *work == CallWork::Ready)?;
-        self.first_ready = place + 1;
+        let place = match self.withheld.pop() {
+            Some(place) => place,
+            None => {
+                let ahead = self.work.get(self.first_ready..)?;
+                let place = self.first_ready + ahead.iter().position(|work| *work == CallWork::Ready)?;
+                self.first_ready = place + 1;
+                place
+            }
+        };
         self.work[place] = CallWork::Active;
         self.active_count += 1;
         let slot = run.open_turn()?.slots.get(place)?;
@@ -88,11 +101,12 @@ impl TurnSchedule {
         if matches!(outcome, CallOutcome::Held) {
             self.update(place, turn);
         }
-        for index in 0..self.followers.len() {
-            let (before, follower) = self.followers[index];
-            if before == place {
-                self.update(follower, turn);
-            }
+        let mut next = self.followers.partition_point(|(before, _)| *before < place);
+        while let Some((before, follower)) = self.followers.get(next).copied()
+            && before == place
+        {
+            self.update(follower, turn);
+            next += 1;
         }
     }
 
@@ -103,11 +117,7 @@ impl TurnSchedule {
 
     fn update(&mut self, place: usize, turn: &OpenTurn) {
         let Some(slot) = turn.slots.get(place) else { return };
-        let can_move = !slot.is_settled()
-            && !slot.is_waiting()
-            && !matches!(slot.planned.disposition, CallDisposition::Handoff { .. })
-            && turn.is_predecessor_settled(slot);
-        if self.work[place] == CallWork::Idle && can_move {
+        if self.work[place] == CallWork::Idle && turn.can_advance(slot) {
             self.work[place] = CallWork::Ready;
             self.first_ready = self.first_ready.min(place);
         }

@@ -266,3 +266,13 @@ fn whatever_ends_first_the_order_of_conflicts_and_the_limit_are_kept() {
         assert_eq!(bench.begin(), "", "seed {seed}");
     }
 }
+
+#[test]
+fn calls_whose_body_ended_under_an_earlier_driver_come_first() {
+    let script = "answer c1:look c2:look c3:look c4:look; start c2; end_body c2 succeeded; start c4; end_body c4 failed";
+    assert_eq!(ScheduleBench::new(script, NO_LIMIT).begin(), "1:c2 3:c4 0:c1 2:c3");
+    let mut limited = ScheduleBench::new(script, 1);
+    assert_eq!(limited.begin(), "1:c2");
+    assert_eq!(limited.end(1, "settle c2 succeeded"), "3:c4");
+    assert_eq!(limited.end(3, "settle c4 failed"), "0:c1");
+}

@@ -2,25 +2,27 @@
 //!
 //! The journal remains the source of truth. A snapshot is readable only by the version of this crate that wrote
 //! it; readers that cannot use it replay the journal. Snapshots are taken only while no call is open, so they
-//! contain no call states.
+//! contain no call states. Items of the run's session that the run refers to are not copied: a snapshot has the
+//! reference, and [`ParsedSnapshot::restore`] needs the items.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{RepeatCounter, ReplayedRun, Run, RunItem, RunItemKind, RunPhase};
+use super::{CallReceipt, RepeatCounter, ReplayedRun, Run, RunItem, RunItemKind, RunPhase};
 use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::StandingVerdict;
 use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
 use crate::item::{Item, OutputContent};
+use crate::journal::StartHistory;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
 /// Version of the serialised form. Every change of the form must change it, so that an old snapshot is never
 /// misread.
-const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 1");
+const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 3");
 
 #[derive(Serialize, Deserialize)]
 struct RunSnapshot {
@@ -29,17 +31,19 @@ struct RunSnapshot {
     id: RunId,
     session: Option<SessionId>,
     max_turns: Option<u32>,
-    inherited_calls: BTreeMap<CallId, RunId>,
     agent: AgentName,
     turn: u32,
-    /// Every item once: the history first, then items that occur only elsewhere.
+    /// The items of the session that the run refers to. They have the first indices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start_history: Option<StartHistory>,
+    /// Every other item once. Their indices follow.
     items: Vec<Arc<Item>>,
-    /// Number of leading items that form the history.
-    history: usize,
-    /// Indices of the input and run items in `items`.
+    /// Indices of the history: from, and to.
+    history: Vec<(usize, usize)>,
+    /// Indices of the input and run items.
     input: Vec<usize>,
     run_items: Vec<usize>,
-    /// Indices of the last model request's items in `items`, if an input filter changed them.
+    /// Indices of the last model request's items, if an input filter changed them.
     last_filtered_input: Option<Vec<usize>>,
     /// Kinds of the run items, one letter each.
     item_kinds: String,
@@ -51,31 +55,34 @@ struct RunSnapshot {
     agents_with_tool_use: BTreeSet<AgentName>,
     usage: Usage,
     usage_with_nested: Usage,
+    previous_response_id: Option<String>,
     last_response_id: Option<String>,
     repeat_counter: RepeatCounter,
     ineffective_calls: BTreeSet<CallId>,
     has_call_activity: bool,
-    receipts: Vec<(Digest, OutputContent, Timestamp)>,
+    receipts: Vec<(Digest, OutputContent, Timestamp, u32)>,
 }
 
 impl ReplayedRun {
     /// Returns the serialised run, or `None` if the run is not between two turns.
     pub fn to_snapshot(&self) -> Option<String> {
         let run = &self.run;
-        if !run.is_awaiting_model() || run.withheld_from.is_some() || run.filtered_input.is_some() {
+        let has_rare_state =
+            run.withheld_from.is_some() || run.filtered_input.is_some() || run.output_corrections > 0;
+        if !run.is_awaiting_model() || has_rare_state {
             return None;
         }
-        let mut items = SnapshotItems::from_history(&run.history);
+        let mut items = SnapshotItems::after(run.start_history.as_deref());
         let snapshot = RunSnapshot {
             version: SNAPSHOT_VERSION.to_owned(),
             next_seq: self.next_seq,
             id: run.id.clone(),
             session: run.session.clone(),
             max_turns: run.max_turns,
-            inherited_calls: run.inherited_calls.clone(),
             agent: run.agent.clone(),
             turn: run.turn,
-            history: run.history.len(),
+            start_history: run.start_history.as_deref().cloned(),
+            history: to_ranges(run.history.iter().map(|item| items.index_of(item))),
             input: run.input.iter().map(|item| items.index_of(item)).collect(),
             run_items: run.items.iter().map(|produced| items.index_of(&produced.item)).collect(),
             last_filtered_input: run
@@ -99,26 +106,67 @@ impl ReplayedRun {
             agents_with_tool_use: run.agents_with_tool_use.iter().cloned().collect(),
             usage: run.usage,
             usage_with_nested: self.usage,
+            previous_response_id: run.previous_response_id.clone(),
             last_response_id: run.last_response_id.clone(),
             repeat_counter: run.repeat_counter.clone(),
             ineffective_calls: run.ineffective_calls.clone(),
             has_call_activity: run.has_call_activity,
-            receipts: self.receipts.iter().map(|(key, (output, at))| (*key, output.clone(), *at)).collect(),
+            receipts: self
+                .receipts
+                .iter()
+                .map(|(digest, receipt)| {
+                    (*digest, receipt.output.clone(), receipt.created_at, receipt.generation)
+                })
+                .collect(),
         };
         serde_json::to_string(&snapshot).ok()
     }
 
-    /// Restores a run from a snapshot. Returns `None` if another version of this crate wrote it or it is
-    /// inconsistent.
+    /// Restores a run from a snapshot that refers to no session. Returns `None` if another version of this crate wrote
+    /// it, if it is inconsistent, or if the run refers to its session.
     pub fn from_snapshot(text: &str) -> Option<Self> {
-        let kept: RunSnapshot =
-            serde_json::from_str(text).ok().filter(|kept: &RunSnapshot| kept.version == SNAPSHOT_VERSION)?;
-        let item = |place: &usize| kept.items.get(*place).cloned();
+        let parsed = ParsedSnapshot::parse(text)?;
+        if parsed.start_history().is_none() { parsed.restore(Vec::new()) } else { None }
+    }
+}
+
+/// A snapshot whose run has not been restored yet, because it may refer to items of the run's session.
+pub struct ParsedSnapshot {
+    snapshot: RunSnapshot,
+}
+
+impl ParsedSnapshot {
+    /// Parses a snapshot. Returns `None` if another version of this crate wrote it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let snapshot: RunSnapshot = serde_json::from_str(text).ok()?;
+        (snapshot.version == SNAPSHOT_VERSION).then_some(Self { snapshot })
+    }
+
+    /// Returns the history whose items [`ParsedSnapshot::restore`] needs, if the run refers to its session.
+    pub fn start_history(&self) -> Option<&StartHistory> {
+        self.snapshot.start_history.as_ref()
+    }
+
+    /// Restores the run. Returns `None` if the snapshot is inconsistent, or if `history` has not the items of the
+    /// session that the run started with.
+    pub fn restore(self, history: Vec<Arc<Item>>) -> Option<ReplayedRun> {
+        let kept = self.snapshot;
+        let mut start_history = kept.start_history;
+        if let Some(start) = &mut start_history {
+            start.resolve(history).ok()?;
+        }
+        let session_items = start_history.as_ref().map_or(Ok(&[][..]), StartHistory::items).ok()?;
+        let items: Vec<Arc<Item>> = session_items.iter().chain(&kept.items).cloned().collect();
+        let item = |place: &usize| items.get(*place).cloned();
         let input = kept.input.iter().map(item).collect::<Option<Vec<_>>>()?;
         let filtered = match &kept.last_filtered_input {
             Some(places) => Some(places.iter().map(item).collect::<Option<Vec<_>>>()?),
             None => None,
         };
+        let mut history = Vec::new();
+        for (from, to) in kept.history {
+            history.extend_from_slice(items.get(from..to)?);
+        }
         let agents = kept.agents.iter().flat_map(|(agent, times)| std::iter::repeat_n(agent, *times));
         let (places, parts) = (&kept.run_items, kept.item_kinds.chars());
         if places.len() != parts.clone().count() || places.len() != agents.clone().count() {
@@ -132,19 +180,19 @@ impl ReplayedRun {
         for (call, digest) in kept.call_digests {
             seen.insert(call, digest);
         }
-        let mut history = kept.items;
-        (history.len() >= kept.history).then(|| history.truncate(kept.history))?;
         let standing =
             kept.standing_decisions.into_iter().map(|(agent, tool, verdict)| ((agent, tool), verdict));
-        let receipts = kept.receipts.into_iter().map(|(key, output, at)| (key, (output, at)));
+        let receipts = kept.receipts.into_iter().map(|(digest, output, created_at, generation)| {
+            (digest, CallReceipt { output, created_at, generation })
+        });
         let run = Run {
             id: kept.id,
             session: kept.session,
             max_turns: kept.max_turns,
-            inherited_calls: kept.inherited_calls,
             agent: kept.agent,
             turn: kept.turn,
             input,
+            start_history: start_history.map(Arc::new),
             history: Arc::new(history),
             filtered_input: None,
             last_filtered_input: filtered,
@@ -155,37 +203,56 @@ impl ReplayedRun {
             standing_decisions: standing.collect(),
             agents_with_tool_use: kept.agents_with_tool_use.into_iter().collect(),
             usage: kept.usage,
+            previous_response_id: kept.previous_response_id,
             last_response_id: kept.last_response_id,
             repeat_counter: kept.repeat_counter,
             ineffective_calls: kept.ineffective_calls,
             has_call_activity: kept.has_call_activity,
             ended_by_call: None,
             withheld_from: None,
+            output_corrections: 0,
             phase: RunPhase::AwaitingModel,
         };
         let (usage, next_seq) = (kept.usage_with_nested, kept.next_seq);
-        Some(Self { run, receipts: receipts.collect(), usage, next_seq })
+        Some(ReplayedRun { run, receipts: receipts.collect(), usage, next_seq })
     }
 }
 
-/// A list of distinct items, indexed by their address.
+/// The distinct items of a run, indexed by their address. Items of the session come first and are not listed.
 struct SnapshotItems {
+    session_item_count: usize,
     items: Vec<Arc<Item>>,
     index_by_pointer: BTreeMap<*const Item, usize>,
 }
 
 impl SnapshotItems {
-    fn from_history(history: &[Arc<Item>]) -> Self {
-        let places = history.iter().enumerate().map(|(place, item)| (Arc::as_ptr(item), place)).collect();
-        Self { items: history.to_vec(), index_by_pointer: places }
+    fn after(history: Option<&StartHistory>) -> Self {
+        let items = history.and_then(|history| history.items().ok()).unwrap_or_default();
+        let mut index_by_pointer = BTreeMap::new();
+        for (place, item) in items.iter().enumerate() {
+            index_by_pointer.entry(Arc::as_ptr(item)).or_insert(place);
+        }
+        Self { session_item_count: items.len(), items: Vec::new(), index_by_pointer }
     }
 
     fn index_of(&mut self, item: &Arc<Item>) -> usize {
         *self.index_by_pointer.entry(Arc::as_ptr(item)).or_insert_with(|| {
             self.items.push(item.clone());
-            self.items.len() - 1
+            self.session_item_count + self.items.len() - 1
         })
     }
+}
+
+/// Returns the ranges of consecutive indices.
+fn to_ranges(indices: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for index in indices {
+        match ranges.last_mut() {
+            Some((_, to)) if *to == index => *to += 1,
+            _ => ranges.push((index, index + 1)),
+        }
+    }
+    ranges
 }
 
 fn kind_letter(part: RunItemKind) -> char {
@@ -195,6 +262,7 @@ fn kind_letter(part: RunItemKind) -> char {
         RunItemKind::HandoffCall => 'h',
         RunItemKind::CallOutput => 'o',
         RunItemKind::HandoffOutput => 'p',
+        RunItemKind::Correction => 'k',
     }
 }
 
@@ -205,6 +273,7 @@ fn kind_from_letter(letter: char) -> Option<RunItemKind> {
         RunItemKind::HandoffCall,
         RunItemKind::CallOutput,
         RunItemKind::HandoffOutput,
+        RunItemKind::Correction,
     ]
     .into_iter()
     .find(|part| kind_letter(*part) == letter)

@@ -1,7 +1,7 @@
 use crate::golden::{GOLDEN_FILES, golden_records};
 use crate::inspect;
 use crate::journal::{JournalEntry, JournalRecord};
-use crate::run::{ReplayedRun, Run};
+use crate::run::{ParsedSnapshot, ReplayedRun, Run};
 
 #[test]
 fn a_run_goes_on_from_a_snapshot_as_from_its_whole_journal() {
@@ -13,7 +13,10 @@ fn a_run_goes_on_from_a_snapshot_as_from_its_whole_journal() {
             let prefix = Run::replay(&records[..until]).expect("a prefix adds up");
             let Some(snapshot) = prefix.to_snapshot() else { continue };
             taken += 1;
-            let mut replay = ReplayedRun::from_snapshot(&snapshot).expect("it can be read");
+            let history = prefix.run.referenced_history();
+            let items = history.map(|history| history.items().expect("they are there")).unwrap_or_default();
+            let parsed = ParsedSnapshot::parse(&snapshot).expect("it can be read");
+            let mut replay = parsed.restore(items.to_vec()).expect("it can be restored");
             assert_eq!(replay, prefix, "{name} after {until} records");
             for record in &records[until..] {
                 replay.apply_record(record).expect("the rest fits");
@@ -41,13 +44,20 @@ fn none_is_taken_while_calls_are_open_or_the_run_is_over() {
 #[test]
 fn what_another_version_wrote_is_not_read() {
     let records = golden_records("finished");
-    let snapshot = Run::replay(&records[..1]).expect("it adds up").to_snapshot().expect("nothing is open");
-    assert!(ReplayedRun::from_snapshot(&snapshot).is_some());
+    let replay = Run::replay(&records[..1]).expect("it adds up");
+    let snapshot = replay.to_snapshot().expect("nothing is open");
+    let items = replay.run.referenced_history().expect("it has a session").items().expect("they are there");
+    let restore = |text: &str| ParsedSnapshot::parse(text)?.restore(items.to_vec());
+    assert_eq!(restore(&snapshot), Some(replay.clone()));
+    // The items of the session are not copied, and nothing is restored without them.
+    assert!(!snapshot.contains("Good morning"), "{snapshot}");
+    assert_eq!(ReplayedRun::from_snapshot(&snapshot), None);
+    assert_eq!(ParsedSnapshot::parse(&snapshot).and_then(|parsed| parsed.restore(Vec::new())), None);
     // A change of the serialised form requires a new snapshot version.
-    assert_eq!(snapshot, include_str!("../../tests/golden/snapshot-1.json").trim_end());
+    assert_eq!(snapshot, include_str!("../../tests/golden/snapshot-3.json").trim_end());
     for other in [
-        snapshot.replace("snapshot 1", "snapshot 0"),
-        snapshot.replace("\"history\":3", "\"history\":9"),
+        snapshot.replace("snapshot 3", "snapshot 2"),
+        snapshot.replace("\"history\":[[0,3]]", "\"history\":[[0,9]]"),
         snapshot.replace("\"input\":[2]", "\"input\":[7]"),
         snapshot.replace("\"last_filtered_input\":null", "\"last_filtered_input\":[7]"),
         snapshot.replace("\"item_kinds\":\"\"", "\"item_kinds\":\"s\""),
@@ -55,7 +65,7 @@ fn what_another_version_wrote_is_not_read() {
         String::new(),
     ] {
         assert_ne!(other, snapshot);
-        assert_eq!(ReplayedRun::from_snapshot(&other), None, "{other}");
+        assert_eq!(restore(&other), None, "{other}");
     }
 }
 

@@ -27,6 +27,15 @@ type SchemaObject = Map<String, Value>;
 pub struct StrictSchemaError {
     /// All reasons: the place in the schema (`#/properties/tags`), the problem and the remedy.
     pub violations: Vec<SchemaViolation>,
+    /// The places of the violations that are maps: objects whose keys are not known.
+    pub map_places: Vec<String>,
+}
+
+impl StrictSchemaError {
+    /// Returns true if the schema has no strict form only because it contains maps.
+    pub fn has_only_maps(&self) -> bool {
+        self.violations.len() == self.map_places.len()
+    }
 }
 
 /// Converts a schema to its strict form.
@@ -38,6 +47,7 @@ pub fn to_strict(schema: Value) -> Result<Value, StrictSchemaError> {
     let mut work = StrictConverter {
         root: &schema,
         violations: Vec::new(),
+        map_places: Vec::new(),
         pending_definitions: BTreeSet::new(),
         inlined_references: Vec::new(),
     };
@@ -60,13 +70,14 @@ pub fn to_strict(schema: Value) -> Result<Value, StrictSchemaError> {
     if work.violations.is_empty() {
         Ok(Value::Object(out))
     } else {
-        Err(StrictSchemaError { violations: work.violations })
+        Err(StrictSchemaError { violations: work.violations, map_places: work.map_places })
     }
 }
 
 struct StrictConverter<'a> {
     root: &'a Value,
     violations: Vec<SchemaViolation>,
+    map_places: Vec<String>,
     /// Definitions that the result refers to and that are still to be converted.
     pending_definitions: BTreeSet<(&'static str, String)>,
     /// References that are being inlined, to stop recursion.
@@ -76,6 +87,11 @@ struct StrictConverter<'a> {
 impl StrictConverter<'_> {
     fn add_violation(&mut self, path: &str, message: impl Into<String>) {
         self.violations.push(SchemaViolation { path: path.to_owned(), message: message.into() });
+    }
+
+    fn add_map(&mut self, path: &str, message: impl Into<String>) {
+        self.map_places.push(path.to_owned());
+        self.add_violation(path, message);
     }
 
     fn convert_root(&mut self) -> SchemaObject {
@@ -309,6 +325,7 @@ impl StrictConverter<'_> {
                 "type" | "description" | "default" | "enum" | "const" | "pattern" | "format"
                 | "multipleOf" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
                 | "minLength" | "maxLength" | "minItems" | "maxItems" => _ = out.insert(keyword, value),
+                "patternProperties" => self.add_map(path, unsupported_keyword_message("patternProperties")),
                 other => self.add_violation(path, unsupported_keyword_message(other)),
             }
         }
@@ -321,7 +338,7 @@ impl StrictConverter<'_> {
             | (None | Some(Value::Bool(false)), Some(Value::Bool(false))) => true,
             (None, None) => false,
             _ => {
-                self.add_violation(path, unsupported_keyword_message("additionalProperties"));
+                self.add_map(path, unsupported_keyword_message("additionalProperties"));
                 true
             }
         };
@@ -330,7 +347,7 @@ impl StrictConverter<'_> {
             _ => SchemaObject::new(),
         };
         if fields.is_empty() && !closed && path != "#" {
-            self.add_violation(path, "is an object of anything; name its fields with `properties`");
+            self.add_map(path, "is an object of anything; name its fields with `properties`");
         }
         let required = rules.remove("required").unwrap_or_default();
         let required: BTreeSet<&str> =

@@ -272,6 +272,26 @@ fn what_cannot_be_said_is_refused_with_every_reason() {
 }
 
 #[test]
+fn maps_are_told_apart_from_other_reasons() {
+    let with = |field: serde_json::Value| {
+        let schema = json!({ "type": "object", "properties": { "field": field }, "required": ["field"] });
+        to_strict(schema).expect_err("it has no strict form")
+    };
+    let maps = [
+        json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        json!({ "type": "object", "patternProperties": { "^[0-9]+$": {} }, "additionalProperties": false }),
+        json!({ "type": "object" }),
+    ];
+    for map in maps {
+        let error = with(map);
+        assert!(error.has_only_maps(), "{error}");
+        assert_eq!(error.map_places, ["#/properties/field"]);
+    }
+    let both = json!({ "type": "array", "items": { "type": "object" }, "uniqueItems": true });
+    assert!(!with(both).has_only_maps());
+}
+
+#[test]
 fn the_root_is_an_object() {
     let want = ["`#` must be an object; put the value into a field of a struct"];
     for root in [

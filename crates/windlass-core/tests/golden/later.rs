@@ -1,11 +1,15 @@
 //! Golden files for additions to the format.
 
+use std::sync::Arc;
+
 use serde_json::json;
 use windlass_core::{
     decision::{Decision, DecisionScope, HoldReason, PersonQuestion},
     failure::RunFailure,
     item::{CallKind, ContentPart, Item, MediaSource, OutputContent, ToolCall},
-    journal::{CallHeld, CallSettled, CallStatus, JournalEntry, JournalRecord, ToolUsePolicyKind},
+    journal::{
+        CallHeld, CallSettled, CallStatus, JournalEntry, JournalRecord, OutputRejected, ToolUsePolicyKind,
+    },
 };
 
 use super::{
@@ -23,6 +27,7 @@ pub(super) fn questions_journal() -> Vec<JournalRecord> {
             arguments: arguments.to_string(),
             item_id: None,
             kind,
+            provider_data: None,
         })
     };
     let ask = |question: PersonQuestion, call: &str| {
@@ -131,5 +136,16 @@ pub(super) fn withheld_journal() -> Vec<JournalRecord> {
         ..CallSettled::new("p1".into(), CallStatus::OutputWithheld, "Output withheld.")
     };
     journal.append_at(&["c5"], JournalEntry::CallSettled(blocked));
+    journal.records
+}
+
+/// A handoff that was switched off was answered, and the model is to correct a final output that does not match its type.
+pub(super) fn corrected_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-corrected", "desk", "How many?");
+    journal.append_response(vec![tool_call_item("h1", "to_billing", json!({}))]);
+    journal.append(settled_entry("h1", CallStatus::UnknownTool, "Tool 'to_billing' not found."));
+    journal.append_response(vec![Item::assistant("Seven or so.")]);
+    let correction = Arc::new(Item::user("`count` is missing"));
+    journal.append(JournalEntry::OutputRejected(OutputRejected { correction }));
     journal.records
 }

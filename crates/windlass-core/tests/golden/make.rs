@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_core::{
-    canonical::canonical_json,
+    canonical::{canonical_json, canonical_text},
     decision::{Decision, DecisionScope, HoldReason},
     failure::RunFailure,
     id::{AgentName, CallId, Timestamp},
+    idempotency::{CallKey, IdempotencyKey, KeyScope, UniqueCall, operation_digest},
     inspect,
     item::{
         CallKind, CallOutput, ContentPart, Item, MediaSource, Message, OpaqueItem, OutputContent,
@@ -19,13 +20,13 @@ use windlass_core::{
     },
     journal::{
         CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
-        DecisionRevoked, FilteredInput, HandoffRecorded, InputAdded, JournalEntry, JournalRecord,
+        DecisionRevoked, FilteredInput, HandoffRecorded, InputAdded, ItemRange, JournalEntry, JournalRecord,
         ModelInputFiltered, ModelRequestFailed, ModelResponded, ResponseRejected, RunCancelled, RunFailed,
-        RunFinished, RunStarted, ToolUsePolicyKind,
+        RunFinished, RunStarted, StartHistory, ToolUsePolicyKind,
     },
     plan::{
-        BodyKind, InvalidArguments, ModelProtocolError, ResolvedTool, ResponsePlan, ToolLookup, call_digest,
-        plan_response,
+        BodyKind, CallDisposition, InvalidArguments, ModelProtocolError, ResolvedTool, ResponsePlan,
+        ToolLookup, plan_response,
     },
     run::Run,
     tool::{ApprovalPolicy, ToolEffect, ToolKey},
@@ -48,6 +49,7 @@ pub(crate) fn golden_journals() -> Vec<(&'static str, Vec<JournalRecord>)> {
         ("questions", later::questions_journal()),
         ("approval_each_time", later::approval_each_time_journal()),
         ("withheld", later::withheld_journal()),
+        ("corrected", later::corrected_journal()),
     ]
 }
 
@@ -79,9 +81,46 @@ impl GoldenJournal {
 
     fn append_at(&mut self, path: &[&str], entry: JournalEntry) {
         let path: Vec<CallId> = path.iter().map(|call| CallId::from(*call)).collect();
+        let entry = match entry {
+            JournalEntry::CallStarted(started) => {
+                let key = self.call_key(&path, &started.call);
+                JournalEntry::CallStarted(CallStarted::new(started.call, started.attempt, key, started.epoch))
+            }
+            entry => entry,
+        };
         self.run.apply_at(&path, &entry).expect("a driver could have written this");
         let seq = self.records.len() as u64;
         self.records.push(JournalRecord { seq, at: timestamp_of(seq), path, entry });
+    }
+
+    /// Returns the identity with which a driver starts a call: the recorded one, or a new one.
+    fn call_key(&self, path: &[CallId], call: &CallId) -> CallKey {
+        let run = self.run.at_path(path).expect("it runs");
+        if let Some(recorded) = run.call_key(call) {
+            return recorded.clone();
+        }
+        let tool = run.tool_of_call(call).expect("it is open");
+        let edited = run.edited_arguments(call);
+        let arguments = edited.as_deref().or_else(|| run.call_arguments(call)).expect("it is open");
+        let operation = operation_digest(run.agent(), tool, &canonical_text(arguments).expect("it is JSON"));
+        let is_idempotent = matches!(
+            run.call_disposition(call),
+            Some(CallDisposition::Execute { effect: ToolEffect::Idempotent, .. })
+        );
+        let canonical = canonical_text(arguments).expect("it is JSON");
+        let idempotency_key = match is_idempotent {
+            true => IdempotencyKey::derive(KeyScope::Run(self.run.id()), &operation, 0),
+            false => IdempotencyKey::of_unique_call(UniqueCall {
+                run: self.run.id(),
+                turn: run.turn(),
+                parent_calls: path,
+                call,
+                agent: run.agent(),
+                tool,
+                arguments: &canonical,
+            }),
+        };
+        CallKey { idempotency_key, receipt_digest: is_idempotent.then_some(operation), generation: 0 }
     }
 
     fn append_response(&mut self, items: Vec<Item>) {
@@ -94,8 +133,7 @@ impl GoldenJournal {
         let agent = run.agent().clone();
         let items = items.into_iter().map(Arc::new).collect();
         let ResponsePlan { items, calls, duplicate_calls: repeated } =
-            plan_response(items, &agent, run.call_digests(), look_up_tool)
-                .expect("the answer can be carried out");
+            plan_response(items, &agent, run, look_up_tool).expect("the answer can be carried out");
         let response_id = Some(format!("resp-{}", self.records.len()));
         let usage = Usage { cached_tokens: 3, reasoning_tokens: 2, ..Usage::of_tokens(20, 7) };
         self.append_at(
@@ -110,6 +148,8 @@ impl GoldenJournal {
                 response_id,
                 request_id: None,
                 model: None,
+                attempts: 1,
+                requested_at: None,
             })),
         );
     }
@@ -123,6 +163,8 @@ impl GoldenJournal {
             decision,
             scope: reach,
             decided_by: by,
+            displayed: None,
+            posted_revision: 0,
         }));
     }
 }
@@ -135,10 +177,11 @@ fn run_started(run: &str, agent: &str, input: &str) -> RunStarted {
     RunStarted {
         run: run.into(),
         agent: agent.into(),
-        history: vec![],
+        history: Default::default(),
         input: vec![Arc::new(Item::user(input))],
         max_turns: Some(10),
         session: None,
+        previous_response_id: None,
         origin: None,
     }
 }
@@ -146,7 +189,7 @@ fn run_started(run: &str, agent: &str, input: &str) -> RunStarted {
 /// Resolves the tools of all agents in the golden files.
 fn look_up_tool(call: &ToolCall) -> ToolLookup {
     let key = match call.name.as_str() {
-        "crawl" => ToolKey::Mcp { server: "web".into(), name: "crawl".into() },
+        "crawl" => ToolKey::Mcp { server: "web".into(), name: "crawl".into(), definition: None },
         _ => ToolKey::for_call(call),
     };
     let (body, effect, gate) = match call.name.as_str() {
@@ -168,8 +211,6 @@ fn look_up_tool(call: &ToolCall) -> ToolLookup {
         Ok(value) => Ok(canonical_json(&value).into()),
         Err(error) => Err(format!("not JSON: {error}").into()),
     };
-    let digest = arguments.as_ref().ok().map(|arguments| call_digest(&key, arguments));
-    let receipt = digest.filter(|_| effect == ToolEffect::Idempotent);
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
     ToolLookup::Tool(ResolvedTool {
         key,
@@ -177,7 +218,6 @@ fn look_up_tool(call: &ToolCall) -> ToolLookup {
         effect,
         approval_policy: gate,
         conflict_key: conflict,
-        receipt_digest: receipt,
         arguments,
     })
 }
@@ -190,8 +230,10 @@ fn start_entry(call: &str) -> JournalEntry {
     attempt_entry(call, 1)
 }
 
+/// Creates the start of an attempt. The journal that it is appended to sets its key.
 fn attempt_entry(call: &str, attempt: u32) -> JournalEntry {
-    JournalEntry::CallStarted(CallStarted { call: call.into(), attempt })
+    let key = CallKey { idempotency_key: "".into(), receipt_digest: None, generation: 0 };
+    JournalEntry::CallStarted(CallStarted::new(call.into(), attempt, key, 0))
 }
 
 fn body_ended_entry(call: &str, how: CallStatus, output: impl Into<OutputContent>) -> JournalEntry {
@@ -204,7 +246,7 @@ fn settled_entry(call: &str, how: CallStatus, output: impl Into<OutputContent>) 
 }
 
 fn held_entry(call: &str, reason: HoldReason) -> JournalEntry {
-    JournalEntry::CallHeld(CallHeld { call: call.into(), reason, expires_at: None })
+    JournalEntry::CallHeld(CallHeld { call: call.into(), reason, expires_at: None, last_driver_seen: None })
 }
 
 fn finished_entry(output: &str) -> JournalEntry {
@@ -213,8 +255,10 @@ fn finished_entry(output: &str) -> JournalEntry {
 
 /// A complete run with one failed model request and added input.
 fn finished_journal() -> Vec<JournalRecord> {
+    let history = vec![Arc::new(Item::user("Hello.")), Arc::new(Item::assistant("Good morning."))];
+    let ranges = ItemRange::from_positions([4, 5]);
     let mut journal = GoldenJournal::from_started(RunStarted {
-        history: vec![Arc::new(Item::user("Hello.")), Arc::new(Item::assistant("Good morning."))],
+        history: StartHistory::referenced("session-7".into(), 6, ranges, history),
         session: Some("session-7".into()),
         ..run_started("run-finished", "desk", "What does Bo owe?\nAnd Ada?")
     });
@@ -228,6 +272,7 @@ fn finished_journal() -> Vec<JournalRecord> {
         summary: "Two names, two looks.".to_owned(),
         item_id: Some("rs-1".to_owned()),
         raw: json!({ "encrypted": "c2VjcmV0", "weight": 0.25 }),
+        origin: None,
     });
     let looks = [
         tool_call_item("c1", "look", json!({ "name": "Bo" })),
@@ -258,6 +303,7 @@ fn paused_journal() -> Vec<JournalRecord> {
         call: "c3".into(),
         reason: HoldReason::Approval,
         expires_at: Some(Timestamp(4_102_444_800_000)),
+        last_driver_seen: None,
     }));
     journal.append(settled_entry("c1", CallStatus::Succeeded, "Bo is known."));
     journal.records
@@ -533,10 +579,7 @@ fn items_journal() -> Vec<JournalRecord> {
         name: Some("a.png".to_owned()),
         detail: Some("low".to_owned()),
     };
-    let carried = |kind: &str| OpaqueItem {
-        kind: kind.to_owned(),
-        raw: json!({ "id": 7, "list": [null, true, -1.5] }),
-    };
+    let carried = |kind: &str| OpaqueItem::new(kind, json!({ "id": 7, "list": [null, true, -1.5] }));
     let parts = vec![
         ContentPart::text("Look: \u{2028}\u{1f980}\t\"quoted\" \\ \u{0}"),
         ContentPart::Image(media.clone()),
@@ -553,6 +596,7 @@ fn items_journal() -> Vec<JournalRecord> {
             arguments: "{}".to_owned(),
             item_id: Some("fc-1".to_owned()),
             kind: CallKind::Function,
+            provider_data: None,
         })
     };
     let given = |call: &str, content, status| Item::Output(CallOutput { call: call.into(), content, status });
@@ -572,7 +616,7 @@ fn items_journal() -> Vec<JournalRecord> {
         message(Role::Assistant, refusal.clone()),
     ];
     let mut journal = GoldenJournal::from_started(RunStarted {
-        history: history.into_iter().map(Arc::new).collect(),
+        history: history.into_iter().map(Arc::new).collect::<Vec<_>>().into(),
         max_turns: None,
         ..run_started("run-items", "desk", "Go on.")
     });

@@ -6,14 +6,14 @@ use windlass_core::{
     id::CallId,
     item::Item,
     journal::{JournalEntry, JournalRecord},
-    run::{CallEffect, CallProgress, ReplayedRun, Run, RunAction, RunEnd, TurnSchedule},
+    run::{CallEffect, CallProgress, CallReceipt, ReplayedRun, Run, RunAction, RunEnd, TurnSchedule},
 };
 
 /// Returns the state after a journal as text, including nested agents.
 pub(crate) fn summarise_journal(replay: &ReplayedRun, records: &[JournalRecord]) -> String {
     let mut text = String::new();
     write_run(&mut text, "", &replay.run).expect("a string can be written to");
-    for (digest, (output, _)) in &replay.receipts {
+    for (digest, CallReceipt { output, .. }) in &replay.receipts {
         writeln!(text, "receipt {}: {:?}", digest.short_hex(), output.text())
             .expect("a string can be written to");
     }

@@ -56,8 +56,8 @@ async fn run_scenario(url: &str, context: &Value) -> Result<(), Box<dyn std::err
     });
     let model = ScriptedModel::new(replies.chain([ScriptedResponse::text("done")]));
     let tools = servers.tools().approve(McpApprovalPolicy::Never);
-    let tools =
-        tools.on_elicitation(|_, question| async move { Some(default_answer(question.schema.as_ref())) });
+    let tools = tools
+        .on_elicitation(|_, question| async move { Some(default_answer(question.schema.as_ref()).into()) });
     Agent::new("client").model(model).tool_source(tools).run("go").unlimited_turns().await?;
     servers.close().await;
     Ok(())

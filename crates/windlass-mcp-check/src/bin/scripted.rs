@@ -13,10 +13,16 @@ struct ScriptedMcpServer {
     is_modern: bool,
     ledger: String,
     faults: Vec<String>,
+    /// The call that waits for a response of the client's model, in the legacy protocol.
+    open_sampling_call: Option<Value>,
+    /// The first root of the client.
+    first_root: Value,
+    /// True once `visit` has asked for its URL.
+    has_visited: bool,
     /// Number of tools added by `grow`.
     extra_tools: usize,
-    /// The id of a call that waits for an elicitation result, in the legacy protocol.
-    open_elicitation_call: Option<Value>,
+    /// The calls that wait for an elicitation result, in the legacy protocol: the id of the question and of the call.
+    open_elicitation_calls: Vec<(String, Value)>,
 }
 
 fn main() {
@@ -27,8 +33,11 @@ fn main() {
         is_modern: era == "modern",
         ledger,
         faults: words.collect(),
+        open_sampling_call: None,
+        first_root: Value::Null,
+        has_visited: false,
         extra_tools: 0,
-        open_elicitation_call: None,
+        open_elicitation_calls: Vec::new(),
     };
     if server.has_fault("mute") {
         std::thread::sleep(Duration::from_secs(3600));
@@ -75,7 +84,8 @@ impl ScriptedMcpServer {
             Some("initialize") if !self.is_modern => self.send_result(
                 id,
                 json!({
-                    "protocolVersion": "2025-11-25", "capabilities": { "tools": { "listChanged": true } },
+                    "protocolVersion": if self.has_fault("future") { "2099-01-01" } else { "2025-11-25" },
+                    "instructions": "Be gentle.", "capabilities": { "tools": { "listChanged": true } },
                     "serverInfo": { "name": "scripted", "version": "1" },
                 }),
             ),
@@ -109,6 +119,9 @@ impl ScriptedMcpServer {
 
     fn list_tools(&self, id: &Value, params: &Value) {
         append_line(&self.ledger, "listed");
+        if self.has_fault("hang_list") && self.extra_tools > 0 {
+            return;
+        }
         if self.has_fault("many") {
             let page: usize = params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
             let tools: Vec<Value> =
@@ -133,6 +146,8 @@ impl ScriptedMcpServer {
             "steps",
             "grow",
             "dangling",
+            "visit",
+            "sample",
         ]
         .map(tool_definition)
         .to_vec();
@@ -163,6 +178,17 @@ impl ScriptedMcpServer {
             "refuse" => send_message(&json!({
                 "jsonrpc": "2.0", "id": id, "error": { "code": -32602, "message": "not like this" },
             })),
+            // The call is refused until the person has visited a URL.
+            "visit" if !self.has_visited => {
+                self.has_visited = true;
+                let elicitation = json!({ "mode": "url", "elicitationId": "e1", "url": "https://bank.example/allow",
+                                          "message": "Allow the payment." });
+                send_message(&json!({ "jsonrpc": "2.0", "id": id, "error": {
+                    "code": -32042, "message": "visit first", "data": { "elicitations": [elicitation] },
+                } }));
+            }
+            // Asks the client for its roots and for a response of its model.
+            "sample" => self.request_client(id, params),
             "slow" => {}
             "die" => std::process::exit(9),
             "picture" => self.send_result(
@@ -213,9 +239,14 @@ impl ScriptedMcpServer {
         });
         let answer = &params["inputResponses"]["colour"];
         if !self.is_modern {
-            self.open_elicitation_call = Some(id.clone());
+            let question = format!("question {id}");
+            self.open_elicitation_calls.push((question.clone(), id.clone()));
+            let mut form = form;
+            if let Some(part) = params["arguments"]["text"].as_str() {
+                form["message"] = format!("Which colour for the {part}?").into();
+            }
             send_message(
-                &json!({ "jsonrpc": "2.0", "id": "question", "method": "elicitation/create", "params": form }),
+                &json!({ "jsonrpc": "2.0", "id": question, "method": "elicitation/create", "params": form }),
             );
         } else if answer.is_null() {
             self.send_result(
@@ -230,16 +261,64 @@ impl ScriptedMcpServer {
                 &self.ledger,
                 &format!("painted {} with {}", answer["content"]["colour"], params["requestState"]),
             );
-            self.send_text(id, "painted");
+            self.send_text(id, &format!("painted {}", answer["content"]["colour"]).replace('"', ""));
+        }
+    }
+
+    fn request_client(&mut self, id: &Value, params: &Value) {
+        let sampling = json!({ "messages": [{ "role": "user", "content": { "type": "text", "text": "2+2?" } }],
+                               "systemPrompt": "Be brief.", "maxTokens": 9 });
+        let responses = &params["inputResponses"];
+        if !self.is_modern {
+            self.open_sampling_call = Some(id.clone());
+            send_message(&json!({ "jsonrpc": "2.0", "id": "roots", "method": "roots/list" }));
+            send_message(
+                &json!({ "jsonrpc": "2.0", "id": "sample", "method": "sampling/createMessage", "params": sampling }),
+            );
+        } else if responses.is_null() {
+            self.send_result(
+                id,
+                json!({
+                    "resultType": "input_required", "requestState": "sealed",
+                    "inputRequests": {
+                        "roots": { "method": "roots/list", "params": {} },
+                        "sample": { "method": "sampling/createMessage", "params": sampling },
+                    },
+                }),
+            );
+        } else {
+            let root = &responses["roots"]["roots"][0]["uri"];
+            self.send_text(
+                id,
+                &format!("{root} {}", responses["sample"]["content"]["text"]).replace('"', ""),
+            );
         }
     }
 
     /// Handles the result of an elicitation that was sent while a call was open.
     fn handle_answer(&mut self, message: &Value) {
-        let Some(id) = self.open_elicitation_call.take() else { return };
-        if message["result"]["action"] == "accept" {
-            append_line(&self.ledger, &format!("painted {}", message["result"]["content"]["colour"]));
-            self.send_text(&id, "painted");
+        if message["id"] == "roots" {
+            self.first_root = message["result"]["roots"][0]["uri"].clone();
+            return;
+        }
+        if let ("sample", Some(id)) = (message["id"].as_str().unwrap_or_default(), &self.open_sampling_call) {
+            let said = match message["error"]["message"].as_str() {
+                Some(error) => format!("refused: {error}"),
+                None => {
+                    format!("{} {}", self.first_root, message["result"]["content"]["text"]).replace('"', "")
+                }
+            };
+            return self.send_text(id, &said);
+        }
+        let asked = self.open_elicitation_calls.iter().position(|(question, _)| message["id"] == **question);
+        let Some(asked) = asked else { return };
+        let (_, id) = self.open_elicitation_calls.remove(asked);
+        let action = message["result"]["action"].as_str().unwrap_or_default();
+        append_line(&self.ledger, &format!("answered {action}"));
+        if action == "accept" {
+            let colour = &message["result"]["content"]["colour"];
+            append_line(&self.ledger, &format!("painted {colour}"));
+            self.send_text(&id, &format!("painted {colour}").replace('"', ""));
         } else {
             self.send_text(&id, "nobody said a colour");
         }

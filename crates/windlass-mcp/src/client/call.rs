@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam, ClientRequest,
-    ElicitResult, ElicitationAction, MetaObject, ProgressNotificationParam, ProgressToken, RequestId,
-    RequestMetaObject, ServerResult,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ElicitResult,
+    ElicitationAction, MetaObject, ProgressNotificationParam, ProgressToken, RequestId, RequestMetaObject,
+    ServerResult,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
+use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use windlass::core::decision::PersonQuestion;
@@ -22,8 +23,15 @@ use windlass::{
     tool::{ToolContext, ToolError},
 };
 
+use super::ProtocolEra;
 use super::connection::{LiveConnection, McpConnection};
-use super::elicitation::{InputRequestRound, accept_result, question_from_elicitation};
+use super::content::ServerToolResult;
+use super::elicitation::{
+    ElicitationAnswer, InputRequestRound, SCHEMA_EXTENSION, question_from_elicitation,
+    question_from_url_error, result_from_answer,
+};
+use super::framing::unreadable_reason;
+use super::http::McpHttpError;
 use super::in_flight::{InFlightCalls, ServerMessage};
 use super::list::McpToolInfo;
 use super::oauth;
@@ -39,11 +47,12 @@ const MAX_AUTH_CHALLENGES: usize = 2;
 const LATE_PROGRESS_YIELDS: usize = 4;
 
 /// The `_meta` key of the call's idempotency key.
-const IDEMPOTENCY_META_KEY: &str = "dev.windlass/idempotencyKey";
+pub(crate) const IDEMPOTENCY_META_KEY: &str = "dev.windlass/idempotencyKey";
 
 /// A callback that answers a server's elicitation at once, or returns `None` to leave it to a person.
-pub(crate) type ElicitationHandler<C> =
-    Arc<dyn Fn(ToolContext<C>, PersonQuestion) -> BoxFuture<'static, Option<Value>> + Send + Sync>;
+pub(crate) type ElicitationHandler<C> = Arc<
+    dyn Fn(ToolContext<C>, PersonQuestion) -> BoxFuture<'static, Option<ElicitationAnswer>> + Send + Sync,
+>;
 
 /// The context of one call: the tool context, and the handler of elicitations.
 pub(crate) struct McpCallContext<'a, C> {
@@ -56,9 +65,9 @@ pub(crate) struct McpCallContext<'a, C> {
 
 impl<C> McpCallContext<'_, C> {
     /// Returns the answer to a question from the journal or the handler, if there is one.
-    pub(super) async fn answer_question(&self, question: &PersonQuestion) -> Option<Value> {
+    pub(super) async fn answer_question(&self, question: &PersonQuestion) -> Option<ElicitationAnswer> {
         if let Some(answer) = self.ctx.answer_to(question) {
-            return Some(answer.clone());
+            return Some(answer.clone().into());
         }
         (self.elicitation_handler?)(self.ctx.clone(), question.clone()).await
     }
@@ -71,7 +80,7 @@ pub(crate) async fn call_tool<C>(
     effect: ToolEffect,
     caller: &McpCallContext<'_, C>,
     arguments: Value,
-) -> Result<CallToolResult, ToolError> {
+) -> Result<ServerToolResult, ToolError> {
     if let Some(id) = task::load_task_id(caller.ctx).await? {
         return task::resume_following(connection, tool, caller, &id).await;
     }
@@ -80,7 +89,7 @@ pub(crate) async fn call_tool<C>(
         None => asking.await?,
         // On timeout the request future is dropped, which cancels the request at the server.
         Some(within) => tokio::time::timeout(within, asking).await.map_err(|_| {
-            ToolError::visible(format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
+            ToolError::effect_unknown(format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
         })??,
     };
     match answer {
@@ -91,7 +100,7 @@ pub(crate) async fn call_tool<C>(
 
 /// A server's response to `tools/call`.
 enum McpCallResponse {
-    Result(CallToolResult),
+    Result(ServerToolResult),
     /// The id of a task that the server created for the call.
     Task(String),
 }
@@ -128,6 +137,8 @@ async fn send_with_retry<C>(
 enum McpCallFailure {
     /// The request did not reach the server, for this reason.
     NotSent(String),
+    /// The server did not process the request, for this reason; no new connection changes that.
+    NotProcessed(String),
     /// The request may have reached the server, and its effect is unknown, for this reason.
     OutcomeUnknown(String),
     /// The server requires authorisation; the text is its `WWW-Authenticate` header.
@@ -153,9 +164,15 @@ impl McpCallFailure {
                     "The MCP server `{server}` cannot be reached. The call was not made."
                 ))
             }
+            Self::NotProcessed(why) => {
+                tracing::warn!(%server, %name, %why, "an MCP server refused a call");
+                ToolError::visible(format!(
+                    "The MCP server `{server}` did not accept the call: {why}. The call was not made."
+                ))
+            }
             Self::OutcomeUnknown(why) => {
                 tracing::warn!(%server, %name, %why, "an MCP server was lost in the middle of a call");
-                ToolError::visible(format!(
+                ToolError::effect_unknown(format!(
                     "The MCP server `{server}` was lost while it worked on this call. Whether `{name}` had its \
                      effect is not known: find out before it is called again."
                 ))
@@ -173,32 +190,76 @@ async fn attempt_call<C>(
 ) -> Result<McpCallResponse, McpCallFailure> {
     let live =
         connection.live_connection().await.map_err(|error| McpCallFailure::NotSent(error.to_string()))?;
+    // A legacy server repeats its question when a call is made again, without naming the call. Such a call runs alone,
+    // so that its answer cannot go to another one.
+    let (_alone, _shared);
+    if live.era == ProtocolEra::Legacy && !caller.ctx.answered_questions().is_empty() {
+        _alone = live.call_gate.write().await;
+    } else {
+        _shared = live.call_gate.read().await;
+    }
+    if let Some(question) = declined_url_question(caller.ctx) {
+        let why = format!("`{}` was not called: the person declined. {}", tool.name, question.text);
+        return Err(ToolError::visible(why).into());
+    }
     let mut params = CallToolRequestParams::new(tool.name.to_string()).with_arguments(arguments);
     // If a person was asked before, the server resumes from its request state instead of starting again.
     if let Some(round) = InputRequestRound::last_answered(caller.ctx) {
-        round.fill_responses(caller, &mut params).await?;
+        round.fill_responses(connection, caller, &mut params).await?;
     }
     for _ in 0..MAX_INPUT_ROUNDS {
         let required = match send_request(connection, &live, tool, caller, params.clone()).await? {
-            ServerResult::CallToolResult(result) => return Ok(McpCallResponse::Result(result)),
+            ServerResult::CallToolResult(result) => return Ok(McpCallResponse::Result(result.into())),
+            // rmcp returns a custom result if any part of the result does not match the protocol's schema.
+            ServerResult::CustomResult(result) => {
+                return match ServerToolResult::from_value(result.0) {
+                    Some(result) => Ok(McpCallResponse::Result(result)),
+                    None => Err(unreadable_response_error(tool, "it is not a tool result").into()),
+                };
+            }
             ServerResult::CreateTaskResult(created) => {
                 return Ok(McpCallResponse::Task(created.task.task_id));
             }
             ServerResult::InputRequiredResult(required) => required,
-            _ => return Err(unreadable_response_error(tool).into()),
+            _ => return Err(unreadable_response_error(tool, "it answers another request").into()),
         };
-        InputRequestRound::from_result(required).fill_responses(caller, &mut params).await?;
+        InputRequestRound::from_result(required).fill_responses(connection, caller, &mut params).await?;
     }
     let endless =
         format!("`{}` asked for more input {MAX_INPUT_ROUNDS} times and gave no result.", tool.name);
     Err(ToolError::visible(endless).into())
 }
 
-fn unreadable_response_error(tool: &McpToolInfo) -> ToolError {
-    ToolError::visible(format!(
-        "The MCP server `{}` answered something that is not a result. Whether `{}` had its effect is not known.",
+fn unreadable_response_error(tool: &McpToolInfo, reason: &str) -> ToolError {
+    tracing::warn!(server = %tool.server, tool = %tool.name, %reason, "an answer cannot be read");
+    ToolError::effect_unknown(format!(
+        "The MCP server `{}` answered something that cannot be read: {reason}. Whether `{}` had its effect is not known.",
         tool.server, tool.name
     ))
+}
+
+/// Returns the question with a URL that the person declined to visit, if there is one.
+fn declined_url_question<C>(ctx: &ToolContext<C>) -> Option<PersonQuestion> {
+    let answered = ctx.answered_questions().last()?;
+    let schema = answered.question.schema.as_ref()?;
+    let is_declined = answered.answer.is_null() && schema.get(SCHEMA_EXTENSION)?.get("urls").is_some();
+    is_declined.then(|| answered.question.clone())
+}
+
+/// Returns the data of a server's error as the end of a message, or nothing.
+pub(super) fn error_data_suffix(data: Option<&Value>) -> String {
+    const MAX_SHOWN_DATA: usize = 2048;
+    match data {
+        None | Some(Value::Null) => String::new(),
+        Some(data) => {
+            let text = data.to_string();
+            let end = text.floor_char_boundary(MAX_SHOWN_DATA);
+            match text.len() - end {
+                0 => format!(" (data: {text})"),
+                rest => format!(" (data: {} [{rest} more bytes])", &text[..end]),
+            }
+        }
+    }
 }
 
 /// Sends one request and waits for its response.
@@ -222,7 +283,7 @@ async fn send_request<C>(
         progress_token: handle.progress_token.clone(),
         request_id: Some(handle.id.clone()),
     };
-    let answer = await_response(caller, handle.await_response(), words).await;
+    let answer = await_response(caller, live, &flight.progress_token, handle.await_response(), words).await;
     flight.request_id = None;
     let error = match answer {
         Ok(result) => return Ok(result),
@@ -230,19 +291,48 @@ async fn send_request<C>(
         Err(ResponseFailure::Service(error)) => error,
     };
     Err(match error {
-        // The server refused the call; its error message is meant for the caller.
-        ServiceError::McpError(error) => {
-            ToolError::visible(format!("`{}` was refused: {}", tool.name, error.message)).into()
-        }
+        ServiceError::McpError(error) => match unreadable_reason(&error) {
+            Some(reason) => unreadable_response_error(tool, reason).into(),
+            None => match question_from_url_error(&error) {
+                // The server refused the call before it did anything, so it is made again after the answer.
+                Some(question) => ToolError::ask_person(question).into(),
+                // The server refused the call; its error message is meant for the caller.
+                None => ToolError::visible(format!(
+                    "`{}` was refused: {}{}",
+                    tool.name,
+                    error.message,
+                    error_data_suffix(error.data.as_ref())
+                ))
+                .into(),
+            },
+        },
         ServiceError::UnexpectedResponse => {
-            tracing::warn!(server = %tool.server, tool = %tool.name, %error, "an answer cannot be read");
-            unreadable_response_error(tool).into()
+            unreadable_response_error(tool, "it answers another request").into()
         }
-        _ => match oauth::auth_challenge(&error) {
-            Some(challenge) => McpCallFailure::AuthChallenge(challenge),
-            None => McpCallFailure::OutcomeUnknown(connection.describe_error(live, &error)),
+        _ => match (oauth::auth_challenge(&error), unprocessed_reason(&error)) {
+            (Some(challenge), _) => McpCallFailure::AuthChallenge(challenge),
+            (None, Some(reason)) => McpCallFailure::NotProcessed(reason),
+            (None, None) => McpCallFailure::OutcomeUnknown(connection.describe_error(live, &error)),
         },
     })
+}
+
+/// Returns the reason if the error of the HTTP client says that the server did not process the request.
+fn unprocessed_reason(error: &ServiceError) -> Option<String> {
+    let ServiceError::TransportSend(error) = error else { return None };
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.error.as_ref());
+    while let Some(error) = cause {
+        if let Some(http) = error.downcast_ref::<McpHttpError>() {
+            return http.is_unprocessed().then(|| http.to_string());
+        }
+        if let Some(StreamableHttpError::Client(http)) =
+            error.downcast_ref::<StreamableHttpError<McpHttpError>>()
+        {
+            return http.is_unprocessed().then(|| http.to_string());
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// The reason why a request has no result.
@@ -260,6 +350,8 @@ enum ResponseFailure {
 /// Returns the question of an elicitation in preference to the response, which refers to the cancellation.
 async fn await_response<C>(
     caller: &McpCallContext<'_, C>,
+    live: &LiveConnection,
+    progress_token: &ProgressToken,
     answer: impl Future<Output = Result<ServerResult, ServiceError>>,
     mut words: mpsc::Receiver<ServerMessage>,
 ) -> Result<ServerResult, ResponseFailure> {
@@ -290,12 +382,13 @@ async fn await_response<C>(
                 // A legacy server waits for the answer while the call is open. A person may take days, so the
                 // elicitation is cancelled; once there is an answer, the call is made again and answered at once.
                 let result = match caller.answer_question(&question).await {
-                    Some(answer) => accept_result(&answer),
+                    Some(answer) => result_from_answer(answer),
                     None => {
                         asked.get_or_insert(question);
                         ElicitResult::new(ElicitationAction::Cancel)
                     }
                 };
+                live.in_flight.end_elicitation(progress_token);
                 let _gone = reply.send(result);
             }
         }

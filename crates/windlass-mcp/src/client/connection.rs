@@ -4,26 +4,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use rmcp::model::{ProtocolVersion, SubscriptionFilter};
-use rmcp::service::{
-    ClientCacheConfig, ClientLifecycleMode, ClientServiceExt, Peer, RoleClient, RunningService, ServiceError,
-};
-use rmcp::transport::auth::AuthClient;
-use tokio::sync::Mutex;
+use rmcp::service::{ClientCacheConfig, Peer, RoleClient, RunningService, ServiceError};
+use tokio::sync::{Mutex, RwLock};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::child::{self, ServerProcess, StderrTail};
+use super::child::{ServerProcess, StderrTail};
+use super::connect::{AuthorisedClient, OpenedConnection, open_connection};
 use super::handler::McpClientHandler;
 use super::in_flight::InFlightCalls;
 use super::list::{self, ToolListing};
-use super::{McpAuth, ProtocolEra, http, oauth};
+use super::{McpAuth, ProtocolEra, oauth};
 use crate::config::{HttpTransportConfig, McpServerConfig, McpTransport};
 
 /// Wait before the first retry of a failed connection; it doubles with each failure.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum wait between two connection attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// Maximum time that a turn waits for a new tool listing while there is an earlier one.
+const REFRESH_GRACE: Duration = Duration::from_secs(2);
 /// Maximum time for an orderly close before the connection is dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -75,7 +77,11 @@ pub(crate) struct McpConnection {
     pub(crate) config: McpServerConfig,
     state: Mutex<McpConnectionState>,
     next_generation: AtomicU64,
+    /// The listing request that is under way. All callers share it, and it outlives the callers that go on without it.
+    refresh: std::sync::Mutex<Option<ListingRefresh>>,
 }
+
+type ListingRefresh = Shared<BoxFuture<'static, Result<Arc<ToolListing>, String>>>;
 
 #[derive(Default)]
 struct McpConnectionState {
@@ -83,7 +89,7 @@ struct McpConnectionState {
     cached_listing: Option<CachedListing>,
     backoff: Option<ConnectBackoff>,
     /// The authorised HTTP client, if the server required authorisation.
-    auth_client: Option<AuthClient<reqwest::Client>>,
+    auth_client: Option<AuthorisedClient>,
     is_closed: bool,
 }
 
@@ -93,6 +99,14 @@ struct CachedListing {
     generation: u64,
     list_changed_count: u64,
     expires_at: Option<Instant>,
+}
+
+impl CachedListing {
+    fn is_valid_for(&self, live: &LiveConnection) -> bool {
+        let changes = live.list_changed_count.load(Ordering::Relaxed);
+        (self.generation, self.list_changed_count) == (live.generation, changes)
+            && self.expires_at.is_none_or(|until| Instant::now() < until)
+    }
 }
 
 /// The last connection failure and the time of the next attempt.
@@ -106,6 +120,10 @@ struct ConnectBackoff {
 pub(crate) struct LiveConnection {
     pub(super) peer: Peer<RoleClient>,
     pub(super) in_flight: Arc<InFlightCalls>,
+    /// Held for writing by a call that must be the only one in flight.
+    pub(super) call_gate: RwLock<()>,
+    /// The server's instructions for its use.
+    pub(crate) instructions: Option<String>,
     pub(crate) era: ProtocolEra,
     generation: u64,
     list_changed_count: Arc<AtomicU64>,
@@ -124,7 +142,12 @@ struct ConnectionResources {
 
 impl McpConnection {
     pub(crate) fn new(config: McpServerConfig) -> Self {
-        Self { config, state: Mutex::default(), next_generation: AtomicU64::new(0) }
+        Self {
+            config,
+            state: Mutex::default(),
+            next_generation: AtomicU64::new(0),
+            refresh: std::sync::Mutex::default(),
+        }
     }
 
     /// Returns the live connection, connecting first if necessary.
@@ -170,75 +193,12 @@ impl McpConnection {
 
     async fn connect(
         &self,
-        let_in: &mut Option<AuthClient<reqwest::Client>>,
+        auth_client: &mut Option<AuthorisedClient>,
     ) -> Result<LiveConnection, McpConnectError> {
-        let handler = McpClientHandler::default();
+        let handler = McpClientHandler::new(self.config.name.clone(), self.config.server_requests.clone());
         let (flights, changes) = (handler.in_flight.clone(), handler.list_changed_count.clone());
-        let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
-        let mode = match self.config.era {
-            None => ClientLifecycleMode::Auto { preferred_versions, legacy_version: None },
-            Some(ProtocolEra::Modern) => ClientLifecycleMode::Discover { preferred_versions },
-            Some(ProtocolEra::Legacy) => ClientLifecycleMode::Initialize,
-        };
-        let after = self.config.connect_timeout;
-        let handshake = |why: String, said: String| McpConnectError::Handshake { reason: why, stderr: said };
-        let (service, child) = match &self.config.transport {
-            McpTransport::Stdio(stdio) => {
-                let (child, output, input) = child::spawn_server(stdio).map_err(|error| {
-                    McpConnectError::Spawn { command: stdio.command.clone(), reason: error.to_string() }
-                })?;
-                let said = child.stderr_tail();
-                // If the handshake fails, dropping the child kills it.
-                let serving = handler.serve_with_lifecycle((output, input), mode);
-                match tokio::time::timeout(after, serving).await {
-                    Ok(Ok(service)) => (service, Some(child)),
-                    Ok(Err(error)) => {
-                        return Err(handshake(error_chain_text(&error), said.text_at_exit().await));
-                    }
-                    Err(_) => return Err(McpConnectError::TimedOut { timeout: after, stderr: said.text() }),
-                }
-            }
-            McpTransport::Http(http) => {
-                let wrong = |why: String| handshake(why, String::new());
-                let late = |_| McpConnectError::TimedOut { timeout: after, stderr: String::new() };
-                let serve = |let_in: Option<AuthClient<reqwest::Client>>| {
-                    let (handler, mode) = (handler.clone(), mode.clone());
-                    async move {
-                        let served = match let_in {
-                            Some(client) => {
-                                handler
-                                    .serve_with_lifecycle(
-                                        http::build_transport(http, client).map_err(wrong)?,
-                                        mode,
-                                    )
-                                    .await
-                            }
-                            None => {
-                                let client = http::build_client().map_err(wrong)?;
-                                handler
-                                    .serve_with_lifecycle(
-                                        http::build_transport(http, client).map_err(wrong)?,
-                                        mode,
-                                    )
-                                    .await
-                            }
-                        };
-                        Ok::<_, McpConnectError>(served)
-                    }
-                };
-                let mut served = tokio::time::timeout(after, serve(let_in.clone())).await.map_err(late)??;
-                if let (Err(error), Some(McpAuth::OAuth(oauth))) = (&served, &http.auth)
-                    && let Some(challenge) = error.auth_challenge()
-                {
-                    // A person may have to consent, so no timeout applies here; the visit callback may set one.
-                    let before = let_in.take();
-                    *let_in =
-                        Some(oauth.authorise(&http.url, challenge, before.as_ref()).await.map_err(wrong)?);
-                    served = tokio::time::timeout(after, serve(let_in.clone())).await.map_err(late)??;
-                }
-                (served.map_err(|error| wrong(error_chain_text(&error)))?, None)
-            }
-        };
+        let OpenedConnection { service, process: child } =
+            open_connection(&self.config, &handler, auth_client).await?;
         let peer = service.peer().clone();
         // rmcp's response cache is disabled because listings are cached here, and two caches could serve
         // stale data.
@@ -257,6 +217,8 @@ impl McpConnection {
         Ok(LiveConnection {
             peer,
             in_flight: flights,
+            call_gate: RwLock::new(()),
+            instructions: info.as_ref().and_then(|info| info.instructions.clone()),
             era,
             generation: self.next_generation.fetch_add(1, Ordering::Relaxed),
             list_changed_count: changes,
@@ -269,23 +231,57 @@ impl McpConnection {
 
     /// Returns the server's tools, listing them again only if the cached listing is no longer valid.
     ///
-    /// An unchanged listing is returned as the same `Arc`, so that callers can detect that nothing changed.
-    pub(crate) async fn tool_listing(&self) -> Result<Arc<ToolListing>, String> {
-        let mut state = self.state.lock().await;
-        let live = self.live_connection_locked(&mut state).await.map_err(|error| error.to_string())?;
-        let changes = live.list_changed_count.load(Ordering::Relaxed);
-        if let Some(listed) = &state.cached_listing
-            && (listed.generation, listed.list_changed_count) == (live.generation, changes)
-            && listed.expires_at.is_none_or(|until| Instant::now() < until)
-        {
-            return Ok(listed.listing.clone());
+    /// An unchanged listing is returned as the same `Arc`, so that callers can detect that nothing changed. While a
+    /// new listing is slow or fails, the last one stays valid.
+    pub(crate) async fn tool_listing(self: &Arc<Self>) -> Result<Arc<ToolListing>, String> {
+        let live = self.live_connection().await.map_err(|error| error.to_string())?;
+        let last = {
+            let state = self.state.lock().await;
+            match &state.cached_listing {
+                Some(listed) if listed.is_valid_for(&live) => return Ok(listed.listing.clone()),
+                Some(listed) if listed.generation == live.generation => Some(listed.listing.clone()),
+                Some(_) | None => None,
+            }
+        };
+        let refresh = self.start_refresh();
+        let Some(last) = last else { return refresh.await };
+        match tokio::time::timeout(REFRESH_GRACE, refresh).await {
+            Ok(Ok(listing)) => Ok(listing),
+            Ok(Err(why)) => {
+                tracing::warn!(server = %self.config.name, %why, "an MCP server did not list its tools; the last list stays");
+                Ok(last)
+            }
+            Err(_) => {
+                tracing::warn!(server = %self.config.name, "an MCP server is slow to list its tools; the last list stays");
+                Ok(last)
+            }
         }
+    }
+
+    /// Starts a listing request, unless one is under way.
+    fn start_refresh(self: &Arc<Self>) -> ListingRefresh {
+        let mut current = self.refresh.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(refresh) = &*current
+            && refresh.peek().is_none()
+        {
+            return refresh.clone();
+        }
+        let connection = self.clone();
+        let refresh = async move { connection.fetch_listing().await }.boxed().shared();
+        *current = Some(refresh.clone());
+        tokio::spawn(refresh.clone());
+        refresh
+    }
+
+    async fn fetch_listing(&self) -> Result<Arc<ToolListing>, String> {
+        let mut live = self.live_connection().await.map_err(|error| error.to_string())?;
+        let mut changes = live.list_changed_count.load(Ordering::Relaxed);
         let late = |_| "it did not list its tools in time".to_owned();
         let asking = list::list_tools(&live.peer, &self.config.name);
         let mut listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
-        let mut live = live;
         if let Some(challenge) = listed.as_ref().err().and_then(oauth::auth_challenge) {
-            live = self.reauthorise(&mut state, &challenge).await.map_err(|error| error.to_string())?;
+            live = self.answer_challenge(&challenge).await.map_err(|error| error.to_string())?;
+            changes = live.list_changed_count.load(Ordering::Relaxed);
             let asking = list::list_tools(&live.peer, &self.config.name);
             listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
         }
@@ -296,6 +292,7 @@ impl McpConnection {
             (_, true) | (ProtocolEra::Legacy, false) => None,
             (ProtocolEra::Modern, false) => Some(Instant::now() + lasting.unwrap_or_default()),
         };
+        let mut state = self.state.lock().await;
         let listing = match state.cached_listing.take() {
             Some(old) if *old.listing == new => old.listing,
             _ => Arc::new(new),
@@ -395,6 +392,16 @@ impl LiveConnection {
         self.peer.is_transport_closed()
     }
 
+    /// Returns true if the server offers prompts.
+    pub(super) fn offers_prompts(&self) -> bool {
+        self.peer.peer_info().is_some_and(|info| info.capabilities.prompts.is_some())
+    }
+
+    /// Returns true if the server offers resources.
+    pub(super) fn offers_resources(&self) -> bool {
+        self.peer.peer_info().is_some_and(|info| info.capabilities.resources.is_some())
+    }
+
     async fn close(&self) {
         if let Some(listener) = &self.listener {
             listener.abort();
@@ -434,7 +441,7 @@ fn watch_list_changed(peer: Peer<RoleClient>, changes: Arc<AtomicU64>) -> AbortH
 }
 
 /// Formats an error with its whole source chain, because rmcp's own message often omits the cause.
-fn error_chain_text(error: &dyn std::error::Error) -> String {
+pub(super) fn error_chain_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

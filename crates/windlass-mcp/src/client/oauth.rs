@@ -7,10 +7,13 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rmcp::service::ServiceError;
-use rmcp::transport::auth::{AuthClient, AuthError, AuthorizationCallback, AuthorizationRequest, OAuthState};
+use rmcp::transport::auth::{
+    AuthClient, AuthError, AuthorizationCallback, AuthorizationManager, AuthorizationRequest, OAuthState,
+};
 use rmcp::transport::streamable_http_client::{AuthRequiredError, InsufficientScopeError};
 
-use super::http;
+use super::http::McpHttpClient;
+use super::token_store::{OAuthTokenStore, ServerCredentials};
 
 /// The OAuth settings of an application, with a callback that opens the authorisation URL in a browser.
 #[derive(Clone)]
@@ -21,6 +24,7 @@ pub struct OAuthConfig {
     registration: Option<(String, Option<String>)>,
     scopes: Vec<String>,
     visit_url: OAuthVisitFn,
+    tokens: Option<Arc<dyn OAuthTokenStore>>,
 }
 
 type OAuthVisitFn = Arc<dyn Fn(String) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
@@ -42,6 +46,7 @@ impl OAuthConfig {
             registration: None,
             scopes: Vec::new(),
             visit_url: Arc::new(move |address| visit(address).boxed()),
+            tokens: None,
         }
     }
 
@@ -73,18 +78,58 @@ impl OAuthConfig {
         self
     }
 
+    /// Sets the store of the credentials, for example an [`OAuthTokenFile`](crate::OAuthTokenFile). Without it they are
+    /// kept in memory, and the next process asks the person again.
+    #[must_use]
+    pub fn token_store(mut self, store: impl OAuthTokenStore + 'static) -> Self {
+        self.tokens = Some(Arc::new(store));
+        self
+    }
+
+    async fn new_manager(&self, url: &str) -> Result<AuthorizationManager, AuthError> {
+        let mut manager = AuthorizationManager::new(url).await?;
+        if let Some(store) = &self.tokens {
+            manager.set_credential_store(ServerCredentials { store: store.clone(), url: url.to_owned() });
+        }
+        Ok(manager)
+    }
+
+    /// Returns a client with stored credentials, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the stored credentials cannot be read.
+    pub(super) async fn restore(&self, url: &str) -> Result<Option<AuthClient<McpHttpClient>>, String> {
+        let Some(store) = &self.tokens else { return Ok(None) };
+        if store.load(url).await?.is_none() {
+            return Ok(None);
+        }
+        let restored = async {
+            let mut manager = self.new_manager(url).await?;
+            Ok::<_, AuthError>(manager.initialize_from_store().await?.then_some(manager))
+        };
+        match restored.await {
+            Ok(Some(manager)) => Ok(Some(AuthClient::new(McpHttpClient::new()?, manager))),
+            Ok(None) => Ok(None),
+            Err(error) => {
+                tracing::warn!(%error, "stored OAuth credentials cannot be used");
+                Ok(None)
+            }
+        }
+    }
+
     /// Runs the authorisation flow from the server's challenge and returns an authorised client.
     pub(super) async fn authorise(
         &self,
         url: &str,
         challenge: &str,
-        before: Option<&AuthClient<reqwest::Client>>,
-    ) -> Result<AuthClient<reqwest::Client>, String> {
-        let client = http::build_client()?;
+        before: Option<&AuthClient<McpHttpClient>>,
+    ) -> Result<AuthClient<McpHttpClient>, String> {
+        let client = McpHttpClient::new()?;
         let failed = |error: AuthError| {
             format!("the server requires authorisation, and the OAuth flow failed: {error}")
         };
-        let mut state = OAuthState::new(url, None).await.map_err(failed)?;
+        let mut state = OAuthState::Unauthorized(self.new_manager(url).await.map_err(failed)?);
         let mut request = AuthorizationRequest::new(&self.redirect_url)
             .with_client_name(&self.client_name)
             .with_challenge(challenge);

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolResult, CancelTaskParams, DetailedTask, ErrorCode, GetTaskParams, InputRequest, TaskPayload,
-    UpdateTaskParams,
+    CancelTaskParams, DetailedTask, ErrorCode, GetTaskParams, InputRequest, TaskPayload, UpdateTaskParams,
 };
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
@@ -18,9 +17,10 @@ use windlass::core::decision::PersonQuestion;
 use windlass::run::RunExit;
 use windlass::tool::{ToolContext, ToolError};
 
-use super::call::McpCallContext;
+use super::call::{McpCallContext, error_data_suffix};
 use super::connection::McpConnection;
-use super::elicitation::{SCHEMA_EXTENSION, accept_result, question_from_elicitation};
+use super::content::ServerToolResult;
+use super::elicitation::answer_input_request;
 use super::list::McpToolInfo;
 
 /// Poll interval of a server that suggests none.
@@ -38,8 +38,7 @@ fn artefact_key<C>(ctx: &ToolContext<C>) -> String {
 
 /// Returns the id of the task that an earlier attempt of this call created, if any.
 pub(crate) async fn load_task_id<C>(ctx: &ToolContext<C>) -> Result<Option<String>, ToolError> {
-    let kept = ctx.load_artefact(&artefact_key(ctx)).await?;
-    Ok(kept.map(|id| id.to_string()))
+    Ok(ctx.load_text_artefact(&artefact_key(ctx)).await?)
 }
 
 /// Saves the id of a new task with the run, and polls the task until it ends.
@@ -48,7 +47,7 @@ pub(super) async fn start_following<C>(
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
     id: &str,
-) -> Result<CallToolResult, ToolError> {
+) -> Result<ServerToolResult, ToolError> {
     let ended = cancel_at_run_exit(connection, caller.ctx, id);
     caller.ctx.save_artefact(&artefact_key(caller.ctx), id).await?;
     follow_until_timeout(connection, tool, caller, id, &ended).await
@@ -60,7 +59,7 @@ pub(super) async fn resume_following<C>(
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
     id: &str,
-) -> Result<CallToolResult, ToolError> {
+) -> Result<ServerToolResult, ToolError> {
     let ended = cancel_at_run_exit(connection, caller.ctx, id);
     follow_until_timeout(connection, tool, caller, id, &ended).await
 }
@@ -86,7 +85,7 @@ async fn follow_until_timeout<C>(
     caller: &McpCallContext<'_, C>,
     id: &str,
     ended: &AtomicBool,
-) -> Result<CallToolResult, ToolError> {
+) -> Result<ServerToolResult, ToolError> {
     let lasting = connection.config.task_timeout;
     let followed = tokio::time::timeout(lasting, poll_until_done(connection, tool, caller, id)).await;
     if let Ok(Err(TaskInterruption::NeedsAnswer(question))) = followed {
@@ -99,7 +98,7 @@ async fn follow_until_timeout<C>(
         Err(_) => {
             cancel_task(connection, id).await;
             let (name, after) = (&tool.name, lasting.as_millis());
-            Err(ToolError::visible(format!(
+            Err(ToolError::effect_unknown(format!(
                 "`{name}` timed out after {after} ms. The server was told to stop it."
             )))
         }
@@ -126,12 +125,16 @@ fn failed_with(words: String) -> TaskInterruption {
     TaskInterruption::Failed(ToolError::visible(words))
 }
 
+fn effect_unknown(words: String) -> TaskInterruption {
+    TaskInterruption::Failed(ToolError::effect_unknown(words))
+}
+
 async fn poll_until_done<C>(
     connection: &McpConnection,
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
     id: &str,
-) -> Result<CallToolResult, TaskInterruption> {
+) -> Result<ServerToolResult, TaskInterruption> {
     let mut answered = BTreeSet::new();
     let mut words = None;
     let mut wait = DEFAULT_POLL_INTERVAL;
@@ -149,7 +152,8 @@ async fn poll_until_done<C>(
                 match payload {
                     TaskPayload::Working => {}
                     TaskPayload::InputRequired { input_requests } => {
-                        let responses = collect_responses(caller, id, input_requests, &answered).await?;
+                        let responses =
+                            collect_responses(connection, caller, id, input_requests, &answered).await?;
                         let names: Vec<String> = responses.keys().cloned().collect();
                         if !names.is_empty() && send_responses(connection, id, responses).await {
                             answered.extend(names);
@@ -157,24 +161,25 @@ async fn poll_until_done<C>(
                         }
                     }
                     TaskPayload::Completed { result } => {
-                        return serde_json::from_value(Value::Object(result)).map_err(|error| {
-                            tracing::warn!(server = %tool.server, tool = %tool.name, %error, "a result cannot be read");
-                            failed_with(format!("`{}` ended with something that is not a result.", tool.name))
+                        return ServerToolResult::from_value(Value::Object(result)).ok_or_else(|| {
+                            tracing::warn!(server = %tool.server, tool = %tool.name, "a result cannot be read");
+                            effect_unknown(format!("`{}` ended with something that is not a result.", tool.name))
                         });
                     }
                     TaskPayload::Failed { error } => {
                         let why =
                             error.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
-                        return Err(failed_with(format!("`{}` failed: {why}", tool.name)));
+                        let data = error_data_suffix(error.get("data"));
+                        return Err(failed_with(format!("`{}` failed: {why}{data}", tool.name)));
                     }
                     TaskPayload::Cancelled => {
-                        return Err(failed_with(format!(
+                        return Err(effect_unknown(format!(
                             "`{}` was cancelled at its server. Whether it had its effect is not known.",
                             tool.name
                         )));
                     }
                     _ => {
-                        return Err(failed_with(format!(
+                        return Err(effect_unknown(format!(
                             "`{}` is in a state that is not known here.",
                             tool.name
                         )));
@@ -183,7 +188,7 @@ async fn poll_until_done<C>(
             }
             Err(TaskPollError::UnknownTask(why)) => {
                 tracing::warn!(server = %tool.server, tool = %tool.name, task = %id, %why, "a task is gone");
-                return Err(failed_with(format!(
+                return Err(effect_unknown(format!(
                     "The MCP server `{}` does not know this call any more. Whether `{}` had its effect is not known: \
                      find out before it is called again.",
                     tool.server, tool.name
@@ -227,9 +232,9 @@ async fn get_task(connection: &McpConnection, id: &str) -> Result<DetailedTask, 
 ///
 /// # Errors
 ///
-/// Returns the first question that has no answer yet, or an error if the server requests something else than an
-/// elicitation.
+/// Returns the first question that has no answer yet, or an error if the server requests something that is not offered.
 async fn collect_responses<C>(
+    connection: &McpConnection,
     caller: &McpCallContext<'_, C>,
     id: &str,
     requests: BTreeMap<String, InputRequest>,
@@ -240,16 +245,13 @@ async fn collect_responses<C>(
         if answered.contains(&name) {
             continue;
         }
-        let InputRequest::Elicitation(request) = request else {
-            return Err(failed_with("The server asks for something that is not offered here.".to_owned()));
-        };
-        let mut question = question_from_elicitation(&request.params);
-        let schema = question.schema.get_or_insert_with(|| json!({}));
-        schema[SCHEMA_EXTENSION] = json!({ "request": name, "task": id });
-        let Some(answer) = caller.answer_question(&question).await else {
-            return Err(TaskInterruption::NeedsAnswer(question));
-        };
-        responses.insert(name, serde_json::to_value(accept_result(&answer)).unwrap_or_default());
+        let extension = json!({ "request": name, "task": id });
+        let response = answer_input_request(connection, caller, &request, extension).await;
+        let response = response.map_err(|error| match error.question() {
+            Some(question) => TaskInterruption::NeedsAnswer(question.clone()),
+            None => TaskInterruption::Failed(error),
+        })?;
+        responses.insert(name, response);
     }
     Ok(responses)
 }

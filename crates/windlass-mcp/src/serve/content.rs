@@ -9,12 +9,35 @@ use windlass::{
     store::Store,
 };
 
+use super::SharedMcpServer;
 use super::model::CALL_ID;
 use super::resource::artefact_uri;
 
+impl<C: Send + Sync + 'static> SharedMcpServer<C> {
+    /// Returns the result of the call that a run executed.
+    pub(super) async fn call_result(&self, outcome: &RunResult) -> CallToolResult {
+        let items = outcome.record().run_items();
+        let called = items.iter().find_map(|produced| match &*produced.item {
+            Item::Call(call) if call.id.as_str() == CALL_ID => Some(call.name.as_str()),
+            _ => None,
+        });
+        let has_output_schema = self
+            .agent
+            .tool_list()
+            .any(|tool| Some(tool.key().name()) == called && tool.declared_output_schema().is_some());
+        call_result(outcome, self.store.as_deref(), has_output_schema).await
+    }
+}
+
 /// Returns the result of the call that a run executed, with a resource link to the full output if it was
 /// truncated.
-pub(super) async fn call_result(outcome: &RunResult, store: Option<&dyn Store>) -> CallToolResult {
+///
+/// The output of a tool with an output schema is also the structured content, if it is JSON.
+async fn call_result(
+    outcome: &RunResult,
+    store: Option<&dyn Store>,
+    has_output_schema: bool,
+) -> CallToolResult {
     let items = outcome.record().run_items();
     let output = items.iter().rev().find_map(|produced| match &*produced.item {
         Item::Output(output) if output.call.as_str() == CALL_ID => Some(output),
@@ -40,8 +63,16 @@ pub(super) async fn call_result(outcome: &RunResult, store: Option<&dyn Store>) 
             content.push(ContentBlock::resource_link(link));
         }
     }
+    let structured = match &output.content {
+        OutputContent::Text(text) if has_output_schema => serde_json::from_str(text).ok(),
+        OutputContent::Text(_) | OutputContent::Parts(_) => None,
+    };
     match output.status {
-        OutputStatus::Ok => CallToolResult::success(content),
+        OutputStatus::Ok => {
+            let mut result = CallToolResult::success(content);
+            result.structured_content = structured;
+            result
+        }
         OutputStatus::Failed => CallToolResult::error(content),
     }
 }

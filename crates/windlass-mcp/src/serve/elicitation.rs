@@ -12,9 +12,6 @@ use windlass::{core::decision::PendingCall, error::DecisionError, run::PausedRun
 
 use crate::client::SCHEMA_EXTENSION;
 
-/// Maximum number of bytes of a call's arguments in an elicitation message.
-const MAX_SHOWN_ARGUMENTS: usize = 4 * 1024;
-
 /// Sets the name of a question in `inputRequests` of the modern protocol. By default the call's path is the name.
 pub fn named_question(name: &str, mut question: PersonQuestion) -> PersonQuestion {
     let schema = question.schema.get_or_insert_with(|| json!({}));
@@ -38,7 +35,8 @@ pub(super) fn apply_responses(paused: &mut PausedRun, responses: &BTreeMap<Strin
     for pending in paused.pending_calls() {
         let response = responses.get(&request_name(&pending)).cloned();
         let answer = response.and_then(|response| serde_json::from_value::<ElicitResult>(response).ok());
-        if let Some(answer) = answer {
+        // A question that is closed without an answer is not decided.
+        if let Some(answer) = answer.filter(|answer| answer.action != ElicitationAction::Cancel) {
             log_decision_error(apply_answer(paused, &pending, &answer));
         }
     }
@@ -71,12 +69,11 @@ fn request_name(pending: &PendingCall) -> String {
 pub(super) fn elicitation_params(pending: &PendingCall) -> ElicitRequestParams {
     let (message, requested_schema) = match &pending.reason {
         HoldReason::Question(question) => {
-            let form = question.schema.clone().and_then(|schema| serde_json::from_value(schema).ok());
-            (question.text.clone(), form.unwrap_or_else(text_schema))
+            (question.text.clone(), form_schema(question).unwrap_or_else(text_schema))
         }
         HoldReason::Approval => {
-            let arguments = &pending.arguments[..pending.arguments.floor_char_boundary(MAX_SHOWN_ARGUMENTS)];
-            (format!("May `{}` run with {arguments}?", pending.tool), decision_schema())
+            // A decision covers all of the arguments, so all of them are shown.
+            (format!("May `{}` run with {}?", pending.tool, pending.arguments), decision_schema())
         }
         _ => {
             let tool = &pending.tool;
@@ -98,10 +95,7 @@ pub(super) fn apply_answer(
     let accepted = answer.action == ElicitationAction::Accept;
     match &pending.reason {
         HoldReason::Question(question) if accepted => {
-            let is_form = question
-                .schema
-                .clone()
-                .is_some_and(|schema| serde_json::from_value::<ElicitationSchema>(schema).is_ok());
+            let is_form = form_schema(question).is_some();
             let value = if is_form { content.cloned() } else { said("answer").map(Value::from) };
             paused.answer_question(path, value.unwrap_or(Value::Null))
         }
@@ -116,6 +110,16 @@ pub(super) fn apply_answer(
         _ if accepted && said("decision") == Some("approve") => paused.confirm_not_executed(path),
         _ => paused.mark_outcome_unknown(path),
     }
+}
+
+/// Returns the form of a question whose answers an elicitation can express.
+fn form_schema(question: &PersonQuestion) -> Option<ElicitationSchema> {
+    let mut schema = question.schema.clone()?;
+    // A question of another MCP server also accepts `null`, which declines; here the client's action does that.
+    if schema.get("type") == Some(&json!(["object", "null"])) {
+        schema["type"] = "object".into();
+    }
+    serde_json::from_value(schema).ok()
 }
 
 fn decision_schema() -> ElicitationSchema {

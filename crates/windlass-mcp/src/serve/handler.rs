@@ -19,6 +19,7 @@ use rmcp::{ErrorData, ServerHandler};
 use serde_json::Value;
 use windlass::core::tool::ToolEffect;
 
+use super::caller::RequestCaller;
 use super::{SharedMcpServer, exposed_name, resource};
 
 /// The handler of one client connection or session.
@@ -94,25 +95,34 @@ impl<C: Send + Sync + 'static> ServerHandler for McpServerHandler<C> {
     async fn get_task(
         &self,
         request: GetTaskParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        self.server.task_details(&request.task_id).await.map(GetTaskResult::new)
+        self.server
+            .task_details(&request.task_id, &RequestCaller::new(&self.server, &context))
+            .await
+            .map(GetTaskResult::new)
     }
 
     async fn update_task(
         &self,
         request: UpdateTaskParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.server.submit_responses(&request.task_id, request.input_responses).await
+        self.server
+            .submit_responses(
+                &request.task_id,
+                request.input_responses,
+                &RequestCaller::new(&self.server, &context),
+            )
+            .await
     }
 
     async fn cancel_task(
         &self,
         request: CancelTaskParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.server.cancel_task(&request.task_id).await
+        self.server.cancel_task(&request.task_id, &RequestCaller::new(&self.server, &context)).await
     }
 
     async fn set_level(
@@ -256,5 +266,10 @@ fn describe_tool<C: Send + Sync + 'static>(tool: &windlass::tool::Tool<C>) -> rm
         ToolEffect::Once => ToolAnnotations::new().read_only(false),
     };
     let description: Cow<'static, str> = tool.description().to_owned().into();
-    rmcp::model::Tool::new(exposed_name(tool.key()), description, schema).with_annotations(hints)
+    let mut described =
+        rmcp::model::Tool::new(exposed_name(tool.key()), description, schema).with_annotations(hints);
+    if let Some(Value::Object(schema)) = tool.declared_output_schema() {
+        described.output_schema = Some(Arc::new(schema.clone()));
+    }
+    described
 }

@@ -4,10 +4,15 @@
 //! agent's own. A call that waits for a person elicits the answer through the client.
 
 mod call;
+mod caller;
 mod content;
 mod elicitation;
 mod handler;
 mod http;
+mod http_auth;
+mod http_connections;
+mod http_sessions;
+mod keyed_calls;
 mod model;
 mod notify;
 mod prompt;
@@ -16,6 +21,8 @@ mod resource_updates;
 mod task;
 
 pub use elicitation::named_question;
+pub use http::HttpLimits;
+pub use http_auth::{McpAuthRefusal, McpClientIdentity, McpHttpRequest};
 pub use prompt::{McpPrompt, McpPromptArgument, McpPromptMessage};
 pub use resource::{McpResource, McpResourceContents};
 pub use resource_updates::ResourceUpdateNotifier;
@@ -35,7 +42,10 @@ use windlass::{
     tool::{IntoTool, IntoTools},
 };
 
+use self::caller::RequestCaller;
 use self::handler::McpServerHandler;
+use self::http_auth::Authenticator;
+use self::keyed_calls::KeyedCallTable;
 use self::task::ServerTaskTable;
 
 /// Maximum number of calls that wait for a person between two requests; beyond it the oldest is dropped.
@@ -69,7 +79,14 @@ pub struct McpServer<C = ()> {
     task_policy: TaskPolicy,
     task_policies: BTreeMap<String, TaskPolicy>,
     update_notifier: ResourceUpdateNotifier,
+    authenticator: Option<Authenticator>,
+    client_context: Option<ClientContextFn<C>>,
+    allowed_hosts: Vec<String>,
+    http_limits: HttpLimits,
 }
+
+/// A function that returns the application's context for a client.
+type ClientContextFn<C> = Arc<dyn Fn(&McpClientIdentity) -> Arc<C> + Send + Sync>;
 
 /// An error that ended serving.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +126,10 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             task_policy: TaskPolicy::default(),
             task_policies: BTreeMap::new(),
             update_notifier: ResourceUpdateNotifier::default(),
+            authenticator: None,
+            client_context: None,
+            allowed_hosts: Vec::new(),
+            http_limits: HttpLimits::default(),
         }
     }
 
@@ -189,6 +210,45 @@ impl<C: Send + Sync + 'static> McpServer<C> {
         self
     }
 
+    /// Sets the function that authenticates every HTTP request. Sessions, tasks, held calls and idempotency keys then
+    /// belong to the identity that created them. Without it, everybody who reaches the listener is served.
+    #[must_use]
+    pub fn authenticate<Fut>(
+        mut self,
+        authenticate: impl Fn(McpHttpRequest) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = Result<McpClientIdentity, McpAuthRefusal>> + Send + 'static,
+    {
+        self.authenticator = Some(http_auth::new_authenticator(authenticate));
+        self
+    }
+
+    /// Sets the function that returns the context of an authenticated client's calls. By default all clients share the
+    /// server's context.
+    #[must_use]
+    pub fn client_context(
+        mut self,
+        context: impl Fn(&McpClientIdentity) -> Arc<C> + Send + Sync + 'static,
+    ) -> Self {
+        self.client_context = Some(Arc::new(context));
+        self
+    }
+
+    /// Accepts HTTP requests for these hosts (`name` or `name:port`) besides the loopback ones.
+    #[must_use]
+    pub fn allowed_hosts<S: Into<String>>(mut self, hosts: impl IntoIterator<Item = S>) -> Self {
+        self.allowed_hosts.extend(hosts.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets the limits of serving over HTTP.
+    #[must_use]
+    pub fn http_limits(mut self, limits: HttpLimits) -> Self {
+        self.http_limits = limits;
+        self
+    }
+
     /// Serves one client on standard input and output until it disconnects. Nothing else may write to
     /// standard output.
     ///
@@ -231,7 +291,13 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             task_policy: self.task_policy,
             task_policies: self.task_policies,
             update_notifier: self.update_notifier,
+            authenticator: self.authenticator,
+            client_context: self.client_context,
+            allowed_hosts: self.allowed_hosts,
+            http_limits: self.http_limits,
             held_calls: Mutex::default(),
+            parked_calls: Mutex::default(),
+            keyed_calls: KeyedCallTable::default(),
             task_table: ServerTaskTable::default(),
         }
     }
@@ -242,7 +308,7 @@ fn exposed_name(key: &ToolKey) -> String {
     match key {
         ToolKey::Bare(name) | ToolKey::Deferred(name) => name.to_string(),
         ToolKey::Namespaced { namespace, name } => format!("{namespace}.{name}"),
-        ToolKey::Mcp { server, name } => format!("{server}.{name}"),
+        ToolKey::Mcp { server, name, .. } => format!("{server}.{name}"),
     }
 }
 
@@ -260,7 +326,14 @@ struct SharedMcpServer<C> {
     task_policy: TaskPolicy,
     task_policies: BTreeMap<String, TaskPolicy>,
     update_notifier: ResourceUpdateNotifier,
+    authenticator: Option<Authenticator>,
+    client_context: Option<ClientContextFn<C>>,
+    allowed_hosts: Vec<String>,
+    http_limits: HttpLimits,
     task_table: ServerTaskTable,
+    keyed_calls: KeyedCallTable,
+    /// Calls that wait for a person whom nobody could ask, by their parking name.
+    parked_calls: Mutex<VecDeque<(String, PausedRun)>>,
     /// Calls that wait for a client's answer, by their request state token.
     held_calls: Mutex<VecDeque<(String, PausedRun)>>,
 }
@@ -288,8 +361,31 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         word
     }
 
+    /// Keeps a call that waits for a person, until the client repeats it.
+    fn park_call(&self, name: &str, paused: PausedRun) {
+        let mut parked = self.parked_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if parked.len() == MAX_HELD_CALLS {
+            parked.pop_front();
+        }
+        parked.push_back((name.to_owned(), paused));
+    }
+
+    fn has_parked_call(&self, name: &str) -> bool {
+        let parked = self.parked_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.iter().any(|(other, _)| other == name)
+    }
+
+    fn take_parked_call(&self, name: &str) -> Option<PausedRun> {
+        let mut parked = self.parked_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = parked.iter().position(|(other, _)| other == name)?;
+        parked.remove(at).map(|(_, paused)| paused)
+    }
+
     /// Takes the call that waits under a token, from memory or, if another process held it, from the store.
-    async fn take_held_call(&self, word: &str) -> Option<PausedRun> {
+    async fn take_held_call(&self, word: &str, caller: &RequestCaller<C>) -> Option<PausedRun> {
+        if !caller.owns(word) {
+            return None;
+        }
         {
             let mut held = self.held_calls.lock().unwrap_or_else(PoisonError::into_inner);
             let at = held.iter().position(|(other, _)| other == word);

@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rmcp::ErrorData;
 use rmcp::model::{self, ResourceContents};
+use windlass::artefact::fetch_text;
 use windlass::core::id::RunId;
 use windlass::{store::Store, tool::ToolError};
 
@@ -167,7 +168,7 @@ pub(super) fn artefact_uri(run: &RunId, call: &str) -> String {
 /// Reads the full output at an artefact URI.
 pub(super) async fn read_artefact(store: &dyn Store, uri: &str) -> Option<ResourceContents> {
     let (run, call) = uri.strip_prefix(ARTEFACT_URI_PREFIX)?.rsplit_once('/')?;
-    let text = store.load_artefact(&RunId::new(run), call).await.ok().flatten()?;
+    let text = fetch_text(store, &RunId::new(run), call).await.ok().flatten()?;
     Some(McpResourceContents::Text(text).into_protocol(uri, Some("text/plain".to_owned())))
 }
 

@@ -21,8 +21,9 @@ use windlass::{
 };
 
 use super::SharedMcpServer;
+use super::caller::RequestCaller;
+use super::elicitation;
 use super::notify::ClientNotifier;
-use super::{content, elicitation};
 
 /// Maximum number of tasks in memory. The oldest ended task is evicted; if none has ended, calls do not
 /// become tasks.
@@ -257,9 +258,7 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         Some(match stream.result().await {
             Ok(RunResult::Paused(paused)) => ServerTaskStatus::Paused(Box::new(paused)),
             Ok(RunResult::Cancelled(_)) => ServerTaskStatus::Cancelled,
-            Ok(outcome) => {
-                ServerTaskStatus::Completed(content::call_result(&outcome, self.store.as_deref()).await)
-            }
+            Ok(outcome) => ServerTaskStatus::Completed(self.call_result(&outcome).await),
             Err(RunError::Store(error)) if error.kind() == StoreErrorKind::LeaseHeld => return None,
             Err(error) => ServerTaskStatus::Failed(run_failure(&error)),
         })
@@ -270,11 +269,18 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
     /// # Errors
     ///
     /// Returns an error if there is no such task or the task table is full.
-    async fn find_or_recover(self: &Arc<Self>, id: &str) -> Result<Arc<ServerTask>, ErrorData> {
+    async fn find_or_recover(
+        self: &Arc<Self>,
+        id: &str,
+        caller: &RequestCaller<C>,
+    ) -> Result<Arc<ServerTask>, ErrorData> {
+        let unknown = || ErrorData::invalid_params(format!("there is no task `{id}`"), None);
+        if !caller.owns(id) {
+            return Err(unknown());
+        }
         if let Some(job) = self.task_table.find(id) {
             return Ok(job);
         }
-        let unknown = || ErrorData::invalid_params(format!("there is no task `{id}`"), None);
         let store = self.store.clone().ok_or_else(unknown)?;
         let run = RunId::new(id);
         let stored = load_paused(&*store, &run).await.map_err(|_| unknown())?;
@@ -285,18 +291,22 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         if !self.task_table.insert(&job) {
             return Err(ErrorData::internal_error("there are too many tasks", None));
         }
-        self.spawn_run(&job, self.agent.recover_with_context(run, store, self.context.clone()), None);
+        self.spawn_run(&job, self.agent.recover_with_context(run, store, caller.context.clone()), None);
         Ok(job)
     }
 
-    pub(super) async fn task_details(self: &Arc<Self>, id: &str) -> Result<DetailedTask, ErrorData> {
-        let job = self.find_or_recover(id).await?;
-        self.resume_if_decided(&job).await;
+    pub(super) async fn task_details(
+        self: &Arc<Self>,
+        id: &str,
+        caller: &RequestCaller<C>,
+    ) -> Result<DetailedTask, ErrorData> {
+        let job = self.find_or_recover(id, caller).await?;
+        self.resume_if_decided(&job, caller).await;
         Ok(job.details())
     }
 
     /// Resumes a paused task if an approver has decided through the store.
-    async fn resume_if_decided(self: &Arc<Self>, job: &Arc<ServerTask>) {
+    async fn resume_if_decided(self: &Arc<Self>, job: &Arc<ServerTask>, caller: &RequestCaller<C>) {
         let Some(store) = &self.store else { return };
         let waiting = match &job.lock_state().status {
             ServerTaskStatus::Paused(paused) => paused.pending_calls(),
@@ -307,7 +317,7 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
             waiting.iter().any(|pending| pending.path == posted.path && pending.attempt == posted.attempt)
         });
         if is_decided && matches!(job.take_status(), Some(ServerTaskStatus::Paused(_))) {
-            let run = self.agent.recover_with_context(job.id.clone(), store.clone(), self.context.clone());
+            let run = self.agent.recover_with_context(job.id.clone(), store.clone(), caller.context.clone());
             self.spawn_run(job, run, None);
         }
     }
@@ -317,8 +327,9 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         self: &Arc<Self>,
         id: &str,
         responses: BTreeMap<String, Value>,
+        caller: &RequestCaller<C>,
     ) -> Result<(), ErrorData> {
-        let job = self.find_or_recover(id).await?;
+        let job = self.find_or_recover(id, caller).await?;
         let Some(stand) = job.take_status() else { return Ok(()) };
         let ServerTaskStatus::Paused(mut paused) = stand else {
             job.set_status(stand);
@@ -326,7 +337,7 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         };
         elicitation::apply_responses(&mut paused, &responses);
         if paused.pending_calls().is_empty() {
-            self.spawn_run(&job, self.agent.resume_with_context(*paused, self.context.clone()), None);
+            self.spawn_run(&job, self.resume_run(*paused, caller.context.clone()), None);
         } else {
             job.set_status(ServerTaskStatus::Paused(paused));
         }
@@ -334,15 +345,19 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
     }
 
     /// Cancels a task and its run. Idempotent.
-    pub(super) async fn cancel_task(self: &Arc<Self>, id: &str) -> Result<(), ErrorData> {
-        let job = self.find_or_recover(id).await?;
+    pub(super) async fn cancel_task(
+        self: &Arc<Self>,
+        id: &str,
+        caller: &RequestCaller<C>,
+    ) -> Result<(), ErrorData> {
+        let job = self.find_or_recover(id, caller).await?;
         job.cancel();
         let Some(stand) = job.take_status() else { return Ok(()) };
         let ServerTaskStatus::Paused(paused) = stand else {
             job.set_status(stand);
             return Ok(());
         };
-        self.spawn_run(&job, self.agent.resume_with_context(*paused, self.context.clone()), None);
+        self.spawn_run(&job, self.resume_run(*paused, caller.context.clone()), None);
         Ok(())
     }
 }

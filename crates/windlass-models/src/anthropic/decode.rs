@@ -1,34 +1,32 @@
 //! Decoding of Messages API responses. A streamed response is assembled into the blocks of a plain one; one
 //! function turns the blocks into items.
 
+use std::mem::take;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use windlass::core::item::{ContentPart, Item, Message, ReasoningItem, Role, ToolCall};
 use windlass::core::usage::Usage;
-use windlass::core::{
-    id::CallId,
-    item::{ContentPart, Item, Message, ReasoningItem, Role},
-};
-use windlass::model::{ModelRequest, ModelResponse};
+use windlass::model::{FinishReason, ModelRequest, ModelResponse};
 
 use super::encode::{COMPUTER_TOOLSET, computer_tool_name};
-use crate::error::ResponseError;
-use crate::exchange::{DeltaBuffer, ProtocolDecoder, ResponseDelta, StreamProgress};
+use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
 use crate::wire::{
-    BorrowedText, ItemOrigin, annotations_part, function_call, non_empty_arguments, parse_raw,
-    resolve_tool_name,
+    BorrowedText, ItemOrigin, RequestBase, annotations_part, find_provider_defined, function_call,
+    non_empty_arguments, parse_raw, resolve_tool_name,
 };
 
 /// The decoder of the response to one request.
 pub(crate) struct MessagesDecoder<'a> {
-    request: ModelRequest<'a>,
+    base: RequestBase<'a>,
     /// The id and the model of the response.
     response: ModelResponse,
     blocks: Vec<MessagesBlock>,
     stop_reason: Option<String>,
+    stop_sequence: Option<String>,
     usage: Option<MessagesUsage>,
     is_complete: bool,
 }
@@ -50,6 +48,7 @@ enum MessagesBlock {
         /// The toolset that the tool belongs to; empty if none.
         toolset: String,
         input: String,
+        caller: Option<Value>,
     },
     /// A call of a tool that the provider runs, or a block of unknown type.
     Other {
@@ -70,6 +69,8 @@ struct MessagesWireMessage<'a> {
     content: Option<Vec<&'a RawValue>>,
     #[serde(borrow, default)]
     stop_reason: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    stop_sequence: BorrowedText<'a>,
     #[serde(default)]
     usage: Option<MessagesUsage>,
 }
@@ -82,6 +83,7 @@ struct MessagesUsage {
     cache_creation_input_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
     output_tokens_details: Option<MessagesOutputDetails>,
+    service_tier: Option<String>,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -101,7 +103,7 @@ impl MessagesUsage {
             cache_write_tokens: written,
             reasoning_tokens: details.and_then(|details| details.thinking_tokens).unwrap_or(0),
             ..Usage::of_tokens(
-                self.input_tokens.unwrap_or(0) + read + written,
+                self.input_tokens.unwrap_or(0).saturating_add(read).saturating_add(written),
                 self.output_tokens.unwrap_or(0),
             )
         }
@@ -116,6 +118,9 @@ impl MessagesUsage {
         put(&mut self.cache_read_input_tokens, later.cache_read_input_tokens);
         if later.output_tokens_details.is_some() {
             self.output_tokens_details = later.output_tokens_details;
+        }
+        if later.service_tier.is_some() {
+            self.service_tier = later.service_tier;
         }
     }
 }
@@ -152,6 +157,8 @@ struct MessagesDelta<'a> {
     citation: Option<Value>,
     #[serde(borrow, default)]
     stop_reason: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    stop_sequence: BorrowedText<'a>,
 }
 
 #[derive(Deserialize)]
@@ -168,21 +175,23 @@ struct MessagesWireBlock<'a> {
     name: BorrowedText<'a>,
     #[serde(borrow, default)]
     toolset_name: BorrowedText<'a>,
+    #[serde(default)]
+    caller: Option<Value>,
     #[serde(borrow, default)]
     input: Option<&'a RawValue>,
 }
 
-impl ProtocolDecoder for MessagesDecoder<'_> {
-    fn decode_body(mut self, body: &str) -> Result<ModelResponse, ResponseError> {
+impl ResponseDecoder for MessagesDecoder<'_> {
+    fn decode_body(&mut self, body: &str) -> Result<ModelResponse, ResponseError> {
         let mut message: MessagesWireMessage<'_> =
-            serde_json::from_str(body).map_err(ResponseError::invalid)?;
+            serde_json::from_str(body).map_err(|error| ResponseError::invalid_json(&error))?;
         if message.kind.as_str() == "error" {
             return Err(ResponseError::reported_in(body));
         }
         let content = message.content.take().ok_or_else(|| ResponseError::invalid("it has no `content`"))?;
         self.blocks = content.into_iter().map(MessagesBlock::from_wire).collect::<Result<_, _>>()?;
         self.apply_head(message);
-        self.into_response()
+        self.take_response()
     }
 
     fn decode_event(
@@ -215,8 +224,9 @@ impl ProtocolDecoder for MessagesDecoder<'_> {
                 }
             }
             "message_delta" => {
-                if let Some(reason) = parsed.delta.and_then(|delta| delta.stop_reason.0) {
-                    self.stop_reason = Some(reason.into_owned());
+                if let Some(delta) = parsed.delta {
+                    self.stop_reason = delta.stop_reason.into_option().or(self.stop_reason.take());
+                    self.stop_sequence = delta.stop_sequence.into_option().or(self.stop_sequence.take());
                 }
                 if let Some(later) = parsed.usage {
                     self.usage.get_or_insert_default().merge(later);
@@ -237,31 +247,43 @@ impl ProtocolDecoder for MessagesDecoder<'_> {
         self.is_complete
     }
 
-    fn into_response(self) -> Result<ModelResponse, ResponseError> {
+    fn take_response(&mut self) -> Result<ModelResponse, ResponseError> {
         let usage = self.usage.as_ref().map(MessagesUsage::to_usage);
-        let stop = self.stop_reason.as_deref().unwrap_or("end_turn");
-        if matches!(stop, "max_tokens" | "model_context_window_exceeded") {
-            return Err(ResponseError::Incomplete { reason: stop.to_owned(), usage });
-        }
+        let stop = self.stop_reason.take().unwrap_or_else(|| "end_turn".to_owned());
         let mut items: Vec<Item> = Vec::with_capacity(self.blocks.len());
-        for block in self.blocks {
-            block.append_to(&mut items, &self.request);
+        for block in take(&mut self.blocks) {
+            block.append_to(&mut items, &self.base);
         }
         if stop == "refusal" {
             mark_as_refusal(&mut items);
         }
         let items = items.into_iter().map(Arc::new).collect();
-        Ok(ModelResponse { items, usage, ..self.response })
+        let mut response = ModelResponse { items, usage, ..take(&mut self.response) };
+        response.details.stop_sequence = self.stop_sequence.take();
+        response.details.service_tier = self.usage.take().and_then(|usage| usage.service_tier);
+        response.details.finish_reason = Some(match stop.as_str() {
+            "end_turn" => FinishReason::Complete,
+            "tool_use" => FinishReason::ToolCalls,
+            "stop_sequence" => FinishReason::StopSequence,
+            "refusal" => FinishReason::Refusal,
+            "pause_turn" => FinishReason::Paused,
+            "max_tokens" | "model_context_window_exceeded" => {
+                return self.base.apply_length_limit(stop, response);
+            }
+            _ => FinishReason::Other(stop),
+        });
+        Ok(response)
     }
 }
 
 impl<'a> MessagesDecoder<'a> {
-    pub(crate) fn new(request: ModelRequest<'a>) -> Self {
+    pub(crate) fn new(base: RequestBase<'a>) -> Self {
         Self {
-            request,
+            base,
             response: ModelResponse::default(),
             blocks: Vec::new(),
             stop_reason: None,
+            stop_sequence: None,
             usage: None,
             is_complete: false,
         }
@@ -272,6 +294,7 @@ impl<'a> MessagesDecoder<'a> {
         self.response.response_id = message.id.into_option();
         self.response.model = message.model.into_option();
         self.stop_reason = message.stop_reason.into_option();
+        self.stop_sequence = message.stop_sequence.into_option();
         self.usage = message.usage;
     }
 }
@@ -306,6 +329,7 @@ impl MessagesBlock {
                     id: block.id.into_string(),
                     name: block.name.into_string(),
                     toolset: block.toolset_name.into_string(),
+                    caller: block.caller,
                     input: if is_empty_object(input) { String::new() } else { input.to_owned() },
                 }
             }
@@ -323,17 +347,16 @@ impl MessagesBlock {
             Self::Text { text, citations } => {
                 citations.extend(delta.citation);
                 text.push_str(delta.text.as_str());
-                deltas.push(delta.text.into_cow(), ResponseDelta::Text);
+                deltas.push_text(delta.text.into_cow());
             }
             Self::Thinking { text, signature, .. } => {
                 signature.push_str(delta.signature.as_str());
                 text.push_str(delta.thinking.as_str());
-                deltas.push(delta.thinking.into_cow(), ResponseDelta::Reasoning);
+                deltas.push_reasoning(delta.thinking.into_cow());
             }
             Self::ToolUse { id, input, .. } => {
                 input.push_str(delta.partial_json.as_str());
-                let call = || CallId::from(id.as_str());
-                deltas.push(delta.partial_json.into_cow(), |delta| ResponseDelta::Arguments(call(), delta));
+                deltas.push_arguments(id, delta.partial_json.into_cow());
             }
             Self::Other { input, .. } => {
                 if delta.kind.as_str() == "input_json_delta" {
@@ -345,7 +368,8 @@ impl MessagesBlock {
 
     /// Appends the item of a complete block. Consecutive texts become one message; the provider splits it into
     /// blocks at citations.
-    fn append_to(self, items: &mut Vec<Item>, request: &ModelRequest<'_>) {
+    fn append_to(self, items: &mut Vec<Item>, base: &RequestBase<'_>) {
+        let (request, origin) = (&base.request, base.origin);
         match self {
             Self::Text { text, citations } => {
                 let parts = [Some(ContentPart::text(text)), annotations_part(citations)];
@@ -358,23 +382,32 @@ impl MessagesBlock {
             Self::Thinking { text, signature, mut raw } => {
                 raw["thinking"] = text.as_str().into();
                 raw["signature"] = signature.into();
-                items.push(Item::Reasoning(ReasoningItem { summary: text, item_id: None, raw }));
+                let origin = Some(origin.name.to_owned());
+                items.push(Item::Reasoning(ReasoningItem { summary: text, item_id: None, raw, origin }));
             }
-            Self::ToolUse { id, name, toolset, input } => {
+            Self::ToolUse { id, name, toolset, input, caller } => {
+                let mut fields = Map::new();
+                fields.extend(caller.map(|caller| ("caller".to_owned(), caller)));
                 let (tool, arguments) = match computer_tool_name(request) {
                     Some(computer) if toolset == COMPUTER_TOOLSET => {
                         let arguments = with_action_argument(&name, non_empty_arguments(input));
                         ((None, computer.to_owned()), arguments)
                     }
-                    _ => (resolve_tool_name(request, name), input),
+                    _ => {
+                        if !toolset.is_empty() {
+                            fields.insert("toolset_name".to_owned(), toolset.into());
+                        }
+                        (resolve_provider_tool_name(request, name), input)
+                    }
                 };
-                items.push(Item::Call(function_call(id, tool, arguments)));
+                let provider_data = origin.provider_data(fields);
+                items.push(Item::Call(ToolCall { provider_data, ..function_call(id, tool, arguments) }));
             }
             Self::Other { mut raw, input } => {
                 if !input.is_empty() {
                     raw["input"] = serde_json::from_str(&input).unwrap_or_else(|_| json!({}));
                 }
-                items.push(item_from_unknown_block(raw));
+                items.push(item_from_unknown_block(raw, origin));
             }
         }
     }
@@ -400,14 +433,24 @@ fn is_empty_object(text: &str) -> bool {
     text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).is_some_and(|text| text.trim().is_empty())
 }
 
-fn item_from_unknown_block(raw: Value) -> Item {
+fn item_from_unknown_block(raw: Value, origin: ItemOrigin<'_>) -> Item {
     let kind = raw["type"].as_str().unwrap_or("block").to_owned();
     if kind == "redacted_thinking" {
-        return Item::Reasoning(ReasoningItem { summary: String::new(), item_id: None, raw });
+        let origin = Some(origin.name.to_owned());
+        return Item::Reasoning(ReasoningItem { summary: String::new(), item_id: None, raw, origin });
     }
     let is_hosted = kind == "server_tool_use" || kind.ends_with("_tool_result") || kind == "mcp_tool_use";
-    let item = ItemOrigin::Messages.opaque_item(&kind, raw);
+    let item = origin.opaque_item(&kind, raw);
     if is_hosted { Item::HostedTool(item) } else { Item::Unknown(item) }
+}
+
+/// Returns the namespace and the name of the tool that the model calls `wire`. Tools that the provider defines have
+/// a name of the provider's.
+fn resolve_provider_tool_name(request: &ModelRequest<'_>, wire: String) -> (Option<String>, String) {
+    match find_provider_defined(request, |definition| definition["name"] == *wire) {
+        Some((tool, _)) => (tool.namespace.as_deref().map(str::to_owned), tool.name.to_string()),
+        None => resolve_tool_name(request, wire),
+    }
 }
 
 /// Turns a call of a toolset member into a call of the computer tool by adding the member's name as `action`.
@@ -419,5 +462,19 @@ fn with_action_argument(member: &str, arguments: String) -> String {
             Value::Object(input).to_string()
         }
         Ok(_) | Err(_) => arguments,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MessagesUsage;
+
+    #[test]
+    fn counts_of_any_size_are_added() {
+        let usage: Result<MessagesUsage, _> = serde_json::from_str(
+            r#"{"input_tokens":18446744073709551615,"cache_read_input_tokens":18446744073709551615,"cache_creation_input_tokens":1,"output_tokens":2}"#,
+        );
+        let usage = usage.unwrap_or_default().to_usage();
+        assert_eq!((usage.input_tokens, usage.output_tokens), (u64::MAX, 2));
     }
 }

@@ -1,17 +1,17 @@
 //! Encoding of Messages API requests. Roles must alternate, so consecutive items of one role become one message of
 //! several blocks.
 
+use std::borrow::Cow;
+
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role, ToolCall};
 use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
 
-use super::decode::MessagesDecoder;
 use super::{ComputerVersion, DEFAULT_MAX_TOKENS, PromptCache};
-use crate::client::ProtocolEncoder;
 use crate::wire::{
-    ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, to_wire_name,
-    with_annotations,
+    ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
+    offered_tools, to_wire_name, with_annotations,
 };
 
 /// The name of the computer toolset. A call of one of its members is a call of our computer tool with an `action`.
@@ -24,26 +24,13 @@ pub(super) struct MessagesRequestBody<'a> {
     pub(super) computer_version: Option<ComputerVersion>,
 }
 
-impl<'a> ProtocolEncoder for MessagesRequestBody<'a> {
-    const PATH: &'static str = "/v1/messages";
-    type Decoder = MessagesDecoder<'a>;
-
-    fn base(&self) -> &RequestBase<'_> {
-        &self.base
-    }
-
-    fn decoder(&self) -> MessagesDecoder<'a> {
-        MessagesDecoder::new(self.base.request)
-    }
-}
-
 impl Serialize for MessagesRequestBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let RequestBase { request, is_streamed, .. } = &self.base;
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
         fields.put("max_tokens", &settings.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS))?;
-        let (system, messages) = encode_conversation(request, self.toolset_tool_name());
+        let (system, messages) = encode_conversation(&self.base, self.toolset_tool_name());
         if !system.is_empty() {
             fields.put("system", &system)?;
         }
@@ -58,9 +45,22 @@ impl Serialize for MessagesRequestBody<'_> {
         if !config.is_empty() {
             fields.put("output_config", &config)?;
         }
-        if self.prompt_cache == PromptCache::Ephemeral {
-            fields.put("cache_control", &json!({ "type": "ephemeral" }))?;
+        let retention = settings.prompt_cache_retention.as_deref();
+        if self.prompt_cache == PromptCache::Ephemeral || retention.is_some() {
+            let mut cache = json!({ "type": "ephemeral" });
+            if let Some(ttl) = retention {
+                cache["ttl"] = ttl.into();
+            }
+            fields.put("cache_control", &cache)?;
         }
+        fields.put_if_some("stop_sequences", settings.stop.as_ref())?;
+        fields.put_if_some(
+            "thinking",
+            settings.thinking_budget.map(|budget| json!({ "type": "enabled", "budget_tokens": budget })),
+        )?;
+        fields.put_if_some("service_tier", settings.service_tier.as_ref())?;
+        let user = settings.metadata.get("user_id").or(settings.safety_identifier.as_ref());
+        fields.put_if_some("metadata", user.map(|user| json!({ "user_id": user })))?;
         if *is_streamed {
             fields.put("stream", &true)?;
         }
@@ -92,6 +92,9 @@ impl MessagesRequestBody<'_> {
                         ComputerVersion::V20260801 => json!({ "type": "computer_toolset_20260801" }),
                     }
                 }
+                (ToolKind::ProviderDefined(definition) | ToolKind::Hosted(definition), _) => {
+                    (**definition).clone()
+                }
                 _ => encode_tool(tool),
             })
             .collect()
@@ -118,7 +121,9 @@ impl MessagesRequestBody<'_> {
             Some(ToolChoice::Required) => json!({ "type": "any" }),
             Some(ToolChoice::None) => return Some(json!({ "type": "none" })),
             Some(ToolChoice::Tool(name)) => {
-                json!({ "type": "tool", "name": chosen_tool_name(request, name) })
+                let name =
+                    provider_tool_name(request, name).unwrap_or_else(|| chosen_tool_name(request, name));
+                json!({ "type": "tool", "name": name })
             }
         };
         if let Some(may) = settings.parallel_tool_calls {
@@ -153,7 +158,9 @@ pub(super) fn computer_tool_name<'a>(request: &ModelRequest<'a>) -> Option<&'a s
 }
 
 /// Returns the system prompt and the messages.
-fn encode_conversation(request: &ModelRequest<'_>, toolset: Option<&str>) -> (String, Vec<MessagesTurn>) {
+fn encode_conversation(base: &RequestBase<'_>, toolset: Option<&str>) -> (String, Vec<MessagesTurn>) {
+    let (request, origin) = (&base.request, base.origin);
+    let encode_input_part = |part: &ContentPart| encode_input_part(part, origin);
     let mut system: Vec<String> = request.instructions.map(str::to_owned).into_iter().collect();
     let mut turns: Vec<MessagesTurn> = Vec::new();
     let mut push_block = |role: &'static str, block: Value| match turns.last_mut() {
@@ -180,11 +187,13 @@ fn encode_conversation(request: &ModelRequest<'_>, toolset: Option<&str>) -> (St
                 }
             },
             Item::Reasoning(reasoning) => {
-                if matches!(reasoning.raw["type"].as_str(), Some("thinking" | "redacted_thinking")) {
+                let is_thinking =
+                    matches!(reasoning.raw["type"].as_str(), Some("thinking" | "redacted_thinking"));
+                if is_thinking && origin.may_receive(reasoning.origin.as_deref()) {
                     push_block("assistant", reasoning.raw.clone());
                 }
             }
-            Item::Call(call) => push_block("assistant", encode_tool_use(call, toolset)),
+            Item::Call(call) => push_block("assistant", encode_tool_use(call, base, toolset)),
             Item::Output(output) => {
                 let content = match &output.content {
                     OutputContent::Text(text) => Value::from(text.as_str()),
@@ -206,7 +215,7 @@ fn encode_conversation(request: &ModelRequest<'_>, toolset: Option<&str>) -> (St
                 }),
             ),
             Item::HostedTool(item) | Item::Unknown(item) => {
-                if let Some(block) = ItemOrigin::Messages.raw_if_own(item) {
+                if let Some(block) = origin.raw_if_own(item) {
                     push_block("assistant", block.clone());
                 }
             }
@@ -232,7 +241,7 @@ fn encode_assistant_part(part: &ContentPart, annotations: Option<&Value>) -> Opt
     }
 }
 
-fn encode_input_part(part: &ContentPart) -> Option<Value> {
+fn encode_input_part(part: &ContentPart, origin: ItemOrigin<'_>) -> Option<Value> {
     match part {
         ContentPart::Text { text } | ContentPart::Refusal { text } => {
             (!text.is_empty()).then(|| json!({ "type": "text", "text": text }))
@@ -249,7 +258,7 @@ fn encode_input_part(part: &ContentPart) -> Option<Value> {
             }
             Some(block)
         }
-        ContentPart::Unknown(item) => ItemOrigin::Messages.raw_if_own(item).cloned(),
+        ContentPart::Unknown(item) => origin.raw_if_own(item).cloned(),
         _ => None,
     }
 }
@@ -266,7 +275,7 @@ fn encode_media_source(media: &MediaSource, location: Option<MediaLocation<'_>>)
     })
 }
 
-fn encode_tool_use(call: &ToolCall, toolset: Option<&str>) -> Value {
+fn encode_tool_use(call: &ToolCall, base: &RequestBase<'_>, toolset: Option<&str>) -> Value {
     // The API accepts only objects. The output of a call with other arguments tells the model of its mistake.
     let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     let mut input = if input.is_object() { input } else { json!({}) };
@@ -276,10 +285,21 @@ fn encode_tool_use(call: &ToolCall, toolset: Option<&str>) -> Value {
         let id = call.id.as_str();
         return json!({ "type": "tool_use", "id": id, "name": member, "toolset_name": COMPUTER_TOOLSET, "input": input });
     }
-    json!({
-        "type": "tool_use",
-        "id": call.id.as_str(),
-        "name": to_wire_name(call.namespace.as_deref(), &call.name),
-        "input": input,
-    })
+    let name = provider_tool_name(&base.request, &call.name)
+        .unwrap_or_else(|| to_wire_name(call.namespace.as_deref(), &call.name));
+    let mut block = json!({ "type": "tool_use", "id": call.id.as_str(), "name": name, "input": input });
+    for (field, value) in base.origin.own_fields(call).into_iter().flatten() {
+        block[field] = value.clone();
+    }
+    block
+}
+
+/// Returns the provider's name of an offered tool that the provider defines or runs.
+fn provider_tool_name<'a>(request: &ModelRequest<'a>, name: &str) -> Option<Cow<'a, str>> {
+    match &find_offered_tool(request, name)?.kind {
+        ToolKind::ProviderDefined(definition) | ToolKind::Hosted(definition) => {
+            definition["name"].as_str().map(Cow::Borrowed)
+        }
+        _ => None,
+    }
 }

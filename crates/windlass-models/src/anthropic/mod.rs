@@ -3,15 +3,15 @@
 mod decode;
 mod encode;
 
-use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ToolDefinition, ToolKind};
+use windlass::model::{ModelError, ToolDefinition, ToolKind};
 
-use crate::StreamingMode;
 use crate::api_key::ApiKey;
-use crate::client::ModelClient;
 use crate::endpoint::{ApiKeyHeader, EndpointConfig, endpoint_builder_methods, without_blank};
 use crate::error::SetupError;
+use crate::protocol::{EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder};
+use crate::provider_model::ProviderModel;
+use crate::wire::{RequestBase, WireProtocol, encode_body, is_messages_tool_type};
 
-#[cfg(test)]
 pub(crate) use decode::MessagesDecoder;
 
 /// Anthropic's base URL.
@@ -99,11 +99,9 @@ impl Anthropic {
 
     /// Creates a model with the Messages API.
     pub fn messages(&self, model: &str) -> Result<MessagesModel, SetupError> {
-        Ok(MessagesModel {
-            client: ModelClient::new(self.config.build()?, model),
-            prompt_cache: PromptCache::default(),
-            computer_version: self.computer_version,
-        })
+        let protocol =
+            MessagesProtocol { computer_version: self.computer_version, ..MessagesProtocol::default() };
+        Ok(ProviderModel::new(self.config.build()?, protocol, model))
     }
 }
 
@@ -119,41 +117,43 @@ pub enum PromptCache {
 }
 
 /// A model with the Messages API.
-#[derive(Clone, Debug)]
-pub struct MessagesModel {
-    client: ModelClient,
-    prompt_cache: PromptCache,
-    computer_version: Option<ComputerVersion>,
+pub type MessagesModel = ProviderModel<MessagesProtocol>;
+
+/// The Messages API.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct MessagesProtocol {
+    /// The part of a prompt that is cached.
+    pub prompt_cache: PromptCache,
+    /// The version of the computer tool, if computer tools are offered as the provider's own.
+    pub computer_version: Option<ComputerVersion>,
 }
 
 impl MessagesModel {
-    /// Sets when responses are streamed.
-    #[must_use]
-    pub fn streaming(mut self, streaming: StreamingMode) -> Self {
-        self.client.streaming = streaming;
-        self
-    }
-
     /// Sets which part of a prompt is cached.
     #[must_use]
     pub fn prompt_cache(mut self, cache: PromptCache) -> Self {
-        self.prompt_cache = cache;
+        self.protocol.prompt_cache = cache;
         self
     }
 }
 
-impl Model for MessagesModel {
-    async fn respond<'a>(
-        &'a self,
-        request: ModelRequest<'a>,
-        deltas: &'a DeltaSink,
-    ) -> Result<ModelResponse, ModelError> {
+impl ModelProtocol for MessagesProtocol {
+    fn name(&self) -> &str {
+        "messages"
+    }
+
+    fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         let body = encode::MessagesRequestBody {
-            base: self.client.request_base(request, deltas),
+            base: RequestBase::new(request, WireProtocol::Messages),
             prompt_cache: self.prompt_cache,
             computer_version: self.computer_version,
         };
-        self.client.send(body, deltas).await
+        Ok(EncodedRequest::new("/v1/messages", encode_body(&body)?))
+    }
+
+    fn decoder<'a>(&'a self, request: ProtocolRequest<'a>) -> Box<dyn ResponseDecoder + 'a> {
+        Box::new(MessagesDecoder::new(RequestBase::new(&request, WireProtocol::Messages)))
     }
 
     fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
@@ -163,7 +163,15 @@ impl Model for MessagesModel {
             ToolKind::Computer(_) => {
                 Err("no version of the computer tool is set: see `Anthropic::computer_tool`".to_owned())
             }
-            ToolKind::Hosted(_) => Err("its provider does not run such a tool".to_owned()),
+            ToolKind::Hosted(definition) | ToolKind::ProviderDefined(definition)
+                if is_messages_tool_type(definition) =>
+            {
+                Ok(())
+            }
+            ToolKind::Hosted(_) | ToolKind::ProviderDefined(_) => {
+                let example = "such as `web_search_20250305`";
+                Err(format!("it is no tool of the Messages API, whose types end with a date, {example}"))
+            }
         }
     }
 }

@@ -4,14 +4,13 @@ use std::borrow::Cow;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
-use windlass::core::item::{ContentPart, Item, Message, OutputContent, Role, ToolCall};
-use windlass::model::{ModelRequest, ToolChoice, ToolDefinition};
+use windlass::core::item::{CallKind, ContentPart, Item, Message, OutputContent, Role, ToolCall};
+use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
 
-use super::chat_decode::{CALL_FIELDS_KIND, ChatDecoder, REASONING_KIND};
-use crate::client::ProtocolEncoder;
+use super::chat_decode::{CUSTOM_CALL_TYPE, REASONING_KIND};
 use crate::wire::{
-    MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, output_schema_name,
-    to_wire_name,
+    ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
+    offered_tools, output_schema_name, to_wire_name,
 };
 
 /// The body of a request.
@@ -42,33 +41,28 @@ impl TokenLimitField {
     }
 }
 
-impl<'a> ProtocolEncoder for ChatRequestBody<'a> {
-    const PATH: &'static str = "/chat/completions";
-    type Decoder = ChatDecoder<'a>;
-
-    fn base(&self) -> &RequestBase<'_> {
-        &self.base
-    }
-
-    fn decoder(&self) -> ChatDecoder<'a> {
-        ChatDecoder::new(self.base.request)
-    }
-}
-
 impl Serialize for ChatRequestBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let RequestBase { request, is_streamed, .. } = &self.base;
+        let RequestBase { request, is_streamed, origin, .. } = &self.base;
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
-        fields.put("messages", &encode_messages(request))?;
+        fields.put("messages", &encode_messages(request, *origin))?;
         let tools: Vec<Value> = offered_tools(request).map(encode_tool).collect();
         fields.put_tools(&tools, encode_tool_choice(request))?;
         if !tools.is_empty() {
             fields.put_if_some("parallel_tool_calls", settings.parallel_tool_calls)?;
         }
         fields.put_sampling()?;
+        fields.put_if_some("frequency_penalty", settings.frequency_penalty)?;
+        fields.put_if_some("presence_penalty", settings.presence_penalty)?;
+        fields.put_if_some("seed", settings.seed)?;
+        fields.put_if_some("stop", settings.stop.as_ref())?;
         fields.put_if_some(self.token_limit.name(), settings.max_tokens)?;
         fields.put_if_some("reasoning_effort", settings.reasoning_effort.as_ref())?;
+        fields.put_if_some("verbosity", settings.verbosity.as_ref())?;
+        fields.put_if_some("logprobs", settings.top_logprobs.map(|_| true))?;
+        fields.put_if_some("top_logprobs", settings.top_logprobs)?;
+        fields.put_openai_settings()?;
         fields.put_if_some(
             "response_format",
             request.output_schema.map(|output| {
@@ -88,6 +82,24 @@ impl Serialize for ChatRequestBody<'_> {
 }
 
 fn encode_tool(tool: &ToolDefinition) -> Value {
+    if let ToolKind::ProviderDefined(definition) = &tool.kind {
+        // Chat Completions nests the fields of a custom tool, and of its grammar.
+        let mut custom = (**definition).clone();
+        if let Some(fields) = custom.as_object_mut() {
+            fields.remove("type");
+            if let Some(Value::Object(format)) = fields.get_mut("format")
+                && format.get("type").is_some_and(|kind| kind == "grammar")
+            {
+                let mut grammar = std::mem::take(format);
+                grammar.remove("type");
+                *format = Map::from_iter([
+                    ("type".to_owned(), "grammar".into()),
+                    ("grammar".to_owned(), grammar.into()),
+                ]);
+            }
+        }
+        return json!({ "type": "custom", "custom": custom });
+    }
     let mut function = json!({
         "name": to_wire_name(tool.namespace.as_deref(), &tool.name),
         "description": tool.description,
@@ -102,7 +114,11 @@ fn encode_tool(tool: &ToolDefinition) -> Value {
 fn encode_tool_choice(request: &ModelRequest<'_>) -> Option<Value> {
     let choice = request.settings.tool_choice.as_ref()?;
     let ToolChoice::Tool(name) = choice else { return Some(choice.as_str().into()) };
-    Some(json!({ "type": "function", "function": { "name": chosen_tool_name(request, name) } }))
+    let kind = match find_offered_tool(request, name).map(|tool| &tool.kind) {
+        Some(ToolKind::ProviderDefined(_)) => "custom",
+        _ => "function",
+    };
+    Some(json!({ "type": kind, kind: { "name": chosen_tool_name(request, name) } }))
 }
 
 #[derive(Serialize)]
@@ -132,8 +148,9 @@ enum ChatContent<'a> {
     Parts(Vec<Value>),
 }
 
-fn encode_messages<'a>(request: &ModelRequest<'a>) -> Vec<ChatMessage<'a>> {
-    let mut turns = ChatMessageBuilder::default();
+fn encode_messages<'a>(request: &ModelRequest<'a>, origin: ItemOrigin<'a>) -> Vec<ChatMessage<'a>> {
+    let mut turns =
+        ChatMessageBuilder { origin, messages: Vec::new(), assistant: None, tool_media: Vec::new() };
     if let Some(instructions) = request.instructions {
         turns.messages.push(ChatMessage::System { content: instructions.into() });
     }
@@ -145,8 +162,8 @@ fn encode_messages<'a>(request: &ModelRequest<'a>) -> Vec<ChatMessage<'a>> {
     turns.messages
 }
 
-#[derive(Default)]
 struct ChatMessageBuilder<'a> {
+    origin: ItemOrigin<'a>,
     messages: Vec<ChatMessage<'a>>,
     /// The assistant message that is being built.
     assistant: Option<ChatAssistantMessage<'a>>,
@@ -201,23 +218,21 @@ impl<'a> ChatMessageBuilder<'a> {
             }
             Item::Call(call) => {
                 self.flush_tool_media();
-                self.assistant.get_or_insert_default().tool_calls.push(encode_tool_call(call));
+                let call = encode_tool_call(call, self.origin);
+                self.assistant.get_or_insert_default().tool_calls.push(call);
             }
-            Item::Reasoning(reasoning) if reasoning.raw["type"] == REASONING_KIND => {
+            Item::Reasoning(reasoning)
+                if reasoning.raw["type"] == REASONING_KIND
+                    && self.origin.may_receive(reasoning.origin.as_deref()) =>
+            {
                 self.flush_assistant();
                 self.flush_tool_media();
-                let field = reasoning.raw["field"].as_str().unwrap_or("reasoning_content").to_owned();
                 let said = self.assistant.get_or_insert_default();
-                said.reasoning_fields.insert(field, reasoning.summary.as_str().into());
-            }
-            Item::Unknown(extra) if extra.kind == CALL_FIELDS_KIND => {
-                let calls = self.assistant.iter_mut().flat_map(|said| &mut said.tool_calls);
-                if let (Some(Value::Object(call)), Some(fields)) = (
-                    calls.into_iter().find(|call| call["id"] == extra.raw["call"]),
-                    extra.raw["fields"].as_object(),
-                ) {
-                    call.extend(fields.iter().map(|(key, value)| (key.clone(), value.clone())));
+                if let Some(field) = reasoning.raw["field"].as_str() {
+                    said.reasoning_fields.insert(field.to_owned(), reasoning.summary.as_str().into());
                 }
+                let signed = reasoning.raw["fields"].as_object().into_iter().flatten();
+                said.reasoning_fields.extend(signed.map(|(field, value)| (field.clone(), value.clone())));
             }
             _ => {}
         }
@@ -282,13 +297,29 @@ fn encode_content_part(part: &ContentPart) -> Option<Value> {
     }
 }
 
-fn encode_tool_call(call: &ToolCall) -> Value {
-    json!({
-        "id": call.id.as_str(),
-        "type": "function",
-        "function": {
-            "name": to_wire_name(call.namespace.as_deref(), &call.name),
-            "arguments": call.arguments,
-        },
-    })
+fn encode_tool_call(call: &ToolCall, origin: ItemOrigin<'_>) -> Value {
+    let fields = origin.own_fields(call);
+    let name = to_wire_name(call.namespace.as_deref(), &call.name);
+    let is_custom = call.kind == CallKind::ProviderDefined
+        && fields.is_some_and(|fields| fields.get("type").is_some_and(|kind| kind == CUSTOM_CALL_TYPE));
+    let mut value = if is_custom {
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let input = arguments["input"].as_str().unwrap_or_default();
+        json!({ "id": call.id.as_str(), "type": "custom", "custom": { "name": name, "input": input } })
+    } else {
+        json!({
+            "id": call.id.as_str(),
+            "type": "function",
+            "function": { "name": name, "arguments": call.arguments },
+        })
+    };
+    for (field, own) in fields.into_iter().flatten().filter(|(field, _)| *field != "type") {
+        match (value.get_mut(field), own) {
+            (Some(Value::Object(place)), Value::Object(own)) => {
+                place.extend(own.iter().map(|(key, value)| (key.clone(), value.clone())));
+            }
+            _ => value[field] = own.clone(),
+        }
+    }
+    value
 }

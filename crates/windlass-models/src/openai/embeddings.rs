@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass::model::{ModelError, ModelErrorKind, RetryAdvice};
+use windlass::model::{ModelError, RetryAdvice};
 
 use crate::endpoint::ProviderEndpoint;
-use crate::error::ResponseError;
 use crate::exchange::{ProviderRequest, request_json};
-use crate::http::ReplaySafety;
+use crate::protocol::{EncodedRequest, ResponseError};
 use crate::wire::encode_body;
 
 /// Maximum number of attempts for a request.
@@ -89,8 +88,6 @@ impl EmbeddingsModel {
             };
             let wait = match error.retry_advice() {
                 RetryAdvice::Never => return Err(error),
-                // A server that responds in another format will do so again.
-                _ if error.kind() == ModelErrorKind::InvalidResponse => return Err(error),
                 RetryAdvice::Safe => INITIAL_BACKOFF * 2u32.pow(tries - 1),
                 RetryAdvice::After(wait) => wait,
             };
@@ -110,11 +107,10 @@ impl EmbeddingsModel {
             dimensions: self.dimensions,
         };
         let request = ProviderRequest {
-            path: "/embeddings",
             model: &self.model,
-            body: encode_body(&body)?,
-            replay_safety: ReplaySafety::Safe,
+            encoded: EncodedRequest::new("/embeddings", encode_body(&body)?),
             is_streamed: false,
+            call_id_suffix: None,
         };
         request_json(&self.endpoint, request, |body| decode_vectors(body, texts.len())).await
     }
@@ -122,7 +118,8 @@ impl EmbeddingsModel {
 
 /// Decodes the vectors of a response into the order of the texts.
 fn decode_vectors(body: &[u8], wanted: usize) -> Result<(Vec<Vec<f32>>, Option<u64>), ResponseError> {
-    let response: EmbeddingsResponse = serde_json::from_slice(body).map_err(ResponseError::invalid)?;
+    let response: EmbeddingsResponse =
+        serde_json::from_slice(body).map_err(|error| ResponseError::invalid_json(&error))?;
     let count = response.data.len();
     let mut vectors = vec![Vec::new(); wanted];
     for (position, entry) in response.data.into_iter().enumerate() {

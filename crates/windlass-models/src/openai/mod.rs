@@ -4,22 +4,23 @@ mod chat;
 mod chat_decode;
 mod chat_encode;
 mod embeddings;
+mod provider_calls;
 mod responses;
 mod responses_decode;
 mod responses_encode;
 mod usage;
 
 use crate::api_key::ApiKey;
-use crate::client::ModelClient;
 use crate::endpoint::{ApiKeyHeader, EndpointConfig, endpoint_builder_methods, without_blank};
 use crate::error::SetupError;
+use crate::provider_model::ProviderModel;
 
 #[cfg(test)]
 pub(crate) use {chat_decode::ChatDecoder, responses_decode::ResponsesDecoder};
 
-pub use chat::ChatModel;
+pub use chat::{ChatModel, ChatProtocol};
 pub use embeddings::EmbeddingsModel;
-pub use responses::{ConversationState, ResponsesModel};
+pub use responses::{ConversationState, ResponsesModel, ResponsesProtocol};
 
 /// OpenAI's base URL.
 const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
@@ -109,12 +110,12 @@ impl OpenAi {
 
     /// Creates a model with the Responses API.
     pub fn responses(&self, model: &str) -> Result<ResponsesModel, SetupError> {
-        Ok(ResponsesModel::new(ModelClient::new(self.config.build()?, model)))
+        Ok(ProviderModel::new(self.config.build()?, ResponsesProtocol::default(), model))
     }
 
     /// Creates a model with the Chat Completions API.
     pub fn chat(&self, model: &str) -> Result<ChatModel, SetupError> {
-        Ok(ChatModel::new(ModelClient::new(self.config.build()?, model)))
+        Ok(ProviderModel::new(self.config.build()?, ChatProtocol::default(), model))
     }
 
     /// Creates an embeddings model.

@@ -1,19 +1,18 @@
-//! Models with the Responses API.
+//! The Responses API.
 
-use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ToolDefinition};
+use windlass::model::{ModelError, ToolDefinition, ToolKind};
 
+use super::responses_decode::ResponsesDecoder;
 use super::responses_encode::ResponsesRequestBody;
-use crate::StreamingMode;
-use crate::client::ModelClient;
+use crate::protocol::{EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder};
+use crate::provider_model::ProviderModel;
+use crate::wire::{RequestBase, WireProtocol, encode_body, is_messages_tool_type};
 
 /// A model with the Responses API.
-#[derive(Clone, Debug)]
-pub struct ResponsesModel {
-    client: ModelClient,
-    conversation_state: ConversationState,
-}
+pub type ResponsesModel = ProviderModel<ResponsesProtocol>;
 
-/// The party that stores the conversation.
+/// The party that stores the conversation. Settings of a run can name a previous response or a conversation too
+/// ([`ModelSettings`](windlass::model::ModelSettings)); they take precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConversationState {
@@ -27,38 +26,48 @@ pub enum ConversationState {
     Conversation(String),
 }
 
-impl ResponsesModel {
-    pub(super) fn new(client: ModelClient) -> Self {
-        Self { client, conversation_state: ConversationState::default() }
-    }
+/// The Responses API.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ResponsesProtocol {
+    /// The party that stores the conversation.
+    pub conversation_state: ConversationState,
+}
 
+impl ResponsesModel {
     /// Sets the party that stores the conversation.
     #[must_use]
     pub fn conversation_state(mut self, state: ConversationState) -> Self {
-        self.conversation_state = state;
-        self
-    }
-
-    /// Sets when responses are streamed.
-    #[must_use]
-    pub fn streaming(mut self, streaming: StreamingMode) -> Self {
-        self.client.streaming = streaming;
+        self.protocol.conversation_state = state;
         self
     }
 }
 
-impl Model for ResponsesModel {
-    async fn respond<'a>(
-        &'a self,
-        request: ModelRequest<'a>,
-        deltas: &'a DeltaSink,
-    ) -> Result<ModelResponse, ModelError> {
-        let base = self.client.request_base(request, deltas);
-        self.client.send(ResponsesRequestBody::new(base, &self.conversation_state), deltas).await
+impl ModelProtocol for ResponsesProtocol {
+    fn name(&self) -> &str {
+        "responses"
     }
 
-    fn check_tool_support(&self, _: &ToolDefinition) -> Result<(), String> {
-        // Only the provider knows which hosted tools it can run.
-        Ok(())
+    fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        let base = RequestBase::new(request, WireProtocol::Responses);
+        let body = ResponsesRequestBody::new(base, &self.conversation_state);
+        let encoded = EncodedRequest::new("/responses", encode_body(&body)?);
+        Ok(encoded.with_replay_safety(body.replay_safety()))
+    }
+
+    fn decoder<'a>(&'a self, request: ProtocolRequest<'a>) -> Box<dyn ResponseDecoder + 'a> {
+        Box::new(ResponsesDecoder::new(RequestBase::new(&request, WireProtocol::Responses)))
+    }
+
+    fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
+        match &tool.kind {
+            ToolKind::Hosted(definition) | ToolKind::ProviderDefined(definition)
+                if is_messages_tool_type(definition) =>
+            {
+                Err("it is a tool of the Messages API".to_owned())
+            }
+            // Only the provider knows which tools it can run.
+            _ => Ok(()),
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! which holds the whole response. If a server omits the items there, they come from the
 //! `response.output_item.done` events.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -11,17 +12,21 @@ use windlass::core::{
     id::CallId,
     item::{CallKind, ContentPart, Item, Message, ReasoningItem, Role, ToolCall},
 };
-use windlass::model::{ModelRequest, ModelResponse};
+use windlass::model::{FinishReason, ModelResponse};
 
+use super::provider_calls::{answered_call_ids, decode_provider_call};
 use super::usage::OpenAiUsage;
-use crate::error::{ProviderError, ResponseError};
-use crate::exchange::{DeltaBuffer, ProtocolDecoder, ResponseDelta, StreamProgress};
+use crate::error::ProviderError;
+use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
-use crate::wire::{BorrowedText, ItemOrigin, annotations_part, function_call, parse_raw, resolve_tool_name};
+use crate::wire::{
+    BorrowedText, ItemOrigin, RequestBase, annotations_part, function_call, incomplete_error, parse_raw,
+    resolve_tool_name,
+};
 
 /// The decoder of the response to one request.
 pub(crate) struct ResponsesDecoder<'a> {
-    request: ModelRequest<'a>,
+    base: RequestBase<'a>,
     /// The ids of the calls, by the output index of their items.
     call_ids: Vec<(u64, CallId)>,
     /// The complete items, as received.
@@ -49,9 +54,17 @@ struct ResponsesTypeTag<'a> {
     kind: BorrowedText<'a>,
 }
 
-impl ProtocolDecoder for ResponsesDecoder<'_> {
-    fn decode_body(self, body: &str) -> Result<ModelResponse, ResponseError> {
-        decode_response(body, &self.request, &[])
+#[derive(Deserialize)]
+struct ResponsesCallTag<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    call_id: BorrowedText<'a>,
+}
+
+impl ResponseDecoder for ResponsesDecoder<'_> {
+    fn decode_body(&mut self, body: &str) -> Result<ModelResponse, ResponseError> {
+        decode_response(body, &self.base, &[])
     }
 
     fn decode_event(
@@ -65,17 +78,16 @@ impl ProtocolDecoder for ResponsesDecoder<'_> {
         };
         match parsed.kind.as_str() {
             "response.output_text.delta" | "response.refusal.delta" => {
-                deltas.push(parsed.delta.into_cow(), ResponseDelta::Text);
+                deltas.push_text(parsed.delta.into_cow());
             }
             "response.function_call_arguments.delta" => {
                 let mut calls = self.call_ids.iter().rev();
                 if let Some((_, call)) = calls.find(|(index, _)| *index == parsed.output_index) {
-                    deltas
-                        .push(parsed.delta.into_cow(), |delta| ResponseDelta::Arguments(call.clone(), delta));
+                    deltas.push_arguments(call.as_str(), parsed.delta.into_cow());
                 }
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                deltas.push(parsed.delta.into_cow(), ResponseDelta::Reasoning);
+                deltas.push_reasoning(parsed.delta.into_cow());
             }
             "response.output_item.added" => {
                 if let Some(item) = parsed.item
@@ -88,7 +100,7 @@ impl ProtocolDecoder for ResponsesDecoder<'_> {
             "response.output_item.done" => self.completed_items.extend(parsed.item.map(ToOwned::to_owned)),
             "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
                 let response = parsed.response.map_or("null", RawValue::get);
-                self.outcome = Some(decode_response(response, &self.request, &self.completed_items));
+                self.outcome = Some(decode_response(response, &self.base, &self.completed_items));
                 return Ok(StreamProgress::Complete);
             }
             "error" => return Err(ResponseError::reported_in(event.data)),
@@ -103,14 +115,14 @@ impl ProtocolDecoder for ResponsesDecoder<'_> {
         self.outcome.is_some()
     }
 
-    fn into_response(self) -> Result<ModelResponse, ResponseError> {
-        self.outcome.unwrap_or(Err(ResponseError::Truncated))
+    fn take_response(&mut self) -> Result<ModelResponse, ResponseError> {
+        self.outcome.take().unwrap_or(Err(ResponseError::Truncated))
     }
 }
 
 impl<'a> ResponsesDecoder<'a> {
-    pub(crate) fn new(request: ModelRequest<'a>) -> Self {
-        Self { request, call_ids: Vec::new(), completed_items: Vec::new(), outcome: None }
+    pub(crate) fn new(base: RequestBase<'a>) -> Self {
+        Self { base, call_ids: Vec::new(), completed_items: Vec::new(), outcome: None }
     }
 }
 
@@ -138,6 +150,8 @@ struct ResponseObject<'a> {
     output: Option<Vec<&'a RawValue>>,
     #[serde(default)]
     usage: Option<OpenAiUsage>,
+    #[serde(borrow, default)]
+    service_tier: BorrowedText<'a>,
 }
 
 #[derive(Deserialize)]
@@ -148,20 +162,16 @@ struct IncompleteDetails<'a> {
 
 fn decode_response(
     text: &str,
-    request: &ModelRequest<'_>,
+    base: &RequestBase<'_>,
     done: &[Box<RawValue>],
 ) -> Result<ModelResponse, ResponseError> {
-    let response: ResponseObject<'_> = serde_json::from_str(text).map_err(ResponseError::invalid)?;
+    let response: ResponseObject<'_> =
+        serde_json::from_str(text).map_err(|error| ResponseError::invalid_json(&error))?;
     let usage = response.usage.as_ref().map(OpenAiUsage::to_usage);
     let error = response.error.as_ref().map(ProviderError::from_json);
+    let is_incomplete = response.status.as_str() == "incomplete";
     match response.status.as_str() {
-        "completed" | "" => {}
-        "incomplete" => {
-            let reason = response.incomplete_details.map(|details| details.reason.into_string());
-            let reason =
-                reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "incomplete".to_owned());
-            return Err(ResponseError::Incomplete { reason, usage });
-        }
+        "completed" | "incomplete" | "" => {}
         status => {
             let error = error.unwrap_or_else(|| ProviderError {
                 message: format!("the answer is `{status}`"),
@@ -175,19 +185,42 @@ fn decode_response(
     }
     let output = match response.output {
         Some(output) if !output.is_empty() || done.is_empty() => output,
+        None if done.is_empty() && is_incomplete => Vec::new(),
         None if done.is_empty() => {
             return Err(ResponseError::invalid("it has no `output`"));
         }
         _ => done.iter().map(|item| &**item).collect(),
     };
-    let items = output.into_iter().map(|raw| decode_item(raw, request).map(Arc::new));
-    Ok(ModelResponse {
-        items: items.collect::<Result<_, _>>()?,
+    let calls = output.iter().filter_map(|raw| serde_json::from_str::<ResponsesCallTag<'_>>(raw.get()).ok());
+    let calls: Vec<_> = calls.collect();
+    let answered = answered_call_ids(calls.iter().map(|tag| (tag.kind.as_str(), tag.call_id.as_str())));
+    let mut decoded = ModelResponse {
         usage,
         response_id: response.id.into_option(),
         model: response.model.into_option(),
         ..ModelResponse::default()
-    })
+    };
+    decoded.details.service_tier = response.service_tier.into_option();
+    for raw in output {
+        let item = decode_item(raw, base, &answered, &mut decoded.details.logprobs)?;
+        decoded.items.push(Arc::new(item));
+    }
+    if is_incomplete {
+        let reason = response.incomplete_details.map(|details| details.reason.into_string());
+        let reason = reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "incomplete".to_owned());
+        if reason == "max_output_tokens" {
+            return base.apply_length_limit(reason, decoded);
+        }
+        decoded.details.finish_reason = Some(match reason.as_str() {
+            "content_filter" => FinishReason::ContentFilter,
+            _ => FinishReason::Other(reason.clone()),
+        });
+        return Err(incomplete_error(reason, decoded));
+    }
+    let has_calls = decoded.items.iter().any(|item| matches!(**item, Item::Call(_)));
+    decoded.details.finish_reason =
+        Some(if has_calls { FinishReason::ToolCalls } else { FinishReason::Complete });
+    Ok(decoded)
 }
 
 #[derive(Deserialize)]
@@ -208,6 +241,8 @@ struct ResponsesOutputPart<'a> {
     refusal: BorrowedText<'a>,
     #[serde(default)]
     annotations: Option<Vec<Value>>,
+    #[serde(default)]
+    logprobs: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -224,16 +259,24 @@ struct ResponsesOutputCall<'a> {
     arguments: BorrowedText<'a>,
     #[serde(borrow, default)]
     server_label: BorrowedText<'a>,
+    #[serde(default)]
+    caller: Option<Value>,
 }
 
-fn decode_item(raw: &RawValue, request: &ModelRequest<'_>) -> Result<Item, ResponseError> {
+fn decode_item(
+    raw: &RawValue,
+    base: &RequestBase<'_>,
+    answered: &BTreeSet<String>,
+    logprobs: &mut Vec<Value>,
+) -> Result<Item, ResponseError> {
+    let (request, origin) = (&base.request, base.origin);
     let tag: ResponsesTypeTag<'_> = parse_raw(raw)?;
     match tag.kind.as_str() {
         "message" => {
             let message: ResponsesOutputMessage<'_> = parse_raw(raw)?;
             let mut content = Vec::with_capacity(message.content.len());
             for raw in message.content {
-                decode_content_part(raw, &mut content)?;
+                decode_content_part(raw, origin, &mut content, logprobs)?;
             }
             let item_id = message.id.into_option();
             Ok(Item::Message(Message { role: Role::Assistant, content, item_id }))
@@ -247,7 +290,9 @@ fn decode_item(raw: &RawValue, request: &ModelRequest<'_>) -> Result<Item, Respo
             };
             let (id, arguments) = (call.call_id.into_string(), call.arguments.into_string());
             let item_id = call.id.into_option();
-            Ok(Item::Call(ToolCall { item_id, ..function_call(id, tool, arguments) }))
+            let caller = call.caller.map(|caller| ("caller".to_owned(), caller));
+            let provider_data = origin.provider_data(caller.into_iter().collect());
+            Ok(Item::Call(ToolCall { item_id, provider_data, ..function_call(id, tool, arguments) }))
         }
         "mcp_approval_request" => {
             let call: ResponsesOutputCall<'_> = parse_raw(raw)?;
@@ -258,29 +303,39 @@ fn decode_item(raw: &RawValue, request: &ModelRequest<'_>) -> Result<Item, Respo
                 arguments: call.arguments.into_string(),
                 item_id: None,
                 kind: CallKind::HostedMcp,
+                provider_data: None,
             }))
         }
         "computer_call" => Ok(decode_computer_call(&parse_raw(raw)?)),
-        "reasoning" => Ok(decode_reasoning(parse_raw(raw)?)),
-        kind => {
-            let item = ItemOrigin::Responses.opaque_item(kind, parse_raw(raw)?);
-            let is_hosted =
-                kind.ends_with("_call") || matches!(kind, "mcp_list_tools" | "tool_search_output");
-            Ok(if is_hosted { Item::HostedTool(item) } else { Item::Unknown(item) })
-        }
+        "reasoning" => Ok(decode_reasoning(parse_raw(raw)?, origin)),
+        kind => match decode_provider_call(kind, parse_raw(raw)?, request, origin, answered) {
+            Ok(call) => Ok(Item::Call(call)),
+            Err(raw) => {
+                let item = origin.opaque_item(kind, raw);
+                let is_hosted =
+                    kind.ends_with("_call") || kind.ends_with("_output") || kind == "mcp_list_tools";
+                Ok(if is_hosted { Item::HostedTool(item) } else { Item::Unknown(item) })
+            }
+        },
     }
 }
 
-fn decode_content_part(raw: &RawValue, content: &mut Vec<ContentPart>) -> Result<(), ResponseError> {
+fn decode_content_part(
+    raw: &RawValue,
+    origin: ItemOrigin<'_>,
+    content: &mut Vec<ContentPart>,
+    logprobs: &mut Vec<Value>,
+) -> Result<(), ResponseError> {
     let part: ResponsesOutputPart<'_> = parse_raw(raw)?;
     match part.kind.as_str() {
         "output_text" | "text" => {
             content.push(ContentPart::text(part.text.into_string()));
             content.extend(annotations_part(part.annotations.unwrap_or_default()));
+            logprobs.extend(part.logprobs.into_iter().flatten());
         }
         "refusal" => content.push(ContentPart::Refusal { text: part.refusal.into_string() }),
         kind => {
-            content.push(ContentPart::Unknown(ItemOrigin::Responses.opaque_item(kind, parse_raw(raw)?)));
+            content.push(ContentPart::Unknown(origin.opaque_item(kind, parse_raw(raw)?)));
         }
     }
     Ok(())
@@ -303,10 +358,11 @@ fn decode_computer_call(raw: &Value) -> Item {
         arguments: arguments.to_string(),
         item_id: text("id"),
         kind: CallKind::Computer,
+        provider_data: None,
     })
 }
 
-fn decode_reasoning(raw: Value) -> Item {
+fn decode_reasoning(raw: Value, origin: ItemOrigin<'_>) -> Item {
     let texts = |key: &str| -> Vec<&str> {
         let parts = raw.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         parts.iter().filter_map(|part| part.get("text")?.as_str()).collect()
@@ -316,5 +372,5 @@ fn decode_reasoning(raw: Value) -> Item {
         summary => summary.join("\n\n"),
     };
     let item_id = raw.get("id").and_then(Value::as_str).map(str::to_owned);
-    Item::Reasoning(ReasoningItem { summary, item_id, raw })
+    Item::Reasoning(ReasoningItem { summary, item_id, raw, origin: Some(origin.name.to_owned()) })
 }

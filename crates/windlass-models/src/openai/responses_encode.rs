@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use windlass::core::{
     id::CallId,
     item::{
@@ -15,9 +15,8 @@ use windlass::core::{
 use windlass::model::{ToolChoice, ToolDefinition, ToolKind};
 
 use super::ConversationState;
-use super::responses_decode::ResponsesDecoder;
-use crate::client::ProtocolEncoder;
-use crate::http::ReplaySafety;
+use super::provider_calls::{encode_provider_call, encode_provider_output, parts_beside_output};
+use crate::protocol::ReplaySafety;
 use crate::wire::{
     ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
     offered_tools, output_schema_name, since_last_response, to_wire_name, with_annotations,
@@ -27,8 +26,8 @@ use crate::wire::{
 pub(super) struct ResponsesRequestBody<'a> {
     base: RequestBase<'a>,
     held_state: ProviderHeldState<'a>,
-    /// Kinds of the calls that are not function calls; they and their outputs have their own wire format.
-    call_kinds: BTreeMap<&'a CallId, CallKind>,
+    /// The calls that have a wire format of their own, or data of the provider; their outputs depend on it.
+    special_calls: BTreeMap<&'a CallId, &'a ToolCall>,
 }
 
 /// The part of the conversation that the provider stores.
@@ -36,7 +35,12 @@ pub(super) struct ResponsesRequestBody<'a> {
 enum ProviderHeldState<'a> {
     Nothing,
     Response(&'a str),
-    Conversation { id: &'a str, has_previous_response: bool },
+    /// The response that the run was started to continue; the run has none of its own yet.
+    ResponseBeforeRun(&'a str),
+    Conversation {
+        id: &'a str,
+        has_previous_response: bool,
+    },
 }
 
 /// The generation of the provider's computer tool.
@@ -48,51 +52,53 @@ enum ComputerToolGeneration {
     Current,
 }
 
-impl<'a> ProtocolEncoder for ResponsesRequestBody<'a> {
-    const PATH: &'static str = "/responses";
-    type Decoder = ResponsesDecoder<'a>;
-
-    fn base(&self) -> &RequestBase<'_> {
-        &self.base
-    }
-
-    fn decoder(&self) -> ResponsesDecoder<'a> {
-        ResponsesDecoder::new(self.base.request)
-    }
-
-    /// A request that advances a conversation that the provider stores must not be sent twice.
-    fn replay_safety(&self) -> ReplaySafety {
+impl<'a> ResponsesRequestBody<'a> {
+    /// Returns the safety of sending the request twice: not if it advances a conversation that the provider stores.
+    pub(super) fn replay_safety(&self) -> ReplaySafety {
         match self.held_state {
             ProviderHeldState::Nothing => ReplaySafety::Safe,
-            ProviderHeldState::Response(_) | ProviderHeldState::Conversation { .. } => ReplaySafety::Unsafe,
+            ProviderHeldState::Response(_)
+            | ProviderHeldState::ResponseBeforeRun(_)
+            | ProviderHeldState::Conversation { .. } => ReplaySafety::Unsafe,
         }
     }
-}
 
-impl<'a> ResponsesRequestBody<'a> {
     pub(super) fn new(base: RequestBase<'a>, state: &'a ConversationState) -> Self {
         let request = base.request;
         // After a handoff or a fallback the id may come from another provider; it is not valid here.
         let previous = request.previous_response_id.filter(|id| id.starts_with("resp"));
-        let held = match state {
-            ConversationState::ClientManaged => ProviderHeldState::Nothing,
-            ConversationState::PreviousResponse => {
+        let settings = request.settings;
+        let in_conversation =
+            |id| ProviderHeldState::Conversation { id, has_previous_response: previous.is_some() };
+        // The run's own responses follow the one that its settings name.
+        let held = match (&settings.conversation, &settings.previous_response_id, state) {
+            (Some(id), _, _) => in_conversation(id.as_str()),
+            (None, Some(given), _) => match (previous, request.previous_response_id) {
+                (_, Some(last)) if last == given => ProviderHeldState::ResponseBeforeRun(given),
+                (Some(previous), _) => ProviderHeldState::Response(previous),
+                (None, None) => ProviderHeldState::Response(given),
+                // The last response is another provider's, so this one lacks a part of the conversation.
+                (None, Some(_)) => ProviderHeldState::Nothing,
+            },
+            (None, None, ConversationState::ClientManaged) => ProviderHeldState::Nothing,
+            (None, None, ConversationState::PreviousResponse) => {
                 previous.map_or(ProviderHeldState::Nothing, ProviderHeldState::Response)
             }
-            ConversationState::Conversation(id) => {
-                ProviderHeldState::Conversation { id, has_previous_response: previous.is_some() }
-            }
+            (None, None, ConversationState::Conversation(id)) => in_conversation(id.as_str()),
         };
-        let kinds = request.input.iter().filter_map(|item| match &**item {
-            Item::Call(call) if call.kind != CallKind::Function => Some((&call.id, call.kind)),
+        let special = request.input.iter().filter_map(|item| match &**item {
+            Item::Call(call) if call.kind != CallKind::Function || call.provider_data.is_some() => {
+                Some((&call.id, call))
+            }
             _ => None,
         });
-        Self { base, held_state: held, call_kinds: kinds.collect() }
+        Self { base, held_state: held, special_calls: special.collect() }
     }
 
     fn encode_input(&self) -> Vec<ResponsesInput<'a>> {
         let items = match self.held_state {
             ProviderHeldState::Nothing
+            | ProviderHeldState::ResponseBeforeRun(_)
             | ProviderHeldState::Conversation { has_previous_response: false, .. } => self.base.request.input,
             ProviderHeldState::Response(_) | ProviderHeldState::Conversation { .. } => {
                 since_last_response(self.base.request.input)
@@ -100,28 +106,44 @@ impl<'a> ResponsesRequestBody<'a> {
         };
         items
             .iter()
-            .flat_map(|item| [self.encode_item(item), self.encode_computer_text(item)])
+            .flat_map(|item| [self.encode_item(item), self.encode_message_beside(item)])
             .flatten()
             .collect()
     }
 
-    /// Encodes the text of a computer call's output as a user message. The output itself can only hold an image;
-    /// the text may say that the call was rejected.
-    fn encode_computer_text(&self, item: &'a Item) -> Option<ResponsesInput<'a>> {
+    /// Encodes the part of an output that its item type cannot hold as a user message: the text of a computer
+    /// call's output, which may say that the call was rejected, or images of a shell.
+    fn encode_message_beside(&self, item: &'a Item) -> Option<ResponsesInput<'a>> {
         let Item::Output(output) = item else { return None };
-        let is_computer = self.call_kinds.get(&output.call) == Some(&CallKind::Computer);
-        let text = output.content.text();
-        (is_computer && !text.is_empty()).then(|| {
-            let text = format!("[Of computer call {}] {text}", output.call);
-            plain_message("user", ResponsesContent::Text(text.into()))
-        })
+        let call = *self.special_calls.get(&output.call)?;
+        if call.kind == CallKind::Computer {
+            let text = output.content.text();
+            return (!text.is_empty()).then(|| {
+                let text = format!("[Of computer call {}] {text}", output.call);
+                plain_message("user", ResponsesContent::Text(text.into()))
+            });
+        }
+        let fields = self.provider_defined_fields(call)?;
+        let parts = parts_beside_output(fields, output);
+        let mut encoded = vec![json!({ "type": "input_text", "text": format!("[Of call {}]", output.call) })];
+        let parts = parts.iter().filter_map(|part| encode_input_part(part, self.base.origin));
+        encoded.extend(parts.filter_map(|part| serde_json::to_value(part).ok()));
+        (encoded.len() > 1)
+            .then(|| ResponsesInput::Built(json!({ "type": "message", "role": "user", "content": encoded })))
+    }
+
+    /// Returns the provider data of a call that this provider defined.
+    fn provider_defined_fields(&self, call: &'a ToolCall) -> Option<&'a Map<String, Value>> {
+        let fields = self.base.origin.own_fields(call)?;
+        (call.kind == CallKind::ProviderDefined).then_some(fields)
     }
 
     fn encode_item(&self, item: &'a Item) -> Option<ResponsesInput<'a>> {
         match item {
             Item::Message(message) => Some(self.encode_message(message)),
             Item::Reasoning(reasoning) => {
-                let is_own = reasoning.raw.get("type").and_then(Value::as_str) == Some("reasoning");
+                let is_own = reasoning.raw.get("type").and_then(Value::as_str) == Some("reasoning")
+                    && self.base.origin.may_receive(reasoning.origin.as_deref());
                 is_own.then_some(ResponsesInput::Raw(&reasoning.raw))
             }
             Item::Call(call) => Some(self.encode_call(call)),
@@ -129,15 +151,19 @@ impl<'a> ResponsesRequestBody<'a> {
             Item::Handoff(handoff) => Some(ResponsesInput::Typed(ResponsesInputItem::FunctionCallOutput {
                 call_id: handoff.call.as_str(),
                 output: ResponsesContent::Text(handoff.output_text().into()),
+                caller: None,
             })),
             Item::HostedTool(item) | Item::Unknown(item) => {
-                ItemOrigin::Responses.raw_if_own(item).map(ResponsesInput::Raw)
+                self.base.origin.raw_if_own(item).map(ResponsesInput::Raw)
             }
             _ => None,
         }
     }
 
     fn encode_call(&self, call: &'a ToolCall) -> ResponsesInput<'a> {
+        if let Some(fields) = self.provider_defined_fields(call) {
+            return ResponsesInput::Built(encode_provider_call(call, fields));
+        }
         match call.kind {
             CallKind::Computer => ResponsesInput::Built(encode_computer_call(call, self.computer_tool())),
             CallKind::HostedMcp => ResponsesInput::Typed(ResponsesInputItem::McpApprovalRequest {
@@ -152,6 +178,7 @@ impl<'a> ResponsesRequestBody<'a> {
                 arguments: &call.arguments,
                 // The API rejects ids of other providers' items.
                 id: call.item_id.as_deref().filter(|id| id.starts_with("fc")),
+                caller: self.base.origin.own_fields(call).and_then(|fields| fields.get("caller")),
             }),
         }
     }
@@ -173,7 +200,7 @@ impl<'a> ResponsesRequestBody<'a> {
                         annotations: annotations.cloned().unwrap_or_else(|| json!([])),
                     }),
                     ContentPart::Refusal { text } => Some(ResponsesContentPart::Refusal { refusal: text }),
-                    ContentPart::Unknown(item) => encode_opaque_part(item),
+                    ContentPart::Unknown(item) => encode_opaque_part(item, self.base.origin),
                     _ => None,
                 });
                 match &message.item_id {
@@ -190,7 +217,7 @@ impl<'a> ResponsesRequestBody<'a> {
             role => {
                 let content = match message.content.as_slice() {
                     [ContentPart::Text { text }] => ResponsesContent::Text(text.into()),
-                    parts => ResponsesContent::Parts(parts.iter().filter_map(encode_input_part).collect()),
+                    parts => ResponsesContent::Parts(self.encode_input_parts(parts)),
                 };
                 let role = if role == Role::System { "system" } else { "user" };
                 plain_message(role, content)
@@ -198,9 +225,24 @@ impl<'a> ResponsesRequestBody<'a> {
         }
     }
 
+    fn encode_input_parts(&self, parts: &'a [ContentPart]) -> Vec<ResponsesContentPart<'a>> {
+        parts.iter().filter_map(|part| encode_input_part(part, self.base.origin)).collect()
+    }
+
     fn encode_output(&self, output: &'a CallOutput) -> ResponsesInput<'a> {
         let call_id = output.call.as_str();
-        match self.call_kinds.get(&output.call) {
+        let content = match &output.content {
+            OutputContent::Text(text) => ResponsesContent::Text(text.into()),
+            OutputContent::Parts(parts) => ResponsesContent::Parts(self.encode_input_parts(parts)),
+        };
+        let call = self.special_calls.get(&output.call).copied();
+        if let Some(call) = call
+            && let Some(fields) = self.provider_defined_fields(call)
+        {
+            let content = serde_json::to_value(&content).unwrap_or_default();
+            return ResponsesInput::Built(encode_provider_output(call, fields, output, content));
+        }
+        match call.map(|call| call.kind) {
             Some(CallKind::HostedMcp) => {
                 let approve = output.status == OutputStatus::Ok;
                 let reason = (!approve).then(|| output.content.text());
@@ -214,13 +256,13 @@ impl<'a> ResponsesRequestBody<'a> {
                 ResponsesInput::Built(encode_computer_output(call_id, &output.content))
             }
             _ => {
-                let output = match &output.content {
-                    OutputContent::Text(text) => ResponsesContent::Text(text.into()),
-                    OutputContent::Parts(parts) => {
-                        ResponsesContent::Parts(parts.iter().filter_map(encode_input_part).collect())
-                    }
-                };
-                ResponsesInput::Typed(ResponsesInputItem::FunctionCallOutput { call_id, output })
+                let fields = call.and_then(|call| self.base.origin.own_fields(call));
+                let caller = fields.and_then(|fields| fields.get("caller"));
+                ResponsesInput::Typed(ResponsesInputItem::FunctionCallOutput {
+                    call_id,
+                    output: content,
+                    caller,
+                })
             }
         }
     }
@@ -245,6 +287,7 @@ impl<'a> ResponsesRequestBody<'a> {
                 "environment": display.environment,
             }),
             ToolKind::Computer(_) => json!({ "type": "computer" }),
+            ToolKind::ProviderDefined(definition) => (**definition).clone(),
             ToolKind::Hosted(definition) => {
                 let mut definition = (**definition).clone();
                 if let Some(fields) = definition.as_object_mut() {
@@ -260,12 +303,17 @@ impl<'a> ResponsesRequestBody<'a> {
     fn include_fields(&self) -> Vec<&str> {
         let hosted = self.base.request.tools.iter().filter_map(|tool| match &tool.kind {
             ToolKind::Hosted(definition) => definition.get("include")?.as_array(),
-            ToolKind::Function | ToolKind::Computer(_) => None,
+            ToolKind::Function | ToolKind::Computer(_) | ToolKind::ProviderDefined(_) => None,
         });
+        let settings = self.base.request.settings;
         let mut include: Vec<&str> = hosted.flatten().filter_map(Value::as_str).collect();
-        if self.base.request.settings.extra.get("store") == Some(&Value::Bool(false)) {
+        include.extend(settings.include.iter().map(String::as_str));
+        if settings.store == Some(false) || settings.extra.get("store") == Some(&Value::Bool(false)) {
             // Reasoning that the provider does not store must be sent back, in encrypted form.
             include.push("reasoning.encrypted_content");
+        }
+        if settings.top_logprobs.is_some() {
+            include.push("message.output_text.logprobs");
         }
         include.sort_unstable();
         include.dedup();
@@ -284,6 +332,10 @@ impl<'a> ResponsesRequestBody<'a> {
                     None => json!({ "type": kind }),
                 }
             }
+            Some(ToolKind::ProviderDefined(definition)) => match definition.get("name") {
+                Some(name) => json!({ "type": definition["type"], "name": name }),
+                None => json!({ "type": definition["type"] }),
+            },
             Some(ToolKind::Computer(_)) => json!({ "type": "computer" }),
             Some(ToolKind::Function) | None => {
                 json!({ "type": "function", "name": chosen_tool_name(request, name) })
@@ -306,24 +358,34 @@ impl Serialize for ResponsesRequestBody<'_> {
         }
         fields.put_sampling()?;
         fields.put_if_some("max_output_tokens", settings.max_tokens)?;
-        fields.put_if_some(
-            "reasoning",
-            settings.reasoning_effort.as_ref().map(|effort| json!({ "effort": effort })),
-        )?;
-        fields.put_if_some(
-            "text",
-            request.output_schema.map(|output| {
-                json!({ "format": {
-                    "type": "json_schema",
-                    "name": output_schema_name(&output.name),
-                    "schema": output.schema,
-                    "strict": true,
-                }})
-            }),
-        )?;
+        let text_field = |name: &str, text: &Option<String>| {
+            text.as_ref().map(|text| (name.to_owned(), Value::from(text.as_str())))
+        };
+        let mut reasoning = Map::new();
+        reasoning.extend(text_field("effort", &settings.reasoning_effort));
+        reasoning.extend(text_field("summary", &settings.reasoning_summary));
+        fields.put_if_some("reasoning", (!reasoning.is_empty()).then_some(reasoning))?;
+        let mut text = Map::new();
+        text.extend(request.output_schema.map(|output| {
+            let format = json!({
+                "type": "json_schema",
+                "name": output_schema_name(&output.name),
+                "schema": output.schema,
+                "strict": true,
+            });
+            ("format".to_owned(), format)
+        }));
+        text.extend(text_field("verbosity", &settings.verbosity));
+        fields.put_if_some("text", (!text.is_empty()).then_some(text))?;
+        fields.put_if_some("top_logprobs", settings.top_logprobs)?;
+        fields.put_if_some("max_tool_calls", settings.max_tool_calls)?;
+        fields.put_if_some("truncation", settings.truncation.as_ref())?;
+        fields.put_openai_settings()?;
         match self.held_state {
             ProviderHeldState::Nothing => {}
-            ProviderHeldState::Response(id) => fields.put("previous_response_id", id)?,
+            ProviderHeldState::Response(id) | ProviderHeldState::ResponseBeforeRun(id) => {
+                fields.put("previous_response_id", id)?;
+            }
             ProviderHeldState::Conversation { id, .. } => fields.put("conversation", id)?,
         }
         let include = self.include_fields();
@@ -362,10 +424,14 @@ enum ResponsesInputItem<'a> {
         arguments: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        caller: Option<&'a Value>,
     },
     FunctionCallOutput {
         call_id: &'a str,
         output: ResponsesContent<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        caller: Option<&'a Value>,
     },
     McpApprovalRequest {
         id: &'a str,
@@ -427,7 +493,7 @@ fn plain_message<'a>(role: &'static str, content: ResponsesContent<'a>) -> Respo
     ResponsesInput::Typed(ResponsesInputItem::Message { role, content, id: None, status: None })
 }
 
-fn encode_input_part(part: &ContentPart) -> Option<ResponsesContentPart<'_>> {
+fn encode_input_part<'a>(part: &'a ContentPart, origin: ItemOrigin<'_>) -> Option<ResponsesContentPart<'a>> {
     match part {
         ContentPart::Text { text } | ContentPart::Refusal { text } => {
             Some(ResponsesContentPart::InputText { text })
@@ -438,13 +504,13 @@ fn encode_input_part(part: &ContentPart) -> Option<ResponsesContentPart<'_>> {
             detail: media.detail.as_deref().unwrap_or("auto"),
         }),
         ContentPart::File(media) => Some(encode_file(media)),
-        ContentPart::Unknown(item) => encode_opaque_part(item),
+        ContentPart::Unknown(item) => encode_opaque_part(item, origin),
         _ => None,
     }
 }
 
-fn encode_opaque_part(item: &OpaqueItem) -> Option<ResponsesContentPart<'_>> {
-    ItemOrigin::Responses.raw_if_own(item).map(ResponsesContentPart::Raw)
+fn encode_opaque_part<'a>(item: &'a OpaqueItem, origin: ItemOrigin<'_>) -> Option<ResponsesContentPart<'a>> {
+    origin.raw_if_own(item).map(ResponsesContentPart::Raw)
 }
 
 fn encode_file(media: &MediaSource) -> ResponsesContentPart<'_> {

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use windlass::core::usage::Usage;
 
+use crate::wire::to_cost_nanos;
+
 /// The `usage` object. The Responses API counts input and output tokens, Chat Completions the tokens of the prompt
 /// and of the completion.
 #[derive(Default, Deserialize)]
@@ -16,6 +18,8 @@ pub(super) struct OpenAiUsage {
     prompt_tokens_details: Option<OpenAiTokenDetails>,
     completion_tokens: Option<u64>,
     completion_tokens_details: Option<OpenAiTokenDetails>,
+    /// The cost in the provider's currency unit, which gateways report.
+    cost: Option<f64>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -34,6 +38,7 @@ impl OpenAiUsage {
             cached_tokens: input.cached_tokens.unwrap_or(0),
             cache_write_tokens: input.cache_write_tokens.unwrap_or(0),
             reasoning_tokens: output.reasoning_tokens.unwrap_or(0),
+            cost_nanos: to_cost_nanos(self.cost.unwrap_or(0.0)),
             ..Usage::of_tokens(
                 self.prompt_tokens.or(self.input_tokens).unwrap_or(0),
                 self.completion_tokens.or(self.output_tokens).unwrap_or(0),

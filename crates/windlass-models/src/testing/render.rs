@@ -17,6 +17,7 @@ const EVENT_STREAM_TYPE: &str = "text/event-stream; charset=utf-8";
 
 pub(super) fn render_reply(reply: &FakeReply, request: &ReceivedRequest, number: usize) -> RenderedReply {
     let request_id = format!("req_{number}");
+    let path = request.path.split('?').next().unwrap_or_default();
     let is_streamed = request.body["stream"] == json!(true);
     let said = match &reply.content {
         FakeReplyContent::Raw { content_type: kind, body } => {
@@ -29,16 +30,16 @@ pub(super) fn render_reply(reply: &FakeReply, request: &ReceivedRequest, number:
         FakeReplyContent::Parts(said) => said,
     };
     let model = request.body["model"].as_str().unwrap_or("fake").to_owned();
-    if request.path.ends_with("/embeddings") {
+    if path.ends_with("/embeddings") {
         let body = embeddings::embeddings_body(&request.body).to_string().into_bytes();
         return RenderedReply { content_type: JSON_TYPE, body, request_id };
     }
     let scene = ReplyRenderer { reply, parts: said, model, number };
-    let (plain, events) = if request.path.ends_with("/responses") {
+    let (plain, events) = if path.ends_with("/responses") {
         (scene.response_body(), scene.response_events())
-    } else if request.path.ends_with("/chat/completions") {
+    } else if path.ends_with("/chat/completions") {
         (scene.completion_body(), scene.completion_events())
-    } else if request.path.ends_with("/messages") {
+    } else if path.ends_with("/messages") {
         (scene.message_body(), scene.message_events())
     } else {
         (json!({ "error": { "message": format!("there is no {}", request.path) } }), String::new())

@@ -148,6 +148,11 @@ impl FakeReply {
         Self::new(FakeReplyContent::Raw { content_type: "text/event-stream", body: body.into() })
     }
 
+    /// Creates a reply with a raw body of this content type.
+    pub fn raw_body(content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self::new(FakeReplyContent::Raw { content_type, body: body.into() })
+    }
+
     fn push_part(mut self, said: FakeReplyPart) -> Self {
         if let FakeReplyContent::Parts(all) = &mut self.content {
             all.push(said);

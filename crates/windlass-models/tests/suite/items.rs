@@ -91,7 +91,7 @@ async fn reasoning_is_kept_with_what_only_the_provider_can_read() {
     for adapter in ALL_ADAPTERS {
         let reply = FakeReply::reasoning("rs_1", "It rains.").and_text("Take an umbrella.");
         let answer = send_once(adapter, StreamingMode::Always, reply).await.expect("an answer");
-        let Item::Reasoning(ReasoningItem { summary, item_id, raw }) = &*answer.items[0] else {
+        let Item::Reasoning(ReasoningItem { summary, item_id, raw, .. }) = &*answer.items[0] else {
             panic!("{adapter:?}: {:?}", answer.items)
         };
         assert_eq!(summary, "It rains.");

@@ -3,8 +3,14 @@
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
+mod details;
 mod errors;
+mod faults;
 mod items;
+mod numbered_calls;
+mod provider_calls;
+mod provider_data;
 mod requests;
+mod settings;
 mod streams;
 mod support;

@@ -1,23 +1,55 @@
-//! Agent changes. Invariant: an agent becomes current when the model has acknowledged its configuration, not
-//! before.
+//! Agent changes and the configuration that is in force. Invariant: an agent becomes current when the model has
+//! acknowledged its configuration, not before; no response is requested unless the model has acknowledged the current
+//! agent's configuration on this connection.
 
 use std::time::Duration;
 
 use windlass::core::id::{AgentName, CallId};
 
 use super::{AgentSetup, PendingAgentChange, RealtimeMachine, RespondWhen, SessionEffect};
-use crate::event::{AgentChangeCause, RealtimeError, RealtimeEvent};
+use crate::event::{AgentChangeCause, CloseReason, RealtimeError, RealtimeEvent};
 use crate::id::CommandId;
 use crate::journal::RealtimeEntry;
 use crate::model::RealtimeCommandKind;
+use crate::settings::SessionConfiguration;
 
 /// The output of a failed handoff, as the model sees it.
 const HANDOFF_FAILED_TEXT: &str = "The handoff did not work. You are still the one who answers.";
 
+/// A configuration that was sent and has been neither acknowledged nor rejected. One is in flight at a time.
+#[derive(Clone, Debug)]
+pub(super) struct InFlightConfiguration {
+    command: CommandId,
+    sent_at: Duration,
+    purpose: ConfigurationPurpose,
+}
+
+/// The purpose of a configuration in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConfigurationPurpose {
+    /// The first configuration of a connection.
+    Establish,
+    /// The configuration of the first pending change.
+    Change,
+    /// The current agent's configuration, sent again because the model may have applied one that it never
+    /// acknowledged.
+    Restore,
+}
+
+/// The configuration that the model has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ConfigurationState {
+    /// The model has not acknowledged the current agent's configuration on this connection.
+    #[default]
+    Unconfirmed,
+    /// The model has the current agent's configuration.
+    Confirmed,
+}
+
 impl RealtimeMachine {
     /// Queues an agent change. Changes are applied one at a time.
     pub(crate) fn change_agent(&mut self, agent: AgentSetup, cause: AgentChangeCause) {
-        self.pending_changes.push_back(PendingAgentChange { agent, cause, sent_as: None });
+        self.pending_changes.push_back(PendingAgentChange { agent, cause });
     }
 
     /// Handles a handoff that failed before a configuration was sent.
@@ -28,28 +60,56 @@ impl RealtimeMachine {
         }
     }
 
-    /// Sends the configuration of the next change, unless another configuration is unacknowledged.
+    /// Sends the current agent's configuration as the first one of a connection.
+    pub(super) fn establish_configuration(&mut self) {
+        self.configuration_state = ConfigurationState::Unconfirmed;
+        self.has_expired_configuration = false;
+        self.send_configuration((*self.current_agent.configuration).clone(), ConfigurationPurpose::Establish);
+    }
+
+    fn send_configuration(&mut self, configuration: SessionConfiguration, purpose: ConfigurationPurpose) {
+        let command = self.send_command(RealtimeCommandKind::Configure(Box::new(configuration)));
+        let in_flight = InFlightConfiguration { command, sent_at: self.now, purpose };
+        self.in_flight_configuration = Some(in_flight);
+    }
+
+    /// Sends the configuration of the next change, unless another one is in flight. A response that was requested and
+    /// has not started belongs to the agent that requested it, so the change waits for its start.
     pub(super) fn send_next_change(&mut self) {
-        if !self.unacknowledged_configurations.is_empty() {
+        if self.in_flight_configuration.is_some() || self.scheduler.is_requested() {
             return;
         }
-        let Some(change) = self.pending_changes.front().filter(|change| change.sent_as.is_none()) else {
+        let Some(change) = self.pending_changes.front() else { return };
+        let configuration = (*change.agent.configuration).clone();
+        self.send_configuration(configuration, ConfigurationPurpose::Change);
+    }
+
+    /// Handles the acknowledgement of a configuration. One that does not name its command is taken for the one in
+    /// flight, unless an earlier one is still unacknowledged.
+    pub(super) fn on_configuration_applied(&mut self, command: Option<&CommandId>) {
+        let is_it = |in_flight: &mut InFlightConfiguration| match command {
+            Some(command) => in_flight.command == *command,
+            None => !self.has_expired_configuration,
+        };
+        let Some(InFlightConfiguration { purpose, .. }) = self.in_flight_configuration.take_if(is_it) else {
             return;
         };
-        let configuration = Box::new((*change.agent.configuration).clone());
-        let id = self.send_command(RealtimeCommandKind::Configure(configuration));
-        self.unacknowledged_configurations.push_back((id.clone(), self.now));
-        if let Some(change) = self.pending_changes.front_mut() {
-            change.sent_as = Some(id);
+        self.configuration_state = ConfigurationState::Confirmed;
+        match purpose {
+            ConfigurationPurpose::Establish => {
+                self.ready_result.get_or_insert(Ok(()));
+                if let Some(attempts) = self.reconnect_attempts.take() {
+                    self.metrics.reconnects += 1;
+                    self.emit_event(RealtimeEvent::Reconnected { attempts });
+                }
+            }
+            ConfigurationPurpose::Restore => {}
+            ConfigurationPurpose::Change => self.complete_change(),
         }
     }
 
-    /// Handles the acknowledgement of the oldest unacknowledged configuration.
-    pub(super) fn on_configuration_applied(&mut self) {
-        self.ready_result.get_or_insert(Ok(()));
-        let Some((id, _)) = self.unacknowledged_configurations.pop_front() else { return };
-        let is_change = self.pending_changes.front().is_some_and(|change| was_sent_as(change, &id));
-        let Some(change) = self.pending_changes.pop_front_if(|_| is_change) else { return };
+    fn complete_change(&mut self) {
+        let Some(change) = self.pending_changes.pop_front() else { return };
         let agent = change.agent.activation.clone();
         let from = std::mem::replace(&mut self.current_agent, change.agent).activation.name;
         let to = agent.name.clone();
@@ -65,41 +125,63 @@ impl RealtimeMachine {
         }
     }
 
-    /// Handles the rejection of a configuration. The previous one stays in force. Returns false if the
-    /// rejection must still be reported.
+    /// Handles the rejection of a configuration. Returns false if the command was not a configuration in flight.
     pub(super) fn on_configuration_rejected(&mut self, command: &CommandId, message: &str) -> bool {
-        let Some(place) = self.unacknowledged_configurations.iter().position(|(id, _)| id == command) else {
-            return false;
-        };
-        self.unacknowledged_configurations.remove(place);
-        let is_change = self.pending_changes.front().is_some_and(|change| was_sent_as(change, command));
-        match self.pending_changes.pop_front_if(|_| is_change) {
-            Some(change) => self.fail_change(change, message.to_owned()),
-            None if self.ready_result.is_none() => self.ready_result = Some(Err(message.to_owned())),
-            // The configuration was accepted on an earlier connection and is rejected on this one: report it.
-            None => return false,
+        let rejected = self.in_flight_configuration.take_if(|in_flight| in_flight.command == *command);
+        let Some(InFlightConfiguration { purpose, .. }) = rejected else { return false };
+        match purpose {
+            // The model keeps its previous configuration, which is the current agent's.
+            ConfigurationPurpose::Change => self.fail_change(message.to_owned()),
+            ConfigurationPurpose::Establish if self.ready_result.is_none() => {
+                self.ready_result = Some(Err(message.to_owned()));
+            }
+            // The session fails closed: it does not go on with a model that has another configuration.
+            ConfigurationPurpose::Establish | ConfigurationPurpose::Restore => {
+                self.pending_effects
+                    .push(SessionEffect::EndSession(CloseReason::ConfigurationRejected(message.to_owned())));
+            }
         }
         true
     }
 
-    /// Gives up on a configuration that was not acknowledged in time, and sends the current one again, so that
-    /// it is certainly the one in force.
+    /// Returns the command of the configuration in flight.
+    pub(super) fn configuration_command(&self) -> Option<&CommandId> {
+        self.in_flight_configuration.as_ref().map(|in_flight| &in_flight.command)
+    }
+
+    /// Returns the time at which the configuration in flight counts as lost.
+    pub(super) fn configuration_deadline(&self) -> Option<Duration> {
+        let in_flight = self.in_flight_configuration.as_ref()?;
+        Some(in_flight.sent_at.saturating_add(self.policy.acknowledge_timeout))
+    }
+
+    /// Gives up on a configuration that was not acknowledged in time. After a change, the current agent's configuration
+    /// is sent again, so that it is certainly the one in force; without that certainty, the connection is replaced.
     pub(super) fn expire_configuration(&mut self) {
-        let (now, timeout) = (self.now, self.policy.acknowledge_timeout);
-        let is_over = |(_, at): &mut (CommandId, Duration)| now >= *at + timeout;
-        let Some((id, _)) = self.unacknowledged_configurations.pop_front_if(is_over) else { return };
-        self.send_command(RealtimeCommandKind::Configure(Box::new(
-            (*self.current_agent.configuration).clone(),
-        )));
+        if self.configuration_deadline().is_none_or(|deadline| self.now < deadline) {
+            return;
+        }
+        let Some(InFlightConfiguration { purpose, .. }) = self.in_flight_configuration.take() else { return };
+        self.has_expired_configuration = true;
+        self.configuration_state = ConfigurationState::Unconfirmed;
         let message = "the model did not acknowledge the configuration in time".to_owned();
-        let is_change = self.pending_changes.front().is_some_and(|change| was_sent_as(change, &id));
-        match self.pending_changes.pop_front_if(|_| is_change) {
-            Some(change) => self.fail_change(change, message),
-            None => self.emit_error(RealtimeError::Provider { code: "not_acknowledged".to_owned(), message }),
+        match purpose {
+            ConfigurationPurpose::Change => {
+                self.fail_change(message);
+                let current = (*self.current_agent.configuration).clone();
+                self.send_configuration(current, ConfigurationPurpose::Restore);
+            }
+            ConfigurationPurpose::Establish if self.ready_result.is_none() => {
+                self.ready_result = Some(Err(message));
+            }
+            ConfigurationPurpose::Establish | ConfigurationPurpose::Restore => {
+                self.pending_effects.push(SessionEffect::DropConnection(message));
+            }
         }
     }
 
-    fn fail_change(&mut self, change: PendingAgentChange, message: String) {
+    fn fail_change(&mut self, message: String) {
+        let Some(change) = self.pending_changes.pop_front() else { return };
         let agent = change.agent.activation;
         let to = agent.name.clone();
         self.pending_effects.push(SessionEffect::AgentChanged { agent, result: Err(message.clone()) });
@@ -110,8 +192,4 @@ impl RealtimeMachine {
             }
         }
     }
-}
-
-fn was_sent_as(change: &PendingAgentChange, command: &CommandId) -> bool {
-    change.sent_as.as_ref() == Some(command)
 }

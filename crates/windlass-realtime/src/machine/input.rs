@@ -3,10 +3,12 @@
 use serde::{Deserialize, Serialize};
 use windlass::core::item::Role;
 
+use super::agent_changes::ConfigurationState;
+use super::response_scheduler::RequestBody;
 use super::{ConnectionState, RealtimeMachine};
 use crate::history::{RealtimeContentPart, RealtimeItem};
 use crate::id::ItemId;
-use crate::model::RealtimeCommandKind;
+use crate::model::{RealtimeCommandKind, ResponseOptions, ResponseScope};
 
 /// The time of the model's response to a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,11 +48,16 @@ impl RealtimeMachine {
         id
     }
 
-    /// Sends audio of the user.
+    /// Sends audio of the user. It is dropped while the model does not have the agent's configuration, because the
+    /// model may respond to speech by itself.
     pub(crate) fn append_audio(&mut self, bytes: Vec<u8>) {
-        if self.connection_state == ConnectionState::Disconnected {
+        if self.connection_state == ConnectionState::Disconnected
+            || self.configuration_state == ConfigurationState::Unconfirmed
+        {
             self.metrics.dropped_input_chunks += 1;
+            return;
         }
+        self.user_speech.record_audio(self.now);
         self.send_command(RealtimeCommandKind::AppendAudio(bytes));
     }
 
@@ -70,14 +77,43 @@ impl RealtimeMachine {
         }
     }
 
+    /// Discards the input buffer. Speech that was in it will not end by itself.
     pub(crate) fn clear_audio(&mut self) {
         self.send_command(RealtimeCommandKind::ClearAudio);
+        self.user_speech.end();
     }
 
     /// Requests a response.
     pub(crate) fn request_response(&mut self) {
         self.response_requested_at = Some(self.now);
         self.scheduler.demand_response(self.now, None);
+    }
+
+    /// Requests a response now, even if the user counts as speaking.
+    pub(crate) fn force_response(&mut self) {
+        self.user_speech.end();
+        self.request_response();
+    }
+
+    /// Requests a response with options. Returns false if too many requests are waiting.
+    pub(crate) fn request_response_with(&mut self, options: ResponseOptions) -> bool {
+        let is_side = options.scope == ResponseScope::OutOfBand;
+        self.queue_request(RequestBody::Options(Box::new(options)), is_side)
+    }
+
+    /// Queues a request in its turn, or sends it at once if the response is not part of the conversation.
+    fn queue_request(&mut self, body: RequestBody, is_side: bool) -> bool {
+        if is_side {
+            return self.request_side_response(body);
+        }
+        self.response_requested_at = Some(self.now);
+        self.scheduler.queue_request(self.now, body)
+    }
+
+    /// Records the number of bytes of an item that the application has played.
+    pub(crate) fn report_played_bytes(&mut self, item: &ItemId, content_index: u32, bytes: u64) {
+        let format = self.current_agent.configuration.realtime_settings.output_format();
+        self.report_played(item, content_index, format.duration_ms(bytes));
     }
 
     /// Records the part of an item that the application has played.
@@ -119,7 +155,17 @@ impl RealtimeMachine {
         self.delete_item(item).then(|| self.insert_message(role, parts, before))
     }
 
-    pub(crate) fn send_raw(&mut self, raw: serde_json::Value) {
+    /// Sends a message in the provider's own format. A response request waits for its turn. Returns false if too many
+    /// requests are waiting.
+    pub(crate) fn send_raw(&mut self, raw: serde_json::Value) -> bool {
+        if raw["type"] == "response.create" {
+            let is_side = raw["response"]["conversation"] == "none";
+            return self.queue_request(RequestBody::Raw(raw), is_side);
+        }
+        if raw["type"] == "input_audio_buffer.clear" {
+            self.user_speech.end();
+        }
         self.send_command(RealtimeCommandKind::Raw(raw));
+        true
     }
 }

@@ -10,7 +10,10 @@ mod input;
 mod model_events;
 mod playback;
 mod response_scheduler;
+mod side_responses;
 mod turns;
+mod user_speech;
+mod wire_ids;
 
 pub use input::RespondWhen;
 pub use playback::PlaybackSource;
@@ -24,7 +27,7 @@ use std::time::Duration;
 use windlass::core::id::{AgentName, CallId, RunId};
 use windlass::{core::item::Item, core::usage::Usage};
 
-use crate::event::{AgentChangeCause, RealtimeEvent};
+use crate::event::{AgentChangeCause, CloseReason, RealtimeError, RealtimeEvent};
 use crate::history::{HistoryChange, RealtimeHistory, RealtimeItem, RealtimeItemStatus};
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::journal::RealtimeEntry;
@@ -32,10 +35,14 @@ use crate::metrics::SessionMetrics;
 use crate::model::{RealtimeCommand, RealtimeCommandKind, ResponseStatus};
 use crate::settings::SessionConfiguration;
 
-use self::calls::RealtimeCall;
+use self::agent_changes::{ConfigurationState, InFlightConfiguration};
+use self::calls::{CollectedOutputs, RealtimeCall, RejectedOutput};
 use self::playback::PlaybackTracker;
-use self::response_scheduler::{ResponseScheduler, ResponseTimeoutAction, ResponseTimeouts};
+use self::response_scheduler::{RequestBody, ResponseScheduler, ResponseTimeoutAction, ResponseTimeouts};
+use self::side_responses::SideResponse;
 use self::turns::ResponseTurn;
+use self::user_speech::UserSpeech;
+use self::wire_ids::WireIds;
 
 /// An agent as resolved when it became current. An agent that becomes current twice has two activations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +58,8 @@ pub(crate) struct AgentSetup {
     pub(crate) configuration: Arc<SessionConfiguration>,
     /// True if output guardrails check the agent's responses.
     pub(crate) has_guardrails: bool,
+    /// True if the order of the agent's calls matters to its tools, so that the calls of a response run together.
+    pub(crate) has_ordered_tools: bool,
 }
 
 /// An action that the machine requests from its driver.
@@ -70,6 +79,10 @@ pub(crate) enum SessionEffect {
     CheckTranscript(TranscriptCheck),
     /// Report the result of an agent change.
     AgentChanged { agent: AgentActivation, result: Result<(), String> },
+    /// Replace the connection, which cannot be used any more.
+    DropConnection(String),
+    /// End the session.
+    EndSession(CloseReason),
 }
 
 /// The tool calls of one response.
@@ -97,6 +110,10 @@ pub(crate) struct SessionPolicy {
     pub(crate) session_id: RunId,
     pub(crate) guardrail_debounce: usize,
     pub(crate) tool_call_mode: ToolCallMode,
+    /// True if the number of concurrent calls of a response is limited, so that its calls run together.
+    pub(crate) has_call_limit: bool,
+    /// Longest time that a demanded response waits for the end of the user's speech.
+    pub(crate) speech_hold: Duration,
     pub(crate) playback_source: PlaybackSource,
     pub(crate) response_timeouts: ResponseTimeouts,
     pub(crate) acknowledge_timeout: Duration,
@@ -144,6 +161,8 @@ impl Default for SessionPolicy {
             session_id: RunId::from("session"),
             guardrail_debounce: 100,
             tool_call_mode: ToolCallMode::Background,
+            has_call_limit: false,
+            speech_hold: Duration::from_secs(10),
             playback_source: PlaybackSource::Clock,
             response_timeouts: ResponseTimeouts {
                 start: Duration::from_secs(10),
@@ -169,7 +188,6 @@ enum ConnectionState {
 struct PendingAgentChange {
     agent: AgentSetup,
     cause: AgentChangeCause,
-    sent_as: Option<CommandId>,
 }
 
 /// The state machine of a session; see the module's documentation for the driver's contract.
@@ -179,26 +197,49 @@ pub(crate) struct RealtimeMachine {
     pending_effects: Vec<SessionEffect>,
     now: Duration,
     connection_state: ConnectionState,
+    /// Number of the connection, from one.
+    connection_number: u64,
+    /// Number of attempts of a reconnection that is not reported yet.
+    reconnect_attempts: Option<u32>,
+    wire_ids: WireIds,
     history: RealtimeHistory,
     scheduler: ResponseScheduler,
     playback: PlaybackTracker,
     current_agent: AgentSetup,
-    /// Configurations sent and not acknowledged, oldest first, with the time of sending.
-    unacknowledged_configurations: VecDeque<(CommandId, Duration)>,
+    configuration_state: ConfigurationState,
+    in_flight_configuration: Option<InFlightConfiguration>,
+    /// True if a configuration was not acknowledged in time on this connection, so that its acknowledgement may still
+    /// arrive.
+    has_expired_configuration: bool,
     pending_changes: VecDeque<PendingAgentChange>,
+    /// The agents with which responses were requested, newest last.
+    requesting_agents: VecDeque<(CommandId, AgentSetup)>,
     turns: BTreeMap<ResponseId, ResponseTurn>,
+    /// Requests for responses outside the conversation that have not started.
+    side_requests: BTreeMap<CommandId, Duration>,
+    /// Responses that are not part of the conversation.
+    side_responses: BTreeMap<ResponseId, SideResponse>,
     newest_response: Option<ResponseId>,
     /// Responses that have ended, the newest last.
     ended_responses: VecDeque<ResponseId>,
     calls: BTreeMap<CallId, RealtimeCall>,
-    /// Runs in progress; `queued_batches` wait for them.
-    active_runs: BTreeSet<RunId>,
+    /// Ids of the calls in this session, by response and the provider's id.
+    call_names: BTreeMap<(ResponseId, CallId), CallId>,
+    /// Responses that made calls.
+    calling_responses: BTreeSet<ResponseId>,
+    /// Handoffs that have no output yet, with the time at which they were accepted.
+    open_handoffs: BTreeMap<CallId, Duration>,
+    /// Outputs that are sent within a short time, by run.
+    collected_outputs: BTreeMap<RunId, CollectedOutputs>,
+    rejected_outputs: BTreeMap<CallId, RejectedOutput>,
+    /// Runs in progress with their calls, in the model's order; `queued_batches` wait for them.
+    active_runs: BTreeMap<RunId, Vec<CallId>>,
     queued_batches: VecDeque<CallBatch>,
     /// Items sent and not confirmed by the model.
     unconfirmed_items: BTreeMap<CommandId, ItemId>,
     /// The result of the first configuration.
     ready_result: Option<Result<(), String>>,
-    user_speaking_since: Option<Duration>,
+    user_speech: UserSpeech,
     /// The end of the user's speech, or the time of the last response request.
     response_requested_at: Option<Duration>,
     /// The user's items since the last response that made calls.
@@ -210,12 +251,12 @@ pub(crate) struct RealtimeMachine {
     metrics: SessionMetrics,
 }
 
-/// Longest speech of the user. After it, the `SpeechStopped` event is taken to be lost.
-const MAX_SPEECH_DURATION: Duration = Duration::from_secs(120);
+/// Number of recent response requests whose agents are remembered.
+const MAX_REQUESTING_AGENTS: usize = 8;
 
 impl RealtimeMachine {
     pub(crate) fn new(policy: SessionPolicy, agent: AgentSetup, history: RealtimeHistory) -> Self {
-        let output_format = agent.configuration.realtime_settings.output_audio_format;
+        let output_format = agent.configuration.realtime_settings.output_format();
         Self {
             scheduler: ResponseScheduler::new(policy.response_timeouts),
             playback: PlaybackTracker::new(policy.playback_source, output_format),
@@ -223,19 +264,32 @@ impl RealtimeMachine {
             pending_effects: Vec::new(),
             now: Duration::ZERO,
             connection_state: ConnectionState::Disconnected,
+            connection_number: 0,
+            reconnect_attempts: None,
+            wire_ids: WireIds::default(),
             history,
             current_agent: agent,
-            unacknowledged_configurations: VecDeque::new(),
+            configuration_state: ConfigurationState::default(),
+            in_flight_configuration: None,
+            has_expired_configuration: false,
             pending_changes: VecDeque::new(),
+            requesting_agents: VecDeque::new(),
             turns: BTreeMap::new(),
+            side_requests: BTreeMap::new(),
+            side_responses: BTreeMap::new(),
             newest_response: None,
             ended_responses: VecDeque::new(),
             calls: BTreeMap::new(),
-            active_runs: BTreeSet::new(),
+            call_names: BTreeMap::new(),
+            calling_responses: BTreeSet::new(),
+            open_handoffs: BTreeMap::new(),
+            collected_outputs: BTreeMap::new(),
+            rejected_outputs: BTreeMap::new(),
+            active_runs: BTreeMap::new(),
             queued_batches: VecDeque::new(),
             unconfirmed_items: BTreeMap::new(),
             ready_result: None,
-            user_speaking_since: None,
+            user_speech: UserSpeech::default(),
             response_requested_at: None,
             items_since_calls: Vec::new(),
             follow_ups: 0,
@@ -259,13 +313,19 @@ impl RealtimeMachine {
 
     /// Returns the time of the next [`tick`](Self::tick) at the latest.
     pub(crate) fn deadline(&self) -> Option<Duration> {
+        let calls = [self.output_deadline(), self.call_start_deadline()];
         if self.connection_state == ConnectionState::Disconnected {
-            return None;
+            return calls.into_iter().flatten().min();
         }
-        let configured =
-            self.unacknowledged_configurations.front().map(|(_, at)| *at + self.policy.acknowledge_timeout);
-        let speech = self.user_speaking_since.map(|since| since + MAX_SPEECH_DURATION);
-        [self.scheduler.deadline(), configured, speech].into_iter().flatten().min()
+        let connected = [
+            self.scheduler.deadline(),
+            self.configuration_deadline(),
+            self.speech_deadline(),
+            self.handoff_deadline(),
+            // Outputs are sent again when the configuration is certain.
+            self.resend_deadline().filter(|_| self.configuration_state == ConfigurationState::Confirmed),
+        ];
+        connected.into_iter().chain(calls).flatten().min()
     }
 
     /// Handles timeouts.
@@ -273,17 +333,20 @@ impl RealtimeMachine {
         if self.connection_state == ConnectionState::Disconnected {
             return;
         }
-        if self.user_speaking_since.is_some_and(|since| self.now >= since + MAX_SPEECH_DURATION) {
-            self.user_speaking_since = None;
-        }
+        self.expire_user_speech();
         self.expire_configuration();
+        self.expire_handoffs();
         match self.scheduler.elapsed_timeout(self.now) {
             None => {}
             Some(ResponseTimeoutAction::ReportNotStarted) => {
-                self.emit_error(crate::event::RealtimeError::ResponseNotStarted)
+                self.emit_error(RealtimeError::ResponseNotStarted);
+            }
+            Some(ResponseTimeoutAction::ReportAbandoned { attempts }) => {
+                let message = "the model did not start it in time".to_owned();
+                self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
             }
             Some(ResponseTimeoutAction::Cancel(response)) => {
-                self.emit_error(crate::event::RealtimeError::ResponseStalled { response: response.clone() });
+                self.emit_error(RealtimeError::ResponseStalled { response: response.clone() });
                 self.send_command(RealtimeCommandKind::CancelResponse { response });
             }
             Some(ResponseTimeoutAction::Abandon(response)) => {
@@ -292,14 +355,16 @@ impl RealtimeMachine {
         }
     }
 
-    /// Handles a new connection, the first one or a later one: sends the configuration and the whole history.
-    pub(crate) fn on_connected(&mut self) {
+    /// Handles a new connection: sends the configuration and the whole history. `attempts` is the number of attempts of
+    /// a reconnection.
+    pub(crate) fn on_connected(&mut self, attempts: Option<u32>) {
         self.connection_state = ConnectionState::Connected;
-        self.unacknowledged_configurations.clear();
+        self.connection_number += 1;
+        self.reconnect_attempts = attempts;
+        self.wire_ids = WireIds::default();
         self.unconfirmed_items.clear();
-        let configuration = Box::new((*self.current_agent.configuration).clone());
-        let id = self.send_command(RealtimeCommandKind::Configure(configuration));
-        self.unacknowledged_configurations.push_back((id, self.now));
+        self.demand_rejected_outputs();
+        self.establish_configuration();
         for item in self.history.items().to_vec() {
             // Speech without a transcript cannot be sent back.
             if !item.is_sendable() {
@@ -308,29 +373,38 @@ impl RealtimeMachine {
             let id = self.send_command(RealtimeCommandKind::CreateItem { item: item.clone(), after: None });
             self.unconfirmed_items.insert(id, item.id);
         }
-        for change in &mut self.pending_changes {
-            change.sent_as = None;
-        }
     }
 
     /// Handles the loss of the connection.
     pub(crate) fn on_disconnected(&mut self) {
         self.connection_state = ConnectionState::Disconnected;
-        self.user_speaking_since = None;
-        self.interrupt_playback(None);
+        self.user_speech = UserSpeech::default();
+        self.configuration_state = ConfigurationState::Unconfirmed;
+        self.in_flight_configuration = None;
+        let active = self.scheduler.active_response().cloned();
+        // A response that the loss cut off is demanded again, unless somebody had stopped it before or its calls
+        // demand one anyway.
+        let is_wanted = active
+            .as_ref()
+            .and_then(|active| self.turns.get(active))
+            .is_some_and(ResponseTurn::is_wanted_after_loss);
+        if self.interrupt_playback(None) == 0 && active.is_some() {
+            self.report_heard_interruption(active.as_ref());
+        }
         let open: Vec<ResponseId> =
             self.turns.iter().filter(|(_, turn)| !turn.has_ended()).map(|(id, _)| id.clone()).collect();
         for response in open {
-            // The response produced nothing, so it is requested again.
-            let is_wanted = self.scheduler.active_response() == Some(&response)
-                && self.turns.get(&response).is_some_and(ResponseTurn::is_empty);
             self.on_response_ended(&response, ResponseStatus::Unknown, None, Vec::new());
-            if is_wanted {
-                self.scheduler.demand_response(self.now, None);
-            }
         }
-        self.scheduler.on_disconnected();
-        self.unacknowledged_configurations.clear();
+        let mut abandoned = self.scheduler.on_disconnected();
+        if is_wanted {
+            abandoned = abandoned.or(self.scheduler.demand_after_loss(self.now));
+        }
+        if let Some(attempts) = abandoned {
+            let message = "the connection was lost each time".to_owned();
+            self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
+        }
+        self.end_side_responses();
     }
 
     pub(crate) fn history(&self) -> &RealtimeHistory {
@@ -359,34 +433,56 @@ impl RealtimeMachine {
         self.ready_result.as_ref()
     }
 
-    /// Starts all work that can start now: an agent change, queued calls, a demanded response.
+    /// Starts all work that can start now: an agent change, complete calls, a demanded response.
     fn start_due_work(&mut self) {
-        if self.connection_state == ConnectionState::Disconnected {
+        self.start_due_calls();
+        self.send_due_outputs();
+        self.start_queued_batches();
+        if self.connection_state == ConnectionState::Disconnected
+            || self.configuration_state == ConfigurationState::Unconfirmed
+        {
             return;
         }
         self.send_next_change();
-        self.start_queued_batches();
+        self.resend_due_outputs();
         let is_busy = !self.pending_changes.is_empty()
-            || self.user_speaking_since.is_some()
+            || !self.open_handoffs.is_empty()
             || (self.policy.tool_call_mode == ToolCallMode::Blocking && !self.active_runs.is_empty());
-        if is_busy {
+        if is_busy || !self.scheduler.is_request_due(self.now) || self.is_held_by_speech() {
             return;
         }
         let (now, next) = (self.now, self.command_count + 1);
-        if let Some(command) = self.scheduler.next_request(now, || command_id(next)) {
+        if let Some((command, body)) = self.scheduler.next_request(now, || command_id(next)) {
             self.command_count = next;
-            self.pending_effects.push(SessionEffect::SendCommand(RealtimeCommand {
-                id: command,
-                kind: RealtimeCommandKind::CreateResponse(Default::default()),
-            }));
+            if self.requesting_agents.len() == MAX_REQUESTING_AGENTS {
+                self.requesting_agents.pop_front();
+            }
+            self.requesting_agents.push_back((command.clone(), self.current_agent.clone()));
+            let kind = request_command(body);
+            self.pending_effects.push(SessionEffect::SendCommand(RealtimeCommand { id: command, kind }));
+        }
+    }
+
+    /// Returns the time at which a handoff without a result no longer holds back responses.
+    fn handoff_deadline(&self) -> Option<Duration> {
+        let timeout = self.policy.acknowledge_timeout.saturating_mul(HANDOFF_STEPS);
+        self.open_handoffs.values().min().map(|since| since.saturating_add(timeout))
+    }
+
+    /// Lets responses go on beside a handoff whose callback does not end.
+    fn expire_handoffs(&mut self) {
+        if self.handoff_deadline().is_some_and(|deadline| self.now >= deadline) {
+            let oldest = self.open_handoffs.values().min().copied();
+            self.open_handoffs.retain(|_, since| Some(*since) != oldest);
         }
     }
 
     /// Sends a command if connected, and returns its id in any case.
-    fn send_command(&mut self, kind: RealtimeCommandKind) -> CommandId {
+    fn send_command(&mut self, mut kind: RealtimeCommandKind) -> CommandId {
         self.command_count += 1;
         let id = command_id(self.command_count);
         if self.connection_state == ConnectionState::Connected {
+            self.translate_command(&mut kind);
             self.pending_effects.push(SessionEffect::SendCommand(RealtimeCommand { id: id.clone(), kind }));
         }
         id
@@ -396,7 +492,7 @@ impl RealtimeMachine {
         self.pending_effects.push(SessionEffect::EmitEvent(event));
     }
 
-    fn emit_error(&mut self, error: crate::event::RealtimeError) {
+    fn emit_error(&mut self, error: RealtimeError) {
         self.emit_event(RealtimeEvent::Error(error));
     }
 
@@ -445,6 +541,18 @@ impl RealtimeMachine {
     fn short_session_id(&self) -> String {
         let text = self.policy.session_id.as_str();
         text.chars().rev().filter(char::is_ascii_alphanumeric).take(12).collect()
+    }
+}
+
+/// Number of steps of a handoff that have a timeout: its callback, its resolution, its configuration.
+const HANDOFF_STEPS: u32 = 3;
+
+/// Returns the command of a response request.
+fn request_command(body: Option<RequestBody>) -> RealtimeCommandKind {
+    match body {
+        None => RealtimeCommandKind::CreateResponse(Box::default()),
+        Some(RequestBody::Options(options)) => RealtimeCommandKind::CreateResponse(options),
+        Some(RequestBody::Raw(raw)) => RealtimeCommandKind::CreateRawResponse(raw),
     }
 }
 

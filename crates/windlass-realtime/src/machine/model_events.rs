@@ -2,19 +2,24 @@
 
 use windlass::core::item::Role;
 
+use super::response_scheduler::RequeueResult;
 use super::turns::set_part;
 use super::{RealtimeMachine, RespondWhen};
 use crate::event::{AudioChunk, RealtimeError, RealtimeEvent};
 use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
-use crate::id::ItemId;
-use crate::model::{RealtimeModelEvent, RejectionKind};
+use crate::id::{CommandId, ItemId};
+use crate::model::{RealtimeModelEvent, RejectionKind, RejectionSubject};
 
 impl RealtimeMachine {
     /// Applies an event of the model.
-    pub(crate) fn on_model_event(&mut self, event: RealtimeModelEvent) {
+    pub(crate) fn on_model_event(&mut self, mut event: RealtimeModelEvent) {
+        self.translate_event(&mut event);
+        let Some(event) = self.take_side_event(event) else { return };
         match event {
             RealtimeModelEvent::SessionCreated { .. } => {}
-            RealtimeModelEvent::ConfigurationApplied => self.on_configuration_applied(),
+            RealtimeModelEvent::ConfigurationApplied { command } => {
+                self.on_configuration_applied(command.as_ref());
+            }
             RealtimeModelEvent::ResponseStarted { response, requested_by, scope } => {
                 self.on_response_started(response, requested_by.as_ref(), scope);
             }
@@ -52,25 +57,28 @@ impl RealtimeMachine {
                 self.emit_error(RealtimeError::Provider { code: "transcription_failed".to_owned(), message });
             }
             RealtimeModelEvent::SpeechStarted { .. } => {
-                self.user_speaking_since = Some(self.now);
+                self.user_speech.start(self.now);
                 self.emit_event(RealtimeEvent::SpeechStarted);
                 self.on_user_speech();
             }
             RealtimeModelEvent::SpeechStopped { .. } => {
-                self.user_speaking_since = None;
+                self.user_speech.end();
                 self.follow_ups = 0;
                 self.response_requested_at = Some(self.now);
                 self.emit_event(RealtimeEvent::SpeechStopped);
             }
             RealtimeModelEvent::AudioCommitted { item, after } => {
-                self.user_speaking_since = None;
+                self.user_speech.end();
                 self.add_user_speech(&item, after.as_ref());
             }
+            RealtimeModelEvent::AudioCleared => self.user_speech.end(),
             RealtimeModelEvent::IdleTimeout => self.emit_event(RealtimeEvent::IdleTimeout),
             RealtimeModelEvent::RateLimits(limits) => self.emit_event(RealtimeEvent::RateLimits(limits)),
-            RealtimeModelEvent::CommandRejected { command, code, message, kind } => {
+            RealtimeModelEvent::CommandRejected { command, code, message, kind, subject } => {
+                let command = command.or_else(|| self.rejected_command(kind, subject));
                 self.on_command_rejected(command, code, message, kind);
             }
+            RealtimeModelEvent::Raw(raw) => self.emit_event(RealtimeEvent::Raw(raw)),
             RealtimeModelEvent::Unknown { kind, raw } => {
                 self.emit_event(RealtimeEvent::Unknown { kind, raw })
             }
@@ -81,24 +89,21 @@ impl RealtimeMachine {
         let before = self.unconfirmed_items.len();
         self.unconfirmed_items.retain(|_, id| *id != item.id);
         if self.unconfirmed_items.len() != before {
-            return;
+            return self.on_item_confirmed(&item.id);
         }
         if let Some(response) = item.response.as_ref().or(self.scheduler.active_response()).cloned() {
             self.scheduler.record_activity(self.now, &response);
         }
+        if let Some(response) = item.response.clone() {
+            self.record_item_progress(&response, &item);
+        }
         match &item.kind {
-            // Calls are accepted when the response has ended; until then the model may withdraw them.
-            RealtimeItemKind::Call { call, .. } if !self.calls.contains_key(call) => {
-                item.status = RealtimeItemStatus::InProgress;
-                item.agent = Some(self.current_agent.activation.name.clone());
-            }
-            RealtimeItemKind::Call { .. } | RealtimeItemKind::Output { .. } => {
-                if self.history.get(&item.id).is_some() {
-                    return;
-                }
-            }
+            // A call is added to the history when it is accepted; until then the model may withdraw it. The session
+            // knows its own outputs.
+            RealtimeItemKind::Call { .. } | RealtimeItemKind::Output { .. } => return,
             RealtimeItemKind::Message { role: Role::Assistant, .. } => {
-                item.agent = Some(self.current_agent.activation.name.clone());
+                let response = item.response.as_ref().or(self.scheduler.active_response());
+                item.agent = Some(self.responding_agent(response).activation.name.clone());
             }
             RealtimeItemKind::Message { role: Role::User, .. } => {
                 if self.history.get(&item.id).is_none() {
@@ -135,22 +140,54 @@ impl RealtimeMachine {
         self.record_change(change);
     }
 
+    /// Returns the command that an error without a command id is about, if there is only one candidate.
+    fn rejected_command(&self, kind: RejectionKind, subject: RejectionSubject) -> Option<CommandId> {
+        if kind != RejectionKind::Other {
+            return None;
+        }
+        let mut candidates = Vec::new();
+        if matches!(subject, RejectionSubject::Unspecified | RejectionSubject::Configuration) {
+            candidates.extend(self.configuration_command());
+        }
+        if matches!(subject, RejectionSubject::Unspecified | RejectionSubject::Response) {
+            candidates.extend(self.scheduler.open_request().filter(|_| self.scheduler.is_requested()));
+            candidates.extend(self.side_requests.keys());
+        }
+        if matches!(subject, RejectionSubject::Unspecified | RejectionSubject::Item) {
+            candidates.extend(self.unconfirmed_items.keys());
+        }
+        match candidates.as_slice() {
+            [only] => Some((*only).clone()),
+            // Nothing else has been acknowledged on this connection, so the first configuration failed.
+            _ if self.ready_result.is_none() => self.configuration_command().cloned(),
+            _ => None,
+        }
+    }
+
     /// Handles a rejected command; reports it unless another part of the machine has dealt with it.
     fn on_command_rejected(
         &mut self,
-        command: Option<crate::id::CommandId>,
+        command: Option<CommandId>,
         code: String,
         message: String,
         kind: RejectionKind,
     ) {
         let is_dealt_with = match (kind, &command) {
             (RejectionKind::ResponseAlreadyActive, command) => {
-                self.scheduler.requeue_request(self.now, command.as_ref())
+                match self.scheduler.requeue_request(self.now, command.as_ref()) {
+                    RequeueResult::NotOpen => false,
+                    RequeueResult::Requeued => true,
+                    RequeueResult::GivenUp { attempts } => {
+                        let message = message.clone();
+                        self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
+                        true
+                    }
+                }
             }
             // The response ended by itself just before it was cancelled.
             (RejectionKind::NothingToCancel, _) => true,
             (RejectionKind::Other, Some(command)) => {
-                if self.scheduler.drop_request(command) {
+                if self.side_requests.remove(command).is_some() || self.scheduler.drop_request(command) {
                     false
                 } else {
                     self.on_configuration_rejected(command, &message)

@@ -10,6 +10,9 @@ use crate::id::{ItemId, ResponseId};
 /// Number of tracks kept; older ones have been heard long ago.
 const MAX_TRACKS: usize = 16;
 
+/// Time by which an application's playback may be behind the clock.
+const PLAYBACK_LAG: Duration = Duration::from_secs(2);
+
 /// The source of the playback position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlaybackSource {
@@ -112,6 +115,23 @@ impl PlaybackTracker {
             let track = &mut self.tracks[place];
             track.reported_ms = track.reported_ms.max(played_ms);
         }
+    }
+
+    /// Returns the newest speech of a response and its heard duration; without a response, the newest speech that ended
+    /// a short time ago.
+    pub(crate) fn newest_track(
+        &self,
+        now: Duration,
+        response: Option<&ResponseId>,
+    ) -> Option<(ItemId, u32, u64)> {
+        let heard = self.heard_per_track(now);
+        let (track, heard_ms) = self.tracks.iter().zip(heard).next_back()?;
+        let is_it = match response {
+            Some(response) => track.response == *response,
+            None => now < self.drained_at.saturating_add(PLAYBACK_LAG),
+        };
+        let is_new = is_it && track.truncated_at_ms.is_none();
+        is_new.then(|| (track.item.clone(), track.content_index, heard_ms))
     }
 
     /// Truncates the unheard speech of one response or of all. Speech that was heard to its end is not

@@ -1,13 +1,26 @@
 //! Scheduling of response requests. Invariant: at most one response is requested or active at a time; demands
-//! that arrive meanwhile are merged into one request.
+//! that arrive meanwhile are merged into one request. Requests that the application worded itself wait for their turn
+//! one by one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::id::{CommandId, ItemId, ResponseId};
+use serde_json::Value;
 
-/// Unmet reasons for a response, merged.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use crate::id::{CommandId, ItemId, ResponseId};
+use crate::model::ResponseOptions;
+
+/// A request that the application worded itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum RequestBody {
+    /// A request with options.
+    Options(Box<ResponseOptions>),
+    /// A request in the provider's own format.
+    Raw(Value),
+}
+
+/// Unmet reasons for a response, merged, or one request that the application worded.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ResponseDemand {
     /// Items that the response must be able to see.
     required_items: BTreeSet<ItemId>,
@@ -15,10 +28,12 @@ pub(crate) struct ResponseDemand {
     since: Duration,
     /// True if the provider rejected the request, so that an unrequested response cannot be its result.
     was_rejected: bool,
+    /// The application's wording of the request. Such a demand is not merged with others.
+    body: Option<RequestBody>,
 }
 
 /// The state of the current response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 enum ResponseState {
     Idle,
     /// Requested and not started.
@@ -41,10 +56,23 @@ enum ResponseState {
 pub(crate) enum ResponseTimeoutAction {
     /// Report that a requested response did not start.
     ReportNotStarted,
+    /// Report that the demand is dropped after this many requests.
+    ReportAbandoned { attempts: u32 },
     /// Cancel a response that stopped sending.
     Cancel(ResponseId),
     /// Abandon a response that did not acknowledge its cancellation.
     Abandon(ResponseId),
+}
+
+/// The effect of a rejected request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequeueResult {
+    /// The rejected command is not the open request.
+    NotOpen,
+    /// The request is repeated later.
+    Requeued,
+    /// The request was rejected this many times and is dropped.
+    GivenUp { attempts: u32 },
 }
 
 /// Timeouts of the phases of a response.
@@ -60,30 +88,40 @@ pub(crate) struct ResponseTimeouts {
 pub(crate) struct ResponseScheduler {
     state: ResponseState,
     demand: Option<ResponseDemand>,
+    /// Requests that the application worded, oldest first.
+    worded_requests: VecDeque<ResponseDemand>,
     timeouts: ResponseTimeouts,
     /// True if the provider reports which request a response belongs to.
     reports_requester: bool,
     /// A request was rejected because of a response not yet reported: wait until this time before the next
     /// request.
     retry_not_before: Option<Duration>,
-    /// Number of consecutive requests without a response.
+    /// Number of consecutive requests without a complete response.
     failed_requests: u32,
+    /// Number of consecutive rejections because of a response that was never reported.
+    rejected_requests: u32,
 }
 
 /// Delay before a rejected request is repeated, if no event gives an earlier time.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Number of consecutive requests without a response after which the demand is dropped.
+/// Number of consecutive requests without a complete response after which the demand is dropped.
 const MAX_FAILED_REQUESTS: u32 = 3;
+/// Number of consecutive rejections after which the demand is dropped.
+const MAX_REJECTED_REQUESTS: u32 = 6;
+/// Maximum number of waiting requests that the application worded.
+const MAX_WORDED_REQUESTS: usize = 64;
 
 impl ResponseScheduler {
     pub(crate) fn new(timeouts: ResponseTimeouts) -> Self {
         Self {
             state: ResponseState::Idle,
             demand: None,
+            worded_requests: VecDeque::new(),
             timeouts,
             reports_requester: false,
             retry_not_before: None,
             failed_requests: 0,
+            rejected_requests: 0,
         }
     }
 
@@ -94,19 +132,59 @@ impl ResponseScheduler {
         demand.required_items.extend(after);
     }
 
-    /// Returns the command of a new request if one is due now; the state is then `Requested`.
+    /// Queues a request that the application worded. Returns false if too many are waiting.
+    pub(crate) fn queue_request(&mut self, now: Duration, body: RequestBody) -> bool {
+        let has_room = self.worded_requests.len() < MAX_WORDED_REQUESTS;
+        if has_room {
+            let demand = ResponseDemand { since: now, body: Some(body), ..ResponseDemand::default() };
+            self.worded_requests.push_back(demand);
+        }
+        has_room
+    }
+
+    /// Demands a response again after its connection was lost. Returns the number of attempts if that was too often
+    /// and the demand is dropped.
+    pub(crate) fn demand_after_loss(&mut self, now: Duration) -> Option<u32> {
+        self.restore_after_failure(ResponseDemand { since: now, ..ResponseDemand::default() })
+    }
+
+    /// Returns the time of the oldest unmet demand.
+    pub(crate) fn oldest_demand(&self) -> Option<Duration> {
+        self.demand.iter().chain(self.worded_requests.front()).map(|demand| demand.since).min()
+    }
+
+    /// Returns true if a response was requested and has not started.
+    pub(crate) fn is_requested(&self) -> bool {
+        matches!(self.state, ResponseState::Requested { .. })
+    }
+
+    /// Returns true if a request would be sent now.
+    pub(crate) fn is_request_due(&self, now: Duration) -> bool {
+        self.state == ResponseState::Idle
+            && self.retry_not_before.is_none_or(|before| now >= before)
+            && self.oldest_demand().is_some()
+    }
+
+    /// Returns the command of a new request, with the application's wording, if one is due now; the state is then
+    /// `Requested`.
     pub(crate) fn next_request(
         &mut self,
         now: Duration,
         command: impl FnOnce() -> CommandId,
-    ) -> Option<CommandId> {
-        if self.state != ResponseState::Idle || self.retry_not_before.is_some_and(|before| now < before) {
+    ) -> Option<(CommandId, Option<RequestBody>)> {
+        if !self.is_request_due(now) {
             return None;
         }
-        let demand = self.demand.take()?;
-        let command = command();
+        let worded_since = self.worded_requests.front().map(|request| request.since);
+        let is_worded_older = match (&self.demand, worded_since) {
+            (Some(demand), Some(since)) => since < demand.since,
+            (None, _) => true,
+            (Some(_), None) => false,
+        };
+        let demand = if is_worded_older { self.worded_requests.pop_front() } else { self.demand.take() }?;
+        let (command, body) = (command(), demand.body.clone());
         self.state = ResponseState::Requested { command: command.clone(), demand, requested_at: now };
-        Some(command)
+        Some((command, body))
     }
 
     /// Handles the start of a response. Returns the time of the demand that it meets, if any.
@@ -118,7 +196,7 @@ impl ResponseScheduler {
         is_known: impl Fn(&ItemId) -> bool,
     ) -> Option<Duration> {
         self.reports_requester |= requested_by.is_some();
-        (self.retry_not_before, self.failed_requests) = (None, 0);
+        (self.retry_not_before, self.rejected_requests) = (None, 0);
         let mut since = None;
         let open_request = match std::mem::replace(&mut self.state, ResponseState::Idle) {
             ResponseState::Requested { command, demand, .. } => {
@@ -158,15 +236,22 @@ impl ResponseScheduler {
     }
 
     /// Handles a rejection because another response is active: the request is repeated when that response has
-    /// ended. Returns true if the rejected command was the open request.
-    pub(crate) fn requeue_request(&mut self, now: Duration, command: Option<&CommandId>) -> bool {
+    /// ended, within a limit.
+    pub(crate) fn requeue_request(&mut self, now: Duration, command: Option<&CommandId>) -> RequeueResult {
         let is_it = |requested: &CommandId| command.is_none_or(|command| command == requested);
         match std::mem::replace(&mut self.state, ResponseState::Idle) {
             ResponseState::Requested { command, demand, .. } if is_it(&command) => {
+                self.rejected_requests += 1;
+                let attempts = self.rejected_requests;
+                if attempts >= MAX_REJECTED_REQUESTS {
+                    self.rejected_requests = 0;
+                    return RequeueResult::GivenUp { attempts };
+                }
                 self.restore_demand(ResponseDemand { was_rejected: true, ..demand });
                 // The active response has not been reported yet, or has just ended.
-                self.retry_not_before = Some(now + RETRY_DELAY);
-                true
+                let delay = RETRY_DELAY.saturating_mul(1 << (attempts - 1).min(16));
+                self.retry_not_before = Some(now.saturating_add(delay));
+                RequeueResult::Requeued
             }
             ResponseState::Active {
                 response,
@@ -177,12 +262,21 @@ impl ResponseScheduler {
                 self.restore_demand(ResponseDemand { was_rejected: true, ..demand });
                 self.state =
                     ResponseState::Active { response, open_request: None, last_activity, cancelled_at };
-                true
+                RequeueResult::Requeued
             }
             state => {
                 self.state = state;
-                false
+                RequeueResult::NotOpen
             }
+        }
+    }
+
+    /// Returns the command of the open request.
+    pub(crate) fn open_request(&self) -> Option<&CommandId> {
+        match &self.state {
+            ResponseState::Requested { command, .. }
+            | ResponseState::Active { open_request: Some((command, _)), .. } => Some(command),
+            ResponseState::Active { open_request: None, .. } | ResponseState::Idle => None,
         }
     }
 
@@ -201,6 +295,11 @@ impl ResponseScheduler {
             }
             ResponseState::Requested { .. } | ResponseState::Active { .. } | ResponseState::Idle => false,
         }
+    }
+
+    /// Records that a response was complete.
+    pub(crate) fn record_complete_response(&mut self) {
+        self.failed_requests = 0;
     }
 
     /// Handles the end of a response. Returns true if it was the active one.
@@ -230,12 +329,16 @@ impl ResponseScheduler {
         }
     }
 
-    /// Handles the loss of the connection. Unmet requests are repeated on the next connection.
-    pub(crate) fn on_disconnected(&mut self) {
+    /// Handles the loss of the connection. An unmet request is repeated on the next connection, within a limit:
+    /// returns the number of attempts if the demand is dropped.
+    pub(crate) fn on_disconnected(&mut self) -> Option<u32> {
+        self.retry_not_before = None;
         match std::mem::replace(&mut self.state, ResponseState::Idle) {
             ResponseState::Requested { demand, .. }
-            | ResponseState::Active { open_request: Some((_, demand)), .. } => self.restore_demand(demand),
-            ResponseState::Active { open_request: None, .. } | ResponseState::Idle => {}
+            | ResponseState::Active { open_request: Some((_, demand)), .. } => {
+                self.restore_after_failure(demand)
+            }
+            ResponseState::Active { open_request: None, .. } | ResponseState::Idle => None,
         }
     }
 
@@ -250,10 +353,14 @@ impl ResponseScheduler {
     /// Returns the time of the next timeout.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.state {
-            ResponseState::Idle => self.retry_not_before.filter(|_| self.demand.is_some()),
-            ResponseState::Requested { requested_at: at, .. } => Some(*at + self.timeouts.start),
-            ResponseState::Active { cancelled_at: Some(at), .. } => Some(*at + self.timeouts.cancel),
-            ResponseState::Active { last_activity, .. } => Some(*last_activity + self.timeouts.silence),
+            ResponseState::Idle => self.retry_not_before.filter(|_| self.oldest_demand().is_some()),
+            ResponseState::Requested { requested_at: at, .. } => Some(at.saturating_add(self.timeouts.start)),
+            ResponseState::Active { cancelled_at: Some(at), .. } => {
+                Some(at.saturating_add(self.timeouts.cancel))
+            }
+            ResponseState::Active { last_activity, .. } => {
+                Some(last_activity.saturating_add(self.timeouts.silence))
+            }
         }
     }
 
@@ -270,11 +377,10 @@ impl ResponseScheduler {
             ResponseState::Requested { demand, .. } => {
                 let demand = std::mem::take(demand);
                 self.state = ResponseState::Idle;
-                self.failed_requests += 1;
-                if self.failed_requests < MAX_FAILED_REQUESTS {
-                    self.restore_demand(demand);
-                }
-                Some(ResponseTimeoutAction::ReportNotStarted)
+                Some(match self.restore_after_failure(demand) {
+                    Some(attempts) => ResponseTimeoutAction::ReportAbandoned { attempts },
+                    None => ResponseTimeoutAction::ReportNotStarted,
+                })
             }
             ResponseState::Active { response, cancelled_at: Some(_), .. } => {
                 Some(ResponseTimeoutAction::Abandon(response.clone()))
@@ -286,8 +392,24 @@ impl ResponseScheduler {
         }
     }
 
-    /// Merges an unmet demand into the waiting one.
+    /// Restores a demand whose request failed, or drops it and returns the number of attempts.
+    fn restore_after_failure(&mut self, demand: ResponseDemand) -> Option<u32> {
+        self.failed_requests += 1;
+        let attempts = self.failed_requests;
+        if attempts >= MAX_FAILED_REQUESTS {
+            // A later demand has its own attempts.
+            self.failed_requests = 0;
+            return Some(attempts);
+        }
+        self.restore_demand(demand);
+        None
+    }
+
+    /// Merges an unmet demand into the waiting one. A request that the application worded goes back to its place.
     fn restore_demand(&mut self, demand: ResponseDemand) {
+        if demand.body.is_some() {
+            return self.worded_requests.push_front(demand);
+        }
         match &mut self.demand {
             Some(waiting) => {
                 waiting.required_items.extend(demand.required_items);

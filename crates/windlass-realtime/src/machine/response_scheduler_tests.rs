@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{ResponseScheduler, ResponseTimeoutAction, ResponseTimeouts};
+use super::{RequestBody, RequeueResult, ResponseScheduler, ResponseTimeoutAction, ResponseTimeouts};
 use crate::id::{CommandId, ItemId, ResponseId};
 
 fn at(ms: u64) -> Duration {
@@ -50,7 +50,7 @@ fn a_refused_question_is_asked_again_when_the_other_answer_has_ended() {
     assert!(request_response(&mut scheduler, 0, "q1"));
     // An unrequested response; the provider does not report its requester.
     start_response(&mut scheduler, "foreign", None);
-    assert!(scheduler.requeue_request(at(1), Some(&CommandId::from("q1"))));
+    assert_eq!(scheduler.requeue_request(at(1), Some(&CommandId::from("q1"))), RequeueResult::Requeued);
     assert!(!request_response(&mut scheduler, 1, "q2"));
     assert!(end_response(&mut scheduler, "foreign"));
     assert!(request_response(&mut scheduler, 2, "q2"));
@@ -61,7 +61,7 @@ fn a_refusal_that_comes_first_is_waited_out() {
     let mut scheduler = new_scheduler();
     scheduler.demand_response(at(0), Some(ItemId::from("known")));
     assert!(request_response(&mut scheduler, 0, "q1"));
-    assert!(scheduler.requeue_request(at(1), Some(&CommandId::from("q1"))));
+    assert_eq!(scheduler.requeue_request(at(1), Some(&CommandId::from("q1"))), RequeueResult::Requeued);
     assert!(!request_response(&mut scheduler, 2, "q2"), "it would be refused again at once");
     assert_eq!(scheduler.deadline(), Some(at(501)));
     // The response that was in the way is reported at last. It is not the result of the rejected request.
@@ -107,10 +107,11 @@ fn nothing_is_waited_for_too_long() {
     scheduler.demand_response(at(0), None);
     for time in 0..3 {
         assert!(request_response(&mut scheduler, time * 2000, "q"), "try {time}");
-        assert_eq!(
-            scheduler.elapsed_timeout(at(time * 2000 + 1000)),
-            Some(ResponseTimeoutAction::ReportNotStarted)
-        );
+        let action = match time {
+            2 => ResponseTimeoutAction::ReportAbandoned { attempts: 3 },
+            _ => ResponseTimeoutAction::ReportNotStarted,
+        };
+        assert_eq!(scheduler.elapsed_timeout(at(time * 2000 + 1000)), Some(action));
     }
     assert!(!request_response(&mut scheduler, 9000, "q"), "it gives up");
     let mut scheduler = new_scheduler();
@@ -137,4 +138,50 @@ fn a_lost_connection_keeps_the_questions() {
     assert!(request_response(&mut scheduler, 1, "q2"));
     assert!(scheduler.drop_request(&CommandId::from("q2")));
     assert!(!request_response(&mut scheduler, 2, "q3"), "asking again does not help");
+}
+
+#[test]
+fn a_question_that_is_always_refused_or_lost_is_asked_a_limited_number_of_times() {
+    let mut scheduler = new_scheduler();
+    scheduler.demand_response(at(0), None);
+    let mut now = 0;
+    for attempt in 1..=6 {
+        assert!(request_response(&mut scheduler, now, "q"), "attempt {attempt}");
+        let refused = scheduler.requeue_request(at(now), Some(&CommandId::from("q")));
+        let expected =
+            if attempt == 6 { RequeueResult::GivenUp { attempts: 6 } } else { RequeueResult::Requeued };
+        assert_eq!(refused, expected);
+        now += 60_000;
+    }
+    assert!(!request_response(&mut scheduler, now, "q"));
+    let mut scheduler = new_scheduler();
+    scheduler.demand_response(at(0), None);
+    for attempt in 1..=3 {
+        // The response starts each time, and its connection is lost each time.
+        assert!(request_response(&mut scheduler, 0, "q"), "attempt {attempt}");
+        assert_eq!(scheduler.on_disconnected(), (attempt == 3).then_some(3));
+    }
+    assert!(!request_response(&mut scheduler, 0, "q"));
+}
+
+#[test]
+fn requests_that_the_application_worded_are_asked_one_by_one_in_their_order() {
+    let mut scheduler = new_scheduler();
+    let body = |name: &str| RequestBody::Raw(name.into());
+    scheduler.demand_response(at(0), None);
+    assert!(scheduler.queue_request(at(1), body("one")));
+    assert!(scheduler.queue_request(at(2), body("two")));
+    for (number, expected) in [None, Some(body("one")), Some(body("two"))].into_iter().enumerate() {
+        let name = format!("q{number}");
+        let (_, asked) = scheduler.next_request(at(3), || CommandId::from(name.as_str())).expect("is due");
+        assert_eq!(asked, expected);
+        start_response(&mut scheduler, &name, Some(&name));
+        assert!(end_response(&mut scheduler, &name));
+    }
+    // A request that is lost with its connection keeps its wording.
+    assert!(scheduler.queue_request(at(1), body("three")));
+    assert!(request_response(&mut scheduler, 4, "q"));
+    assert_eq!(scheduler.on_disconnected(), None);
+    let (_, asked) = scheduler.next_request(at(5), || CommandId::from("q5")).expect("is due");
+    assert_eq!(asked, Some(body("three")));
 }

@@ -1,22 +1,22 @@
 //! Responses: their text and speech, guardrail checks, interruptions and ends.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::core::item::Role;
-use windlass::core::usage::Usage;
 
-use super::calls::CallPermission;
+use super::calls::{CallPermission, CallingResponse};
 use super::playback::heard_text;
 use super::{
-    AgentActivation, AudioRelease, GuardrailFollowUp, RealtimeMachine, RespondWhen, SessionEffect,
+    AgentSetup, AudioRelease, GuardrailFollowUp, RealtimeMachine, RespondWhen, SessionEffect, ToolCallMode,
     TranscriptCheck,
 };
 use crate::event::{AudioChunk, RealtimeEvent};
 use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::metrics::TurnMetrics;
-use crate::model::{OutputTextKind, RealtimeCommandKind, ResponseScope, ResponseStatus};
+use crate::model::{OutputTextKind, RealtimeCommandKind, RealtimeUsage, ResponseScope, ResponseStatus};
 
 /// Number of consecutive responses that may be followed up before the user speaks again.
 const MAX_FOLLOW_UPS: u32 = 3;
@@ -24,12 +24,14 @@ const MAX_FOLLOW_UPS: u32 = 3;
 /// Number of ended responses kept, so that late events do not start them again.
 const MAX_ENDED_RESPONSES: usize = 64;
 
+/// Time during which complete calls of a response are collected, so that calls that arrive together run together.
+const CALL_WINDOW: Duration = Duration::from_millis(10);
+
 /// One response.
 #[derive(Debug)]
 pub(super) struct ResponseTurn {
-    agent: AgentActivation,
-    /// True if guardrails check the response.
-    has_guardrails: bool,
+    /// The agent whose configuration the response was requested with.
+    agent: AgentSetup,
     started_at: Duration,
     /// Time of the request or of the end of the user's speech.
     requested_at: Option<Duration>,
@@ -46,6 +48,18 @@ pub(super) struct ResponseTurn {
     interrupted_at: Option<Duration>,
     metrics: TurnMetrics,
     held_audio: Vec<(usize, AudioChunk)>,
+    /// Items that have started and are not complete.
+    open_items: BTreeSet<ItemId>,
+    /// True if at least one item is complete.
+    has_complete_item: bool,
+    /// Complete calls that are not accepted yet.
+    complete_calls: Vec<RealtimeItem>,
+    /// Calls that became complete after the response was interrupted.
+    late_calls: Vec<RealtimeItem>,
+    /// Time at which the complete calls start.
+    calls_due_at: Option<Duration>,
+    /// Number of runs that execute calls of this response.
+    run_count: u32,
     end: Option<ResponseEnd>,
 }
 
@@ -53,8 +67,7 @@ pub(super) struct ResponseTurn {
 #[derive(Debug)]
 struct ResponseEnd {
     status: ResponseStatus,
-    usage: Option<Usage>,
-    calls: Vec<RealtimeItem>,
+    usage: Option<RealtimeUsage>,
 }
 
 impl ResponseTurn {
@@ -62,9 +75,17 @@ impl ResponseTurn {
         self.end.is_some()
     }
 
-    /// Returns true if the response has produced neither text nor speech.
-    pub(super) fn is_empty(&self) -> bool {
-        self.character_count == 0 && self.metrics.time_to_first_audio.is_none()
+    /// Returns true if the response is still wanted when the connection is lost: nobody has stopped it, it is not
+    /// complete, and it has no calls whose outputs demand a response of their own.
+    pub(super) fn is_wanted_after_loss(&self) -> bool {
+        let is_complete = self.has_complete_item && self.open_items.is_empty();
+        let has_calls = self.run_count > 0 || !self.complete_calls.is_empty();
+        self.end.is_none() && !self.is_cut() && !is_complete && !has_calls
+    }
+
+    /// Returns true if the response was interrupted or rejected.
+    fn is_cut(&self) -> bool {
+        self.is_suppressed || self.is_tripped || self.interrupted_at.is_some()
     }
 
     fn text(&self) -> Arc<str> {
@@ -75,7 +96,7 @@ impl ResponseTurn {
     fn start_check(&mut self, response: &ResponseId) -> SessionEffect {
         self.checked_characters = self.character_count;
         self.pending_checks += 1;
-        let (response, agent, text) = (response.clone(), self.agent.clone(), self.text());
+        let (response, agent, text) = (response.clone(), self.agent.activation.clone(), self.text());
         SessionEffect::CheckTranscript(TranscriptCheck { response, agent, text })
     }
 }
@@ -88,7 +109,7 @@ impl RealtimeMachine {
         requested_by: Option<&CommandId>,
         scope: ResponseScope,
     ) {
-        if scope == ResponseScope::OutOfBand {
+        if self.start_side_response(&response, requested_by, scope) {
             return;
         }
         if self.turns.contains_key(&response) || self.ended_responses.contains(&response) {
@@ -107,11 +128,14 @@ impl RealtimeMachine {
             !unconfirmed.contains(item)
         });
         let wanted = self.response_requested_at.take().or(wanted);
+        // The response belongs to the agent whose configuration it was requested with.
+        let requesting = self.requesting_agents.iter().find(|(command, _)| Some(command) == requested_by);
+        let agent = requesting.map_or(&self.current_agent, |(_, agent)| agent).clone();
+        let agent_name = agent.activation.name.clone();
         self.turns.insert(
             response.clone(),
             ResponseTurn {
-                agent: self.current_agent.activation.clone(),
-                has_guardrails: self.current_agent.has_guardrails,
+                agent,
                 started_at: self.now,
                 requested_at: wanted,
                 texts: Vec::new(),
@@ -126,18 +150,86 @@ impl RealtimeMachine {
                     ..TurnMetrics::default()
                 },
                 held_audio: Vec::new(),
+                open_items: BTreeSet::new(),
+                has_complete_item: false,
+                complete_calls: Vec::new(),
+                late_calls: Vec::new(),
+                calls_due_at: None,
+                run_count: 0,
                 end: None,
             },
         );
         self.newest_response = Some(response.clone());
-        let agent = self.current_agent.activation.name.clone();
-        self.emit_event(RealtimeEvent::TurnStarted { response, agent });
+        self.emit_event(RealtimeEvent::TurnStarted { response, agent: agent_name });
     }
 
     /// Starts the response if its start event was lost.
     pub(super) fn ensure_response_started(&mut self, response: &ResponseId) {
         if !self.turns.contains_key(response) && !self.ended_responses.contains(response) {
             self.on_response_started(response.clone(), None, ResponseScope::InConversation);
+        }
+    }
+
+    /// Returns the agent of an open response; the current agent if the response is not open.
+    pub(super) fn responding_agent(&self, response: Option<&ResponseId>) -> &AgentSetup {
+        response.and_then(|response| self.turns.get(response)).map_or(&self.current_agent, |turn| &turn.agent)
+    }
+
+    /// Records the progress of an item of a response. A complete call is collected, and starts after a short time,
+    /// unless the order of the response's calls matters or a guardrail has yet to check the response.
+    pub(super) fn record_item_progress(&mut self, response: &ResponseId, item: &RealtimeItem) {
+        self.ensure_response_started(response);
+        let is_early = self.policy.tool_call_mode == ToolCallMode::Background && !self.policy.has_call_limit;
+        let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else { return };
+        if item.status == RealtimeItemStatus::InProgress {
+            turn.open_items.insert(item.id.clone());
+            return;
+        }
+        turn.open_items.remove(&item.id);
+        if item.status == RealtimeItemStatus::Interrupted {
+            return;
+        }
+        turn.has_complete_item = true;
+        if !matches!(item.kind, RealtimeItemKind::Call { .. }) {
+            return;
+        }
+        let is_cut = turn.is_cut();
+        let calls = if is_cut { &mut turn.late_calls } else { &mut turn.complete_calls };
+        if !calls.contains(item) {
+            calls.push(item.clone());
+        }
+        if is_early && !is_cut && !turn.agent.has_guardrails && !turn.agent.has_ordered_tools {
+            turn.calls_due_at.get_or_insert(self.now.saturating_add(CALL_WINDOW));
+        }
+    }
+
+    /// Returns the time at which complete calls start.
+    pub(super) fn call_start_deadline(&self) -> Option<Duration> {
+        self.turns.values().filter_map(|turn| turn.calls_due_at).min()
+    }
+
+    /// Starts the complete calls whose time has come. Handoffs wait for the end of their response.
+    pub(super) fn start_due_calls(&mut self) {
+        let is_due = |turn: &ResponseTurn| turn.calls_due_at.is_some_and(|at| at <= self.now);
+        let due = self.turns.iter().filter(|(_, turn)| is_due(turn));
+        let due: Vec<ResponseId> = due.map(|(response, _)| response.clone()).collect();
+        for response in due {
+            let Some(turn) = self.turns.get_mut(&response) else { continue };
+            turn.calls_due_at = None;
+            let (agent, mut run_count) = (turn.agent.clone(), turn.run_count);
+            let (later, now): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut turn.complete_calls).into_iter().partition(|call| agent.is_handoff(call));
+            turn.complete_calls = later;
+            let from = CallingResponse {
+                response: &response,
+                agent: &agent,
+                usage: None,
+                run_count: &mut run_count,
+            };
+            self.accept_calls(from, now, CallPermission::Allowed);
+            if let Some(turn) = self.turns.get_mut(&response) {
+                turn.run_count = run_count;
+            }
         }
     }
 
@@ -157,7 +249,7 @@ impl RealtimeMachine {
             self.metrics.suppressed_output_chunks += 1;
             let AudioChunk { response, item, content_index, bytes } = &chunk;
             self.playback.record_received(self.now, response, item, *content_index, bytes.len() as u64);
-        } else if self.policy.audio_release == AudioRelease::AfterGuardrails && turn.has_guardrails {
+        } else if self.policy.audio_release == AudioRelease::AfterGuardrails && turn.agent.has_guardrails {
             turn.held_audio.push((turn.character_count, chunk));
         } else {
             self.play_chunk(chunk);
@@ -252,7 +344,7 @@ impl RealtimeMachine {
             OutputTextKind::PlainText => RealtimeContentPart::text(whole.clone()),
             OutputTextKind::AudioTranscript => RealtimeContentPart::transcript(whole.clone()),
         };
-        let (agent, response_id) = (turn.agent.name.clone(), response.clone());
+        let (agent, response_id) = (turn.agent.activation.name.clone(), response.clone());
         if self.history.get(item).is_some_and(|known| known.status == RealtimeItemStatus::Interrupted) {
             self.truncate_transcript(response, item, content_index);
             return;
@@ -272,7 +364,7 @@ impl RealtimeMachine {
     fn check_guardrails_if_due(&mut self, response: &ResponseId) {
         let debounce = self.policy.guardrail_debounce.max(1);
         let Some(turn) = self.turns.get_mut(response) else { return };
-        if turn.has_guardrails && turn.character_count / debounce > turn.checked_characters / debounce {
+        if turn.agent.has_guardrails && turn.character_count / debounce > turn.checked_characters / debounce {
             self.pending_effects.push(turn.start_check(response));
         }
     }
@@ -318,7 +410,9 @@ impl RealtimeMachine {
         let (text, names) = (text.clone(), guardrails.join(", "));
         self.emit_event(RealtimeEvent::GuardrailTripped { response: response.clone(), guardrails, text });
         let is_newest = self.newest_response.as_ref() == Some(response);
-        self.interrupt_playback(Some(response));
+        if self.interrupt_playback(Some(response)) == 0 {
+            self.report_heard_interruption(Some(response));
+        }
         self.cancel_response(response);
         let message = match &self.policy.follow_up {
             GuardrailFollowUp::NameGuardrails => format!("guardrail triggered: {names}"),
@@ -356,11 +450,14 @@ impl RealtimeMachine {
     /// Interrupts the model on the application's request.
     pub(crate) fn interrupt(&mut self) {
         let active = self.scheduler.active_response().cloned();
+        let cuts = self.interrupt_playback(None);
         if let Some(turn) = active.as_ref().and_then(|active| self.turns.get_mut(active)) {
             turn.is_suppressed = true;
             turn.held_audio.clear();
         }
-        self.interrupt_playback(None);
+        if cuts == 0 {
+            self.report_heard_interruption(active.as_ref());
+        }
         if let Some(active) = active {
             self.cancel_response(&active);
         }
@@ -373,7 +470,11 @@ impl RealtimeMachine {
             return self.interrupt();
         };
         let cuts = self.interrupt_playback(None);
-        let Some(active) = self.scheduler.active_response().cloned() else { return };
+        let active = self.scheduler.active_response().cloned();
+        if cuts == 0 {
+            self.report_heard_interruption(active.as_ref());
+        }
+        let Some(active) = active else { return };
         if server.interrupt_response {
             // The server cancels the response by itself and may have sent more of it before.
             if cuts > 0 {
@@ -382,6 +483,16 @@ impl RealtimeMachine {
         } else if cuts > 0 {
             self.cancel_response(&active);
         }
+    }
+
+    /// Reports an interruption although all received speech should have been heard: the response is cut all the same,
+    /// and the application may be behind with its playback. Without an active response, the newest speech counts for a
+    /// short time after its end.
+    pub(super) fn report_heard_interruption(&mut self, active: Option<&ResponseId>) {
+        let Some((item, content_index, heard_ms)) = self.playback.newest_track(self.now, active) else {
+            return;
+        };
+        self.emit_event(RealtimeEvent::AudioInterrupted { item, content_index, heard_ms });
     }
 
     /// Stops the playback of unheard speech, of one response or of all, and truncates the items. Returns the
@@ -435,25 +546,41 @@ impl RealtimeMachine {
         &mut self,
         response: &ResponseId,
         status: ResponseStatus,
-        usage: Option<Usage>,
+        usage: Option<RealtimeUsage>,
         calls: Vec<RealtimeItem>,
     ) {
         self.ensure_response_started(response);
+        if self.side_responses.remove(response).is_some() {
+            return self.remember_ended_response(response);
+        }
         self.scheduler.on_response_ended(self.now, response);
+        if status == ResponseStatus::Completed {
+            self.scheduler.record_complete_response();
+        }
         let audio = self.playback.speech_duration(response);
-        let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else { return };
+        let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else {
+            // The end event comes late, after the response was abandoned.
+            return self.deny_unknown_calls(response, calls);
+        };
+        turn.calls_due_at = None;
+        for call in calls {
+            let is_known = |known: &RealtimeItem| known.id == call.id || known.kind == call.kind;
+            if !turn.complete_calls.iter().chain(&turn.late_calls).any(is_known) {
+                let is_complete = status == ResponseStatus::Completed && !turn.is_cut();
+                let calls = if is_complete { &mut turn.complete_calls } else { &mut turn.late_calls };
+                calls.push(call);
+            }
+        }
         turn.metrics.duration = self.now.saturating_sub(turn.started_at);
         turn.metrics.audio_duration = audio;
         turn.metrics.interruption_latency = turn.interrupted_at.map(|at| self.now.saturating_sub(at));
         let is_whole = status == ResponseStatus::Completed && !turn.is_tripped;
-        turn.end = Some(ResponseEnd { status, usage, calls });
-        if self.ended_responses.len() == MAX_ENDED_RESPONSES {
-            self.ended_responses.pop_front();
-        }
-        self.ended_responses.push_back(response.clone());
+        turn.end = Some(ResponseEnd { status, usage });
+        self.remember_ended_response(response);
+        let Some(turn) = self.turns.get_mut(response) else { return };
         let places: Vec<(ItemId, u32)> = turn.texts.iter().map(|(place, _)| place.clone()).collect();
         // A last check covers short responses and the ends of long ones.
-        if turn.has_guardrails && turn.character_count > turn.checked_characters && !turn.is_tripped {
+        if turn.agent.has_guardrails && turn.character_count > turn.checked_characters && !turn.is_tripped {
             self.pending_effects.push(turn.start_check(response));
         }
         for (item, content_index) in places {
@@ -473,6 +600,24 @@ impl RealtimeMachine {
         self.settle_turn(response);
     }
 
+    /// Remembers the end of a response, so that late events do not start it again.
+    pub(super) fn remember_ended_response(&mut self, response: &ResponseId) {
+        if self.ended_responses.len() == MAX_ENDED_RESPONSES {
+            self.ended_responses.pop_front();
+        }
+        self.ended_responses.push_back(response.clone());
+    }
+
+    /// Gives an output to the calls of an ended response that the session does not know.
+    fn deny_unknown_calls(&mut self, response: &ResponseId, calls: Vec<RealtimeItem>) {
+        if calls.is_empty() || self.turns.contains_key(response) {
+            return;
+        }
+        let (agent, mut run_count) = (self.current_agent.clone(), 0);
+        let from = CallingResponse { response, agent: &agent, usage: None, run_count: &mut run_count };
+        self.accept_calls(from, calls, CallPermission::Denied);
+    }
+
     /// Settles a response that has ended and whose checks are complete: releases its speech, reports its end,
     /// and accepts its calls.
     fn settle_turn(&mut self, response: &ResponseId) {
@@ -485,9 +630,12 @@ impl RealtimeMachine {
         let Some(ResponseTurn {
             agent,
             metrics,
-            end: Some(ResponseEnd { status, usage, calls }),
+            end: Some(ResponseEnd { status, usage }),
             is_tripped,
             texts: words,
+            complete_calls,
+            late_calls,
+            mut run_count,
             ..
         }) = self.turns.remove(response)
         else {
@@ -499,9 +647,11 @@ impl RealtimeMachine {
             }
         }
         self.metrics.record_turn(&metrics, usage.as_ref());
-        let is_whole = status == ResponseStatus::Completed && !is_tripped;
+        // Calls that were complete when the end of the response was lost are made.
+        let is_whole = matches!(status, ResponseStatus::Completed | ResponseStatus::Unknown) && !is_tripped;
         let permission = if is_whole { CallPermission::Allowed } else { CallPermission::Denied };
-        let agent_name = agent.name.clone();
+        let agent_name = agent.activation.name.clone();
+        let tokens = usage.map(|usage| usage.total);
         self.emit_event(RealtimeEvent::TurnEnded {
             response: response.clone(),
             agent: agent_name,
@@ -509,7 +659,10 @@ impl RealtimeMachine {
             usage,
             metrics,
         });
-        self.accept_calls(response, agent, calls, permission, usage);
+        for (calls, permission) in [(complete_calls, permission), (late_calls, CallPermission::Denied)] {
+            let from = CallingResponse { response, agent: &agent, usage: tokens, run_count: &mut run_count };
+            self.accept_calls(from, calls, permission);
+        }
     }
 }
 

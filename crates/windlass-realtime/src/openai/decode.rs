@@ -8,10 +8,12 @@ use windlass::core::usage::Usage;
 use windlass::core::{id::CallId, item::Role};
 
 use super::encode::REQUESTED_BY_KEY;
+use super::sent_configurations::{Acknowledgement, SentConfigurations};
 use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::model::{
-    OutputTextKind, RealtimeModelEvent, RealtimeRateLimit, RejectionKind, ResponseScope, ResponseStatus,
+    ModalityTokens, OutputTextKind, RealtimeModelEvent, RealtimeRateLimit, RealtimeUsage, RejectionKind,
+    RejectionSubject, ResponseScope, ResponseStatus,
 };
 
 /// Maximum number of open responses with calls; a server that starts more has never ended the others.
@@ -24,9 +26,15 @@ pub struct RealtimeEventDecoder {
     open_calls: BTreeMap<ResponseId, Vec<RealtimeItem>>,
     /// True if the server reports the conversation of a response, so that a null id means out of band.
     reports_conversation: bool,
+    sent_configurations: SentConfigurations,
 }
 
 impl RealtimeEventDecoder {
+    /// Creates a decoder that matches acknowledgements with these configurations.
+    pub(super) fn with_sent_configurations(sent_configurations: SentConfigurations) -> Self {
+        Self { sent_configurations, ..Self::default() }
+    }
+
     /// Decodes a message; `None` if it carries nothing new.
     pub fn decode(&mut self, text: &str) -> Option<RealtimeModelEvent> {
         let raw: Value = match serde_json::from_str(text) {
@@ -43,7 +51,7 @@ impl RealtimeEventDecoder {
         let kind = raw["type"].as_str().unwrap_or_default().to_owned();
         let read = self.decode_event(&kind, &raw);
         match read {
-            DecodedEvent::Event(event) => Some(event),
+            DecodedEvent::Event(event) => Some(*event),
             DecodedEvent::Ignored => None,
             DecodedEvent::Unknown => Some(RealtimeModelEvent::Unknown { kind, raw }),
         }
@@ -54,8 +62,22 @@ impl RealtimeEventDecoder {
             "session.created" => {
                 Some(RealtimeModelEvent::SessionCreated { session: string_value(&raw["session"]["id"]) })
             }
-            "session.updated" => Some(RealtimeModelEvent::ConfigurationApplied),
-            "error" => Some(decode_error(&raw["error"])),
+            "session.updated" => match self.sent_configurations.acknowledge(&raw["session"]) {
+                Acknowledgement::Identified(command) => {
+                    Some(RealtimeModelEvent::ConfigurationApplied { command: Some(command) })
+                }
+                Acknowledgement::Unidentified => {
+                    Some(RealtimeModelEvent::ConfigurationApplied { command: None })
+                }
+                Acknowledgement::NotOurs => return DecodedEvent::Ignored,
+            },
+            "error" => {
+                let rejected = decode_error(&raw["error"]);
+                if let RealtimeModelEvent::CommandRejected { command: Some(command), .. } = &rejected {
+                    self.sent_configurations.forget_rejected(command);
+                }
+                Some(rejected)
+            }
             "response.created" => self.decode_response_created(&raw["response"]),
             "response.done" => self.decode_response_done(&raw["response"]),
             "response.output_audio.delta" => decode_audio_delta(raw),
@@ -122,6 +144,7 @@ impl RealtimeEventDecoder {
                 item,
                 after: raw["previous_item_id"].as_str().map(ItemId::from),
             }),
+            "input_audio_buffer.cleared" => Some(RealtimeModelEvent::AudioCleared),
             "input_audio_buffer.timeout_triggered" => Some(RealtimeModelEvent::IdleTimeout),
             "rate_limits.updated" => Some(decode_rate_limits(raw)),
             // Their content is repeated by other events.
@@ -130,13 +153,12 @@ impl RealtimeEventDecoder {
             | "response.content_part.done"
             | "response.function_call_arguments.done"
             | "conversation.item.input_audio_transcription.segment"
-            | "input_audio_buffer.cleared"
             | "output_audio_buffer.started"
             | "output_audio_buffer.stopped"
             | "output_audio_buffer.cleared" => return DecodedEvent::Ignored,
             _ => None,
         };
-        read.map_or(DecodedEvent::Unknown, DecodedEvent::Event)
+        read.map_or(DecodedEvent::Unknown, |event| DecodedEvent::Event(Box::new(event)))
     }
 
     fn decode_output_item(&mut self, kind: &str, raw: &Value) -> Option<RealtimeModelEvent> {
@@ -203,7 +225,7 @@ impl RealtimeEventDecoder {
 
 /// The result of decoding one event.
 enum DecodedEvent {
-    Event(RealtimeModelEvent),
+    Event(Box<RealtimeModelEvent>),
     Ignored,
     Unknown,
 }
@@ -274,15 +296,33 @@ fn decode_error(raw: &Value) -> RealtimeModelEvent {
         _ if message.contains("already has an active response") => RejectionKind::ResponseAlreadyActive,
         _ => RejectionKind::Other,
     };
-    let command = raw["event_id"].as_str().map(CommandId::from);
-    RealtimeModelEvent::CommandRejected { command, code, message, kind }
+    let command = raw["event_id"].as_str().filter(|id| !id.is_empty()).map(CommandId::from);
+    let parameter = raw["param"].as_str().unwrap_or_default();
+    let subject = match parameter.split(['.', '[']).next().unwrap_or_default() {
+        "session" => RejectionSubject::Configuration,
+        "item" | "previous_item_id" => RejectionSubject::Item,
+        "response" => RejectionSubject::Response,
+        _ => RejectionSubject::Unspecified,
+    };
+    RealtimeModelEvent::CommandRejected { command, code, message, kind, subject }
 }
 
-fn decode_usage(raw: &Value) -> Option<Usage> {
+fn decode_usage(raw: &Value) -> Option<RealtimeUsage> {
     let count = |value: &Value| value.as_u64().unwrap_or_default();
-    raw.is_object().then(|| Usage {
-        cached_tokens: count(&raw["input_token_details"]["cached_tokens"]),
-        ..Usage::of_tokens(count(&raw["input_tokens"]), count(&raw["output_tokens"]))
+    let by_modality = |details: &Value| ModalityTokens {
+        text: count(&details["text_tokens"]),
+        audio: count(&details["audio_tokens"]),
+        image: count(&details["image_tokens"]),
+    };
+    let input = &raw["input_token_details"];
+    raw.is_object().then(|| RealtimeUsage {
+        total: Usage {
+            cached_tokens: count(&input["cached_tokens"]),
+            ..Usage::of_tokens(count(&raw["input_tokens"]), count(&raw["output_tokens"]))
+        },
+        input: by_modality(input),
+        cached: by_modality(&input["cached_tokens_details"]),
+        output: by_modality(&raw["output_token_details"]),
     })
 }
 

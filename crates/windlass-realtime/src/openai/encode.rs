@@ -9,10 +9,12 @@ use windlass::model::{ToolChoice, ToolDefinition};
 
 use crate::audio::AudioFormat;
 use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind};
+use crate::id::CommandId;
 use crate::json::merge_json;
-use crate::model::{RealtimeCommand, RealtimeCommandKind};
+use crate::model::{RealtimeCommand, RealtimeCommandKind, ResponseOptions, ResponseScope};
 use crate::settings::{
-    NoiseReduction, OutputModality, RealtimeSettings, ServerTurnActions, SessionConfiguration, TurnDetection,
+    NoiseReduction, OutputModality, ProviderTracing, RealtimeSettings, ServerTurnActions,
+    SessionConfiguration, TurnDetection,
 };
 
 /// Metadata key under which a response names the command that requested it.
@@ -46,11 +48,12 @@ pub fn encode_command(command: &RealtimeCommand, model: Option<&str>) -> Value {
             "audio_end_ms": heard_ms,
         }),
         RealtimeCommandKind::CreateResponse(options) => {
-            let mut response = json!({ "metadata": { REQUESTED_BY_KEY: command.id.as_str() } });
-            if let Some(instructions) = &options.instructions {
-                response["instructions"] = instructions.as_str().into();
-            }
-            json!({ "type": "response.create", "response": response })
+            json!({ "type": "response.create", "response": encode_options(options, &command.id) })
+        }
+        RealtimeCommandKind::CreateRawResponse(raw) => {
+            let mut event = raw.clone();
+            event["response"]["metadata"][REQUESTED_BY_KEY] = command.id.as_str().into();
+            event
         }
         RealtimeCommandKind::CancelResponse { response } => {
             json!({ "type": "response.cancel", "response_id": response.as_str() })
@@ -63,6 +66,40 @@ pub fn encode_command(command: &RealtimeCommand, model: Option<&str>) -> Value {
     event
 }
 
+/// Encodes the options of a response request. Its metadata names the command, so that the response can be matched.
+fn encode_options(options: &ResponseOptions, command: &CommandId) -> Value {
+    let mut metadata = options.metadata.clone();
+    metadata.insert(REQUESTED_BY_KEY.to_owned(), command.as_str().into());
+    let mut response = json!({ "metadata": metadata });
+    set_field(&mut response, "instructions", options.instructions.clone());
+    set_field(&mut response, "max_output_tokens", options.max_output_tokens);
+    set_field(&mut response, "tool_choice", options.tool_choice.as_ref().map(encode_tool_choice));
+    set_field(
+        &mut response,
+        "output_modalities",
+        options.output_modality.map(|modality| json!([modality_name(modality)])),
+    );
+    set_field(
+        &mut response,
+        "input",
+        options.input.as_ref().map(|items| items.iter().map(encode_item).collect::<Value>()),
+    );
+    if options.scope == ResponseScope::OutOfBand {
+        response["conversation"] = "none".into();
+    }
+    for (key, extra) in &options.extra {
+        merge_json(&mut response[key], extra, &[]);
+    }
+    response
+}
+
+fn modality_name(modality: OutputModality) -> &'static str {
+    match modality {
+        OutputModality::Audio => "audio",
+        OutputModality::Text => "text",
+    }
+}
+
 /// Encodes a configuration as the provider's `session` object.
 pub fn encode_session(configuration: &SessionConfiguration, model: Option<&str>) -> Value {
     let SessionConfiguration {
@@ -73,10 +110,7 @@ pub fn encode_session(configuration: &SessionConfiguration, model: Option<&str>)
         realtime_settings: live,
         ..
     } = configuration;
-    let modality = match live.output_modality {
-        OutputModality::Audio => "audio",
-        OutputModality::Text => "text",
-    };
+    let modality = modality_name(live.output_modality);
     let tools: Vec<Value> = tools.iter().chain(handoffs).map(encode_tool).collect();
     let mut session = json!({
         "type": "realtime",
@@ -95,10 +129,27 @@ pub fn encode_session(configuration: &SessionConfiguration, model: Option<&str>)
     set("parallel_tool_calls", settings.parallel_tool_calls.map(Value::from));
     set("max_output_tokens", settings.max_tokens.map(Value::from));
     set("reasoning", settings.reasoning_effort.as_ref().map(|effort| json!({ "effort": effort })));
+    set("tracing", live.tracing.as_ref().map(encode_tracing));
     for (key, extra) in live.extra.iter().chain(&settings.extra) {
         merge_json(&mut session[key], extra, &[]);
     }
     session
+}
+
+fn encode_tracing(tracing: &ProviderTracing) -> Value {
+    match tracing {
+        ProviderTracing::Auto => "auto".into(),
+        ProviderTracing::Disabled => Value::Null,
+        ProviderTracing::Named { workflow_name, group_id, metadata } => {
+            let mut named = json!({});
+            set_field(&mut named, "workflow_name", workflow_name.clone());
+            set_field(&mut named, "group_id", group_id.clone());
+            if !metadata.is_empty() {
+                named["metadata"] = Value::Object(metadata.clone());
+            }
+            named
+        }
+    }
 }
 
 fn encode_input(live: &RealtimeSettings) -> Value {
@@ -120,7 +171,8 @@ fn encode_input(live: &RealtimeSettings) -> Value {
             turns
         }
     };
-    let mut input = json!({ "format": encode_format(live.input_audio_format), "turn_detection": turns });
+    let mut input = json!({ "turn_detection": turns });
+    set_field(&mut input, "format", live.input_audio_format.map(encode_format));
     if let Some(transcription) = &live.input_transcription {
         let mut written = json!({ "model": transcription.model });
         set_field(&mut written, "language", transcription.language.clone());
@@ -138,7 +190,8 @@ fn encode_input(live: &RealtimeSettings) -> Value {
 }
 
 fn encode_output(live: &RealtimeSettings) -> Value {
-    let mut output = json!({ "format": encode_format(live.output_audio_format) });
+    let mut output = json!({});
+    set_field(&mut output, "format", live.output_audio_format.map(encode_format));
     set_field(&mut output, "voice", live.voice.clone());
     set_field(&mut output, "speed", live.speed);
     output

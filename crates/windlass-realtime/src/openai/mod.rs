@@ -4,6 +4,7 @@
 mod decode;
 mod dial;
 mod encode;
+mod sent_configurations;
 mod socket;
 
 pub use decode::{RealtimeEventDecoder, decode_item};
@@ -22,13 +23,23 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use crate::model::{RealtimeConnection, RealtimeConnectionError, RealtimeModel};
 use crate::settings::SessionConfiguration;
+use crate::sync::clamp_duration;
+
+use self::socket::SocketSettings;
 
 /// URL of OpenAI's Realtime API.
 const DEFAULT_URL: &str = "wss://api.openai.com/v1/realtime";
 /// The model used if none is named.
-const DEFAULT_MODEL: &str = "gpt-realtime";
-/// Maximum size of a received message.
+const DEFAULT_MODEL: &str = "gpt-realtime-2.1";
+/// Maximum size of a received message, by default.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
+/// The user agent of the handshake request.
+const USER_AGENT: &str = concat!("windlass-realtime/", env!("CARGO_PKG_VERSION"));
+
+/// Silence after which the server is pinged, by default.
+const DEFAULT_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Shortest silence after which the server is pinged.
+const MIN_PING_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Size of the read buffer. It is held for the whole session, and a chunk of speech is a few kilobytes.
 const READ_BUFFER_SIZE: usize = 16 * 1024;
@@ -41,7 +52,11 @@ pub struct OpenAiRealtime {
     api_key: Option<ApiKeySource>,
     headers: Vec<(String, String)>,
     dialer: Arc<dyn StreamDialer>,
-    keep_alive_interval: Duration,
+    call_id: Option<String>,
+    ping_interval: Duration,
+    ping_timeout: Option<Duration>,
+    max_message_size: usize,
+    has_raw_events: bool,
 }
 
 /// A function that provides the API key.
@@ -65,8 +80,34 @@ impl OpenAiRealtime {
             api_key: None,
             headers: Vec::new(),
             dialer: Arc::new(TcpDialer),
-            keep_alive_interval: Duration::from_secs(20),
+            call_id: None,
+            ping_interval: DEFAULT_PING_INTERVAL,
+            ping_timeout: Some(DEFAULT_PING_INTERVAL),
+            max_message_size: MAX_MESSAGE_SIZE,
+            has_raw_events: false,
         }
+    }
+
+    /// Attaches to a call that exists already at the provider, such as a telephone call over SIP, in place of a new
+    /// session. The model and the audio formats are those of the call; set formats only to change them.
+    #[must_use]
+    pub fn attach_call(mut self, call_id: impl Into<String>) -> Self {
+        (self.call_id, self.model) = (Some(call_id.into()), None);
+        self
+    }
+
+    /// Also reports every event of the provider, unchanged, as [`RealtimeEvent::Raw`](crate::RealtimeEvent::Raw).
+    #[must_use]
+    pub fn raw_events(mut self) -> Self {
+        self.has_raw_events = true;
+        self
+    }
+
+    /// Sets the maximum size of a received message in bytes; 16 MiB by default. A larger message ends the connection.
+    #[must_use]
+    pub fn max_message_size(mut self, bytes: usize) -> Self {
+        self.max_message_size = bytes;
+        self
     }
 
     /// Sets the model's name.
@@ -100,19 +141,25 @@ impl OpenAiRealtime {
         self
     }
 
-    /// Sets the interval after which a silent connection is pinged. After twice the interval without a message,
-    /// the connection counts as lost.
+    /// Sets the silence after which the server is pinged, and the further silence after which the connection counts as
+    /// lost: 20 seconds each by default. Without a timeout, a silent connection never counts as lost.
     #[must_use]
-    pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
-        self.keep_alive_interval = interval.max(Duration::from_millis(10));
+    pub fn pings(mut self, interval: Duration, timeout: Option<Duration>) -> Self {
+        self.ping_interval = clamp_duration(interval.max(MIN_PING_INTERVAL));
+        self.ping_timeout = timeout.map(clamp_duration);
         self
     }
 
     async fn build_request(&self) -> Result<Request<()>, RealtimeConnectionError> {
-        let address = match (&self.model, self.url.contains('?')) {
+        let query = match (&self.call_id, &self.model) {
+            (Some(call), _) => Some(format!("call_id={call}")),
+            (None, Some(model)) => Some(format!("model={model}")),
+            (None, None) => None,
+        };
+        let address = match (query, self.url.contains('?')) {
             (None, _) => self.url.clone(),
-            (Some(model), false) => format!("{}?model={model}", self.url),
-            (Some(model), true) => format!("{}&model={model}", self.url),
+            (Some(query), false) => format!("{}?{query}", self.url),
+            (Some(query), true) => format!("{}&{query}", self.url),
         };
         let uri: Uri = address.parse().map_err(|error| {
             RealtimeConnectionError::permanent(format!("`{address}` is not a valid URL: {error}"))
@@ -120,6 +167,7 @@ impl OpenAiRealtime {
         let mut request = uri
             .into_client_request()
             .map_err(|error| RealtimeConnectionError::permanent(error.to_string()))?;
+        request.headers_mut().insert("user-agent", HeaderValue::from_static(USER_AGENT));
         if let Some(key) = &self.api_key {
             let key = key()
                 .await
@@ -153,11 +201,17 @@ impl RealtimeModel for OpenAiRealtime {
             let stream = self.dialer.open_stream(request.uri()).await?;
             let config = WebSocketConfig::default()
                 .read_buffer_size(READ_BUFFER_SIZE)
-                .max_message_size(Some(MAX_MESSAGE_SIZE))
-                .max_frame_size(Some(MAX_MESSAGE_SIZE));
+                .max_message_size(Some(self.max_message_size))
+                .max_frame_size(Some(self.max_message_size));
             let joined = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
             let (socket, _) = joined.map_err(|error| socket::to_connect_error(&error))?;
-            Ok(socket::into_connection(socket, self.model.clone(), self.keep_alive_interval))
+            let settings = SocketSettings {
+                model: self.model.clone(),
+                ping_interval: self.ping_interval,
+                ping_timeout: self.ping_timeout,
+                has_raw_events: self.has_raw_events,
+            };
+            Ok(socket::into_connection(socket, settings))
         }
         .boxed()
     }

@@ -17,43 +17,65 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::decode::RealtimeEventDecoder;
 use super::dial::ReadWriteStream;
 use super::encode::encode_command;
+use super::sent_configurations::SentConfigurations;
 use crate::model::{
-    CommandSink, ModelEventSource, RealtimeCommand, RealtimeConnection, RealtimeConnectionError,
-    RealtimeModelEvent,
+    CommandSink, ModelEventSource, RealtimeCommand, RealtimeCommandKind, RealtimeConnection,
+    RealtimeConnectionError, RealtimeModelEvent,
 };
+use crate::sync::sleep_until_deadline;
 
 type RealtimeSocket = WebSocketStream<Box<dyn ReadWriteStream>>;
 type SharedSocketSink = Arc<Mutex<SplitSink<RealtimeSocket, Message>>>;
 
-pub(super) fn into_connection(
-    socket: RealtimeSocket,
-    model: Option<String>,
-    keep_alive: Duration,
-) -> RealtimeConnection {
+/// Settings of a WebSocket connection.
+#[derive(Clone, Debug)]
+pub(super) struct SocketSettings {
+    /// The model named in each configuration.
+    pub(super) model: Option<String>,
+    /// Silence after which the server is pinged.
+    pub(super) ping_interval: Duration,
+    /// Silence after a ping after which the connection counts as lost; it never does if absent.
+    pub(super) ping_timeout: Option<Duration>,
+    /// True if every event is also passed on unchanged.
+    pub(super) has_raw_events: bool,
+}
+
+pub(super) fn into_connection(socket: RealtimeSocket, settings: SocketSettings) -> RealtimeConnection {
     let (sink, stream) = socket.split();
     let sink = Arc::new(Mutex::new(sink));
+    let sent_configurations = SentConfigurations::default();
+    let model = settings.model.clone();
     let events = SocketEventSource {
         stream,
         sink: sink.clone(),
-        decoder: RealtimeEventDecoder::default(),
+        decoder: RealtimeEventDecoder::with_sent_configurations(sent_configurations.clone()),
         decoded_events: VecDeque::new(),
-        keep_alive,
+        settings,
         last_received: Instant::now(),
         is_ping_sent: false,
     };
-    RealtimeConnection { commands: Box::new(SocketCommandSink { sink, model }), events: Box::new(events) }
+    let commands = SocketCommandSink { sink, model, sent_configurations };
+    RealtimeConnection { commands: Box::new(commands), events: Box::new(events) }
 }
+
+/// Time to send the reply to a close frame.
+const CLOSE_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sending half of a WebSocket connection.
 struct SocketCommandSink {
     sink: SharedSocketSink,
     model: Option<String>,
+    sent_configurations: SentConfigurations,
 }
 
 impl CommandSink for SocketCommandSink {
     fn send(&mut self, command: RealtimeCommand) -> BoxFuture<'_, Result<(), RealtimeConnectionError>> {
         async move {
-            let text = encode_command(&command, self.model.as_deref()).to_string();
+            let mut event = encode_command(&command, self.model.as_deref());
+            if matches!(command.kind, RealtimeCommandKind::Configure(_)) {
+                self.sent_configurations.record_sent(&command.id, &mut event["session"]);
+            }
+            let text = event.to_string();
             self.sink.lock().await.send(Message::text(text)).await.map_err(|error| to_connection_lost(&error))
         }
         .boxed()
@@ -75,7 +97,7 @@ struct SocketEventSource {
     sink: SharedSocketSink,
     decoder: RealtimeEventDecoder,
     decoded_events: VecDeque<RealtimeModelEvent>,
-    keep_alive: Duration,
+    settings: SocketSettings,
     last_received: Instant,
     is_ping_sent: bool,
 }
@@ -87,11 +109,17 @@ impl ModelEventSource for SocketEventSource {
                 if let Some(event) = self.decoded_events.pop_front() {
                     return Some(Ok(event));
                 }
-                let timeout = if self.is_ping_sent { self.keep_alive * 2 } else { self.keep_alive };
+                let SocketSettings { ping_interval, ping_timeout, .. } = self.settings;
+                let silence = match (self.is_ping_sent, ping_timeout) {
+                    (false, _) => Some(ping_interval),
+                    (true, Some(timeout)) => Some(ping_interval.saturating_add(timeout)),
+                    (true, None) => None,
+                };
+                let deadline = silence.and_then(|silence| self.last_received.checked_add(silence));
                 let message = tokio::select! {
                     biased;
                     message = self.stream.next() => message,
-                    () = tokio::time::sleep_until(self.last_received + timeout) => {
+                    () = sleep_until_deadline(deadline) => {
                         if self.is_ping_sent {
                             return Some(Err(RealtimeConnectionError::new("the server stopped responding")));
                         }
@@ -100,7 +128,7 @@ impl ModelEventSource for SocketEventSource {
                         // not read must not keep us from receiving its messages.
                         if let Ok(mut sink) = self.sink.try_lock() {
                             let ping = sink.send(Message::Ping(Default::default()));
-                            if let Ok(Err(error)) = tokio::time::timeout(self.keep_alive, ping).await {
+                            if let Ok(Err(error)) = tokio::time::timeout(ping_interval, ping).await {
                                 return Some(Err(to_connection_lost(&error)));
                             }
                         }
@@ -110,9 +138,20 @@ impl ModelEventSource for SocketEventSource {
                 (self.last_received, self.is_ping_sent) = (Instant::now(), false);
                 match message {
                     Some(Ok(Message::Text(text))) => {
+                        if self.settings.has_raw_events
+                            && let Ok(raw) = serde_json::from_str(text.as_str())
+                        {
+                            self.decoded_events.push_back(RealtimeModelEvent::Raw(raw));
+                        }
                         self.decoded_events.extend(self.decoder.decode(text.as_str()))
                     }
-                    Some(Ok(Message::Close(frame))) => return interpret_close(frame),
+                    Some(Ok(Message::Close(frame))) => {
+                        // The flush sends the reply to the close frame.
+                        if let Ok(mut sink) = self.sink.try_lock() {
+                            let _ = tokio::time::timeout(CLOSE_REPLY_TIMEOUT, sink.flush()).await;
+                        }
+                        return interpret_close(frame);
+                    }
                     Some(Ok(
                         Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_),
                     )) => {}

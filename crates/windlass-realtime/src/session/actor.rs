@@ -1,6 +1,6 @@
 //! The task that owns a session: its state machine, its connection, and every task it spawned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use windlass::agent::{Agent, GuardrailResult, ResolvedAgent, SharedReceipts};
+use windlass::core::decision::PendingCall;
 use windlass::core::id::RunId;
 use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
@@ -19,7 +20,8 @@ use super::builder::{GuardrailFailurePolicy, ReconnectPolicy, SessionStartError}
 use super::call_runs::{CallBatchRun, RunNotice};
 use super::close::{CloseReport, SessionEndGuard};
 use super::connection::{
-    ConnectionInput, ReconnectFuture, next_model_event, wait_reconnect, wait_write_failure,
+    ConnectionInput, ReconnectFuture, ReconnectHistory, ReconnectResult, next_model_event, wait_reconnect,
+    wait_write_failure,
 };
 use super::decisions::SessionDecision;
 use super::handle::SharedSession;
@@ -35,13 +37,21 @@ use crate::model::{ModelEventSource, RealtimeConnection, RealtimeConnectionError
 use crate::settings::RealtimeSettings;
 use crate::sync::sleep_until_deadline;
 
+/// A function that writes the text for the model if a person rejects a call without a message.
+pub(super) type RejectionMessage = Arc<dyn Fn(&PendingCall) -> String + Send + Sync>;
+
 /// Settings of the actor, apart from those of the machine.
 pub(super) struct ActorConfig<C> {
     pub(super) store: Option<Arc<dyn Store>>,
+    /// Artefacts of every run that executes calls.
+    pub(super) run_artefacts: Vec<(String, Vec<u8>)>,
     pub(super) journal: Option<Arc<dyn RealtimeJournal>>,
     pub(super) known_agents: Vec<Agent<C>>,
     pub(super) guardrails: Vec<OutputGuardrail<C>>,
     pub(super) guardrail_failure_policy: GuardrailFailurePolicy,
+    /// Names of the guardrails that fail closed.
+    pub(super) strict_guardrails: BTreeSet<Arc<str>>,
+    pub(super) rejection_message: Option<RejectionMessage>,
     pub(super) guardrail_timeout: Duration,
     pub(super) max_concurrent_calls: Option<usize>,
     pub(super) pre_approval_guardrails: bool,
@@ -58,10 +68,13 @@ impl<C> Default for ActorConfig<C> {
     fn default() -> Self {
         Self {
             store: None,
+            run_artefacts: Vec::new(),
             journal: None,
             known_agents: Vec::new(),
             guardrails: Vec::new(),
             guardrail_failure_policy: GuardrailFailurePolicy::Skip,
+            strict_guardrails: BTreeSet::new(),
+            rejection_message: None,
             guardrail_timeout: Duration::from_secs(10),
             max_concurrent_calls: None,
             pre_approval_guardrails: false,
@@ -107,8 +120,8 @@ pub(super) struct SessionActor<C> {
     pub(super) runs: BTreeMap<RunId, CallBatchRun>,
     pub(super) standing_decisions: Vec<SessionDecision>,
     pub(super) secret_outputs: SecretOutputs,
-    pub(super) notices: mpsc::Receiver<RunNotice>,
-    pub(super) notice_sender: mpsc::Sender<RunNotice>,
+    pub(super) notices: mpsc::Receiver<RunNotice<C>>,
+    pub(super) notice_sender: mpsc::Sender<RunNotice<C>>,
     pub(super) background_tasks: JoinSet<()>,
     pub(super) check_tasks: JoinSet<Vec<GuardrailResult>>,
     pub(super) pending_checks: BTreeMap<Id, (ResponseId, Arc<str>)>,
@@ -117,6 +130,8 @@ pub(super) struct SessionActor<C> {
     pub(super) outbox: Option<CommandOutbox>,
     pub(super) model_events: Option<Box<dyn ModelEventSource>>,
     pub(super) reconnect_future: Option<ReconnectFuture>,
+    /// The times of connection attempts within the window of the reconnect policy.
+    pub(super) reconnect_history: ReconnectHistory,
     started_at: Instant,
     pub(super) close_reason: Option<CloseReason>,
 }
@@ -125,11 +140,11 @@ pub(super) struct SessionActor<C> {
 enum ActorEvent<C> {
     CloseRequested,
     ConnectionInput(ConnectionInput),
-    RunNotice(RunNotice),
+    RunNotice(RunNotice<C>),
     CheckFinished(Result<(Id, Vec<GuardrailResult>), tokio::task::JoinError>),
     AgentResolved(Result<AgentResolution<C>, tokio::task::JoinError>),
     SessionRequest(Option<SessionRequest<C>>),
-    ReconnectFinished(Result<(RealtimeConnection, u32), RealtimeConnectionError>),
+    ReconnectFinished(ReconnectResult),
     Tick,
 }
 
@@ -162,6 +177,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             outbox: None,
             model_events: None,
             reconnect_future: None,
+            reconnect_history: ReconnectHistory::default(),
             started_at: Instant::now(),
             close_reason: None,
         }
@@ -171,7 +187,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) async fn run(mut self, connection: RealtimeConnection, open: Vec<CallBatchRecord>) {
         let guard = SessionEndGuard::new(&self.channels);
         self.attach_connection(connection);
-        self.machine.on_connected();
+        self.machine.on_connected(None);
         let agent = self.machine.agent().name.clone();
         self.append_journal(vec![RealtimeEntry::Opened { format: REALTIME_JOURNAL_FORMAT, agent }]).await;
         self.recover_runs(open).await;
@@ -204,7 +220,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     /// Waits for the next event.
     async fn next_event(&mut self, ready_by: Instant) -> ActorEvent<C> {
-        let deadline = self.machine.deadline().map(|deadline| self.started_at + deadline);
+        let deadline = self.machine.deadline().and_then(|deadline| self.started_at.checked_add(deadline));
         let deadline = match &self.channels.ready_reply {
             Some(_) => Some(deadline.map_or(ready_by, |deadline| deadline.min(ready_by))),
             None => deadline,
@@ -217,6 +233,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             check_tasks,
             resolve_tasks,
             reconnect_future,
+            reconnect_history,
             ..
         } = self;
         tokio::select! {
@@ -227,7 +244,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             Some(done) = resolve_tasks.join_next() => ActorEvent::AgentResolved(done),
             Some(input) = wait_write_failure(outbox) => ActorEvent::ConnectionInput(input),
             Some(input) = next_model_event(model_events) => ActorEvent::ConnectionInput(input),
-            Some(result) = wait_reconnect(reconnect_future) => ActorEvent::ReconnectFinished(result),
+            Some(result) = wait_reconnect(reconnect_future, reconnect_history) => ActorEvent::ReconnectFinished(result),
             request = channels.requests.recv() => ActorEvent::SessionRequest(request),
             () = sleep_until_deadline(deadline) => ActorEvent::Tick,
         }
@@ -271,6 +288,12 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     }
                     SessionEffect::ExecuteCalls(_) => {}
                     SessionEffect::CheckTranscript(check) => self.start_check(check),
+                    SessionEffect::DropConnection(reason) => {
+                        self.on_connection_lost(RealtimeConnectionError::new(reason));
+                    }
+                    SessionEffect::EndSession(reason) => {
+                        self.close_reason.get_or_insert(reason);
+                    }
                     SessionEffect::AgentChanged { agent, result } => {
                         if result.is_err() {
                             self.resolved_agents.remove(&agent.number);

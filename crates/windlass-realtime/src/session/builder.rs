@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass::agent::{Agent, ResolvedAgent, SharedReceipts};
+use windlass::core::decision::PendingCall;
 use windlass::core::id::{AgentName, RunId};
 use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
@@ -27,6 +28,7 @@ use crate::machine::{
 };
 use crate::model::{RealtimeConnectionError, RealtimeModel};
 use crate::settings::{RealtimeSettings, SessionConfiguration};
+use crate::sync::clamp_duration;
 
 /// A builder for a session. Nothing happens before [`connect`](Self::connect) or [`resume`](Self::resume).
 #[must_use = "a session does nothing until it is connected"]
@@ -51,12 +53,15 @@ pub enum GuardrailFailurePolicy {
     Trip,
 }
 
-/// The retry policy for a lost connection, with exponential backoff.
+/// The retry policy for a lost connection, with exponential backoff. Attempts count within a window of time, whatever
+/// succeeded in between: a connection that is established and lost again and again ends the session too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectPolicy {
-    /// Maximum number of attempts for each lost connection; with zero, the session ends at the first loss.
+    /// Maximum number of connection attempts within the window; with zero, the session ends at the first loss.
     pub max_attempts: u32,
-    /// Delay before the first attempt; it doubles with each further attempt.
+    /// The window in which attempts count.
+    pub window: Duration,
+    /// Delay before the first attempt; it doubles with each further attempt within the window.
     pub initial_delay: Duration,
     /// Maximum delay.
     pub max_delay: Duration,
@@ -66,6 +71,7 @@ impl Default for ReconnectPolicy {
     fn default() -> Self {
         Self {
             max_attempts: 6,
+            window: Duration::from_secs(60),
             initial_delay: Duration::from_millis(200),
             max_delay: Duration::from_secs(10),
         }
@@ -133,6 +139,12 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
         self
     }
 
+    /// Adds an artefact to every run that executes tool calls: see [`windlass::run::RunBuilder::artefact`].
+    pub fn run_artefact(mut self, name: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
+        self.config.run_artefacts.push((name.into(), body.into()));
+        self
+    }
+
     /// Sets the store of the session's own journal.
     pub fn journal(mut self, journal: impl RealtimeJournal) -> Self {
         self.config.journal = Some(Arc::new(journal));
@@ -166,7 +178,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
 
     /// Sets the timeout of a guardrail check.
     pub fn guardrail_timeout(mut self, timeout: Duration) -> Self {
-        self.config.guardrail_timeout = timeout;
+        self.config.guardrail_timeout = clamp_duration(timeout);
         self
     }
 
@@ -197,6 +209,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
     /// Sets the maximum number of calls of one response that run concurrently.
     pub fn max_concurrent_calls(mut self, limit: usize) -> Self {
         self.config.max_concurrent_calls = Some(limit.max(1));
+        self.policy.has_call_limit = true;
         self
     }
 
@@ -208,14 +221,14 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
 
     /// Sets the time after which an approval that nobody gave counts as rejected.
     pub fn approvals_expire_after(mut self, expiry: Duration) -> Self {
-        self.config.approval_expiry = Some(expiry);
+        self.config.approval_expiry = Some(clamp_duration(expiry));
         self
     }
 
     /// Sets the duration of this process's leases on the runs of tool calls; 30 seconds by default. A process
     /// that resumes the session after a crash waits up to this long for the runs that were in progress.
     pub fn lease_duration(mut self, duration: Duration) -> Self {
-        self.config.lease_duration = Some(duration);
+        self.config.lease_duration = Some(clamp_duration(duration));
         self
     }
 
@@ -227,13 +240,14 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
 
     /// Sets the time to wait for cancelled tool bodies when the session ends.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
-        self.config.drain_timeout = timeout;
+        self.config.drain_timeout = clamp_duration(timeout);
         self
     }
 
     /// Sets the timeout of each step towards readiness: resolving an agent, connecting, the model's
     /// acknowledgement of a configuration, and appending to the journal. It also bounds the closing handshake.
     pub fn ready_timeout(mut self, timeout: Duration) -> Self {
+        let timeout = clamp_duration(timeout);
         self.config.ready_timeout = timeout;
         self.policy.acknowledge_timeout = timeout;
         self
@@ -242,14 +256,42 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
     /// Sets the timeouts of a response: the longest pause between its events, and the longest time to its
     /// start.
     pub fn response_timeouts(mut self, silence: Duration, start: Duration) -> Self {
-        self.policy.response_timeouts.silence = silence;
-        self.policy.response_timeouts.start = start;
+        self.policy.response_timeouts.silence = clamp_duration(silence);
+        self.policy.response_timeouts.start = clamp_duration(start);
         self
     }
 
     /// Sets the retry policy for a lost connection.
     pub fn reconnect_policy(mut self, policy: ReconnectPolicy) -> Self {
-        self.config.reconnect_policy = policy;
+        self.config.reconnect_policy = ReconnectPolicy {
+            max_attempts: policy.max_attempts,
+            window: clamp_duration(policy.window),
+            initial_delay: clamp_duration(policy.initial_delay),
+            max_delay: clamp_duration(policy.max_delay),
+        };
+        self
+    }
+
+    /// Sets the longest time that a demanded response waits while the provider reports that the user is speaking; 10
+    /// seconds by default. A response also stops waiting when the application has sent no audio for two seconds.
+    pub fn speech_hold(mut self, timeout: Duration) -> Self {
+        self.policy.speech_hold = clamp_duration(timeout);
+        self
+    }
+
+    /// Adds an output guardrail that fails closed: if it cannot check, that counts as a trip, whatever the session's
+    /// policy for failing guardrails is.
+    pub fn strict_output_guardrail(mut self, guardrail: OutputGuardrail<C>) -> Self {
+        self.config.strict_guardrails.insert(guardrail.name().into());
+        self.output_guardrail(guardrail)
+    }
+
+    /// Sets a function that writes the text for the model if a person rejects a call without a message.
+    pub fn rejection_message(
+        mut self,
+        write: impl Fn(&PendingCall) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.config.rejection_message = Some(Arc::new(write));
         self
     }
 
@@ -319,7 +361,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
         let mut open = Vec::new();
         for calls in record.calls {
             for call in &calls.calls {
-                machine.adopt_call(&calls.run, call);
+                machine.adopt_call(&calls.run, &calls.response, call);
             }
             let is_open = calls.calls.iter().any(|item| match &item.kind {
                 RealtimeItemKind::Call { call, .. } => machine.history().call_output(call).is_none(),
@@ -338,9 +380,12 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
             close_token: CancellationToken::new(),
             is_detaching: Default::default(),
             dropped_input: Default::default(),
+            input_format: self.settings.input_format(),
+            output_format: self.settings.output_format(),
         });
         let handle = RealtimeSession::new(requests, shared.clone(), closed, self.session_id.clone());
         let (ready_sender, ready) = oneshot::channel();
+        let receipts = SharedReceipts::for_conversation(self.session_id.clone());
         let actor = SessionActor::new(
             machine,
             resolved,
@@ -357,7 +402,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
                 settings: self.settings,
                 session_id: self.session_id,
                 root_agent: self.agent,
-                receipts: SharedReceipts::default(),
+                receipts,
                 next_entry_index: record.entry_count,
             },
         );
@@ -428,5 +473,6 @@ pub(super) fn agent_setup<C: Send + Sync + 'static>(
         activation: AgentActivation { number, name },
         configuration: Arc::new(configuration),
         has_guardrails: resolved.has_output_guardrails() || !guardrails.is_empty(),
+        has_ordered_tools: resolved.has_ordered_tools(),
     }
 }

@@ -64,8 +64,11 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) async fn shut_down(&mut self) {
         self.channels.requests.close();
         // A body that blocks its thread cannot be aborted; the wait for it is bounded.
-        let _ = timeout(self.config.drain_timeout + SETTLE_GRACE, self.check_tasks.shutdown()).await;
-        let _ = timeout(self.config.drain_timeout + SETTLE_GRACE, self.resolve_tasks.shutdown()).await;
+        let _ = timeout(self.config.drain_timeout.saturating_add(SETTLE_GRACE), self.check_tasks.shutdown())
+            .await;
+        let _ =
+            timeout(self.config.drain_timeout.saturating_add(SETTLE_GRACE), self.resolve_tasks.shutdown())
+                .await;
         let requested = match self.channels.shared.is_detaching.load(Ordering::Relaxed) {
             true => CloseReason::Detached,
             false => CloseReason::Closed,
@@ -78,16 +81,20 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             CloseReason::Closed
             | CloseReason::ClosedByProvider
             | CloseReason::ConnectionLost(_)
+            | CloseReason::ConfigurationRejected(_)
             | CloseReason::CallFailed(_) => OpenRunPolicy::Cancel,
         };
         self.settle_runs(policy, &mut report).await;
         if let Some(outbox) = self.outbox.take() {
-            report.close_error = outbox
-                .close(CLOSE_TIMEOUT.min(self.config.ready_timeout))
-                .await
-                .err()
-                .map(|lost| lost.message);
+            let limit = CLOSE_TIMEOUT.min(self.config.ready_timeout);
+            report.close_error = outbox.close(limit).await.err().map(|lost| lost.message);
+            // The handshake is complete when the server has answered the close frame. A connection that is closed
+            // with unread data would be reset, and the server would never see the close frame.
+            if report.close_error.is_none() && self.wait_close_reply(limit).await.is_err() {
+                report.close_error = Some("the server did not answer the close frame in time".to_owned());
+            }
         }
+        self.model_events = None;
         if policy == OpenRunPolicy::Cancel {
             self.append_journal(vec![RealtimeEntry::Closed]).await;
         }
@@ -98,6 +105,12 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         self.channels.shared.fanout.close(&last);
     }
 
+    /// Discards the model's last events until it has answered the close frame.
+    async fn wait_close_reply(&mut self, limit: Duration) -> Result<(), tokio::time::error::Elapsed> {
+        let Some(events) = &mut self.model_events else { return Ok(()) };
+        timeout(limit, async { while let Some(Ok(_)) = events.next().await {} }).await
+    }
+
     /// Cancels or detaches the runs and adds their results to the report.
     async fn settle_runs(&mut self, policy: OpenRunPolicy, report: &mut CloseReport) {
         for live in self.runs.values() {
@@ -106,7 +119,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 OpenRunPolicy::Cancel => live.cancel.cancel(),
             }
         }
-        let until = Instant::now() + self.config.drain_timeout + SETTLE_GRACE;
+        let until = Instant::now() + self.config.drain_timeout.saturating_add(SETTLE_GRACE);
         while self.runs.values().any(|live| live.is_running) {
             let Ok(Some(notice)) = tokio::time::timeout_at(until, self.notices.recv()).await else { break };
             match notice {
@@ -131,6 +144,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 RunNotice::ApprovalExpired { .. }
                 | RunNotice::DecisionsPosted { .. }
                 | RunNotice::RecoveryDue { .. } => {}
+                RunNotice::HandoffsChecked { batch, .. } => {
+                    let calls = batch.calls.iter().filter_map(super::call_runs::call_id);
+                    report.stopped.extend(calls);
+                }
             }
         }
         for live in self.runs.values().filter_map(|live| live.paused.as_ref()) {

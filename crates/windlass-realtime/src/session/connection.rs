@@ -1,9 +1,11 @@
 //! The connection to the model: attached, lost and restored.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 
 use super::actor::SessionActor;
 use super::outbox::CommandOutbox;
@@ -14,9 +16,28 @@ use crate::model::{
 };
 use crate::settings::SessionConfiguration;
 
-/// A future that resolves to a new connection and the number of attempts.
-pub(super) type ReconnectFuture =
-    BoxFuture<'static, Result<(RealtimeConnection, u32), RealtimeConnectionError>>;
+/// The result of a reconnection: a new connection and the number of attempts, or the last error.
+pub(super) type ReconnectResult = Result<(RealtimeConnection, u32), RealtimeConnectionError>;
+
+/// A future that resolves to the result of a reconnection.
+pub(super) type ReconnectFuture = BoxFuture<'static, (ReconnectResult, ReconnectHistory)>;
+
+/// The times of connection attempts, newest last. Invariant: attempts count within a window, whatever succeeded in
+/// between.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReconnectHistory {
+    attempts: VecDeque<Instant>,
+}
+
+impl ReconnectHistory {
+    /// Forgets the attempts outside the window, and returns the number of the others.
+    fn count_recent(&mut self, now: Instant, window: Duration) -> u32 {
+        while self.attempts.front().is_some_and(|at| now.saturating_duration_since(*at) >= window) {
+            self.attempts.pop_front();
+        }
+        u32::try_from(self.attempts.len()).unwrap_or(u32::MAX)
+    }
+}
 
 /// An input from the connection.
 pub(super) enum ConnectionInput {
@@ -47,6 +68,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     /// Handles the loss of the connection: starts to reconnect, or ends the session.
     pub(super) fn on_connection_lost(&mut self, lost: RealtimeConnectionError) {
+        if self.outbox.is_none() && self.model_events.is_none() {
+            return;
+        }
         self.outbox = None;
         self.model_events = None;
         let now = self.elapsed();
@@ -58,46 +82,50 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             }
             Retryability::Retryable | Retryability::Permanent => AfterDisconnect::SessionEnds,
         };
-        self.emit_event(RealtimeEvent::Disconnected { reason: lost.message.clone(), next_step });
+        let reason = lost.message.clone();
+        self.emit_event(RealtimeEvent::Disconnected { reason, next_step });
         if next_step == AfterDisconnect::SessionEnds {
             self.close_reason.get_or_insert(CloseReason::ConnectionLost(lost.message));
             return;
         }
         let (model, timeout) = (self.context.model.clone(), self.config.ready_timeout);
         let configuration = self.machine.configuration();
+        let mut history = std::mem::take(&mut self.reconnect_history);
         let reconnect = async move {
+            let mut last_error = lost;
             let mut attempt = 0;
             loop {
-                let wait = policy.initial_delay.saturating_mul(1 << attempt.min(16)).min(policy.max_delay);
+                let recent = history.count_recent(Instant::now(), policy.window);
+                if recent >= policy.max_attempts {
+                    let RealtimeConnectionError { message, retryability } = last_error;
+                    let message = format!("{message} (attempts within {:?}: {recent})", policy.window);
+                    return (Err(RealtimeConnectionError { message, retryability }), history);
+                }
+                let wait = policy.initial_delay.saturating_mul(1 << recent.min(16)).min(policy.max_delay);
                 tokio::time::sleep(wait).await;
                 attempt += 1;
+                history.attempts.push_back(Instant::now());
                 match connect_with_timeout(&*model, &configuration, timeout).await {
-                    Ok(connection) => return Ok((connection, attempt)),
-                    Err(error)
-                        if attempt >= policy.max_attempts
-                            || error.retryability == Retryability::Permanent =>
-                    {
-                        return Err(error);
+                    Ok(connection) => return (Ok((connection, attempt)), history),
+                    Err(error) if error.retryability == Retryability::Permanent => {
+                        return (Err(error), history);
                     }
-                    Err(error) => tracing::debug!(%error, attempt, "a reconnection attempt failed"),
+                    Err(error) => {
+                        tracing::debug!(%error, attempt, "a reconnection attempt failed");
+                        last_error = error;
+                    }
                 }
             }
         };
         self.reconnect_future = Some(reconnect.boxed());
     }
 
-    pub(super) fn on_reconnect_finished(
-        &mut self,
-        result: Result<(RealtimeConnection, u32), RealtimeConnectionError>,
-    ) {
-        self.reconnect_future = None;
+    pub(super) fn on_reconnect_finished(&mut self, result: ReconnectResult) {
         match result {
             Ok((connection, attempts)) => {
                 self.attach_connection(connection);
                 let now = self.elapsed();
-                self.machine.advance_to(now).on_connected();
-                self.machine.metrics_mut().reconnects += 1;
-                self.emit_event(RealtimeEvent::Reconnected { attempts });
+                self.machine.advance_to(now).on_connected(Some(attempts));
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -140,9 +168,13 @@ pub(super) async fn next_model_event(
     })
 }
 
-/// Waits for the result of the reconnection; `None` if none is in progress.
+/// Waits for the result of the reconnection; `None` if none is in progress. Keeps the history of attempts.
 pub(super) async fn wait_reconnect(
     reconnect: &mut Option<ReconnectFuture>,
-) -> Option<Result<(RealtimeConnection, u32), RealtimeConnectionError>> {
-    Some(reconnect.as_mut()?.await)
+    kept_history: &mut ReconnectHistory,
+) -> Option<ReconnectResult> {
+    let (result, history) = reconnect.as_mut()?.await;
+    *reconnect = None;
+    *kept_history = history;
+    Some(result)
 }

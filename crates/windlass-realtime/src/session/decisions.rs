@@ -2,10 +2,12 @@
 //! tool, or posted to the store by another process.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use windlass::core::{
+    canonical::Digest,
     decision::{Decision, DecisionScope, HoldReason},
     id::{AgentName, CallId, CallPath, RunId},
     tool::ToolKey,
@@ -15,7 +17,8 @@ use windlass::{core::decision::PendingCall, error::DecisionError, run::PausedRun
 
 use super::actor::SessionActor;
 use super::call_runs::RunNotice;
-use crate::event::RealtimeEvent;
+use super::requests::DisplayedCall;
+use crate::event::{HeldCall, RealtimeEvent};
 
 /// Interval at which the store is polled for decisions of other processes.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -38,11 +41,7 @@ struct HumanQuestion {
 enum HumanQuestionState {
     Open,
     /// Decided while the run was executing other calls; applied when the run pauses again.
-    DecidedEarly {
-        decision: Decision,
-        scope: DecisionScope,
-        decided_by: Option<String>,
-    },
+    DecidedEarly(MadeDecision),
     /// Decided in the store while the run was executing other calls; the run reads it when it continues.
     DecidedInStore,
     Answered,
@@ -82,6 +81,26 @@ impl RunQuestions {
     }
 }
 
+/// A decision that was made through this session.
+#[derive(Clone)]
+pub(super) struct MadeDecision {
+    pub(super) decision: Decision,
+    pub(super) scope: DecisionScope,
+    pub(super) decided_by: Option<String>,
+    /// Digest of the text that was displayed to the person.
+    pub(super) displayed: Option<Digest>,
+}
+
+impl MadeDecision {
+    fn apply_to(self, paused: &mut PausedRun, call: CallPath) -> Result<(), DecisionError> {
+        if let Some(decided_by) = self.decided_by {
+            paused.decide_as(decided_by);
+        }
+        paused.display_as(self.displayed);
+        paused.decide(call, self.decision, self.scope)
+    }
+}
+
 /// A standing decision of this session: it applies to later calls of the same tool by the same agent.
 pub(super) struct SessionDecision {
     agent: AgentName,
@@ -94,11 +113,7 @@ pub(super) struct SessionDecision {
 enum PriorDecision {
     Undecided,
     /// Decided through this session.
-    DecidedLocally {
-        decision: Decision,
-        scope: DecisionScope,
-        decided_by: Option<String>,
-    },
+    DecidedLocally(MadeDecision),
     /// Decided in the store.
     DecidedInStore,
 }
@@ -112,18 +127,14 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             match self.prior_decision(run, &pending) {
                 PriorDecision::Undecided => {}
                 PriorDecision::DecidedInStore => is_decided = true,
-                PriorDecision::DecidedLocally { decision, scope, decided_by } => {
-                    if let Some(decided_by) = decided_by {
-                        paused.decide_as(decided_by);
+                PriorDecision::DecidedLocally(made) => match made.apply_to(&mut paused, pending.path.clone())
+                {
+                    Ok(()) => is_decided = true,
+                    Err(error) => {
+                        tracing::warn!(%error, call = %pending.path, "a decision was not accepted");
+                        self.reopen_question(run, pending);
                     }
-                    match paused.decide(pending.path.clone(), decision, scope) {
-                        Ok(()) => is_decided = true,
-                        Err(error) => {
-                            tracing::warn!(%error, call = %pending.path, "a decision was not accepted");
-                            self.reopen_question(run, pending);
-                        }
-                    }
-                }
+                },
             }
         }
         let Some(live) = self.runs.get_mut(run) else { return };
@@ -142,15 +153,19 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     fn prior_decision(&mut self, run: &RunId, pending: &PendingCall) -> PriorDecision {
         if let Some((decision, decided_by)) = self.standing_decision_for(pending) {
-            return PriorDecision::DecidedLocally { decision, scope: DecisionScope::ThisCall, decided_by };
+            let scope = DecisionScope::ThisCall;
+            return PriorDecision::DecidedLocally(MadeDecision {
+                decision,
+                scope,
+                decided_by,
+                displayed: None,
+            });
         }
         let key = (pending.path.clone(), pending.attempt);
         let question = self.runs.get_mut(run).and_then(|live| live.questions.questions.get_mut(&key));
         let Some(question) = question else { return PriorDecision::Undecided };
         match std::mem::replace(&mut question.state, HumanQuestionState::Answered) {
-            HumanQuestionState::DecidedEarly { decision, scope, decided_by } => {
-                PriorDecision::DecidedLocally { decision, scope, decided_by }
-            }
+            HumanQuestionState::DecidedEarly(made) => PriorDecision::DecidedLocally(made),
             HumanQuestionState::DecidedInStore => PriorDecision::DecidedInStore,
             // A decision that was not accepted leaves the question open.
             HumanQuestionState::Open | HumanQuestionState::Answered => {
@@ -174,7 +189,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             .questions
             .insert(key, HumanQuestion { pending: pending.clone(), state: HumanQuestionState::Open });
         self.watch_store(run);
-        self.emit_event(RealtimeEvent::CallHeld { pending: Box::new(pending) });
+        self.emit_event(RealtimeEvent::CallHeld { run: run.clone(), pending: Box::new(pending) });
     }
 
     /// Opens a question again whose decision was not accepted.
@@ -222,7 +237,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let Some(live) = self.runs.get_mut(run) else { return };
         let is_paused = live.paused.is_some();
         let mut is_new = false;
-        for PostedDecision { path, attempt, decision: decided } in posted {
+        for PostedDecision { path, attempt, decision: decided, .. } in posted {
             let Some(question) = live.questions.questions.get_mut(&(path, attempt)) else { continue };
             if matches!(question.state, HumanQuestionState::Answered | HumanQuestionState::DecidedInStore) {
                 continue;
@@ -257,52 +272,73 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             .map(|standing| (standing.decision.clone(), standing.decided_by.clone()))
     }
 
-    pub(super) fn pending_calls(&self) -> Vec<PendingCall> {
-        self.runs.values().flat_map(|live| live.questions.open_questions()).cloned().collect()
+    pub(super) fn held_calls(&self) -> Vec<HeldCall> {
+        let held =
+            |(run, pending): (&RunId, &PendingCall)| HeldCall { run: run.clone(), pending: pending.clone() };
+        let runs = self.runs.iter();
+        runs.flat_map(|(run, live)| live.questions.open_questions().map(move |pending| (run, pending)))
+            .map(held)
+            .collect()
     }
 
-    /// Applies a decision now if the run is paused, and otherwise when it pauses.
+    /// Adds the application's message to a rejection without one.
+    fn complete_rejection(&self, decision: Decision, pending: &PendingCall) -> Decision {
+        match (decision, &self.config.rejection_message) {
+            (Decision::Reject { message: None }, Some(write)) => {
+                // A function that panics is replaced by the default text.
+                let message = catch_unwind(AssertUnwindSafe(|| write(pending))).ok();
+                Decision::Reject { message }
+            }
+            (decision, _) => decision,
+        }
+    }
+
+    /// Applies a decision now if the run is paused, and otherwise when it pauses. A decision on a displayed call is
+    /// about that hold of that call only.
     pub(super) fn decide(
         &mut self,
         call: &CallPath,
-        decision: Decision,
-        scope: DecisionScope,
-        decided_by: Option<String>,
+        mut made: MadeDecision,
+        display: Option<DisplayedCall>,
     ) -> Result<(), DecisionError> {
-        let is_it = |pending: &PendingCall| {
-            pending.path == *call || (call.parent_calls().is_empty() && pending.call() == call.call())
-        };
-        let is_open = |question: &HumanQuestion| {
-            matches!(question.state, HumanQuestionState::Open) && is_it(&question.pending)
+        let is_it = |run: &RunId, pending: &PendingCall| match &display {
+            Some(display) => {
+                pending.path == *call
+                    && *run == display.run
+                    && pending.attempt == display.attempt
+                    && pending.digest == display.call_digest
+            }
+            None => {
+                pending.path == *call || (call.parent_calls().is_empty() && pending.call() == call.call())
+            }
         };
         let found = self.runs.iter().find_map(|(run, live)| {
+            let is_open = |question: &HumanQuestion| {
+                matches!(question.state, HumanQuestionState::Open) && is_it(run, &question.pending)
+            };
             let (key, question) = live.questions.questions.iter().find(|(_, question)| is_open(question))?;
             Some((run.clone(), key.clone(), question.pending.clone()))
         });
         let none = || DecisionError::NotPending(call.clone());
         let Some((run, key, pending)) = found else { return Err(none()) };
+        made.decision = self.complete_rejection(made.decision, &pending);
+        made.displayed = display.and_then(|display| display.displayed);
         let live = self.runs.get_mut(&run).ok_or_else(none)?;
         let state = match live.paused.as_mut() {
             Some(paused) => {
-                if let Some(decided_by) = &decided_by {
-                    paused.decide_as(decided_by.clone());
-                }
-                paused.decide(key.0.clone(), decision.clone(), scope)?;
+                made.clone().apply_to(paused, key.0.clone())?;
                 HumanQuestionState::Answered
             }
-            None => HumanQuestionState::DecidedEarly {
-                decision: decision.clone(),
-                scope,
-                decided_by: decided_by.clone(),
-            },
+            None => HumanQuestionState::DecidedEarly(made.clone()),
         };
         if let Some(question) = live.questions.questions.get_mut(&key) {
             question.state = state;
         }
         live.questions.stop_watching_if_idle();
         let is_paused = live.paused.is_some();
-        if scope == DecisionScope::ToolForRun {
+        if made.scope == DecisionScope::ToolForRun {
             let PendingCall { agent, tool, .. } = pending;
+            let MadeDecision { decision, decided_by, .. } = made;
             self.standing_decisions.push(SessionDecision { agent, tool, decision, decided_by });
         }
         if is_paused {

@@ -9,6 +9,9 @@ use super::builder::GuardrailFailurePolicy;
 use crate::event::{RealtimeError, RealtimeEvent};
 use crate::machine::TranscriptCheck;
 
+/// Name under which the failure of a whole check is reported.
+const ALL_GUARDRAILS: &str = "guardrails";
+
 impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) fn start_check(&mut self, check: TranscriptCheck) {
         let Some(resolved) = self.resolved_agents.get(&check.agent.number).cloned() else { return };
@@ -18,7 +21,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             let checking = resolved.check_output(&session, &also, text);
             tokio::time::timeout(timeout, checking).await.unwrap_or_else(|_| {
                 let verdict = Err(format!("it took longer than {timeout:?}").into());
-                vec![GuardrailResult { guardrail: "guardrails".into(), verdict }]
+                vec![GuardrailResult { guardrail: ALL_GUARDRAILS.into(), verdict }]
             })
         });
         self.pending_checks.insert(task.id(), (check.response, check.text));
@@ -32,7 +35,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             Ok(done) => done,
             Err(error) => {
                 let verdict = Err(error.to_string().into());
-                (error.id(), vec![GuardrailResult { guardrail: "guardrails".into(), verdict }])
+                (error.id(), vec![GuardrailResult { guardrail: ALL_GUARDRAILS.into(), verdict }])
             }
         };
         let Some((response, text)) = self.pending_checks.remove(&id) else { return };
@@ -44,7 +47,12 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 Err(error) => {
                     tracing::warn!(%guardrail, %error, "a guardrail failed");
                     let (guardrail, message) = (guardrail.to_string(), error.to_string());
-                    if self.config.guardrail_failure_policy == GuardrailFailurePolicy::Trip {
+                    // A failure of the whole check is one of the strict guardrails too.
+                    let is_strict = match guardrail == ALL_GUARDRAILS {
+                        true => !self.config.strict_guardrails.is_empty(),
+                        false => self.config.strict_guardrails.contains(guardrail.as_str()),
+                    };
+                    if is_strict || self.config.guardrail_failure_policy == GuardrailFailurePolicy::Trip {
                         objections.push(guardrail.clone());
                     }
                     self.emit_event(RealtimeEvent::Error(RealtimeError::GuardrailFailed {

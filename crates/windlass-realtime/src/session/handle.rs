@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass::agent::Agent;
 use windlass::core::{
+    canonical::Digest,
     decision::{Decision, DecisionScope},
     id::{AgentName, CallPath, RunId},
     item::Role,
@@ -15,11 +16,14 @@ use windlass::{core::decision::PendingCall, error::DecisionError};
 
 use super::close::CloseReport;
 use super::events::{EventFanout, RealtimeEvents};
-use super::requests::{HistoryEdit, SessionRequest};
+use super::requests::{DisplayedCall, HistoryEdit, SessionRequest};
+use crate::audio::AudioFormat;
+use crate::event::HeldCall;
 use crate::history::{RealtimeContentPart, RealtimeHistory};
 use crate::id::ItemId;
 use crate::machine::RespondWhen;
 use crate::metrics::SessionMetrics;
+use crate::model::ResponseOptions;
 
 /// A handle to a running session. Clones refer to the same session; dropping the last one closes it.
 ///
@@ -40,6 +44,8 @@ pub(super) struct SharedSession {
     /// True if the session ends here only to be resumed.
     pub(super) is_detaching: AtomicBool,
     pub(super) dropped_input: AtomicU64,
+    pub(super) input_format: AudioFormat,
+    pub(super) output_format: AudioFormat,
 }
 
 /// The session has ended; the request was not executed.
@@ -57,6 +63,10 @@ pub enum SessionRequestError {
     /// The decision was not accepted; the call is unchanged.
     #[error(transparent)]
     Decision(#[from] DecisionError),
+    /// The response was not requested: too many requests are waiting, or there is no connection for a response outside
+    /// the conversation.
+    #[error("the response was not requested; hint: wait for the responses that were requested before")]
+    NotRequested,
     /// The agent change failed; the previous agent stays current.
     #[error("agent `{agent}` cannot become current: {message}; the previous agent stays current")]
     AgentChange {
@@ -137,6 +147,26 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
         self.send_request(SessionRequest::RequestResponse).await
     }
 
+    /// Requests a response now, even if the provider reports that the user is speaking. If a response is active, the
+    /// next one follows it.
+    pub async fn force_response(&self) -> Result<(), SessionClosed> {
+        self.send_request(SessionRequest::ForceResponse).await
+    }
+
+    /// Requests a response with options that apply to it only. It waits for its turn; a response outside the
+    /// conversation is requested at once and reported by [`crate::RealtimeEvent::SideResponseEnded`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::NotRequested`] if too many requests are waiting, or if there is no connection for
+    /// a response outside the conversation.
+    pub async fn request_response_with(&self, options: ResponseOptions) -> Result<(), SessionRequestError> {
+        let options = Box::new(options);
+        let is_queued =
+            self.request_reply(|reply| SessionRequest::RequestResponseWith { options, reply }).await?;
+        is_queued.then_some(()).ok_or(SessionRequestError::NotRequested)
+    }
+
     /// Interrupts the model, and truncates its speech to the part the user heard.
     pub async fn interrupt(&self) -> Result<(), SessionClosed> {
         self.send_request(SessionRequest::Interrupt).await
@@ -150,6 +180,18 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
         played_ms: u64,
     ) -> Result<(), SessionClosed> {
         self.send_request(SessionRequest::ReportPlayed { item: item.clone(), content_index, played_ms }).await
+    }
+
+    /// Reports the number of bytes of an item that were played, in the configured output format; see
+    /// [`crate::PlaybackSource::Reported`].
+    pub async fn report_played_bytes(
+        &self,
+        item: &ItemId,
+        content_index: u32,
+        bytes: u64,
+    ) -> Result<(), SessionClosed> {
+        let item = item.clone();
+        self.send_request(SessionRequest::ReportPlayedBytes { item, content_index, bytes }).await
     }
 
     /// Makes another agent current, and returns when the model has accepted its configuration.
@@ -167,7 +209,22 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
 
     /// Returns the calls that wait for a person's decision.
     pub async fn pending_calls(&self) -> Result<Vec<PendingCall>, SessionClosed> {
-        self.request_reply(SessionRequest::PendingCalls).await
+        Ok(self.held_calls().await?.into_iter().map(|held| held.pending).collect())
+    }
+
+    /// Returns the calls that wait for a person's decision, each with the run that executes it.
+    pub async fn held_calls(&self) -> Result<Vec<HeldCall>, SessionClosed> {
+        self.request_reply(SessionRequest::HeldCalls).await
+    }
+
+    /// Returns the format of the audio that [`send_audio`](Self::send_audio) takes.
+    pub fn input_format(&self) -> AudioFormat {
+        self.shared.input_format
+    }
+
+    /// Returns the format of the audio of [`RealtimeEvent::Audio`](crate::RealtimeEvent::Audio).
+    pub fn output_format(&self) -> AudioFormat {
+        self.shared.output_format
     }
 
     /// Approves a call.
@@ -215,10 +272,51 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
         scope: DecisionScope,
         decided_by: Option<String>,
     ) -> Result<(), SessionRequestError> {
-        let call = call.into();
-        self.request_reply(|reply| SessionRequest::Decide { call, decision, scope, decided_by, reply })
-            .await?
-            .map_err(SessionRequestError::Decision)
+        self.request_decision(call.into(), decision, scope, decided_by, None).await
+    }
+
+    /// Makes a decision on a call as it was displayed to a person: on this hold of this call and on no other.
+    /// `displayed` is the digest of the displayed text, which the journal records.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::Decision`] if the call no longer waits, or is not the call that was displayed.
+    pub async fn decide_displayed(
+        &self,
+        call: &HeldCall,
+        decision: Decision,
+        scope: DecisionScope,
+        decided_by: Option<String>,
+        displayed: Option<Digest>,
+    ) -> Result<(), SessionRequestError> {
+        let HeldCall { run, pending } = call;
+        let display = DisplayedCall {
+            run: run.clone(),
+            attempt: pending.attempt,
+            call_digest: pending.digest,
+            displayed,
+        };
+        self.request_decision(pending.path.clone(), decision, scope, decided_by, Some(display)).await
+    }
+
+    async fn request_decision(
+        &self,
+        call: CallPath,
+        decision: Decision,
+        scope: DecisionScope,
+        decided_by: Option<String>,
+        display: Option<DisplayedCall>,
+    ) -> Result<(), SessionRequestError> {
+        self.request_reply(|reply| SessionRequest::Decide {
+            call,
+            decision,
+            scope,
+            decided_by,
+            display,
+            reply,
+        })
+        .await?
+        .map_err(SessionRequestError::Decision)
     }
 
     /// Returns the conversation so far, up to the part the user heard.
@@ -261,9 +359,15 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
         self.send_request(SessionRequest::ResendOutputs).await
     }
 
-    /// Sends a message in the provider's own format. The session does not track its effects.
-    pub async fn send_raw(&self, raw: serde_json::Value) -> Result<(), SessionClosed> {
-        self.send_request(SessionRequest::SendRaw(raw)).await
+    /// Sends a message in the provider's own format. A `response.create` waits for its turn, so that one response is
+    /// active at a time; the session does not track the effects of other messages.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SessionRequestError::NotRequested`] as [`request_response_with`](Self::request_response_with) does.
+    pub async fn send_raw(&self, raw: serde_json::Value) -> Result<(), SessionRequestError> {
+        let is_sent = self.request_reply(|reply| SessionRequest::SendRaw { raw, reply }).await?;
+        is_sent.then_some(()).ok_or(SessionRequestError::NotRequested)
     }
 
     /// Returns the totals of the session so far.

@@ -2,19 +2,22 @@
 
 use tokio::sync::oneshot;
 use windlass::agent::Agent;
+use windlass::core::canonical::Digest;
 use windlass::core::{
     decision::{Decision, DecisionScope},
-    id::CallPath,
+    id::{CallPath, RunId},
     item::Role,
 };
-use windlass::{core::decision::PendingCall, error::DecisionError};
+use windlass::error::DecisionError;
 
 use super::actor::SessionActor;
-use crate::event::AgentChangeCause;
+use super::decisions::MadeDecision;
+use crate::event::{AgentChangeCause, HeldCall};
 use crate::history::{RealtimeContentPart, RealtimeHistory};
 use crate::id::ItemId;
 use crate::machine::RespondWhen;
 use crate::metrics::SessionMetrics;
+use crate::model::ResponseOptions;
 
 /// A request of the application.
 pub(super) enum SessionRequest<C> {
@@ -28,22 +31,33 @@ pub(super) enum SessionRequest<C> {
     CommitAudio,
     ClearAudio,
     RequestResponse,
+    ForceResponse,
+    RequestResponseWith {
+        options: Box<ResponseOptions>,
+        reply: oneshot::Sender<bool>,
+    },
     Interrupt,
     ReportPlayed {
         item: ItemId,
         content_index: u32,
         played_ms: u64,
     },
+    ReportPlayedBytes {
+        item: ItemId,
+        content_index: u32,
+        bytes: u64,
+    },
     UpdateAgent {
         agent: Box<Agent<C>>,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    PendingCalls(oneshot::Sender<Vec<PendingCall>>),
+    HeldCalls(oneshot::Sender<Vec<HeldCall>>),
     Decide {
         call: CallPath,
         decision: Decision,
         scope: DecisionScope,
         decided_by: Option<String>,
+        display: Option<DisplayedCall>,
         reply: oneshot::Sender<Result<(), DecisionError>>,
     },
     History(oneshot::Sender<RealtimeHistory>),
@@ -52,8 +66,21 @@ pub(super) enum SessionRequest<C> {
         reply: oneshot::Sender<Option<ItemId>>,
     },
     ResendOutputs,
-    SendRaw(serde_json::Value),
+    SendRaw {
+        raw: serde_json::Value,
+        reply: oneshot::Sender<bool>,
+    },
     Metrics(oneshot::Sender<SessionMetrics>),
+}
+
+/// The call that a person saw when deciding: the decision is about no other.
+pub(super) struct DisplayedCall {
+    pub(super) run: RunId,
+    pub(super) attempt: u32,
+    /// Digest of the call.
+    pub(super) call_digest: Digest,
+    /// Digest of the displayed text, to be recorded with the decision.
+    pub(super) displayed: Option<Digest>,
 }
 
 /// An edit of the conversation.
@@ -76,18 +103,26 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             SessionRequest::CommitAudio => machine.commit_audio(),
             SessionRequest::ClearAudio => machine.clear_audio(),
             SessionRequest::RequestResponse => machine.request_response(),
+            SessionRequest::ForceResponse => machine.force_response(),
+            SessionRequest::RequestResponseWith { options, reply } => {
+                let _ = reply.send(machine.request_response_with(*options));
+            }
             SessionRequest::Interrupt => machine.interrupt(),
             SessionRequest::ReportPlayed { item, content_index, played_ms } => {
                 machine.report_played(&item, content_index, played_ms)
             }
+            SessionRequest::ReportPlayedBytes { item, content_index, bytes } => {
+                machine.report_played_bytes(&item, content_index, bytes)
+            }
             SessionRequest::UpdateAgent { agent, reply } => {
                 self.start_agent_change(*agent, AgentChangeCause::Application, Some(reply));
             }
-            SessionRequest::PendingCalls(reply) => {
-                let _ = reply.send(self.pending_calls());
+            SessionRequest::HeldCalls(reply) => {
+                let _ = reply.send(self.held_calls());
             }
-            SessionRequest::Decide { call, decision, scope, decided_by, reply } => {
-                let _ = reply.send(self.decide(&call, decision, scope, decided_by));
+            SessionRequest::Decide { call, decision, scope, decided_by, display, reply } => {
+                let made = MadeDecision { decision, scope, decided_by, displayed: None };
+                let _ = reply.send(self.decide(&call, made, display));
             }
             SessionRequest::History(reply) => {
                 let _ = reply.send(machine.history().clone());
@@ -103,7 +138,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 let _ = reply.send(done);
             }
             SessionRequest::ResendOutputs => machine.resend_outputs(),
-            SessionRequest::SendRaw(raw) => machine.send_raw(raw),
+            SessionRequest::SendRaw { raw, reply } => {
+                let _ = reply.send(machine.send_raw(raw));
+            }
             SessionRequest::Metrics(reply) => {
                 let _ = reply.send(self.metrics());
             }

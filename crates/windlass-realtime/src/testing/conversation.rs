@@ -31,8 +31,11 @@ pub(super) struct LoopbackConversation {
     speech_detector: SpeechDetector,
     speech_item: String,
     active_reply: Option<ActiveReply>,
+    /// Ids of responses outside the conversation.
+    side_responses: Vec<String>,
     outgoing_events: Vec<Value>,
     id_count: u64,
+    response_count: u64,
     id_prefix: String,
 }
 
@@ -48,6 +51,7 @@ struct ActiveReply {
 
 impl LoopbackConversation {
     pub(super) fn new(behaviour: LoopbackBehaviour, number: u64) -> Self {
+        let id_prefix = if behaviour.has_restarting_ids { "1".to_owned() } else { number.to_string() };
         let mut conversation = Self {
             behaviour,
             session: json!({
@@ -73,9 +77,11 @@ impl LoopbackConversation {
             speech_detector: SpeechDetector::default(),
             speech_item: String::new(),
             active_reply: None,
+            side_responses: Vec::new(),
             outgoing_events: Vec::new(),
             id_count: 0,
-            id_prefix: format!("{number}"),
+            response_count: 0,
+            id_prefix,
         };
         let session = conversation.session.clone();
         conversation.queue_event("session.created", json!({ "session": session }));
@@ -98,6 +104,10 @@ impl LoopbackConversation {
 
     fn next_id(&mut self, kind: &str) -> String {
         self.id_count += 1;
+        if self.behaviour.has_restarting_ids && kind == "resp" {
+            self.response_count += 1;
+            return format!("resp_{}", self.response_count);
+        }
         format!("{kind}_{}_{}", self.id_prefix, self.id_count)
     }
 
@@ -153,11 +163,7 @@ impl LoopbackConversation {
             "conversation.item.truncate" => self.truncate_item(event),
             "response.create" => {
                 if event["response"]["conversation"] == "none" {
-                    return self.queue_error(
-                        event,
-                        "not_supported",
-                        "this server has no answers beside the conversation",
-                    );
+                    return self.send_side_response(event["response"]["metadata"].clone());
                 }
                 if self.active_reply.is_some() {
                     let message = "the conversation already has an active response";
@@ -351,6 +357,34 @@ impl LoopbackConversation {
         });
     }
 
+    /// Sends a whole response outside the conversation: neither its items nor its events change the conversation.
+    fn send_side_response(&mut self, metadata: Value) {
+        let said = ConversationView { items: self.items.clone(), session: self.session.clone() };
+        let reply = (self.behaviour.respond)(&said);
+        let id = self.next_id("resp");
+        self.side_responses.push(id.clone());
+        let mut response = response_json(&id, "in_progress", &metadata, &[], None);
+        response["conversation_id"] = Value::Null;
+        self.queue_event("response.created", json!({ "response": response }));
+        let mut output = Vec::new();
+        for (_, step) in self.plan_steps(&id, &reply) {
+            match step {
+                ReplyStep::SendEvent(event) => {
+                    if event["type"] == "response.output_item.done" {
+                        output.push(event["item"].clone());
+                    }
+                    let kind = event["type"].as_str().unwrap_or_default().to_owned();
+                    self.queue_event(&kind, event);
+                }
+                ReplyStep::AddItem(_) | ReplyStep::FinishResponse => {}
+            }
+        }
+        let usage = json!({ "total_tokens": 10, "input_tokens": 0, "output_tokens": 10 });
+        let mut response = response_json(&id, "completed", &metadata, &output, Some(usage));
+        response["conversation_id"] = Value::Null;
+        self.queue_event("response.done", json!({ "response": response }));
+    }
+
     fn plan_steps(&mut self, response: &str, reply: &LoopbackReply) -> VecDeque<(Duration, ReplyStep)> {
         let mut steps = VecDeque::new();
         let speaks = self.session["output_modalities"][0] != "text";
@@ -498,7 +532,8 @@ impl LoopbackConversation {
 
     /// Records a completed message of the response.
     pub(super) fn record_sent_item(&mut self, event: &Value) {
-        if event["type"] != "response.output_item.done" || event["item"]["type"] != "message" {
+        let is_side = self.side_responses.iter().any(|side| event["response_id"] == **side);
+        if event["type"] != "response.output_item.done" || event["item"]["type"] != "message" || is_side {
             return;
         }
         let item = event["item"].clone();

@@ -76,6 +76,13 @@ impl LoopbackReply {
         self
     }
 
+    /// Adds a message.
+    #[must_use]
+    pub fn and_message(mut self, text: impl Into<String>) -> Self {
+        self.parts.push(LoopbackReplyPart::Message { text: text.into(), audio: None });
+        self
+    }
+
     /// Sets the delay before the first event.
     #[must_use]
     pub fn with_delay(mut self, delay: Duration) -> Self {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -19,7 +20,7 @@ use tokio_tungstenite::tungstenite::http::Uri;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use super::conversation::LoopbackConversation;
-use super::fault::{FaultAction, FaultTrigger, WireFault, take_due_fault};
+use super::fault::{ErrorNames, FaultAction, FaultTrigger, WireFault, take_due_fault};
 use super::reply::{ConversationView, LoopbackReply, ReplyFunction};
 use super::speech::SpeechTranscriber;
 use crate::model::RealtimeConnectionError;
@@ -42,6 +43,8 @@ struct LoopbackState {
     wire_log: Mutex<Vec<WireRecord>>,
     /// Number of times all connections were dropped.
     disconnect_count: watch::Sender<u64>,
+    /// Number of times all connections were frozen.
+    freeze_count: watch::Sender<u64>,
 }
 
 /// The scripted behaviour of the server.
@@ -49,6 +52,7 @@ struct LoopbackState {
 pub(super) struct LoopbackBehaviour {
     pub(super) respond: ReplyFunction,
     pub(super) transcribe: SpeechTranscriber,
+    pub(super) has_restarting_ids: bool,
 }
 
 /// A record of an event on the wire.
@@ -99,7 +103,8 @@ impl LoopbackServer {
     ) -> Self {
         let transcribe: SpeechTranscriber =
             Arc::new(|samples: &[i16]| format!("{} ms of speech", samples.len() / 24));
-        let behaviour = LoopbackBehaviour { respond: Arc::new(respond), transcribe };
+        let behaviour =
+            LoopbackBehaviour { respond: Arc::new(respond), transcribe, has_restarting_ids: false };
         Self {
             shared: Arc::new(LoopbackState {
                 behaviour: Mutex::new(behaviour),
@@ -109,6 +114,7 @@ impl LoopbackServer {
                 is_recording_disabled: AtomicBool::new(false),
                 wire_log: Mutex::default(),
                 disconnect_count: watch::Sender::new(0),
+                freeze_count: watch::Sender::new(0),
             }),
         }
     }
@@ -120,7 +126,19 @@ impl LoopbackServer {
         self
     }
 
-    /// Adds a fault, injected once.
+    /// Numbers responses and items from one again on each connection, as some providers do.
+    #[must_use]
+    pub fn with_restarting_ids(self) -> Self {
+        lock(&self.shared.behaviour).has_restarting_ids = true;
+        self
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        lock(&self.shared.faults).clear();
+    }
+
+    /// Adds a fault.
     pub fn inject_fault(&self, fault: WireFault) {
         lock(&self.shared.faults).push(fault);
     }
@@ -133,6 +151,11 @@ impl LoopbackServer {
     /// Drops every open connection without a close frame.
     pub fn drop_connections(&self) {
         self.shared.disconnect_count.send_modify(|times| *times += 1);
+    }
+
+    /// Stops reading from and writing to every open connection, and keeps them open. Pings have no reply.
+    pub fn freeze_connections(&self) {
+        self.shared.freeze_count.send_modify(|times| *times += 1);
     }
 
     /// Returns a model that connects to this server through a pipe.
@@ -193,6 +216,7 @@ impl LoopbackServer {
         let connection = self.shared.connection_count.fetch_add(1, Ordering::Relaxed) + 1;
         let behaviour = lock(&self.shared.behaviour).clone();
         let disconnects = self.shared.disconnect_count.subscribe();
+        let freezes = self.shared.freeze_count.subscribe();
         let mut link = LoopbackConnection {
             server: self,
             connection,
@@ -200,6 +224,7 @@ impl LoopbackServer {
             is_muted: false,
             socket,
             disconnects,
+            freezes,
         };
         let mut conversation = LoopbackConversation::new(behaviour, connection);
         // The conversation ends with its connection, in any case.
@@ -235,6 +260,7 @@ struct LoopbackConnection<S> {
     is_muted: bool,
     socket: WebSocketStream<S>,
     disconnects: watch::Receiver<u64>,
+    freezes: watch::Receiver<u64>,
 }
 
 impl<S: ReadWriteStream> LoopbackConnection<S> {
@@ -252,6 +278,10 @@ impl<S: ReadWriteStream> LoopbackConnection<S> {
             tokio::select! {
                 biased;
                 Ok(()) = self.disconnects.changed() => return Err(ConnectionGone),
+                Ok(()) = self.freezes.changed() => {
+                    let _ = self.disconnects.changed().await;
+                    return Err(ConnectionGone);
+                }
                 message = self.socket.next() => match message {
                     Some(Ok(Message::Text(text))) => self.handle_message(text.as_str(), conversation).await?,
                     Some(Ok(Message::Close(_))) => {
@@ -311,8 +341,15 @@ impl<S: ReadWriteStream> LoopbackConnection<S> {
                 conversation.handle_event(&event);
                 conversation.handle_event(&event);
             }
-            Some(FaultAction::Reject { code }) => {
+            Some(FaultAction::Reject { code, names }) => {
+                let event = if names == ErrorNames::Nothing { Value::Null } else { event };
                 conversation.queue_error(&event, &code, "as the test wants it")
+            }
+            Some(FaultAction::Flood { event: other, count }) => {
+                for _ in 0..count {
+                    self.write_event(other.clone()).await?;
+                }
+                conversation.handle_event(&event);
             }
             Some(FaultAction::Insert(other)) => {
                 self.write_event(other).await?;
@@ -348,6 +385,12 @@ impl<S: ReadWriteStream> LoopbackConnection<S> {
                 self.write_event(other).await?;
                 self.write_event(event).await
             }
+            Some(FaultAction::Flood { event: other, count }) => {
+                for _ in 0..count {
+                    self.write_event(other.clone()).await?;
+                }
+                self.write_event(event).await
+            }
             Some(other) => self.apply_fault(other).await,
         }
     }
@@ -364,6 +407,10 @@ impl<S: ReadWriteStream> LoopbackConnection<S> {
             FaultAction::StopSending => {
                 self.is_muted = true;
                 Ok(())
+            }
+            FaultAction::HalfClose => {
+                self.is_muted = true;
+                self.socket.get_mut().shutdown().await.map_err(|_| ConnectionGone)
             }
             _ => Ok(()),
         }

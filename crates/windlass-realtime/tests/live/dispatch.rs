@@ -63,14 +63,15 @@ fn settled_calls(seen: &[RealtimeEvent]) -> Vec<(String, CallStatus)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s01_calls_overlap_and_outputs_are_in_the_models_order() {
+async fn s01_calls_overlap_and_a_fast_output_is_not_held_up_by_a_slow_sibling() {
     let log = EventLog::default();
     let reply = LoopbackReply::call("a", "wait", wait_arguments(300, ""))
         .and_call("b", "wait", wait_arguments(50, ""))
         .and_call("c", "wait", wait_arguments(100, ""));
     let played = PlayedCalls::new(waiting_tool("wait", &log), reply, |realtime| realtime).await;
     assert_eq!(log.take_events(), ["start a", "start b", "start c", "end b", "end c", "end a"]);
-    assert_eq!(played.outputs_sent(), ["a: a done", "b: b done", "c: c done"]);
+    // Outputs that settle within a short time are sent together, in the model's order; others as they come.
+    assert_eq!(played.outputs_sent(), ["b: b done", "c: c done", "a: a done"]);
     let order: Vec<String> = settled_calls(&played.events).into_iter().map(|(call, _)| call).collect();
     assert_eq!(order, ["b", "c", "a"]);
 }

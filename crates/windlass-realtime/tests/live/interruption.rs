@@ -193,8 +193,8 @@ async fn the_application_takes_turns_where_it_wants_to() {
 async fn telephones_are_understood() {
     for format in [AudioFormat::Ulaw, AudioFormat::Alaw] {
         let settings = RealtimeSettings {
-            input_audio_format: format,
-            output_audio_format: format,
+            input_audio_format: Some(format),
+            output_audio_format: Some(format),
             ..server_vad_settings(ServerTurnActions::default())
         };
         let server = loopback_server([LoopbackReply::message("Hello.")]);

@@ -44,7 +44,7 @@ async fn a_message_is_answered_with_speech_and_words() {
     let said: Vec<String> = history.items().iter().map(|item| item.text()).collect();
     assert_eq!(said, ["Hi", "Hello there."]);
     let metrics = session.metrics().await.expect("is there");
-    assert_eq!((metrics.turns, metrics.usage.requests, metrics.dropped_input_chunks), (1, 1, 0));
+    assert_eq!((metrics.turns, metrics.usage.total.requests, metrics.dropped_input_chunks), (1, 1, 0));
     assert!(metrics.last_time_to_first_audio.is_some());
     let report = session.close().await;
     assert_eq!(report.reason, CloseReason::Closed);

@@ -3,13 +3,16 @@
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod agents;
+mod bad_servers;
 mod defects;
 mod dispatch;
 mod guardrails;
+mod handoffs;
 mod interruption;
 mod lifecycle;
 mod people;
 mod reconnect;
+mod requests;
 mod support;
 mod tools;
 mod wire;

@@ -52,7 +52,7 @@ async fn wait_for_posted(store: &MemoryStore, is_there: impl Fn(&[PostedDecision
 async fn post_decision(store: &MemoryStore, call: &str, decision: Decision, reach: DecisionScope) {
     let deciding = async {
         loop {
-            for run in store.list_runs().await.expect("is read") {
+            for run in store.list_runs(&windlass::store::RunQuery::default()).await.expect("is read") {
                 let decided =
                     windlass::store::post_decision(store, &run.run, call, decision.clone(), reach, "ada")
                         .await;
@@ -149,7 +149,7 @@ async fn s44_an_approval_inside_an_agent_inside_a_call_is_answered_by_its_path()
     let (session, mut events) = connect_agent(agent, &server).await;
     session.send_text("Go").await.expect("is there");
     let seen = events_until(&mut events, is_call_held).await;
-    let Some(RealtimeEvent::CallHeld { pending }) = seen.last() else { panic!("{seen:?}") };
+    let Some(RealtimeEvent::CallHeld { pending, .. }) = seen.last() else { panic!("{seen:?}") };
     assert_eq!((pending.path.to_string(), pending.agent.as_str()), ("a/i".to_owned(), "inside"));
     session.approve(CallPath::from("a/i")).await.expect("waits");
     turn_events(&mut events).await;
@@ -376,7 +376,7 @@ async fn s55_secrets_reach_the_body_and_the_model_and_no_journal() {
     assert!(written.contains("[secret]"), "{written}");
     assert!(!written.contains(CARD), "a secret argument is in the session's journal");
     assert!(!written.lines().any(|line| line.contains("\"output\"") && line.contains(CODE)), "{written}");
-    for run in store.list_runs().await.expect("is read") {
+    for run in store.list_runs(&windlass::store::RunQuery::default()).await.expect("is read") {
         let lines = store.load_journal(&run.run, 0).await.expect("is read");
         assert!(lines.iter().all(|line| !line.body.contains(CARD) && !line.body.contains(CODE)));
     }
@@ -435,9 +435,9 @@ async fn s57_what_an_answer_cost_is_not_zero_where_nobody_said() {
     let Some(RealtimeEvent::TurnEnded { usage: None, .. }) = seen.last() else { panic!("{:?}", seen.last()) };
     let unknown = session.metrics().await.expect("is there").usage;
     assert_eq!(
-        (known.unknown_requests, unknown.unknown_requests),
+        (known.total.unknown_requests, unknown.total.unknown_requests),
         (0, 1),
         "an answer of unknown cost counts"
     );
-    assert_eq!(known.total_tokens(), unknown.total_tokens());
+    assert_eq!(known.total.total_tokens(), unknown.total.total_tokens());
 }

@@ -80,7 +80,7 @@ async fn what_was_said_is_told_again_and_the_question_is_asked_again() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_falls_silent_is_found_out() {
     let server = loopback_server([LoopbackReply::message("One.")]);
-    let model = server.client_model().keep_alive_interval(Duration::from_secs(20));
+    let model = server.client_model().pings(Duration::from_secs(20), Some(Duration::from_secs(20)));
     let (session, mut events) = start_session(RealtimeSessionBuilder::new(guide_agent(), model)).await;
     server.inject_fault(WireFault::stop_sending(FaultTrigger::on_receive("conversation.item.create")));
     session.send_text("First").await.expect("is there");
@@ -156,6 +156,7 @@ async fn trying_again_ends_somewhere() {
     let server = loopback_server([]);
     let policy = ReconnectPolicy {
         max_attempts: 4,
+        window: Duration::from_secs(60),
         initial_delay: Duration::from_millis(100),
         max_delay: Duration::from_secs(1),
     };

@@ -1,17 +1,21 @@
 //! Helpers of the tests.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use windlass::prelude::*;
-use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
+use windlass_realtime::testing::{LoopbackReply, LoopbackReplyPart, LoopbackServer};
 use windlass_realtime::{
     RealtimeEvent, RealtimeEvents, RealtimeSession, RealtimeSessionBuilder, SessionRequestError,
 };
 
 /// A timeout that is long enough on a paused clock.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Time without events after which a session has nothing more to do.
+const QUIET_TIME: Duration = Duration::from_secs(3);
 
 /// Collects events up to the first that matches, inclusive.
 pub(crate) async fn events_until(
@@ -162,13 +166,28 @@ impl PlayedCalls {
         reply: LoopbackReply,
         set_up: impl FnOnce(RealtimeSessionBuilder) -> RealtimeSessionBuilder,
     ) -> Self {
+        let calls: BTreeSet<String> = reply
+            .parts
+            .iter()
+            .filter_map(|part| match part {
+                LoopbackReplyPart::Call { id, .. } => Some(id.clone()),
+                LoopbackReplyPart::Message { .. } => None,
+            })
+            .collect();
         let server = loopback_server([reply]);
         let agent = Agent::new("desk").tools(tools);
         let (session, mut events) =
             start_session(set_up(RealtimeSessionBuilder::new(agent, server.client_model()))).await;
         session.send_text("Go").await.expect("is there");
         let mut seen = turn_events(&mut events).await;
-        seen.extend(turn_events(&mut events).await);
+        // Each output may have its own response.
+        let is_done = || calls.iter().all(|call| !sent_outputs(&server, call).is_empty());
+        while !is_done() {
+            seen.extend(turn_events(&mut events).await);
+        }
+        while let Ok(Some(event)) = tokio::time::timeout(QUIET_TIME, events.next()).await {
+            seen.push(event);
+        }
         assert_one_response_at_a_time(&server);
         Self { server, session, events: seen }
     }

@@ -8,7 +8,9 @@ use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail, ToolOutputGu
 use windlass::prelude::*;
 use windlass::{core::journal::CallStatus, core::tool::ToolEffect, store::MemoryStore, tool::OnFailure};
 use windlass_realtime::testing::{FaultTrigger, LoopbackReply, WireFault};
-use windlass_realtime::{CloseReason, RealtimeError, RealtimeEvent, RealtimeSessionBuilder, ToolCallMode};
+use windlass_realtime::{
+    CloseReason, RealtimeError, RealtimeEvent, RealtimeItemKind, RealtimeSessionBuilder, ToolCallMode,
+};
 
 use crate::support::*;
 
@@ -61,23 +63,33 @@ async fn several_outputs_become_one_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_call_runs_once_and_another_under_its_id_not_at_all() {
+async fn a_call_id_belongs_to_its_answer_and_in_it_to_one_call() {
     let runs = Arc::default();
     let server = loopback_server([
         LoopbackReply::call("c1", "look", "{}"),
         LoopbackReply::call("c1", "look", "{}"),
-        LoopbackReply::call("c1", "look", "{\"other\":1}"),
+        LoopbackReply::call("c1", "look", "{}").and_call("c1", "look", "{\"other\":1}"),
     ]);
     let (session, mut events) = connect_agent(desk_agent(counting_tool("look", &runs)), &server).await;
     session.send_text("Look").await.expect("is there");
-    // The first response, then the one to its result, which repeats the call.
-    turn_events(&mut events).await;
-    turn_events(&mut events).await;
-    session.send_text("Again").await.expect("is there");
+    // Each answer makes a call of its own, though the provider numbers them from one again.
     let seen = events_until(&mut events, |event| matches!(event, RealtimeEvent::Error(_))).await;
-    let taken = RealtimeError::CallIdReused { call: "c1".into() };
-    assert_eq!(seen.last(), Some(&RealtimeEvent::Error(taken)));
-    assert_eq!((run_count(&runs), sent_outputs(&server, "c1").len()), (1, 1));
+    let reused = RealtimeError::CallIdReused { call: "c1".into() };
+    assert_eq!(seen.last(), Some(&RealtimeEvent::Error(reused)));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(run_count(&runs), 3);
+    assert_eq!(sent_outputs(&server, "c1"), ["run 1", "run 2", "run 3"], "the provider knows them by its id");
+    let report = session.close().await;
+    let calls: Vec<String> = report
+        .history
+        .items()
+        .iter()
+        .filter_map(|item| match &item.kind {
+            RealtimeItemKind::Output { call, text } => Some(format!("{call}: {text}")),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(calls, ["c1: run 1", "c1.2: run 2", "c1.3: run 3"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,8 +119,9 @@ async fn arguments_missing_tools_failures_and_timeouts_are_told_to_the_model() {
     let (session, mut events) =
         connect_agent(desk_agent((fails, panics, late, counting_tool("look", &runs))), &server).await;
     session.send_text("Go").await.expect("is there");
-    turn_events(&mut events).await;
-    turn_events(&mut events).await;
+    while sent_outputs(&server, "e").is_empty() {
+        turn_events(&mut events).await;
+    }
     let told: Vec<String> =
         ["a", "b", "c", "d", "e", "f"].iter().flat_map(|call| sent_outputs(&server, call)).collect();
     assert_eq!(told.len(), 6, "{told:?}");
@@ -161,7 +174,9 @@ async fn approvals_are_asked_given_refused_and_stand() {
     assert_eq!(count_events(&seen, "CallHeld"), 0, "{:?}", event_names(&seen));
     assert_eq!(run_count(&runs), 3);
     // The calls of each response are executed by their own run in the store, with its own journal.
-    let runs = windlass::store::Store::list_runs(&*store).await.expect("is there");
+    let runs = windlass::store::Store::list_runs(&*store, &windlass::store::RunQuery::default())
+        .await
+        .expect("is there");
     assert_eq!(runs.len(), 3);
     assert!(runs.iter().all(|run| run.run.as_str().starts_with("talk/resp_")), "{runs:?}");
 }
@@ -226,11 +241,7 @@ async fn identical_idempotent_calls_run_once_in_the_whole_session() {
 #[tokio::test(start_paused = true)]
 async fn an_output_that_is_not_taken_is_kept_and_sent_again() {
     let runs = Arc::default();
-    let server = loopback_server([
-        LoopbackReply::call("c1", "look", "{}"),
-        LoopbackReply::message("Hm."),
-        LoopbackReply::call("c1", "look", "{}"),
-    ]);
+    let server = loopback_server([LoopbackReply::call("c1", "look", "{}"), LoopbackReply::message("Hm.")]);
     server.inject_fault(
         WireFault::reject_event("conversation.item.create", "server_error").after_occurrences(1),
     );
@@ -238,16 +249,32 @@ async fn an_output_that_is_not_taken_is_kept_and_sent_again() {
     session.send_text("Look").await.expect("is there");
     let seen = events_until(&mut events, |event| matches!(event, RealtimeEvent::Error(_))).await;
     assert!(matches!(seen.last(), Some(RealtimeEvent::Error(RealtimeError::OutputRejected { .. }))));
-    events_until(&mut events, |event| matches!(event, RealtimeEvent::TurnEnded { .. })).await;
-    assert_eq!(sent_outputs(&server, "c1").len(), 1);
-    // The model repeats the call under the same id: the kept output is sent, and nothing runs.
-    session.send_text("Well?").await.expect("is there");
-    turn_events(&mut events).await;
-    turn_events(&mut events).await;
+    // Nobody asks for it: the session sends the output again, the model speaks it, and nothing runs again.
+    tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(
         (run_count(&runs), sent_outputs(&server, "c1")),
         (1, vec!["run 1".to_owned(), "run 1".to_owned()])
     );
+    let report = session.close().await;
+    assert_eq!(report.history.items().last().map(|item| item.text()), Some("The result is run 1".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_output_that_is_never_taken_is_sent_a_limited_number_of_times() {
+    let runs = Arc::default();
+    let server = loopback_server([LoopbackReply::call("c1", "look", "{}")]);
+    server.inject_fault(
+        WireFault::reject_event("conversation.item.create", "server_error").after_occurrences(1).repeated(),
+    );
+    let (session, _events) = connect_agent(desk_agent(counting_tool("look", &runs)), &server).await;
+    session.send_text("Look").await.expect("is there");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!((run_count(&runs), sent_outputs(&server, "c1").len()), (1, 4));
+    server.clear_faults();
+    session.resend_outputs().await.expect("is there");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!((run_count(&runs), sent_outputs(&server, "c1").len()), (1, 5));
+    assert!(!session.is_closed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -261,7 +261,7 @@ async fn decide_in_session(sim: &Sim, session: &RealtimeSession) -> Result<(), S
 async fn decide_in_store(kept: &CrashSurvivors, session: &RealtimeSession) -> Result<(), SessionClosed> {
     for pending in session.pending_calls().await? {
         let decision = random_decision(&kept.sim, &pending.reason);
-        for run in kept.store.list_runs().await.unwrap_or_default() {
+        for run in kept.store.list_runs(&windlass::store::RunQuery::default()).await.unwrap_or_default() {
             let path = pending.path.clone();
             let posted = windlass::store::post_decision(
                 &*kept.store,

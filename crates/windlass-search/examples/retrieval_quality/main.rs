@@ -26,12 +26,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("usage: retrieval_quality [--model minilm|FOLDER] FOLDER...");
         return Ok(());
     }
-    println!("{:<18} {:>15} {:>15} {:>15}", "nDCG@10 / R@100", "BM25", "vectors", "fused");
+    println!(
+        "{:<26} {:>15} {:>15} {:>15}   fused - words, 95 %",
+        "nDCG@10 / R@100", "words", "vectors", "fused"
+    );
     for folder in words {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let columns = measure::measure_quality(&folder, options.clone())?;
-        let columns = columns.map(|one| format!("{:.3} / {:.3}", one.ndcg_at_10, one.recall_at_100));
-        println!("{:<18} {:>15} {:>15} {:>15}", name, columns[0], columns[1], columns[2]);
+        let by = measure::compare_paired(&columns[2].ndcg_at_10, &columns[0].ndcg_at_10);
+        let columns = columns.map(|one| {
+            format!("{:.3} / {:.3}", measure::mean(&one.ndcg_at_10), measure::mean(&one.recall_at_100))
+        });
+        println!(
+            "{:<26} {:>15} {:>15} {:>15}   {:+.3} [{:+.3}, {:+.3}]",
+            name, columns[0], columns[1], columns[2], by.mean, by.lower, by.upper
+        );
     }
     Ok(())
 }

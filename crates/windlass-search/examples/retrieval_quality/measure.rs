@@ -7,13 +7,24 @@ use std::path::Path;
 use serde_json::Value;
 use windlass_search::{DocumentFormat, IndexDocument, IndexOptions, SearchSignals};
 
-/// The retrieval quality of one ranking, each measure from 0 to 1.
-#[derive(Clone, Copy, Debug)]
+/// Number of resamples of a bootstrap interval.
+const RESAMPLES: usize = 2000;
+
+/// The retrieval quality of one ranking: a value from 0 to 1 for each query.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RetrievalQuality {
     /// nDCG@10: graded relevance of the top ten, discounted by rank.
-    pub(crate) ndcg_at_10: f64,
+    pub(crate) ndcg_at_10: Vec<f64>,
     /// Recall@100: share of the relevant documents among the top hundred.
-    pub(crate) recall_at_100: f64,
+    pub(crate) recall_at_100: Vec<f64>,
+}
+
+/// The mean difference of two rankings on the same queries, with its 95 % bootstrap interval.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PairedDifference {
+    pub(crate) mean: f64,
+    pub(crate) lower: f64,
+    pub(crate) upper: f64,
 }
 
 /// Measures BM25, vectors and hybrid search, in this order, on a collection in the BEIR layout.
@@ -25,8 +36,7 @@ pub(crate) fn measure_quality(
     let kept = tempfile::tempdir()?;
     let index = options.open(kept.path().join("quality.index"))?;
     index.put_documents(collection.documents)?;
-    let mut columns = [RetrievalQuality { ndcg_at_10: 0.0, recall_at_100: 0.0 }; 3];
-    let count = collection.queries.len().max(1) as f64;
+    let mut columns = <[RetrievalQuality; 3]>::default();
     for (column, signals) in
         columns.iter_mut().zip([SearchSignals::Bm25Only, SearchSignals::VectorsOnly, SearchSignals::Hybrid])
     {
@@ -38,11 +48,39 @@ pub(crate) fn measure_quality(
                     seen.push(hit.path);
                 }
             }
-            column.ndcg_at_10 += ndcg_at_10(&seen, judged) / count;
-            column.recall_at_100 += recall_at_100(&seen, judged) / count;
+            column.ndcg_at_10.push(ndcg_at_10(&seen, judged));
+            column.recall_at_100.push(recall_at_100(&seen, judged));
         }
     }
     Ok(columns)
+}
+
+/// Returns the mean of some values.
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Compares two rankings query by query: the mean of the differences `new - old` and the interval that 95 % of the
+/// resampled means fall into.
+pub(crate) fn compare_paired(new: &[f64], old: &[f64]) -> PairedDifference {
+    let differences: Vec<f64> = new.iter().zip(old).map(|(new, old)| new - old).collect();
+    // A fixed seed, so that the same rankings give the same interval.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 11).unwrap_or(0) % differences.len().max(1)
+    };
+    let mut means: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            let sum: f64 = (0..differences.len()).map(|_| differences[draw()]).sum();
+            sum / differences.len().max(1) as f64
+        })
+        .collect();
+    means.sort_by(f64::total_cmp);
+    let at = |share: f64| means[((RESAMPLES - 1) as f64 * share).round() as usize];
+    PairedDifference { mean: mean(&differences), lower: at(0.025), upper: at(0.975) }
 }
 
 /// Relevance grades by document id.

@@ -32,6 +32,12 @@ pub trait Embedder: Send + Sync {
         0.5
     }
 
+    /// Returns the number of texts that a call of `embed` should have. The index commits the vectors of each call, so a
+    /// slow embedder should choose a small number.
+    fn batch_size(&self) -> usize {
+        128
+    }
+
     /// Returns one vector per text, in order.
     ///
     /// # Errors

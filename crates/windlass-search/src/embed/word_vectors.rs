@@ -7,17 +7,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use super::{EmbedError, Embedder, EmbeddingPurpose};
-use crate::text::{fold_char, is_stop_word};
+use crate::text::{compose_text, fold_char, is_stop_word};
 
 const TABLE_BYTES: &[u8] = include_bytes!("../../assets/words.bin");
 const MAGIC: &[u8] = b"WLWT0001";
 const EMBEDDER_NAME: &str = "windlass-words-2";
+/// Minimum share of a text's words that are English words of the table, and not only composed of its pieces.
+const MIN_KNOWN_SHARE: f32 = 0.6;
 /// Maximum length in bytes of a word that is looked up.
 const MAX_WORD_BYTES: usize = 48;
 
 /// A table of static vectors of English words and word pieces. It ignores context, so it is less accurate than a
-/// sentence model and a thousand times faster. It contains only Latin letters and digits: a text with fewer than
-/// half of its words in the table gets a zero vector.
+/// sentence model and a thousand times faster. A text of which fewer than 60 % of the words are English words of the
+/// table gets a zero vector: the pieces cover every text in Latin letters, but mean nothing in other languages.
 #[derive(Clone)]
 pub struct WordVectorTable {
     piece_rows: Arc<HashMap<&'static str, u32>>,
@@ -54,9 +56,9 @@ impl WordVectorTable {
         whole.then(|| Self { piece_rows: Arc::new(words), scales: Arc::new(scales), values, dimensions })
     }
 
-    /// Adds the vectors of a word's pieces (greedy longest match) to `sum`. Returns true if the table covers the
-    /// word.
-    fn add_word(&self, word: &str, sum: &mut [f32]) -> bool {
+    /// Adds the vectors of a word's pieces (greedy longest match) to `sum`. Returns the number of pieces; 0 if the table
+    /// does not cover the word.
+    fn add_word(&self, word: &str, sum: &mut [f32]) -> usize {
         let mut rows = [0u32; MAX_WORD_BYTES];
         let mut count = 0;
         let mut from = 0;
@@ -72,7 +74,7 @@ impl WordVectorTable {
                     self.piece_rows.get(piece.as_str()).map(|row| (*row, end))
                 });
             // A word with an unknown piece is unknown.
-            let Some((row, end)) = found else { return false };
+            let Some((row, end)) = found else { return 0 };
             rows[count] = row;
             count += 1;
             from = end;
@@ -85,7 +87,7 @@ impl WordVectorTable {
                 *sum += f32::from(value.cast_signed()) * scale;
             }
         }
-        true
+        count
     }
 }
 
@@ -106,20 +108,30 @@ impl Embedder for WordVectorTable {
         let embed = |text: &&str| {
             let mut sum = vec![0f32; self.dimensions];
             let mut word = String::new();
-            let (mut known, mut all) = (0, 0);
-            for c in text.chars().chain([' ']) {
+            let mut is_ascii = true;
+            let (mut known, mut all) = (0.0f32, 0.0f32);
+            for c in compose_text(text).chars().chain([' ']) {
                 if c.is_alphanumeric() && word.len() <= MAX_WORD_BYTES {
                     fold_char(c, &mut word);
+                    is_ascii &= c.is_ascii();
                 } else if !word.is_empty() {
                     if word.len() <= MAX_WORD_BYTES && !is_stop_word(&word) {
-                        all += 1;
-                        known += usize::from(self.add_word(&word, &mut sum));
+                        all += 1.0;
+                        let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+                        match self.add_word(&word, &mut sum) {
+                            _ if is_number => all -= 1.0,
+                            // English has no accents, but other languages without them have words of the table.
+                            1 if is_ascii && word.len() > 2 => known += 1.0,
+                            2 if is_ascii && word.len() > 6 => known += 0.5,
+                            _ => {}
+                        }
                     }
                     word.clear();
+                    is_ascii = true;
                 }
             }
             // A few known names in a text of another language do not represent its meaning.
-            if known * 2 < all { vec![0.0; self.dimensions] } else { sum }
+            if known < MIN_KNOWN_SHARE * all { vec![0.0; self.dimensions] } else { sum }
         };
         Ok(texts.iter().map(embed).collect())
     }

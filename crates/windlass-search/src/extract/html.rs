@@ -94,7 +94,7 @@ mod tests {
     use super::super::{ExtractionBudget, SplitStrength};
     use super::extract_html;
 
-    const BUDGET: ExtractionBudget = ExtractionBudget { text_bytes: 1 << 20, inflated_bytes: 0 };
+    const BUDGET: ExtractionBudget = ExtractionBudget { text_bytes: 1 << 20, inflated_bytes: 0, steps: 0 };
 
     #[test]
     fn blocks_have_their_lines_and_headings() {

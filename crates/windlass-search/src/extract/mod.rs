@@ -1,5 +1,6 @@
 //! Text extraction: from the bytes of a file to text with its structure (split points, lines, pages and headings).
 
+mod decode;
 mod html;
 mod line_based;
 mod outline;
@@ -70,6 +71,8 @@ pub(crate) struct ExtractionBudget {
     pub(crate) text_bytes: usize,
     /// Maximum total number of decompressed bytes.
     pub(crate) inflated_bytes: usize,
+    /// Maximum number of steps of work on one PDF file.
+    pub(crate) steps: usize,
 }
 
 impl DocumentFormat {
@@ -104,7 +107,7 @@ impl DocumentFormat {
         if start.starts_with("<!doctype html") || start.starts_with("<html") {
             return Some(Self::Html);
         }
-        is_text(bytes).then_some(Self::Text)
+        (decode::is_text(bytes) || has_utf16_mark(bytes)).then_some(Self::Text)
     }
 
     /// Returns the name that the index stores.
@@ -125,12 +128,16 @@ pub(crate) fn extract_text(
     bytes: &[u8],
     budget: ExtractionBudget,
 ) -> Result<ExtractedText, String> {
-    let found = match kind {
-        DocumentFormat::Pdf => pdf::extract_pdf(bytes, budget)?,
-        DocumentFormat::Html => html::extract_html(&decode_text(bytes)?, budget),
-        DocumentFormat::Text | DocumentFormat::Markdown | DocumentFormat::Code => {
-            line_based::extract_lines(kind, decode_text(bytes)?, budget)
-        }
+    let found = if kind == DocumentFormat::Pdf {
+        pdf::extract_pdf(bytes, budget)?
+    } else {
+        let decoded = decode::decode_text(kind, bytes)?;
+        let mut found = match kind {
+            DocumentFormat::Html => html::extract_html(&decoded.text, budget),
+            _ => line_based::extract_lines(kind, decoded.text, budget),
+        };
+        found.warnings.extend(decoded.warning);
+        found
     };
     if found.text.trim().is_empty() {
         return Err(match found.warnings.first() {
@@ -141,51 +148,6 @@ pub(crate) fn extract_text(
     Ok(found)
 }
 
-/// Decodes UTF-8, UTF-16 with a byte order mark, or UTF-8 with some invalid bytes, which are read as Latin-1.
-fn decode_text(bytes: &[u8]) -> Result<String, String> {
-    let wide = |pair: fn([u8; 2]) -> u16| {
-        let units = bytes[2..].chunks_exact(2).map(|two| pair([two[0], two[1]]));
-        char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect::<String>()
-    };
-    if bytes.starts_with(&[0xff, 0xfe]) {
-        return Ok(wide(u16::from_le_bytes));
-    }
-    if bytes.starts_with(&[0xfe, 0xff]) {
-        return Ok(wide(u16::from_be_bytes));
-    }
-    let bytes = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(bytes);
-    if !is_text(bytes) {
-        return Err("it is not text".to_owned());
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text.to_owned()),
-        // Invalid bytes are most often Latin-1.
-        Err(_) => Ok(bytes.utf8_chunks().fold(String::with_capacity(bytes.len()), |mut text, chunk| {
-            text.push_str(chunk.valid());
-            text.extend(chunk.invalid().iter().map(|byte| char::from(*byte)));
-            text
-        })),
-    }
-}
-
-/// Returns true if the bytes look like text: no NUL bytes, and few control characters and invalid bytes.
-fn is_text(bytes: &[u8]) -> bool {
-    let step = (bytes.len() / 65_536).max(1);
-    let mut seen = 0usize;
-    let mut odd = 0usize;
-    for byte in bytes[..bytes.len().min(8192)].iter().chain(bytes.iter().step_by(step)) {
-        seen += 1;
-        match byte {
-            0 => return false,
-            0x01..=0x08 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f => odd += 1,
-            _ => {}
-        }
-    }
-    if odd * 20 > seen {
-        return false;
-    }
-    // Compressed data can lack NUL bytes, but much of it is invalid UTF-8.
-    let start = &bytes[..bytes.len().min(65_536)];
-    let bad: usize = start.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
-    bad * 5 <= start.len()
+fn has_utf16_mark(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff])
 }

@@ -4,26 +4,27 @@
 //! again.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
+use super::claim::ClaimOwner;
+use super::scan::{KnownFile, ScanOutcome, load_known_files, prepare_document, scan_group, update_metadata};
 use super::walk::{FolderListing, FoundFile, list_folder, path_to_text};
-use super::write::{PreparedFile, RejectedFile, WriteBatch, delete_file};
-use super::{Index, IndexInner, IndexingProgress, IndexingReport, schema};
-use crate::chunk::{ChunkingOptions, split_into_chunks};
-use crate::extract::{ExtractionBudget, extract_text};
+use super::write::{WriteBatch, delete_file};
+use super::{Index, IndexingProgress, IndexingReport, schema};
+use crate::chunk::ChunkingOptions;
 use crate::text::TextAnalyser;
 use crate::{AttributeValue, DocumentFormat, FileAttributes, SearchError};
 
 /// Maximum number of reader threads; as many files may wait for the writer.
 const MAX_READER_THREADS: usize = 4;
+/// Number of files that a reader thread claims at a time.
+const CLAIMED_FILES: usize = 16;
+/// Interval of looking for files that other processes have claimed.
+const CLAIM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A pending update of the index from a file or folder. See [`Index::add_path`].
 #[must_use = "nothing is read before `run`"]
@@ -31,6 +32,7 @@ pub struct IndexUpdate<'a> {
     index: &'a Index,
     path: PathBuf,
     attributes: FileAttributes,
+    removes_if_missing: bool,
     progress: Option<Box<dyn FnMut(IndexingProgress<'_>) + 'a>>,
 }
 
@@ -80,11 +82,17 @@ impl Index {
             index: self,
             path: path.as_ref().to_owned(),
             attributes: FileAttributes::new(),
+            removes_if_missing: false,
             progress: None,
         }
     }
 
     /// Updates every path that was added to the selected store, and returns the combined report.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SearchError::MissingRoot`] if a path does not exist any more, after the others were updated. Its files
+    /// stay in the index, because a disk that is not mounted looks the same as a folder that was deleted.
     pub fn refresh(&self) -> Result<IndexingReport, SearchError> {
         let roots: Vec<(String, String)> = self.inner.read_transaction(|db| {
             db.prepare("SELECT path, attributes FROM roots WHERE store = ?1 ORDER BY path")?
@@ -92,12 +100,19 @@ impl Index {
                 .collect()
         })?;
         let mut whole = IndexingReport::default();
+        let mut missing = None;
         for (path, attributes) in roots {
             let add = IndexUpdate {
                 attributes: serde_json::from_str(&attributes).unwrap_or_default(),
                 ..self.add_path(&path)
             };
-            let one = add.run()?;
+            let one = match add.run() {
+                Err(error @ SearchError::MissingRoot { .. }) => {
+                    missing.get_or_insert(error);
+                    continue;
+                }
+                other => other?,
+            };
             whole.added += one.added;
             whole.changed += one.changed;
             whole.unchanged += one.unchanged;
@@ -107,7 +122,7 @@ impl Index {
             whole.problems.extend(one.problems);
             whole.unlisted_problems += one.unlisted_problems;
         }
-        Ok(whole)
+        missing.map_or(Ok(whole), Err)
     }
 
     /// Indexes documents that are not files. A document replaces the document of the same name.
@@ -116,7 +131,7 @@ impl Index {
         documents: impl IntoIterator<Item = IndexDocument>,
     ) -> Result<IndexingReport, SearchError> {
         let mut report = IndexingReport::default();
-        let mut batch = WriteBatch::default();
+        let mut batch = WriteBatch::new(&self.inner);
         let mut analyser = TextAnalyser::default();
         for document in documents {
             let path = PathBuf::from(&document.name);
@@ -167,19 +182,27 @@ impl<'a> IndexUpdate<'a> {
         self
     }
 
+    /// Removes the files of the path from the index if it does not exist any more. By default that is an error.
+    pub fn remove_if_missing(mut self) -> Self {
+        self.removes_if_missing = true;
+        self
+    }
+
     /// Sets a callback that receives the progress after each file.
     pub fn progress(mut self, tell: impl FnMut(IndexingProgress<'_>) + 'a) -> Self {
         self.progress = Some(Box::new(tell));
         self
     }
 
-    /// Reads and indexes new and changed files, and removes files that no longer exist.
+    /// Reads and indexes new and changed files, and removes files that no longer exist. Processes that index the same
+    /// folder at the same time share its files; a file that another process indexed counts as unchanged.
     ///
     /// Blocks the thread; async code must call it where blocking is allowed, such as in `spawn_blocking`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the path cannot be accessed, the embedder fails or the index cannot be written.
+    /// Returns an error if the path cannot be accessed, the embedder fails or the index cannot be written, and
+    /// [`SearchError::MissingRoot`] if the path was added before and does not exist any more.
     /// Problems with single files are listed in the report.
     pub fn run(mut self) -> Result<IndexingReport, SearchError> {
         let fail = |source| SearchError::PathAccess { path: self.path.clone(), source };
@@ -192,8 +215,12 @@ impl<'a> IndexUpdate<'a> {
         let mut report = IndexingReport::default();
         let walked = match list_folder(&root, &self.index.inner.limits, &mut report) {
             Ok(walked) => walked,
-            // A missing path that was added before means removal; any other missing path is an error.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_root(&root)? => {
+                if !self.removes_if_missing {
+                    let store = &*self.index.store;
+                    let known = self.index.inner.read_transaction(|db| load_paths_under(db, store, &root))?;
+                    return Err(SearchError::MissingRoot { path: root, file_count: known.len() });
+                }
                 FolderListing::default()
             }
             Err(error) => return Err(fail(error)),
@@ -248,47 +275,81 @@ impl<'a> IndexUpdate<'a> {
         })
     }
 
+    /// Reads the files that this process can claim, then those that other processes claimed and did not write.
     fn read_files(
         &mut self,
         entries: Vec<FoundFile>,
         known: &HashMap<String, KnownFile>,
         report: &mut IndexingReport,
     ) -> Result<(), SearchError> {
+        let (index, store) = (self.index, self.index.store.clone());
+        let inner = &*index.inner;
+        let mut progress = ProgressCounter {
+            total_files: entries.len(),
+            total_bytes: entries.iter().map(|entry| entry.size).sum(),
+            ..ProgressCounter::default()
+        };
+        let owner = ClaimOwner::register(inner)?;
+        let mut left = self.read_claimed(entries, known, &owner, &mut progress, report)?;
+        while !left.is_empty() {
+            // The others commit a batch every few seconds.
+            thread::sleep(CLAIM_POLL_INTERVAL);
+            let known = inner.read_transaction(|db| load_known_files(db, &store))?;
+            left = self.read_claimed(left, &known, &owner, &mut progress, report)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the files that this process can claim, and returns those that other processes have claimed.
+    fn read_claimed(
+        &mut self,
+        entries: Vec<FoundFile>,
+        known: &HashMap<String, KnownFile>,
+        owner: &ClaimOwner,
+        progress: &mut ProgressCounter,
+        report: &mut IndexingReport,
+    ) -> Result<Vec<FoundFile>, SearchError> {
         let (index, store, attributes) = (self.index, &*self.index.store, &self.attributes);
         let inner = &*index.inner;
-        let of_files = entries.len();
-        let of_bytes = entries.iter().map(|entry| entry.size).sum();
-        let (mut files, mut bytes) = (0, 0);
-        let mut batch = WriteBatch::default();
+        let mut batch = WriteBatch::new(inner);
         let mut analyser = TextAnalyser::default();
         let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_READER_THREADS);
         let queue = Mutex::new(entries.into_iter());
+        let elsewhere = Mutex::new(Vec::new());
         // The bounded channel applies backpressure: memory holds a few files, however large the folder is.
         let (done, results) = mpsc::sync_channel(workers);
         thread::scope(|scope| {
             for _ in 0..workers {
-                let (queue, done) = (&queue, done.clone());
+                let (queue, elsewhere, done) = (&queue, &elsewhere, done.clone());
                 scope.spawn(move || {
                     loop {
-                        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                        let Some(entry) = next else { return };
-                        let came = scan_file(
-                            inner,
-                            store,
-                            &entry,
-                            attributes,
-                            known.get(&path_to_text(&entry.path)),
-                        );
-                        if done.send((entry, came)).is_err() {
+                        let some: Vec<FoundFile> = {
+                            let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                            queue.by_ref().take(CLAIMED_FILES).collect()
+                        };
+                        if some.is_empty() {
                             return;
+                        }
+                        let came = scan_group(inner, store, some, attributes, known, owner, |entry, came| {
+                            done.send(Ok((entry, came))).is_ok()
+                        });
+                        match came {
+                            Ok(others) => {
+                                elsewhere.lock().unwrap_or_else(PoisonError::into_inner).extend(others);
+                            }
+                            Err(error) => {
+                                let _ = done.send(Err(error));
+                                return;
+                            }
                         }
                     }
                 });
             }
             drop(done);
-            for (entry, came) in results {
-                files += 1;
-                bytes += entry.size;
+            for came in results {
+                let (entry, came) = came?;
+                progress.files += 1;
+                progress.bytes += entry.size;
                 match came {
                     ScanOutcome::Unchanged => report.unchanged += 1,
                     ScanOutcome::StillRejected(why) => report.add_problem(&entry.path, why),
@@ -315,255 +376,28 @@ impl<'a> IndexUpdate<'a> {
                 }
                 if let Some(tell) = &mut self.progress {
                     tell(IndexingProgress {
-                        files_done: files,
-                        total_files: of_files,
-                        bytes_done: bytes,
-                        total_bytes: of_bytes,
+                        files_done: progress.files,
+                        total_files: progress.total_files,
+                        bytes_done: progress.bytes,
+                        total_bytes: progress.total_bytes,
                         path: &entry.path,
                     });
                 }
             }
             batch.write(inner, &mut analyser)
-        })
+        })?;
+        owner.release(inner)?;
+        Ok(elsewhere.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The stored state of a file, against which a scan compares it.
-struct KnownFile {
-    size: u64,
-    modified_at: i64,
-    hash: Vec<u8>,
-    attributes: FileAttributes,
-    chunking: Option<ChunkingOptions>,
-    /// Reason of the rejection; absent if the file is indexed.
-    rejection: Option<String>,
-}
-
-/// The outcome of scanning one file.
-enum ScanOutcome {
-    Unchanged,
-    /// The content is the same, but the modification time or the attributes differ.
-    MetadataChanged([u8; 32]),
-    StillRejected(String),
-    Rejected(RejectedFile),
-    ContentRead(Box<PreparedFile>, Vec<String>),
-}
-
-fn scan_file(
-    inner: &IndexInner,
-    store: &str,
-    entry: &FoundFile,
-    attributes: &FileAttributes,
-    known: Option<&KnownFile>,
-) -> ScanOutcome {
-    let is_as_it_was =
-        |known: &&KnownFile| known.size == entry.size && known.modified_at == entry.modified_at;
-    if let Some(known) = known.filter(is_as_it_was) {
-        match &known.rejection {
-            Some(why) => return ScanOutcome::StillRejected(why.clone()),
-            None if known.attributes == *attributes && known.chunking == Some(inner.chunking) => {
-                return ScanOutcome::Unchanged;
-            }
-            None => {}
-        }
-    }
-    let path = path_to_text(&entry.path);
-    let refuse_at = |changed: i64, why: String| {
-        let public = super::derive_file_id("file", store, &path);
-        let (store, path) = (store.to_owned(), path.clone());
-        ScanOutcome::Rejected(RejectedFile {
-            store,
-            path,
-            file_id: public,
-            size: entry.size,
-            modified_at: changed,
-            reason: why,
-        })
-    };
-    // A failure that the content did not cause may not recur, so the stored time forces another attempt.
-    let refuse_for_now = |why: String| refuse_at(-1, why);
-    let limit = inner.limits.max_file_bytes;
-    if entry.size > limit {
-        let (size, limit) = (entry.size >> 20, limit >> 20);
-        return refuse_for_now(format!(
-            "it has {size} MB, and files of up to {limit} MB are read; hint: `IndexingLimits::max_file_bytes`"
-        ));
-    }
-    let bytes = match read_file(&entry.path, limit) {
-        Ok(bytes) => bytes,
-        Err(why) => return refuse_for_now(why),
-    };
-    let hash: [u8; 32] = Sha256::digest(&bytes).into();
-    if known.is_some_and(|known| known.hash == hash && known.chunking == Some(inner.chunking)) {
-        return ScanOutcome::MetadataChanged(hash);
-    }
-    let name =
-        entry.path.file_name().map_or_else(|| path.clone(), |name| name.to_string_lossy().into_owned());
-    let kind = DocumentFormat::from_path(&entry.path).or_else(|| DocumentFormat::from_bytes(&bytes));
-    match extract_chunks(inner, kind, &bytes, inner.chunking) {
-        Ok((kind, chunks, notes)) => {
-            let prepared = PreparedFile {
-                store: store.to_owned(),
-                path,
-                name,
-                file_id: None,
-                format: kind,
-                size: entry.size,
-                modified_at: entry.modified_at,
-                hash,
-                attributes: attributes.clone(),
-                chunking: inner.chunking,
-                chunks,
-            };
-            ScanOutcome::ContentRead(Box::new(prepared), notes)
-        }
-        Err(why) => refuse_at(entry.modified_at, why),
-    }
-}
-
-/// Reads a file, at most `limit` bytes of it, because the file may grow while it is read.
-fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(limit + 1).read_to_end(&mut bytes))
-        .map_err(|error| format!("it cannot be read: {error}"))?;
-    if bytes.len() as u64 > limit { Err("it grew while it was read".to_owned()) } else { Ok(bytes) }
-}
-
-/// A file's format, its chunks with their locations, and the warnings of the extraction.
-type ChunkedFile = (DocumentFormat, Vec<(crate::ChunkLocation, String)>, Vec<String>);
-
-/// Extracts the text of a file and splits it into chunks. A panic of the extractor becomes a problem of that file.
-fn extract_chunks(
-    inner: &IndexInner,
-    kind: Option<DocumentFormat>,
-    bytes: &[u8],
-    chunking: ChunkingOptions,
-) -> Result<ChunkedFile, String> {
-    let kind = kind.ok_or("it is not text and not in a known format")?;
-    let budget = ExtractionBudget {
-        text_bytes: inner.limits.max_text_bytes,
-        inflated_bytes: inner.limits.max_inflated_bytes,
-    };
-    let work = AssertUnwindSafe(|| {
-        let extracted = extract_text(kind, bytes, budget)?;
-        let pieces = split_into_chunks(&extracted, chunking);
-        let pieces = pieces.into_iter().map(|chunk| (chunk.location, chunk.text.to_owned())).collect();
-        Ok((kind, pieces, extracted.warnings))
-    });
-    catch_unwind(work).unwrap_or_else(|_| Err("the text extractor panicked, which is a bug".to_owned()))
-}
-
-/// Extracts and splits a document, with the warnings of the extraction; returns the rejection if it cannot be
-/// read.
-pub(super) fn prepare_document(
-    inner: &IndexInner,
-    store: &str,
-    document: IndexDocument,
-) -> Result<(PreparedFile, Vec<String>), RejectedFile> {
-    let IndexDocument { name, file_id: public, format: kind, content: bytes, attributes, chunking } =
-        document;
-    let size = bytes.len() as u64;
-    let path = public.clone().unwrap_or_else(|| name.clone());
-    let chunking = chunking.unwrap_or(inner.chunking);
-    let kind = kind
-        .or_else(|| DocumentFormat::from_path(Path::new(&name)))
-        .or_else(|| DocumentFormat::from_bytes(&bytes));
-    let came = if size > inner.limits.max_file_bytes {
-        Err(format!("it has {size} bytes, and {} are the most", inner.limits.max_file_bytes))
-    } else {
-        extract_chunks(inner, kind, &bytes, chunking)
-    };
-    match came {
-        Ok((kind, chunks, notes)) => {
-            let hash = Sha256::digest(&bytes).into();
-            let store = store.to_owned();
-            let prepared = PreparedFile {
-                store,
-                path,
-                name,
-                file_id: public,
-                format: kind,
-                size,
-                modified_at: 0,
-                hash,
-                attributes,
-                chunking,
-                chunks,
-            };
-            Ok((prepared, notes))
-        }
-        Err(why) => {
-            let public = public.unwrap_or_else(|| super::derive_file_id("file", store, &path));
-            Err(RejectedFile {
-                store: store.to_owned(),
-                path,
-                file_id: public,
-                size,
-                modified_at: 0,
-                reason: why,
-            })
-        }
-    }
-}
-
-/// Updates the modification time and attributes of a file whose content has not changed.
-fn update_metadata(
-    inner: &IndexInner,
-    store: &str,
-    entry: &FoundFile,
-    attributes: &FileAttributes,
-    hash: &[u8; 32],
-) -> Result<(), SearchError> {
-    let attributes = serde_json::to_string(attributes).unwrap_or_default();
-    inner.write_transaction(|db| {
-        db.prepare_cached(
-            "UPDATE files SET modified = ?3, attributes = ?4 WHERE store = ?1 AND path = ?2 AND hash = ?5",
-        )?
-        .execute((
-            store,
-            path_to_text(&entry.path),
-            entry.modified_at,
-            &attributes,
-            hash.as_slice(),
-        ))?;
-        schema::bump_generation(db)
-    })
-}
-
-fn load_known_files(db: &rusqlite::Connection, store: &str) -> rusqlite::Result<HashMap<String, KnownFile>> {
-    let mut known = HashMap::new();
-    let mut files =
-        db.prepare("SELECT path, size, modified, hash, attributes, chunking FROM files WHERE store = ?1")?;
-    let mut rows = files.query([store])?;
-    while let Some(row) = rows.next()? {
-        let attributes: String = row.get(4)?;
-        let chunking: String = row.get(5)?;
-        let facts = KnownFile {
-            size: u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0),
-            modified_at: row.get(2)?,
-            hash: row.get(3)?,
-            attributes: serde_json::from_str(&attributes).unwrap_or_default(),
-            chunking: serde_json::from_str(&chunking).ok(),
-            rejection: None,
-        };
-        known.insert(row.get(0)?, facts);
-    }
-    let mut refused =
-        db.prepare("SELECT path, size, modified, reason FROM rejected_files WHERE store = ?1")?;
-    let mut rows = refused.query([store])?;
-    while let Some(row) = rows.next()? {
-        let facts = KnownFile {
-            size: u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0),
-            modified_at: row.get(2)?,
-            hash: Vec::new(),
-            attributes: FileAttributes::new(),
-            chunking: None,
-            rejection: Some(row.get(3)?),
-        };
-        known.insert(row.get(0)?, facts);
-    }
-    Ok(known)
+/// The progress over all files of an update.
+#[derive(Default)]
+struct ProgressCounter {
+    files: usize,
+    total_files: usize,
+    bytes: u64,
+    total_bytes: u64,
 }
 
 /// Loads the paths that the index holds at `root` or under it, rejected files included.

@@ -41,20 +41,54 @@ pub(super) fn decode_postings(mut data: &[u8]) -> impl Iterator<Item = (u32, u32
     })
 }
 
-/// A posting list under construction: delta-encoded chunk positions with term frequencies.
+/// A posting list under construction: delta-encoded chunk positions with term frequencies, and apart from them the
+/// delta-encoded word positions of the term in each chunk, which only phrases read.
 #[derive(Default)]
 pub(super) struct PostingList {
     pub(super) encoded: Vec<u8>,
+    pub(super) word_positions: Vec<u8>,
     pub(super) chunk_count: u32,
     last_chunk: u32,
 }
 
 impl PostingList {
-    pub(super) fn push(&mut self, at: u32, times: u32) {
+    /// Appends a chunk with the ascending word positions of the term in it.
+    pub(super) fn push(&mut self, at: u32, word_positions: impl ExactSizeIterator<Item = u32>) {
         write_varint(at - self.last_chunk, &mut self.encoded);
-        write_varint(times, &mut self.encoded);
+        write_varint(u32::try_from(word_positions.len()).unwrap_or(u32::MAX), &mut self.encoded);
+        let mut last = 0;
+        for position in word_positions {
+            write_varint(position - last, &mut self.word_positions);
+            last = position;
+        }
         self.last_chunk = at;
         self.chunk_count += 1;
+    }
+}
+
+/// A reader of a posting list with its word positions.
+pub(super) struct PositionReader<'a> {
+    postings: &'a [u8],
+    word_positions: &'a [u8],
+    chunk: u32,
+}
+
+impl<'a> PositionReader<'a> {
+    pub(super) fn new(postings: &'a [u8], word_positions: &'a [u8]) -> Self {
+        Self { postings, word_positions, chunk: 0 }
+    }
+
+    /// Reads the next chunk and the word positions of the term in it; `None` at the end.
+    pub(super) fn next_chunk(&mut self, word_positions: &mut Vec<u32>) -> Option<u32> {
+        self.chunk = self.chunk.wrapping_add(read_varint(&mut self.postings)?);
+        let count = read_varint(&mut self.postings)?;
+        word_positions.clear();
+        let mut last = 0u32;
+        for _ in 0..count {
+            last = last.wrapping_add(read_varint(&mut self.word_positions)?);
+            word_positions.push(last);
+        }
+        Some(self.chunk)
     }
 }
 

@@ -1,34 +1,42 @@
-//! Query expansion: from a query to weighted terms, with spelling correction and pseudo-relevance feedback.
+//! Query expansion: the choice of terms, spelling correction and pseudo-relevance feedback.
 
 use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::Connection;
 
-use super::rank::{QueryTerm, RankedChunk};
+use super::rank::{QueryTerm, RankedChunk, inverse_document_frequency};
 use super::snapshot::IndexSnapshot;
 use crate::text::{TermKind, TextAnalyser};
 
 /// Number of top chunks that pseudo-relevance feedback reads, and number of terms that it takes from them.
 const FEEDBACK_CHUNKS: usize = 20;
 const FEEDBACK_TERMS: usize = 20;
-/// Maximum number of terms in a query; further terms are ignored.
+/// Maximum number of terms that are ranked by; of more, those with the greatest weight times rarity.
 const MAX_QUERY_TERMS: usize = 256;
+/// Maximum number of misspelt terms of a query that are corrected.
+const MAX_CORRECTIONS: usize = 8;
 /// Maximum number of index terms that a misspelt term is compared with.
 const MAX_SPELLING_CANDIDATES: usize = 200_000;
 
-/// Returns the weighted terms of a query. Stop words count only if the query has no other terms.
-pub(super) fn analyse_query(question: &str, analyser: &mut TextAnalyser) -> Vec<QueryTerm> {
-    let (mut words, mut stops): (BTreeMap<String, f32>, BTreeMap<String, f32>) = Default::default();
-    let mut count = 0;
-    analyser.analyse(question, &mut |term, kind| {
-        count += 1;
-        if count <= MAX_QUERY_TERMS {
-            let into = if kind == TermKind::StopWord { &mut stops } else { &mut words };
-            *into.entry(term.to_owned()).or_default() += 1.0;
+/// Returns the terms that a query is ranked by: all that the index contains, or the most telling ones of a long query.
+pub(super) fn choose_terms(
+    db: &Connection,
+    snapshot: &IndexSnapshot,
+    wanted: Vec<QueryTerm>,
+) -> rusqlite::Result<Vec<QueryTerm>> {
+    if wanted.len() <= MAX_QUERY_TERMS {
+        return Ok(wanted);
+    }
+    let mut weighed = Vec::with_capacity(wanted.len());
+    for want in wanted {
+        let frequency = snapshot.document_frequency(db, &want.term)?;
+        if frequency > 0 {
+            weighed.push((want.weight * inverse_document_frequency(snapshot, frequency), want));
         }
-    });
-    let chosen = if words.is_empty() { stops } else { words };
-    chosen.into_iter().map(|(term, weight)| QueryTerm { term, weight }).collect()
+    }
+    weighed.sort_by(|left, right| right.0.total_cmp(&left.0).then_with(|| left.1.term.cmp(&right.1.term)));
+    weighed.truncate(MAX_QUERY_TERMS);
+    Ok(weighed.into_iter().map(|(_, want)| want).collect())
 }
 
 /// Replaces terms that the index does not contain by similar terms that it contains.
@@ -38,13 +46,19 @@ pub(super) fn correct_spelling(
     wanted: Vec<QueryTerm>,
 ) -> rusqlite::Result<Vec<QueryTerm>> {
     let mut corrected = Vec::with_capacity(wanted.len());
+    let mut corrections = 0;
     for want in wanted {
         let length = want.term.chars().count();
         let is_word = want.term.chars().all(char::is_alphabetic);
-        if length < 4 || !is_word || snapshot.document_frequency(db, &want.term)? > 0 {
+        if length < 4
+            || !is_word
+            || corrections >= MAX_CORRECTIONS
+            || snapshot.document_frequency(db, &want.term)? > 0
+        {
             corrected.push(want);
             continue;
         }
+        corrections += 1;
         let near = find_similar_terms(db, &want.term, if length >= 8 { 2 } else { 1 })?;
         if near.is_empty() {
             corrected.push(want);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use rusqlite::{Connection, Row};
 
-use super::codec::{self, PostingList};
+use super::codec::{self, PositionReader, PostingList};
 use super::schema;
 
 /// Number of segments of similar size that trigger a merge.
@@ -140,34 +140,36 @@ fn merge_postings(
     moved: &[Vec<Option<u32>>],
     segment: i64,
 ) -> rusqlite::Result<()> {
-    let select = "SELECT term, data FROM postings WHERE segment = ?1 ORDER BY term";
+    let select = "SELECT term, data, positions FROM postings WHERE segment = ?1 ORDER BY term";
     let mut statements = sources.iter().map(|_| db.prepare(select)).collect::<rusqlite::Result<Vec<_>>>()?;
     let mut cursors = statements
         .iter_mut()
         .zip(sources)
         .map(|(statement, source)| statement.query([source]))
         .collect::<rusqlite::Result<Vec<_>>>()?;
-    let next = |rows: &mut rusqlite::Rows<'_>| -> rusqlite::Result<Option<(String, Vec<u8>)>> {
-        rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?))).transpose()
+    let next = |rows: &mut rusqlite::Rows<'_>| -> rusqlite::Result<Option<(String, Vec<u8>, Vec<u8>)>> {
+        rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).transpose()
     };
     let mut heads = cursors.iter_mut().map(next).collect::<rusqlite::Result<Vec<_>>>()?;
-    let mut insert = db.prepare_cached("INSERT INTO postings VALUES (?1, ?2, ?3, ?4)")?;
+    let mut insert = db.prepare_cached("INSERT INTO postings VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    let mut in_chunk = Vec::new();
     loop {
-        let Some(term) = heads.iter().flatten().map(|(term, _)| term).min().cloned() else { return Ok(()) };
+        let Some(term) = heads.iter().flatten().map(|(term, ..)| term).min().cloned() else { return Ok(()) };
         let mut list = PostingList::default();
         for (at, head) in heads.iter_mut().enumerate() {
-            if head.as_ref().is_some_and(|(this, _)| *this == term) {
-                let data = head.take().map(|(_, data)| data).unwrap_or_default();
-                for (chunk, times) in codec::decode_postings(&data) {
+            if head.as_ref().is_some_and(|(this, ..)| *this == term) {
+                let (_, data, positions) = head.take().unwrap_or_default();
+                let mut reader = PositionReader::new(&data, &positions);
+                while let Some(chunk) = reader.next_chunk(&mut in_chunk) {
                     if let Some(Some(place)) = moved[at].get(chunk as usize) {
-                        list.push(*place, times);
+                        list.push(*place, in_chunk.iter().copied());
                     }
                 }
                 *head = next(&mut cursors[at])?;
             }
         }
         if list.chunk_count > 0 {
-            insert.execute((segment, &term, list.chunk_count, &list.encoded))?;
+            insert.execute((segment, &term, list.chunk_count, &list.encoded, &list.word_positions))?;
         }
     }
 }

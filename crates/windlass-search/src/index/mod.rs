@@ -4,17 +4,22 @@
 //! immutable.
 
 mod add;
+mod claim;
 mod codec;
 mod expand;
 mod fuse;
 mod merge;
 mod options;
+mod phrase;
+mod query;
 mod rank;
 mod report;
+mod scan;
 mod schema;
 mod search;
 mod snapshot;
 mod stores;
+mod uploads;
 mod vectors;
 mod walk;
 mod write;
@@ -23,9 +28,12 @@ pub use add::{IndexDocument, IndexUpdate};
 pub use options::{IndexOptions, IndexingLimits};
 pub use report::{IndexingProblem, IndexingProgress, IndexingReport};
 pub use search::{HybridWeights, RankingOptions, SearchHit, SearchRequest, SearchResults, SearchSignals};
+pub use stores::{IndexedFileStatus, NewVectorStore, VectorStoreFile, VectorStoreInfo};
 #[cfg(feature = "rest")]
-pub(crate) use stores::validate_attributes;
-pub use stores::{IndexedFileStatus, NewVectorStore, UploadedFile, VectorStoreFile, VectorStoreInfo};
+pub(crate) use stores::{STORE_LIST, UPLOAD_LIST, validate_attributes};
+#[cfg(feature = "rest")]
+pub(crate) use uploads::UploadSession;
+pub use uploads::UploadedFile;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -37,6 +45,7 @@ use sha2::{Digest, Sha256};
 
 use crate::text::TextAnalyser;
 use crate::{ChunkingOptions, Embedder, SearchError};
+use schema::IndexAccess;
 use snapshot::IndexSnapshot;
 
 /// Id of the store that holds files unless the caller selects another store.
@@ -72,9 +81,12 @@ pub struct Index {
 
 struct IndexInner {
     path: PathBuf,
+    access: IndexAccess,
     writer: Mutex<Connection>,
     idle_readers: Mutex<Vec<Connection>>,
     embedder: Option<Arc<dyn Embedder>>,
+    /// True if the caller passed the embedder, which may be slow, cost money or fail.
+    has_custom_embedder: bool,
     chunking: ChunkingOptions,
     limits: IndexingLimits,
     snapshot: Mutex<Option<Arc<IndexSnapshot>>>,
@@ -99,7 +111,8 @@ impl AnalyserPool {
 }
 
 impl Index {
-    /// Opens an index with the built-in word vectors; creates the file if it does not exist.
+    /// Opens an index with the built-in word vectors; creates the file if it does not exist. A file that this process
+    /// cannot write is opened for searches only.
     ///
     /// # Errors
     ///
@@ -111,6 +124,11 @@ impl Index {
     /// Returns options for opening an index with another embedder, chunk size or limits.
     pub fn options() -> IndexOptions {
         IndexOptions::default()
+    }
+
+    /// Returns true if the index can be searched and not changed. See [`IndexOptions::read_only`].
+    pub fn is_read_only(&self) -> bool {
+        self.inner.access != IndexAccess::ReadWrite
     }
 
     /// Returns the path of the index file.
@@ -126,10 +144,10 @@ impl Index {
         })
     }
 
-    /// Returns the maximum size of a file in bytes.
+    /// Returns the maximum size of an uploaded file in bytes.
     #[cfg(feature = "rest")]
-    pub(crate) fn max_file_bytes(&self) -> u64 {
-        self.inner.limits.max_file_bytes
+    pub(crate) fn max_upload_bytes(&self) -> u64 {
+        self.inner.limits.max_upload_bytes
     }
 
     /// Returns the approximate number of bytes that the index holds in memory; 0 before the first search.
@@ -141,12 +159,28 @@ impl Index {
 
 impl IndexInner {
     fn open(path: &Path, options: IndexOptions) -> Result<Self, SearchError> {
-        let writer = schema::open_database(path)?;
+        let (writer, access) = if options.is_read_only {
+            schema::open_read_only(path)?
+        } else {
+            match schema::open_database(path) {
+                Ok(db) if db.is_readonly("main").is_ok_and(|is_readonly| is_readonly) => {
+                    schema::open_read_only(path)?
+                }
+                Ok(db) => (db, IndexAccess::ReadWrite),
+                // The first error tells more than that of the second attempt.
+                Err(error) if schema::is_write_failure(&error) => {
+                    schema::open_read_only(path).map_err(|_| error)?
+                }
+                Err(error) => return Err(error),
+            }
+        };
         Ok(Self {
             path: path.to_owned(),
+            access,
             writer: Mutex::new(writer),
             idle_readers: Mutex::default(),
             embedder: options.resolve_embedder()?,
+            has_custom_embedder: options.has_custom_embedder(),
             chunking: options.chunking,
             limits: options.limits,
             snapshot: Mutex::default(),
@@ -159,6 +193,9 @@ impl IndexInner {
         &self,
         body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, SearchError> {
+        if self.access != IndexAccess::ReadWrite {
+            return Err(SearchError::ReadOnly { path: self.path.clone() });
+        }
         let mut db = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let write = || {
             let transaction = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -179,7 +216,7 @@ impl IndexInner {
             let mut db = match idle {
                 Some(db) => db,
                 None => {
-                    let db = schema::open_connection(&self.path)?;
+                    let db = schema::open_connection(&self.path, self.access)?;
                     db.pragma_update(None, "query_only", true)?;
                     db
                 }

@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rusqlite::{Connection, OptionalExtension};
+
+use super::schema::IndexAccess;
 use super::{DEFAULT_STORE, Index, IndexInner};
 use crate::embed::WordVectorTable;
 use crate::{ChunkingOptions, EmbedError, Embedder, SearchError};
@@ -14,6 +17,7 @@ pub struct IndexOptions {
     vector_source: VectorSource,
     pub(super) chunking: ChunkingOptions,
     pub(super) limits: IndexingLimits,
+    pub(super) is_read_only: bool,
 }
 
 /// The source of a chunk's vectors.
@@ -28,13 +32,19 @@ enum VectorSource {
 /// The limits of indexing. Content beyond a limit is reported as a problem, and the rest is indexed.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexingLimits {
-    /// Maximum size of a file in bytes; larger files are skipped. 32 MB by default.
+    /// Maximum size of a file in bytes; larger files are skipped. 64 MB by default.
     pub max_file_bytes: u64,
+    /// Maximum size of an uploaded file in bytes, which is stored whether it can be indexed or not. 512 MB by default,
+    /// as in the hosted service.
+    pub max_upload_bytes: u64,
     /// Maximum number of bytes of text extracted from one file. 16 MB by default.
     pub max_text_bytes: usize,
     /// Maximum total size of the decompressed streams of one file, in bytes. 256 MB by default; a single stream
     /// is limited to 32 MB.
     pub max_inflated_bytes: usize,
+    /// Maximum number of steps of work on one PDF file: bytes and objects read, mappings made, glyphs shown. A step
+    /// takes about ten nanoseconds.
+    pub max_extraction_steps: usize,
     /// Maximum number of files in an added folder, subfolders included. 1,000,000 by default.
     pub max_files: usize,
     /// Maximum nesting depth of folders. 64 by default.
@@ -44,9 +54,11 @@ pub struct IndexingLimits {
 impl Default for IndexingLimits {
     fn default() -> Self {
         Self {
-            max_file_bytes: 32 << 20,
+            max_file_bytes: 64 << 20,
+            max_upload_bytes: 512 << 20,
             max_text_bytes: 16 << 20,
             max_inflated_bytes: 256 << 20,
+            max_extraction_steps: 100_000_000,
             max_files: 1_000_000,
             max_depth: 64,
         }
@@ -78,6 +90,13 @@ impl IndexOptions {
         self
     }
 
+    /// Opens the index for searches only. The file must exist and is not changed; changes fail with
+    /// [`SearchError::ReadOnly`].
+    pub fn read_only(mut self) -> Self {
+        self.is_read_only = true;
+        self
+    }
+
     /// Opens the index; creates the file if it does not exist.
     ///
     /// # Errors
@@ -89,6 +108,10 @@ impl IndexOptions {
         let inner = IndexInner::open(path.as_ref(), self)?;
         inner.check_embedder()?;
         Ok(Index { inner: Arc::new(inner), store: DEFAULT_STORE.into() })
+    }
+
+    pub(super) fn has_custom_embedder(&self) -> bool {
+        matches!(self.vector_source, VectorSource::Custom(_))
     }
 
     pub(super) fn resolve_embedder(&self) -> Result<Option<Arc<dyn Embedder>>, EmbedError> {
@@ -105,10 +128,19 @@ impl IndexInner {
     fn check_embedder(&self) -> Result<(), SearchError> {
         let Some(embedder) = &self.embedder else { return Ok(()) };
         let name = format!("{} ({})", embedder.name(), embedder.dimensions());
-        let kept = self.write_transaction(|db| {
-            db.execute("INSERT OR IGNORE INTO meta VALUES ('embedder', ?1)", [&name])?;
+        let read = |db: &Connection| {
             db.query_row("SELECT value FROM meta WHERE key = 'embedder'", [], |row| row.get::<_, String>(0))
-        })?;
+                .optional()
+        };
+        let kept = if self.access == IndexAccess::ReadWrite {
+            self.write_transaction(|db| {
+                db.execute("INSERT OR IGNORE INTO meta VALUES ('embedder', ?1)", [&name])?;
+                read(db)
+            })?
+        } else {
+            self.read_transaction(read)?
+        };
+        let kept = kept.unwrap_or_else(|| name.clone());
         if kept == name {
             return Ok(());
         }

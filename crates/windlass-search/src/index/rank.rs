@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use rusqlite::Connection;
 
 use super::codec;
+use super::phrase::MatchedPhrase;
 use super::snapshot::IndexSnapshot;
 use super::vectors::{SIGN_SCAN_MIN_CHUNKS, SignLookupTable, candidate_count};
 use crate::embed::QuantisedVector;
@@ -43,6 +44,7 @@ pub(super) fn rank_by_words(
     db: &Connection,
     snapshot: &IndexSnapshot,
     wanted: &[QueryTerm],
+    phrases: &[MatchedPhrase],
     allowed: &AllowedFiles,
     most: usize,
 ) -> rusqlite::Result<Vec<RankedChunk>> {
@@ -72,6 +74,19 @@ pub(super) fn rank_by_words(
                 let times = times as f32;
                 let norm = BM25_K1 * (1.0 - BM25_B + BM25_B * *length as f32 / snapshot.average_length);
                 *score += factor * times / (times + norm);
+            }
+        }
+        for phrase in phrases {
+            let factor =
+                phrase.weight * inverse_document_frequency(snapshot, phrase.chunk_count) * (BM25_K1 + 1.0);
+            for (chunk, times) in &phrase.matches[at] {
+                let chunk = *chunk as usize;
+                let (Some(score), Some(length)) = (scores.get_mut(chunk), segment.chunk_lengths.get(chunk))
+                else {
+                    break;
+                };
+                let norm = BM25_K1 * (1.0 - BM25_B + BM25_B * *length as f32 / snapshot.average_length);
+                *score += factor * *times as f32 / (*times as f32 + norm);
             }
         }
         for (chunk, score) in scores.iter().enumerate() {

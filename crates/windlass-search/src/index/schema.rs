@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::SearchError;
 
 /// SQLite `application_id` of an index file: `WLix`.
 const APPLICATION_ID: i64 = 0x574c_6978;
 /// SQLite `user_version` of an index file: the version of the schema.
-pub(super) const SCHEMA_VERSION: i64 = 2;
+pub(super) const SCHEMA_VERSION: i64 = 3;
 /// Maximum time to wait for the lock of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -45,15 +45,87 @@ CREATE TABLE segments (
 CREATE TABLE vectors (segment INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE postings (
     segment INTEGER NOT NULL, term TEXT NOT NULL, count INTEGER NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (segment, term)
+    positions BLOB NOT NULL, PRIMARY KEY (segment, term)
 ) WITHOUT ROWID;
 CREATE TABLE terms (term TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE pending_vectors (digest BLOB PRIMARY KEY, data BLOB NOT NULL, created INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE claims (
+    store TEXT NOT NULL, path TEXT NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (store, path)
+) WITHOUT ROWID;
 CREATE TABLE uploads (
-    id TEXT PRIMARY KEY, name TEXT NOT NULL, purpose TEXT NOT NULL, created INTEGER NOT NULL, size INTEGER NOT NULL,
-    data BLOB NOT NULL
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, purpose TEXT NOT NULL, created INTEGER NOT NULL, expires INTEGER,
+    size INTEGER NOT NULL, data BLOB NOT NULL
 );
+CREATE INDEX uploads_expires ON uploads (expires);
+CREATE TABLE upload_sessions (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, purpose TEXT NOT NULL, size INTEGER NOT NULL, created INTEGER NOT NULL,
+    expires INTEGER NOT NULL, status TEXT NOT NULL, file_seconds INTEGER, file TEXT
+);
+CREATE TABLE upload_parts (id TEXT PRIMARY KEY, session TEXT NOT NULL, created INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX upload_parts_session ON upload_parts (session);
+CREATE TABLE removed_items (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, id TEXT NOT NULL, created INTEGER NOT NULL
+);
+CREATE INDEX removed_items_id ON removed_items (list, id);
 CREATE TABLE batches (id TEXT PRIMARY KEY, store TEXT NOT NULL, created INTEGER NOT NULL, files TEXT NOT NULL);
 ";
+
+/// The access that a connection has to the index file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IndexAccess {
+    ReadWrite,
+    /// The file is only read; other processes may change it.
+    ReadOnly,
+    /// The file is only read, and SQLite can keep no lock beside it, as on a read-only disk. Nobody may change it.
+    Immutable,
+}
+
+/// Opens an index file that cannot or must not be written.
+pub(super) fn open_read_only(path: &Path) -> Result<(Connection, IndexAccess), SearchError> {
+    let mut failure = None;
+    // A log that was not merged into the file has data that the file alone lacks.
+    let log = std::fs::metadata(log_path(path)).is_ok_and(|log| log.len() > 0);
+    let immutable = (!log).then_some(IndexAccess::Immutable);
+    for access in [IndexAccess::ReadOnly].into_iter().chain(immutable) {
+        match open_connection(path, access).and_then(|db| Ok((read_file_identity(&db)?, db))) {
+            Ok((identity, db)) => {
+                check_identity(path, identity)?;
+                return Ok((db, access));
+            }
+            Err(source) => _ = failure.get_or_insert(source),
+        }
+    }
+    let source = failure.unwrap_or(rusqlite::Error::InvalidQuery);
+    Err(SearchError::Sqlite { path: path.to_owned(), source })
+}
+
+fn log_path(path: &Path) -> std::path::PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// Returns true if the error may mean that the file can be read and not written.
+pub(super) fn is_write_failure(error: &SearchError) -> bool {
+    use rusqlite::ErrorCode::{CannotOpen, PermissionDenied, ReadOnly};
+    match error {
+        SearchError::Sqlite { source, .. } => source
+            .sqlite_error_code()
+            .is_some_and(|code| matches!(code, CannotOpen | PermissionDenied | ReadOnly)),
+        _ => false,
+    }
+}
+
+fn check_identity(path: &Path, identity: (i64, i64, i64)) -> Result<(), SearchError> {
+    let reason = match identity {
+        (APPLICATION_ID, SCHEMA_VERSION, _) => return Ok(()),
+        (APPLICATION_ID, version, _) => {
+            format!("it is of version {version}, and this program reads version {SCHEMA_VERSION}")
+        }
+        (.., tables) => format!("it is a database of another program, with {tables} tables"),
+    };
+    Err(SearchError::NotAnIndex { path: path.to_owned(), reason })
+}
 
 /// Opens an index file for writing; creates it if it does not exist.
 pub(super) fn open_database(path: &Path) -> Result<Connection, SearchError> {
@@ -62,19 +134,12 @@ pub(super) fn open_database(path: &Path) -> Result<Connection, SearchError> {
         std::fs::create_dir_all(folder)
             .map_err(|source| SearchError::PathAccess { path: folder.to_owned(), source })?;
     }
-    let db = open_connection(path).map_err(fail)?;
-    let (application, version, tables) = read_file_identity(&db).map_err(fail)?;
-    match (application, version) {
-        (APPLICATION_ID, SCHEMA_VERSION) => {}
-        (APPLICATION_ID, version) => {
-            let why = format!("it is of version {version}, and this program reads version {SCHEMA_VERSION}");
-            return Err(SearchError::NotAnIndex { path: path.to_owned(), reason: why });
-        }
-        (0, 0) if tables == 0 => create_tables(&db).map_err(fail)?,
-        _ => {
-            let why = format!("it is a database of another program, with {tables} tables");
-            return Err(SearchError::NotAnIndex { path: path.to_owned(), reason: why });
-        }
+    let db = open_connection(path, IndexAccess::ReadWrite).map_err(fail)?;
+    let identity = read_file_identity(&db).map_err(fail)?;
+    if identity == (0, 0, 0) {
+        create_tables(&db).map_err(fail)?;
+    } else {
+        check_identity(path, identity)?;
     }
     let mode: String =
         db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(fail)?;
@@ -86,14 +151,36 @@ pub(super) fn open_database(path: &Path) -> Result<Connection, SearchError> {
 }
 
 /// Opens another connection to an existing index file.
-pub(super) fn open_connection(path: &Path) -> rusqlite::Result<Connection> {
-    let db = Connection::open(path)?;
+pub(super) fn open_connection(path: &Path, access: IndexAccess) -> rusqlite::Result<Connection> {
+    let read_only = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = match access {
+        IndexAccess::ReadWrite => Connection::open(path)?,
+        IndexAccess::ReadOnly => Connection::open_with_flags(path, read_only)?,
+        IndexAccess::Immutable => {
+            Connection::open_with_flags(immutable_uri(path), read_only | OpenFlags::SQLITE_OPEN_URI)?
+        }
+    };
     db.busy_timeout(BUSY_TIMEOUT)?;
     db.set_prepared_statement_cache_capacity(64);
-    db.pragma_update(None, "synchronous", "normal")?;
     db.pragma_update(None, "cell_size_check", true)?;
-    db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    if access == IndexAccess::ReadWrite {
+        db.pragma_update(None, "synchronous", "normal")?;
+        db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    }
     Ok(db)
+}
+
+fn immutable_uri(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => {
+                uri.push(char::from(*byte))
+            }
+            _ => uri.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    uri + "?immutable=1"
 }
 
 /// Returns the application id, the schema version and the number of tables of a database.

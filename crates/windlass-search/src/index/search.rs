@@ -1,7 +1,8 @@
 //! A search, from its queries to the hits.
 //!
-//! Each query is ranked by BM25, by BM25 with pseudo-relevance feedback, and by vector similarity; the rankings
-//! are fused, smoothed over similar chunks and scaled by a confidence.
+//! Each query is ranked by BM25 with phrases. Where the words leave doubt, it is also ranked by BM25 with
+//! pseudo-relevance feedback and by vector similarity. The rankings are fused, smoothed over similar chunks and scaled
+//! by a confidence.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +10,15 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 
 use super::fuse::{WeightedRanking, fuse_rankings};
+use super::phrase::{MatchedPhrase, match_phrases};
+use super::query::{analyse_query, find_question};
 use super::rank::{
     AllowedFiles, QueryTerm, RankedChunk, inverse_document_frequency, rank_by_vector, rank_by_words,
 };
 use super::snapshot::IndexSnapshot;
 use super::{Index, IndexInner, expand};
 use crate::embed::{EmbeddingPurpose, QuantisedVector, quantise};
-use crate::text::{TermKind, TextAnalyser};
+use crate::text::{TermKind, TextAnalyser, compose_text};
 use crate::{AttributeFilter, ChunkLocation, Embedder, FileAttributes, SearchError};
 
 /// Maximum number of results, as in the hosted tool.
@@ -28,6 +31,8 @@ const VECTOR_FEEDBACK_WEIGHT: f32 = 0.5;
 /// Relative weights of the query terms and of the feedback terms in the BM25 part of the fusion.
 const QUERY_TERMS_WEIGHT: f32 = 2.0;
 const FEEDBACK_TERMS_WEIGHT: f32 = 1.0;
+/// Share of the query that the best chunk by words lacks, from which on feedback and vectors have their full weight.
+const FULL_NEED: f32 = 0.35;
 /// Number of similar chunks that smooth a chunk's score, and the weight of their mean score.
 const SMOOTHING_NEIGHBOURS: usize = 3;
 const SMOOTHING_WEIGHT: f32 = 0.1;
@@ -229,7 +234,10 @@ impl SearchRequest<'_> {
         let wanted = self.signals != SearchSignals::Bm25Only
             && self.ranking.hybrid_search.is_none_or(|weights| weights.embedding_weight > 0.0);
         let Some(embedder) = inner.embedder.as_deref().filter(|_| wanted) else { return Ok(none) };
-        let texts: Vec<&str> = self.queries.iter().map(String::as_str).collect();
+        // The context of a long query would outweigh its question.
+        let texts: Vec<_> =
+            self.queries.iter().map(|query| compose_text(&query[find_question(query)])).collect();
+        let texts: Vec<&str> = texts.iter().map(|text| &**text).collect();
         let vectors = embedder.embed(&texts, EmbeddingPurpose::Query)?;
         let is_known = |vector: &Vec<f32>| {
             vector.len() == Embedder::dimensions(embedder) && vector.iter().any(|value| *value != 0.0)
@@ -272,45 +280,82 @@ impl SearchRequest<'_> {
             };
             return Ok(fuse_rankings(&[WeightedRanking { ranking: &near, weight: 1.0 }]));
         }
-        let asked = expand::analyse_query(question, analyser);
-        let wanted = expand::correct_spelling(look.db, look.snapshot, asked)?;
-        let words = look.rank_by_words(&wanted)?;
+        let asked = analyse_query(question, analyser);
+        let wanted = expand::choose_terms(look.db, look.snapshot, asked.terms)?;
+        let wanted = expand::correct_spelling(look.db, look.snapshot, wanted)?;
+        let phrases = match_phrases(look.db, look.snapshot, &asked.phrases)?;
+        let words = look.rank_by_words(&wanted, &phrases)?;
         if self.signals == SearchSignals::Bm25Only {
             return Ok(fuse_rankings(&[WeightedRanking { ranking: &words, weight: 1.0 }]));
         }
+        let coverage = look.measure_coverage(&wanted, &words, analyser)?;
+        let trust = self.trust_expansion(look, coverage, vector.is_some());
         let second_look = self.ranking.ranker.as_deref() != Some("none");
-        let feedback = if second_look && !words.is_empty() {
+        let feedback = if second_look && trust.feedback > 0.0 && !words.is_empty() {
             let more = expand::expand_with_feedback(look.db, look.snapshot, &wanted, &words, analyser)?;
-            look.rank_by_words(&more)?
+            look.rank_by_words(&more, &phrases)?
         } else {
             Vec::new()
         };
         let near = match vector {
-            Some(vector) => look
+            Some(vector) if trust.vectors > 0.0 => look
                 .rank_by_vector(&look.shift_query_vector(vector, if second_look { &words } else { &[] })?)?,
-            None => Vec::new(),
+            _ => Vec::new(),
         };
-        let (text, meaning) = match self.ranking.hybrid_search {
-            Some(weights) => (weights.text_weight.max(0.0), weights.embedding_weight.max(0.0)),
-            None => (1.0 - look.vector_weight, look.vector_weight),
-        };
-        let part = |share: f32| text * share / (QUERY_TERMS_WEIGHT + FEEDBACK_TERMS_WEIGHT);
+        let part = |share: f32| trust.text * share / (QUERY_TERMS_WEIGHT + trust.feedback);
         let shares = [
             WeightedRanking { ranking: &words, weight: part(QUERY_TERMS_WEIGHT) },
-            WeightedRanking { ranking: &feedback, weight: part(FEEDBACK_TERMS_WEIGHT) },
-            WeightedRanking { ranking: &near, weight: meaning },
+            WeightedRanking { ranking: &feedback, weight: part(trust.feedback) },
+            WeightedRanking { ranking: &near, weight: trust.vectors },
         ];
         let mut fused = fuse_rankings(&shares);
         if second_look
-            && meaning > 0.0
+            && trust.smoothing > 0.0
             && let Some(vector) = vector
         {
-            look.smooth_scores(&mut fused, vector.len())?;
+            look.smooth_scores(&mut fused, vector.len(), trust.smoothing)?;
         }
-        let sure = look.estimate_confidence(&wanted, &words, &near, analyser)?;
+        let nearness = near.first().map_or(0.0, |ranked| ranked.score);
+        let sure = coverage.max(nearness).clamp(0.0, 1.0);
         fused.iter_mut().for_each(|ranked| ranked.score *= sure);
         Ok(fused)
     }
+
+    /// Decides how much vectors and feedback take part in one query.
+    ///
+    /// They find what the query's words miss. Where the best chunk has all the words, they can only displace it, so
+    /// their weight grows with the share of the query that the best chunk lacks. Feedback without vectors is not used:
+    /// nothing then tells whether the chunks that it learns from are about the query.
+    fn trust_expansion(&self, look: &SearchContext<'_>, coverage: f32, has_vector: bool) -> ExpansionTrust {
+        let (text, vectors) = match self.ranking.hybrid_search {
+            Some(weights) => (weights.text_weight.max(0.0), weights.embedding_weight.max(0.0)),
+            None => (1.0 - look.vector_weight, look.vector_weight),
+        };
+        if !has_vector {
+            return ExpansionTrust { text: 1.0, feedback: 0.0, vectors: 0.0, smoothing: 0.0 };
+        }
+        let need = ((1.0 - coverage) / FULL_NEED).clamp(0.0, 1.0);
+        // A sentence model has half of the weight and is trusted in every query; the weights of the caller are obeyed.
+        let least = (vectors * 2.0).min(1.0);
+        let share = if self.ranking.hybrid_search.is_some() { 1.0 } else { least + (1.0 - least) * need };
+        ExpansionTrust {
+            text: text + vectors * (1.0 - share),
+            feedback: FEEDBACK_TERMS_WEIGHT * need,
+            vectors: vectors * share,
+            smoothing: SMOOTHING_WEIGHT * share * need,
+        }
+    }
+}
+
+/// The weights of the rankings of one query.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ExpansionTrust {
+    /// Weight of words, those of the feedback included.
+    text: f32,
+    /// Weight of the feedback's terms relative to `QUERY_TERMS_WEIGHT`.
+    feedback: f32,
+    vectors: f32,
+    smoothing: f32,
 }
 
 /// The data that all steps of a search share.
@@ -324,8 +369,19 @@ struct SearchContext<'a> {
 }
 
 impl SearchContext<'_> {
-    fn rank_by_words(&self, wanted: &[QueryTerm]) -> rusqlite::Result<Vec<RankedChunk>> {
-        rank_by_words(self.db, self.snapshot, wanted, &self.allowed_files, self.candidates_per_ranking)
+    fn rank_by_words(
+        &self,
+        wanted: &[QueryTerm],
+        phrases: &[MatchedPhrase],
+    ) -> rusqlite::Result<Vec<RankedChunk>> {
+        rank_by_words(
+            self.db,
+            self.snapshot,
+            wanted,
+            phrases,
+            &self.allowed_files,
+            self.candidates_per_ranking,
+        )
     }
 
     fn rank_by_vector(&self, wanted: &QuantisedVector) -> rusqlite::Result<Vec<RankedChunk>> {
@@ -349,9 +405,14 @@ impl SearchContext<'_> {
         Ok(quantise(&sum))
     }
 
-    /// Smooths the top 100: score ← 0.9·score + 0.1·m, where m is the similarity-weighted mean score of the 3
-    /// most similar chunks from other files. A chunk similar to other good results is more likely relevant.
-    fn smooth_scores(&self, ranked: &mut [RankedChunk], dimensions: usize) -> rusqlite::Result<()> {
+    /// Smooths the top 100: score ← (1 - weight)·score + weight·m, where m is the similarity-weighted mean score of the
+    /// 3 most similar chunks from other files. A chunk similar to other good results is more likely relevant.
+    fn smooth_scores(
+        &self,
+        ranked: &mut [RankedChunk],
+        dimensions: usize,
+        weight: f32,
+    ) -> rusqlite::Result<()> {
         let head = ranked.len().min(CANDIDATES_PER_RANKING);
         let mut places = Vec::with_capacity(head);
         for ranked in &ranked[..head] {
@@ -380,7 +441,7 @@ impl SearchContext<'_> {
             let whole: f32 = nearest.iter().map(|(nearness, _)| nearness).sum();
             if whole > 0.0 {
                 let around = nearest.iter().map(|(nearness, score)| nearness * score).sum::<f32>() / whole;
-                ranked.score += SMOOTHING_WEIGHT * (around - ranked.score);
+                ranked.score += weight * (around - ranked.score);
             }
         }
         ranked.sort_by(|left, right| {
@@ -389,20 +450,17 @@ impl SearchContext<'_> {
         Ok(())
     }
 
-    /// Estimates the confidence, 0 to 1, that the best result is relevant: the IDF-weighted share of the query
-    /// terms that the top BM25 chunk contains, or the similarity of the nearest vector, whichever is greater.
+    /// Returns the IDF-weighted share of the query terms that the top BM25 chunk contains, 0 to 1.
     ///
     /// Fused scores are relative to each ranking, so without this factor the best of irrelevant results would
     /// score 1.
-    fn estimate_confidence(
+    fn measure_coverage(
         &self,
         wanted: &[QueryTerm],
         words: &[RankedChunk],
-        near: &[RankedChunk],
         analyser: &mut TextAnalyser,
     ) -> rusqlite::Result<f32> {
-        let nearness = near.first().map_or(0.0, |ranked| ranked.score);
-        let Some(best) = words.first() else { return Ok(nearness.clamp(0.0, 1.0)) };
+        let Some(best) = words.first() else { return Ok(0.0) };
         let (segment, at) = self.snapshot.locate_chunk(best.chunk_ordinal);
         let text: Option<String> = self
             .db
@@ -427,7 +485,7 @@ impl SearchContext<'_> {
                 has += weight;
             }
         }
-        Ok((has / f32::max(whole, f32::MIN_POSITIVE)).max(nearness).clamp(0.0, 1.0))
+        Ok((has / f32::max(whole, f32::MIN_POSITIVE)).clamp(0.0, 1.0))
     }
 }
 

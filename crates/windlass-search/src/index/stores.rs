@@ -1,13 +1,10 @@
-//! Vector stores inside an index, as in the hosted service: sets of files that are searched separately. Also
-//! uploaded files, which can be attached to a store.
+//! Vector stores inside an index, as in the hosted service: sets of files that are searched separately.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde_json::{Map, Value};
 
-use super::add::prepare_document;
-use super::write::{WriteBatch, delete_file};
-use super::{DEFAULT_STORE, Index, IndexDocument, schema, unix_now};
-use crate::text::TextAnalyser;
+use super::write::delete_file;
+use super::{DEFAULT_STORE, Index, schema, unix_now};
 use crate::{ChunkingOptions, FileAttributes, SearchError};
 
 /// A vector store and its statistics.
@@ -77,21 +74,6 @@ pub enum IndexedFileStatus {
     Failed(String),
 }
 
-/// An uploaded file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UploadedFile {
-    /// Id of the upload.
-    pub id: String,
-    /// Name of the file.
-    pub name: String,
-    /// Purpose, as given by the client.
-    pub purpose: String,
-    /// Time of the upload, in seconds since the Unix epoch.
-    pub created_at: i64,
-    /// Size of the file in bytes.
-    pub size_bytes: u64,
-}
-
 const SELECT_STORES: &str = "SELECT id, name, description, created, last_active, metadata, expires_days,
     (SELECT count(*) FROM files WHERE store = stores.id), (SELECT count(*) FROM rejected_files WHERE store = stores.id),
     (SELECT coalesce(sum(size), 0) FROM files WHERE store = stores.id) FROM stores";
@@ -117,7 +99,7 @@ impl Index {
     /// Returns all stores, newest first.
     pub fn list_stores(&self) -> Result<Vec<VectorStoreInfo>, SearchError> {
         self.inner.read_transaction(|db| {
-            db.prepare_cached(&format!("{SELECT_STORES} ORDER BY created DESC, stores.rowid DESC"))?
+            db.prepare_cached(&format!("{SELECT_STORES} ORDER BY created DESC, id DESC"))?
                 .query_map([], store_from_row)?
                 .collect()
         })
@@ -151,7 +133,7 @@ impl Index {
 
     /// Deletes the selected store with all its files. The default store is only emptied.
     pub fn delete_store(&self) -> Result<(), SearchError> {
-        self.store_info()?;
+        let store = self.store_info()?;
         let paths: Vec<String> = self.inner.read_transaction(|db| {
             db.prepare("SELECT path FROM files WHERE store = ?1")?
                 .query_map([&*self.store], |row| row.get(0))?
@@ -164,6 +146,7 @@ impl Index {
             db.execute("DELETE FROM rejected_files WHERE store = ?1", [&*self.store])?;
             db.execute("DELETE FROM roots WHERE store = ?1", [&*self.store])?;
             if &*self.store != DEFAULT_STORE {
+                record_removal(db, STORE_LIST, &self.store, store.created_at)?;
                 db.execute("DELETE FROM stores WHERE id = ?1", [&*self.store])?;
             }
             schema::bump_generation(db)
@@ -173,7 +156,7 @@ impl Index {
     /// Returns the files of the selected store, newest first.
     pub fn list_files(&self) -> Result<Vec<VectorStoreFile>, SearchError> {
         self.inner.read_transaction(|db| {
-            let ordered = format!("SELECT * FROM ({SELECT_FILES}) ORDER BY created DESC, file_id");
+            let ordered = format!("SELECT * FROM ({SELECT_FILES}) ORDER BY created DESC, file_id DESC");
             db.prepare_cached(&ordered)?.query_map([&*self.store], file_from_row)?.collect()
         })
     }
@@ -219,8 +202,9 @@ impl Index {
 
     /// Removes a file from the selected store.
     pub fn remove_file(&self, id: &str) -> Result<(), SearchError> {
-        self.file_info(id)?;
+        let file = self.file_info(id)?;
         self.inner.write_transaction(|db| {
+            record_removal(db, &self.store, id, file.created_at)?;
             let path: Option<String> = db
                 .prepare_cached(
                     "SELECT path FROM files WHERE store = ?1 AND file_id = ?2
@@ -235,103 +219,17 @@ impl Index {
         })
     }
 
-    /// Stores an uploaded file, which can then be attached to vector stores.
-    pub fn upload_file(&self, name: &str, purpose: &str, bytes: &[u8]) -> Result<UploadedFile, SearchError> {
-        let limit = self.inner.limits.max_file_bytes;
-        if bytes.len() as u64 > limit {
-            return Err(SearchError::InvalidArgument(format!(
-                "a file has {limit} bytes at most, not {}",
-                bytes.len()
-            )));
-        }
-        let id = self.generate_id("file-")?;
-        self.inner.write_transaction(|db| {
-            let size = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
-            db.execute(
-                "INSERT INTO uploads VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                (&id, name, purpose, unix_now(), size, bytes),
-            )
-        })?;
-        self.upload_info(&id)
-    }
-
-    /// Returns all uploads, newest first.
-    pub fn list_uploads(&self) -> Result<Vec<UploadedFile>, SearchError> {
+    /// Returns the creation time of an item that was removed from a list; `None` if the list never had it, or if it was
+    /// removed long ago.
+    #[cfg(feature = "rest")]
+    pub(crate) fn removed_item_time(&self, list: &str, id: &str) -> Result<Option<i64>, SearchError> {
         self.inner.read_transaction(|db| {
             db.prepare_cached(
-                "SELECT id, name, purpose, created, size FROM uploads ORDER BY created DESC, rowid DESC",
+                "SELECT created FROM removed_items WHERE list = ?1 AND id = ?2 ORDER BY sequence DESC LIMIT 1",
             )?
-            .query_map([], upload_from_row)?
-            .collect()
+            .query_row((list, id), |row| row.get(0))
+            .optional()
         })
-    }
-
-    /// Returns an upload.
-    pub fn upload_info(&self, id: &str) -> Result<UploadedFile, SearchError> {
-        let found = self.inner.read_transaction(|db| {
-            db.prepare_cached("SELECT id, name, purpose, created, size FROM uploads WHERE id = ?1")?
-                .query_row([id], upload_from_row)
-                .optional()
-        })?;
-        found.ok_or_else(|| SearchError::NotFound { object: "file", id: id.to_owned() })
-    }
-
-    /// Returns the bytes of an upload.
-    pub fn upload_bytes(&self, id: &str) -> Result<Vec<u8>, SearchError> {
-        let found = self.inner.read_transaction(|db| {
-            db.prepare_cached("SELECT data FROM uploads WHERE id = ?1")?
-                .query_row([id], |row| row.get(0))
-                .optional()
-        })?;
-        found.ok_or_else(|| SearchError::NotFound { object: "file", id: id.to_owned() })
-    }
-
-    /// Deletes an upload and removes it from every store.
-    pub fn delete_upload(&self, id: &str) -> Result<(), SearchError> {
-        self.upload_info(id)?;
-        self.inner.write_transaction(|db| {
-            db.execute("DELETE FROM uploads WHERE id = ?1", [id])?;
-            let stores: Vec<(String, String)> = db
-                .prepare("SELECT store, path FROM files WHERE file_id = ?1")?
-                .query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?
-                .collect::<rusqlite::Result<_>>()?;
-            for (store, path) in stores {
-                delete_file(db, &store, &path)?;
-            }
-            schema::bump_generation(db)
-        })
-    }
-
-    /// Indexes an upload into the selected store. A file that cannot be read is recorded as failed, with the
-    /// reason.
-    pub fn attach_upload(
-        &self,
-        upload: &str,
-        attributes: FileAttributes,
-        chunking: Option<ChunkingOptions>,
-    ) -> Result<VectorStoreFile, SearchError> {
-        self.store_info()?;
-        validate_attributes(&attributes)?;
-        let chunking =
-            chunking.map(ChunkingOptions::validated).transpose().map_err(SearchError::InvalidArgument)?;
-        let kept = self.upload_info(upload)?;
-        let bytes = self.upload_bytes(upload)?;
-        let document = IndexDocument {
-            file_id: Some(upload.to_owned()),
-            attributes,
-            chunking,
-            ..IndexDocument::new(kept.name, bytes)
-        };
-        let mut batch = WriteBatch::default();
-        match prepare_document(&self.inner, &self.store, document) {
-            Ok((prepared, _)) => batch.add_file(prepared),
-            Err(refused) => batch.add_rejected(refused),
-        }
-        batch.write(&self.inner, &mut TextAnalyser::default())?;
-        self.inner.write_transaction(|db| {
-            db.execute("UPDATE stores SET last_active = ?2 WHERE id = ?1", (&*self.store, unix_now()))
-        })?;
-        self.file_info(upload)
     }
 
     /// Records a batch of attached files and returns its id.
@@ -370,13 +268,29 @@ impl Index {
         Ok(())
     }
 
-    /// Generates a random id with a prefix.
-    fn generate_id(&self, start: &str) -> Result<String, SearchError> {
+    /// Generates an unguessable id with a prefix. Ids sort by the time of their creation.
+    pub(super) fn generate_id(&self, start: &str) -> Result<String, SearchError> {
         let random: String = self
             .inner
-            .read_transaction(|db| db.query_row("SELECT lower(hex(randomblob(12)))", [], |row| row.get(0)))?;
-        Ok(format!("{start}{random}"))
+            .read_transaction(|db| db.query_row("SELECT lower(hex(randomblob(8)))", [], |row| row.get(0)))?;
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Ok(format!("{start}{:014x}{random}", since.as_micros()))
     }
+}
+
+/// Names of the lists of stores and of uploads in `removed_items`; the list of a store's files has the store's id.
+pub(crate) const STORE_LIST: &str = "stores";
+pub(crate) const UPLOAD_LIST: &str = "uploads";
+/// Number of removed items that are remembered.
+const MAX_REMOVED_ITEMS: i64 = 10_000;
+
+/// Remembers the place of a removed item, so that a client that pages through the list can continue after it.
+pub(super) fn record_removal(db: &Connection, list: &str, id: &str, created: i64) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT INTO removed_items (list, id, created) VALUES (?1, ?2, ?3)")?
+        .execute((list, id, created))?;
+    db.prepare_cached("DELETE FROM removed_items WHERE sequence <= ?1 - ?2")?
+        .execute((db.last_insert_rowid(), MAX_REMOVED_ITEMS))?;
+    Ok(())
 }
 
 /// Checks attributes against the limits of the hosted service, so that they are valid in both.
@@ -430,15 +344,5 @@ fn file_from_row(row: &Row<'_>) -> rusqlite::Result<VectorStoreFile> {
         attributes: serde_json::from_str(&attributes).unwrap_or_default(),
         chunking: serde_json::from_str(&chunking).ok(),
         status: why.map_or(IndexedFileStatus::Completed, IndexedFileStatus::Failed),
-    })
-}
-
-fn upload_from_row(row: &Row<'_>) -> rusqlite::Result<UploadedFile> {
-    Ok(UploadedFile {
-        id: row.get(0)?,
-        name: row.get(1)?,
-        purpose: row.get(2)?,
-        created_at: row.get(3)?,
-        size_bytes: u64::try_from(row.get::<_, i64>(4)?).unwrap_or(0),
     })
 }

@@ -1,7 +1,7 @@
 //! Listing of the files in a folder.
 //!
 //! Symbolic links are not followed, so a folder cannot contain a cycle or lead outside itself. Hidden entries
-//! and the folders of build tools are skipped without a report.
+//! and the folders of build tools are left out, and the report names them.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use super::{IndexingLimits, IndexingReport};
 
 /// Names of folders that hold the output of build tools.
 const TOOL_FOLDERS: [&str; 4] = ["node_modules", "target", "__pycache__", "venv"];
+/// Maximum number of entries of a left-out folder that are named one by one; of a larger folder, the folder is named.
+const MAX_NAMED_ENTRIES: usize = 16;
 
 /// A file found in a folder, with its size and modification time.
 pub(super) struct FoundFile {
@@ -60,9 +62,6 @@ pub(super) fn list_folder(
                 }
             };
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if name.starts_with('.') {
-                continue;
-            }
             let facts = match fs::symlink_metadata(&path) {
                 Ok(facts) => facts,
                 Err(error) => {
@@ -71,13 +70,18 @@ pub(super) fn list_folder(
                     continue;
                 }
             };
+            let is_tool_folder = facts.is_dir() && TOOL_FOLDERS.contains(&name);
+            if name.starts_with('.') || is_tool_folder {
+                let what = if is_tool_folder { "the output of a build tool" } else { "hidden" };
+                report_left_out(&path, &facts, what, report);
+                // Somebody may have added it by its own path.
+                walked.unscanned.push(path);
+                continue;
+            }
             if facts.is_symlink() {
                 report
                     .add_problem(&path, "it is a symbolic link, which is not followed; hint: add its target");
             } else if facts.is_dir() {
-                if TOOL_FOLDERS.contains(&name) {
-                    continue;
-                }
                 if depth + 1 >= limits.max_depth {
                     report.add_problem(&path, format!("it is more than {} folders deep", limits.max_depth));
                     walked.unscanned.push(path);
@@ -99,6 +103,33 @@ pub(super) fn list_folder(
     }
     walked.files.sort_by(|left, right| left.path.cmp(&right.path));
     Ok(walked)
+}
+
+/// Reports a hidden entry or the folder of a build tool: each of its files, or the folder if it has many.
+fn report_left_out(path: &Path, facts: &Metadata, what: &str, report: &mut IndexingReport) {
+    let reason = format!("it is {what}, and was left out; hint: add it by its own path");
+    let mut files = Vec::new();
+    let mut waiting = vec![path.to_owned()];
+    let mut seen = 0;
+    while let Some(folder) = waiting.pop().filter(|_| facts.is_dir()) {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            seen += 1;
+            if seen > MAX_NAMED_ENTRIES {
+                report.add_problem(path, reason);
+                return;
+            }
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                _ => files.push(entry.path()),
+            }
+        }
+    }
+    if files.is_empty() {
+        report.add_problem(path, reason);
+    } else {
+        files.sort();
+        files.iter().for_each(|file| report.add_problem(file, reason.as_str()));
+    }
 }
 
 fn add_file(path: PathBuf, facts: &Metadata, walked: &mut FolderListing, report: &mut IndexingReport) {

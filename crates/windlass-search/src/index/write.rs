@@ -5,20 +5,25 @@
 use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension};
+use sha2::{Digest, Sha256};
 
 use super::codec::{self, PostingList};
 use super::{IndexInner, merge, schema};
 use crate::chunk::{ChunkLocation, ChunkingOptions};
-use crate::embed::{EmbeddingPurpose, quantise};
-use crate::text::{TermKind, TextAnalyser};
-use crate::{DocumentFormat, EmbedError, FileAttributes, SearchError};
+use crate::embed::{EmbeddingPurpose, QuantisedVector, quantise};
+use crate::text::{TermKind, TextAnalyser, compose_text};
+use crate::{DocumentFormat, EmbedError, Embedder, FileAttributes, SearchError};
 
-/// Number of chunks at which a batch is written.
+/// Number of chunks at which a batch is written if the built-in word vectors, or none, are used.
 const MAX_BATCH_CHUNKS: usize = 4096;
+/// Number of chunks at which a batch is written if an embedder is used that may be slow or fail.
+const MAX_SLOW_BATCH_CHUNKS: usize = 256;
 /// Number of bytes of text at which a batch is written.
 const MAX_BATCH_BYTES: usize = 16 << 20;
-/// Maximum number of texts per call of the embedder.
-const EMBED_BATCH_TEXTS: usize = 128;
+/// Number of word positions between the text of a chunk, its heading and its file name, which no phrase spans.
+const FIELD_GAP: u32 = 16;
+/// Number of seconds after which the vector of a text that was never written is deleted.
+const PENDING_VECTOR_SECONDS: i64 = 30 * 24 * 60 * 60;
 
 /// A file whose text was extracted and split into chunks.
 pub(super) struct PreparedFile {
@@ -48,15 +53,20 @@ pub(super) struct RejectedFile {
 }
 
 /// Files to write in one transaction.
-#[derive(Default)]
 pub(super) struct WriteBatch {
     files: Vec<PreparedFile>,
     rejected: Vec<RejectedFile>,
     chunk_count: usize,
     text_bytes: usize,
+    max_chunks: usize,
 }
 
 impl WriteBatch {
+    pub(super) fn new(inner: &IndexInner) -> Self {
+        let max_chunks = if inner.has_custom_embedder { MAX_SLOW_BATCH_CHUNKS } else { MAX_BATCH_CHUNKS };
+        Self { files: Vec::new(), rejected: Vec::new(), chunk_count: 0, text_bytes: 0, max_chunks }
+    }
+
     pub(super) fn add_file(&mut self, file: PreparedFile) {
         self.chunk_count += file.chunks.len();
         self.text_bytes += file.chunks.iter().map(|(_, text)| text.len()).sum::<usize>();
@@ -68,7 +78,7 @@ impl WriteBatch {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.chunk_count >= MAX_BATCH_CHUNKS
+        self.chunk_count >= self.max_chunks
             || self.text_bytes >= MAX_BATCH_BYTES
             || self.rejected.len() >= MAX_BATCH_CHUNKS
     }
@@ -79,14 +89,14 @@ impl WriteBatch {
         inner: &IndexInner,
         analyser: &mut TextAnalyser,
     ) -> Result<(), SearchError> {
-        let batch = std::mem::take(self);
+        let batch = std::mem::replace(self, Self::new(inner));
         if batch.files.is_empty() && batch.rejected.is_empty() {
             return Ok(());
         }
         let built = InvertedSegment::build(&batch.files, analyser);
         let vectors = embed_chunks(inner, &batch.files)?;
         inner.write_transaction(|db| {
-            insert_batch(db, &batch, &built, vectors.as_deref())?;
+            insert_batch(db, &batch, &built, vectors.as_ref())?;
             schema::bump_generation(db)
         })?;
         // Each merge is its own transaction, so that other processes can write in between.
@@ -107,33 +117,38 @@ impl InvertedSegment {
         let mut known: HashMap<String, usize> = HashMap::new();
         let mut terms: Vec<(String, PostingList)> = Vec::new();
         let mut lengths = Vec::new();
-        let mut seen: Vec<usize> = Vec::new();
+        // Terms of a chunk with their word positions.
+        let mut seen: Vec<(usize, u32)> = Vec::new();
         for file in files {
             for (place, text) in &file.chunks {
-                let mut length = 0;
+                let (mut length, mut position) = (0, 0u32);
                 seen.clear();
-                let mut take = |term: &str, kind: TermKind| {
-                    let at = match known.get(term) {
-                        Some(at) => *at,
-                        None => {
-                            known.insert(term.to_owned(), terms.len());
-                            terms.push((term.to_owned(), PostingList::default()));
-                            terms.len() - 1
-                        }
-                    };
-                    seen.push(at);
-                    length += u32::from(kind != TermKind::StopWord);
+                let mut analyse = |text: &str| {
+                    analyser.analyse(text, &mut |term, kind| {
+                        let at = match known.get(term) {
+                            Some(at) => *at,
+                            None => {
+                                known.insert(term.to_owned(), terms.len());
+                                terms.push((term.to_owned(), PostingList::default()));
+                                terms.len() - 1
+                            }
+                        };
+                        seen.push((at, position));
+                        position += u32::from(kind.has_own_position());
+                        length += u32::from(matches!(kind, TermKind::Word | TermKind::Identifier));
+                    });
+                    position += FIELD_GAP;
                 };
-                analyser.analyse(text, &mut take);
-                analyser.analyse(&place.heading, &mut take);
+                analyse(text);
+                analyse(&place.heading);
                 // A file name without letters has no useful terms.
                 if file.name.contains(char::is_alphabetic) {
-                    analyser.analyse(&file.name, &mut take);
+                    analyse(&file.name);
                 }
                 seen.sort_unstable();
                 let at = u32::try_from(lengths.len()).unwrap_or(u32::MAX);
-                for same in seen.chunk_by(|left, right| left == right) {
-                    terms[same[0]].1.push(at, u32::try_from(same.len()).unwrap_or(u32::MAX));
+                for same in seen.chunk_by(|left, right| left.0 == right.0) {
+                    terms[same[0].0].1.push(at, same.iter().map(|(_, position)| *position));
                 }
                 lengths.push(length);
             }
@@ -144,50 +159,116 @@ impl InvertedSegment {
     }
 }
 
-/// Embeds all chunks, with their headings, in the format of the `vectors` table; `None` without an embedder.
-fn embed_chunks(inner: &IndexInner, files: &[PreparedFile]) -> Result<Option<Vec<u8>>, SearchError> {
-    let Some(embedder) = &inner.embedder else { return Ok(None) };
+/// The vectors of a batch in the format of the `vectors` table.
+struct BatchVectors {
+    data: Vec<u8>,
+    /// Digests of the texts whose vectors are in `pending_vectors`.
+    pending: Vec<[u8; 32]>,
+}
+
+/// Embeds all chunks, with their headings; `None` without an embedder.
+///
+/// The vectors of a custom embedder are committed after each of its calls, so that neither a killed process nor a
+/// provider that fails later loses them: the next attempt finds them by the digest of their text.
+fn embed_chunks(inner: &IndexInner, files: &[PreparedFile]) -> Result<Option<BatchVectors>, SearchError> {
+    let Some(embedder) = inner.embedder.as_deref() else { return Ok(None) };
     let texts: Vec<String> = files
         .iter()
         .flat_map(|file| &file.chunks)
-        .map(
-            |(place, text)| {
-                if place.heading.is_empty() { text.clone() } else { format!("{}\n{text}", place.heading) }
-            },
-        )
+        .map(|(place, text)| {
+            let text = compose_text(text);
+            if place.heading.is_empty() { text.into_owned() } else { format!("{}\n{text}", place.heading) }
+        })
         .collect();
-    embed_texts(&**embedder, &texts).map(Some).map_err(Into::into)
-}
-
-/// Embeds and quantises texts: the scales of all vectors, followed by their bytes.
-pub(super) fn embed_texts(embedder: &dyn crate::Embedder, texts: &[String]) -> Result<Vec<u8>, EmbedError> {
-    let mut scales = Vec::with_capacity(texts.len() * 4);
-    let mut values = Vec::with_capacity(texts.len() * embedder.dimensions());
-    for some in texts.chunks(EMBED_BATCH_TEXTS) {
-        let some: Vec<&str> = some.iter().map(String::as_str).collect();
-        let vectors = embedder.embed(&some, EmbeddingPurpose::Document)?;
-        let fits =
-            vectors.len() == some.len() && vectors.iter().all(|vector| vector.len() == embedder.dimensions());
-        if !fits {
-            let why =
-                format!("it did not return {} vectors of {} dimensions", some.len(), embedder.dimensions());
-            return Err(EmbedError::new(embedder.name(), why));
+    let digests: Vec<[u8; 32]> = if inner.has_custom_embedder {
+        texts.iter().map(|text| Sha256::digest(text).into()).collect()
+    } else {
+        Vec::new()
+    };
+    let mut found = load_pending(inner, embedder, &digests)?;
+    found.resize(texts.len(), None);
+    let missing: Vec<usize> = (0..texts.len()).filter(|at| found[*at].is_none()).collect();
+    for some in missing.chunks(embedder.batch_size().max(1)) {
+        let group: Vec<&str> = some.iter().map(|at| texts[*at].as_str()).collect();
+        let vectors = embed_group(embedder, &group)?;
+        if inner.has_custom_embedder {
+            save_pending(inner, some.iter().map(|at| &digests[*at]).zip(&vectors))?;
         }
-        for vector in vectors {
-            let small = quantise(&vector);
-            scales.extend(small.scale.to_le_bytes());
-            values.extend(small.values.iter().map(|value| value.cast_unsigned()));
+        for (at, vector) in some.iter().zip(vectors) {
+            found[*at] = Some(vector);
         }
     }
+    let (mut scales, mut values) = (Vec::new(), Vec::new());
+    for vector in found.iter().flatten() {
+        scales.extend(vector.scale.to_le_bytes());
+        values.extend(vector.values.iter().map(|value| value.cast_unsigned()));
+    }
     scales.append(&mut values);
-    Ok(scales)
+    Ok(Some(BatchVectors { data: scales, pending: digests }))
+}
+
+/// Embeds and quantises the texts of one call.
+fn embed_group(embedder: &dyn Embedder, texts: &[&str]) -> Result<Vec<QuantisedVector>, EmbedError> {
+    let vectors = embedder.embed(texts, EmbeddingPurpose::Document)?;
+    let fits =
+        vectors.len() == texts.len() && vectors.iter().all(|vector| vector.len() == embedder.dimensions());
+    if !fits {
+        let why =
+            format!("it did not return {} vectors of {} dimensions", texts.len(), embedder.dimensions());
+        return Err(EmbedError::new(embedder.name(), why));
+    }
+    Ok(vectors.iter().map(|vector| quantise(vector)).collect())
+}
+
+/// Loads the vectors that an earlier attempt has computed.
+fn load_pending(
+    inner: &IndexInner,
+    embedder: &dyn Embedder,
+    digests: &[[u8; 32]],
+) -> Result<Vec<Option<QuantisedVector>>, SearchError> {
+    if digests.is_empty() {
+        return Ok(Vec::new());
+    }
+    inner.read_transaction(|db| {
+        let mut select = db.prepare_cached("SELECT data FROM pending_vectors WHERE digest = ?1")?;
+        let mut found = Vec::with_capacity(digests.len());
+        for digest in digests {
+            let parse = |row: &rusqlite::Row<'_>| {
+                let data = row.get_ref(0)?.as_blob()?;
+                let Some((scale, values)) = data.split_first_chunk::<4>() else { return Ok(None) };
+                let values: Vec<i8> = values.iter().map(|byte| byte.cast_signed()).collect();
+                let vector = QuantisedVector { scale: f32::from_le_bytes(*scale), values };
+                Ok(Some(vector).filter(|vector| vector.values.len() == embedder.dimensions()))
+            };
+            found.push(select.query_row([digest.as_slice()], parse).optional()?.flatten());
+        }
+        Ok(found)
+    })
+}
+
+fn save_pending<'a>(
+    inner: &IndexInner,
+    vectors: impl Iterator<Item = (&'a [u8; 32], &'a QuantisedVector)>,
+) -> Result<(), SearchError> {
+    let now = super::unix_now();
+    inner.write_transaction(|db| {
+        let mut insert = db.prepare_cached("INSERT OR REPLACE INTO pending_vectors VALUES (?1, ?2, ?3)")?;
+        for (digest, vector) in vectors {
+            let mut data = vector.scale.to_le_bytes().to_vec();
+            data.extend(vector.values.iter().map(|value| value.cast_unsigned()));
+            insert.execute((digest.as_slice(), data, now))?;
+        }
+        db.prepare_cached("DELETE FROM pending_vectors WHERE created < ?1")?
+            .execute([now - PENDING_VECTOR_SECONDS])?;
+        Ok(())
+    })
 }
 
 fn insert_batch(
     db: &Connection,
     batch: &WriteBatch,
     built: &InvertedSegment,
-    vectors: Option<&[u8]>,
+    vectors: Option<&BatchVectors>,
 ) -> rusqlite::Result<()> {
     let now = super::unix_now();
     for refused in &batch.rejected {
@@ -233,12 +314,16 @@ fn insert_batch(
     ))?;
     let segment = db.last_insert_rowid();
     if let Some(vectors) = vectors {
-        db.prepare_cached("INSERT INTO vectors VALUES (?1, ?2)")?.execute((segment, vectors))?;
+        db.prepare_cached("INSERT INTO vectors VALUES (?1, ?2)")?.execute((segment, &vectors.data))?;
+        let mut delete = db.prepare_cached("DELETE FROM pending_vectors WHERE digest = ?1")?;
+        for digest in &vectors.pending {
+            delete.execute([digest.as_slice()])?;
+        }
     }
-    let mut postings = db.prepare_cached("INSERT INTO postings VALUES (?1, ?2, ?3, ?4)")?;
+    let mut postings = db.prepare_cached("INSERT INTO postings VALUES (?1, ?2, ?3, ?4, ?5)")?;
     let mut terms = db.prepare_cached("INSERT OR IGNORE INTO terms VALUES (?1)")?;
     for (term, list) in &built.postings {
-        postings.execute((segment, term, list.chunk_count, &list.encoded))?;
+        postings.execute((segment, term, list.chunk_count, &list.encoded, &list.word_positions))?;
         terms.execute([term])?;
     }
     Ok(())
@@ -281,6 +366,7 @@ fn insert_file(db: &Connection, file: &PreparedFile, now: i64) -> rusqlite::Resu
 /// Deletes a file, its chunks and its rejection; returns true if the file was indexed.
 pub(super) fn delete_file(db: &Connection, store: &str, path: &str) -> rusqlite::Result<bool> {
     db.prepare_cached("DELETE FROM rejected_files WHERE store = ?1 AND path = ?2")?.execute((store, path))?;
+    db.prepare_cached("DELETE FROM claims WHERE store = ?1 AND path = ?2")?.execute((store, path))?;
     let id: Option<i64> = db
         .prepare_cached("SELECT id FROM files WHERE store = ?1 AND path = ?2")?
         .query_row((store, path), |row| row.get(0))

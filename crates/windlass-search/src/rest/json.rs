@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::RestResponse;
+use crate::index::UploadSession;
 use crate::{
     ChunkingOptions, IndexedFileStatus, SearchError, SearchHit, UploadedFile, VectorStoreFile,
     VectorStoreInfo,
@@ -25,6 +26,7 @@ pub(super) fn response_for_error(error: &SearchError) -> RestResponse {
     match error {
         SearchError::NotFound { .. } => error_response(404, &error.to_string()),
         SearchError::InvalidArgument(_) => error_response(400, &error.to_string()),
+        SearchError::ReadOnly { .. } => error_response(403, "the index is read-only"),
         // Errors of the index file concern the operator and are not disclosed to clients.
         _ => error_response(500, "the index cannot be used at the moment"),
     }
@@ -106,8 +108,22 @@ pub(super) fn upload_json(upload: &UploadedFile) -> Value {
         "filename": upload.name,
         "purpose": upload.purpose,
         "status": "processed",
-        "expires_at": null,
+        "expires_at": upload.expires_at,
         "status_details": null,
+    })
+}
+
+pub(super) fn session_json(session: &UploadSession, file: Value) -> Value {
+    json!({
+        "id": session.id,
+        "object": "upload",
+        "bytes": session.size_bytes,
+        "created_at": session.created_at,
+        "expires_at": session.expires_at,
+        "filename": session.name,
+        "purpose": session.purpose,
+        "status": session.status,
+        "file": file,
     })
 }
 

@@ -1,12 +1,16 @@
 //! The REST API of vector stores, compatible with the hosted service: a client of one works with the other.
 //!
-//! [`respond`] answers one request, independent of any web framework; [`serve`] is a small HTTP server around
-//! it. The server has no authentication and no TLS: bind it to the loopback interface, or put a reverse proxy in
-//! front.
+//! [`respond`] answers one request, independent of any web framework and without access control; [`RestServer`] is a
+//! small HTTP server around it. The server requires its API key as a bearer token, and refuses requests for other
+//! hosts and from web pages of other origins, so that neither DNS rebinding nor a page in the user's browser reaches
+//! it. It has no TLS: bind it to the loopback interface, or put a reverse proxy in front.
 
+mod access;
 mod json;
 mod multipart;
+mod paging;
 mod routes;
+mod uploads;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -23,12 +27,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use self::access::AccessRules;
 use crate::Index;
 
 /// Maximum number of concurrent connections; further connections wait.
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum number of requests processed concurrently; further requests wait.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
+/// Maximum number of MiB that the bodies of all requests have in memory; further requests wait.
+const MAX_BODY_MIB: u32 = 1536;
 /// Number of bytes that a request may have beyond the maximum file size.
 const REQUEST_OVERHEAD_BYTES: u64 = 1 << 20;
 /// Maximum time for a client to send its headers.
@@ -65,19 +72,66 @@ pub fn respond(index: &Index, request: &RestRequest) -> RestResponse {
     routes::route_request(index, request)
 }
 
-/// Serves an index until the future is dropped.
+/// An HTTP server of an index.
 ///
-/// # Errors
+/// ```no_run
+/// # async fn run(index: windlass_search::Index) -> std::io::Result<()> {
+/// use windlass_search::rest::RestServer;
 ///
-/// Returns an error if the listener fails permanently.
-///
-/// # Cancel safety
-///
-/// Dropping the future closes the connections. Requests in progress complete on their blocking threads, but their
-/// responses are not sent.
-pub async fn serve(listener: TcpListener, index: Index) -> io::Result<()> {
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+/// let key = std::env::var("SEARCH_API_KEY").unwrap_or_default();
+/// RestServer::new(index, key).serve(listener).await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RestServer {
+    index: Index,
+    access: Arc<AccessRules>,
+}
+
+impl RestServer {
+    /// Creates a server that requires this API key, as `Authorization: Bearer KEY`. Without a key, every request is
+    /// refused. The hosts `localhost`, `127.0.0.1` and `[::1]` are accepted.
+    pub fn new(index: Index, api_key: impl Into<String>) -> Self {
+        Self { index, access: Arc::new(AccessRules::new(api_key.into())) }
+    }
+
+    /// Accepts requests for another host, as in the `Host` header without a port.
+    #[must_use]
+    pub fn allow_host(mut self, host: impl Into<String>) -> Self {
+        Arc::make_mut(&mut self.access).allow_host(host.into());
+        self
+    }
+
+    /// Accepts requests of web pages of an origin, such as `https://example.org`. By default pages of no origin are
+    /// accepted.
+    #[must_use]
+    pub fn allow_origin(mut self, origin: impl Into<String>) -> Self {
+        Arc::make_mut(&mut self.access).allow_origin(origin.into());
+        self
+    }
+
+    /// Serves the index until the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the listener fails permanently.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections. Requests in progress complete on their blocking threads, but
+    /// their responses are not sent.
+    pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
+        serve_connections(listener, self.index, self.access).await
+    }
+}
+
+async fn serve_connections(listener: TcpListener, index: Index, access: Arc<AccessRules>) -> io::Result<()> {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let work = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+    let work = Arc::new(RequestSlots {
+        requests: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
+        body_mib: Arc::new(Semaphore::new(MAX_BODY_MIB as usize)),
+    });
     let mut open = tokio::task::JoinSet::new();
     loop {
         let Ok(permit) = connections.clone().acquire_owned().await else { return Ok(()) };
@@ -90,9 +144,10 @@ pub async fn serve(listener: TcpListener, index: Index) -> io::Result<()> {
             }
             Err(error) => return Err(error),
         };
-        let (index, work) = (index.clone(), work.clone());
+        let (index, work, access) = (index.clone(), work.clone(), access.clone());
         open.spawn(async move {
-            let service = service_fn(|request| handle_request(index.clone(), work.clone(), request));
+            let service =
+                service_fn(|request| handle_request(index.clone(), work.clone(), access.clone(), request));
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
@@ -112,14 +167,29 @@ fn is_transient(error: &io::Error) -> bool {
         || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }
 
+/// The resources that the requests of all connections share.
+struct RequestSlots {
+    requests: Arc<Semaphore>,
+    body_mib: Arc<Semaphore>,
+}
+
 /// Reads a request, answers it on a blocking thread and returns the response.
 async fn handle_request(
     index: Index,
-    work: Arc<Semaphore>,
+    work: Arc<RequestSlots>,
+    access: Arc<AccessRules>,
     request: hyper::Request<Incoming>,
 ) -> Result<hyper::Response<FullBody>, Infallible> {
     let (head, body) = request.into_parts();
-    let limit = index.max_file_bytes().saturating_add(REQUEST_OVERHEAD_BYTES);
+    // The body of a refused request is not read.
+    if let Err((status, reason)) = access.check_request(&head.headers, &head.uri) {
+        return Ok(http_response(json::error_response(status, reason)));
+    }
+    let limit = index.max_upload_bytes().saturating_add(REQUEST_OVERHEAD_BYTES);
+    // A body of unknown length may be as long as the limit.
+    let length = body.size_hint().exact().unwrap_or(limit).min(limit);
+    let mib = u32::try_from(length >> 20).unwrap_or(MAX_BODY_MIB).saturating_add(1).min(MAX_BODY_MIB);
+    let memory = work.body_mib.clone().acquire_many_owned(mib).await;
     let response = match read_body(body, limit).await {
         Ok(body) => {
             let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
@@ -130,22 +200,26 @@ async fn handle_request(
                 content_type: content_type.unwrap_or_default().to_owned(),
                 body,
             };
-            let permit = work.acquire_owned().await;
+            let permit = work.requests.clone().acquire_owned().await;
             let came = tokio::task::spawn_blocking(move || {
-                let _permit = permit;
+                let _permit = (permit, memory);
                 respond(&index, &request)
             });
             came.await.unwrap_or_else(|_| json::error_response(500, "the request could not be carried out"))
         }
         Err(response) => response,
     };
+    Ok(http_response(response))
+}
+
+fn http_response(response: RestResponse) -> hyper::Response<FullBody> {
     let mut answer = hyper::Response::new(FullBody(Some(Bytes::from(response.body))));
     *answer.status_mut() =
         hyper::StatusCode::from_u16(response.status).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
     answer
         .headers_mut()
         .insert("content-type", hyper::header::HeaderValue::from_static(response.content_type));
-    Ok(answer)
+    answer
 }
 
 /// Reads a request's body; returns an error response if it exceeds the limit.

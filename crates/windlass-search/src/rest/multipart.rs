@@ -41,10 +41,32 @@ pub(super) fn parse_form<'a>(content_type: &str, body: &'a [u8]) -> Option<Vec<F
 
 fn header_parameter(line: &str, name: &str) -> Option<String> {
     let start = format!("{name}=");
-    let word = line.split(';').map(str::trim).find_map(|word| word.strip_prefix(&start))?;
-    Some(word.trim_matches('"').replace("%22", "\""))
+    // A quoted value may have semicolons.
+    let mut rest = line;
+    while let Some(at) = rest.find(&start) {
+        let is_start = rest[..at].trim_end().ends_with(';');
+        rest = &rest[at + start.len()..];
+        if !is_start {
+            continue;
+        }
+        let value = match rest.strip_prefix('"') {
+            Some(quoted) => quoted.split('"').next().unwrap_or(quoted),
+            None => rest.split(';').next().unwrap_or(rest).trim(),
+        };
+        return Some(value.replace("%22", "\"").replace("%0D", "\r").replace("%0A", "\n"));
+    }
+    None
 }
 
+/// Returns the first occurrence of `what`. Only its first byte is compared at most places, because bodies are large.
 fn find_bytes(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|window| window == what)
+    let first = *what.first()?;
+    let mut at = 0;
+    loop {
+        at += bytes.get(at..)?.iter().position(|byte| *byte == first)?;
+        if bytes[at..].starts_with(what) {
+            return Some(at);
+        }
+        at += 1;
+    }
 }

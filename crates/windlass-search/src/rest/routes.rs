@@ -3,27 +3,33 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::multipart::parse_form;
-use super::{RestRequest, RestResponse, json as wire};
-use crate::index::validate_attributes;
+use super::paging::{PagedList, query_parameter};
+use super::{RestRequest, RestResponse, json as wire, uploads};
+use crate::index::{STORE_LIST, UPLOAD_LIST, validate_attributes};
 use crate::{
     AttributeFilter, ChunkingOptions, FileAttributes, Index, NewVectorStore, RankingOptions, SearchError,
+    VectorStoreFile,
 };
 
 /// Maximum number of files in a batch, as in the hosted service.
 const MAX_BATCH_FILES: usize = 2000;
 
 /// The result of a route; an error becomes an error response.
-type RouteResult = Result<RestResponse, SearchError>;
+pub(super) type RouteResult = Result<RestResponse, SearchError>;
 
 pub(super) fn route_request(index: &Index, request: &RestRequest) -> RestResponse {
     let path = request.path.strip_prefix("/v1").unwrap_or(&request.path);
     let path: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    if let Err(error) = index.delete_expired_uploads() {
+        return wire::response_for_error(&error);
+    }
     let answer = match (request.method.as_str(), path.as_slice()) {
-        ("POST", ["files"]) => upload_file(index, request),
-        ("GET", ["files"]) => index
-            .list_uploads()
-            .map(|all| list_response(request, all.iter().map(wire::upload_json).collect())),
+        ("POST", ["files"]) => uploads::upload_file(index, request),
+        ("POST", ["uploads"]) => uploads::create_upload(index, request),
+        ("POST", ["uploads", id, "parts"]) => uploads::add_part(index, id, request),
+        ("POST", ["uploads", id, "complete"]) => uploads::complete_upload(index, id, request),
+        ("POST", ["uploads", id, "cancel"]) => uploads::cancel_upload(index, id),
+        ("GET", ["files"]) => list_uploads(index, request),
         ("GET", ["files", id]) => {
             index.upload_info(id).map(|one| wire::success_response(&wire::upload_json(&one)))
         }
@@ -35,11 +41,10 @@ pub(super) fn route_request(index: &Index, request: &RestRequest) -> RestRespons
         ("DELETE", ["files", id]) => {
             index.delete_upload(id).map(|()| wire::success_response(&wire::deletion_json(id, "file")))
         }
-        ("GET", ["vector_stores"]) => index.list_stores().map(|all| {
-            list_response(
-                request,
-                all.iter().map(|store| wire::store_json(store, crate::index::unix_now())).collect(),
-            )
+        ("GET", ["vector_stores"]) => index.list_stores().and_then(|all| {
+            let now = crate::index::unix_now();
+            let all = all.iter().map(|store| wire::store_json(store, now)).collect();
+            PagedList::new(STORE_LIST).respond(index, request, all)
         }),
         ("POST", ["vector_stores"]) => create_store(index, request),
         (method, ["vector_stores", id, rest @ ..]) => {
@@ -68,15 +73,12 @@ fn route_store_request(
         }
         ("POST", ["search"]) => search_store(index, request),
         ("GET", ["files"]) => {
-            let status = query_parameter(request, "filter");
-            let all = index.list_files()?;
-            let wanted = all.iter().map(|file| wire::file_json(file, store));
-            let wanted =
-                wanted.filter(|file| status.as_deref().is_none_or(|status| file["status"] == status));
-            Ok(list_response(request, wanted.collect()))
+            index.store_info()?;
+            list_files(index, store, request, &index.list_files()?)
         }
         ("POST", ["files"]) => {
             let asked: AttachFileBody = parse_body(request)?;
+            check_not_expired(index)?;
             let file = attach_upload(index, asked)?;
             Ok(wire::success_response(&wire::file_json(&file, store)))
         }
@@ -106,29 +108,34 @@ fn route_store_request(
         }
         ("GET", ["file_batches", id, "files"]) => {
             let (_, files) = index.load_batch(id)?;
-            let there = files.iter().filter_map(|file| index.file_info(file).ok());
-            Ok(list_response(request, there.map(|file| wire::file_json(&file, store)).collect()))
+            let mut there: Vec<_> = files.iter().filter_map(|file| index.file_info(file).ok()).collect();
+            there.sort_by(|left, right| (right.created_at, &right.id).cmp(&(left.created_at, &left.id)));
+            list_files(index, store, request, &there)
         }
         _ => Ok(wire::error_response(404, &format!("there is no `{} {}`", request.method, request.path))),
     }
 }
 
-fn upload_file(index: &Index, request: &RestRequest) -> RouteResult {
-    let Some(parts) = parse_form(&request.content_type, &request.body) else {
-        return Err(SearchError::InvalidArgument(
-            "a form with the fields `file` and `purpose` was expected".to_owned(),
-        ));
-    };
-    let Some(file) = parts.iter().find(|part| part.name == "file") else {
-        return Err(SearchError::InvalidArgument("the form has no field `file`".to_owned()));
-    };
-    let purpose = parts.iter().find(|part| part.name == "purpose");
-    let purpose = purpose.map(|part| String::from_utf8_lossy(part.data).into_owned());
-    let name = file.filename.as_deref().unwrap_or("upload");
-    // Only the last path component is kept, because the name must not be a path.
-    let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
-    let kept = index.upload_file(name, purpose.as_deref().unwrap_or("assistants"), file.data)?;
-    Ok(wire::success_response(&wire::upload_json(&kept)))
+fn list_uploads(index: &Index, request: &RestRequest) -> RouteResult {
+    let purpose = query_parameter(request, "purpose");
+    let wanted = index.list_uploads()?;
+    let wanted = wanted.iter().filter(|file| purpose.as_ref().is_none_or(|purpose| file.purpose == *purpose));
+    let list = PagedList { name: UPLOAD_LIST, default_limit: 10_000, max_limit: 10_000 };
+    list.respond(index, request, wanted.map(wire::upload_json).collect())
+}
+
+/// Returns a page of files, of those with one status if the parameter `filter` is present.
+fn list_files(index: &Index, store: &str, request: &RestRequest, all: &[VectorStoreFile]) -> RouteResult {
+    let status = query_parameter(request, "filter");
+    if let Some(status) = &status
+        && !["in_progress", "completed", "failed", "cancelled"].contains(&status.as_str())
+    {
+        let why = format!("`filter` is `in_progress`, `completed`, `failed` or `cancelled`, not `{status}`");
+        return Err(SearchError::InvalidArgument(why));
+    }
+    let files = all.iter().map(|file| wire::file_json(file, store));
+    let files = files.filter(|file| status.as_deref().is_none_or(|status| file["status"] == status));
+    PagedList::new(store).respond(index, request, files.collect())
 }
 
 #[derive(Deserialize)]
@@ -138,16 +145,47 @@ struct VectorStoreBody {
     #[serde(default)]
     file_ids: Vec<String>,
     metadata: Option<Map<String, Value>>,
-    expires_after: Option<ExpiresAfter>,
+    /// Absent, or null to remove the expiry.
+    #[serde(default, deserialize_with = "deserialize_present")]
+    expires_after: Option<Option<ExpiresAfter>>,
     chunking_strategy: Option<ChunkingStrategy>,
 }
 
 #[derive(Deserialize)]
 struct ExpiresAfter {
+    anchor: String,
     days: i64,
 }
 
-#[derive(Deserialize)]
+/// Deserialises a field that is present, so that null differs from an absent field.
+fn deserialize_present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+/// Returns the number of days after which a store expires.
+fn check_expiry(after: Option<ExpiresAfter>) -> Result<Option<i64>, SearchError> {
+    let Some(ExpiresAfter { anchor, days }) = after else { return Ok(None) };
+    if anchor != "last_active_at" {
+        return Err(SearchError::InvalidArgument("`expires_after.anchor` is `last_active_at`".to_owned()));
+    }
+    if !(1..=365).contains(&days) {
+        return Err(SearchError::InvalidArgument(format!("`expires_after.days` is 1 to 365, not {days}")));
+    }
+    Ok(Some(days))
+}
+
+/// Returns an error if the selected store has expired.
+fn check_not_expired(index: &Index) -> Result<(), SearchError> {
+    let store = index.store_info()?;
+    match wire::expires_at(&store).is_some_and(|at| at < crate::index::unix_now()) {
+        true => Err(SearchError::InvalidArgument(format!("the vector store `{}` is expired", store.id))),
+        false => Ok(()),
+    }
+}
+
+#[derive(Clone, Copy, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum ChunkingStrategy {
     Auto,
@@ -157,7 +195,7 @@ enum ChunkingStrategy {
     },
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 struct StaticChunkSizes {
     max_chunk_size_tokens: usize,
     chunk_overlap_tokens: usize,
@@ -183,7 +221,7 @@ fn create_store(index: &Index, request: &RestRequest) -> RouteResult {
         name: asked.name.unwrap_or_default(),
         description: asked.description,
         metadata: asked.metadata.unwrap_or_default(),
-        expires_after_days: asked.expires_after.map(|after| after.days.clamp(1, 365)),
+        expires_after_days: check_expiry(asked.expires_after.flatten())?,
     })?;
     let index = index.in_store(&store.id);
     for file in &asked.file_ids {
@@ -199,10 +237,10 @@ fn update_store(index: &Index, request: &RestRequest) -> RouteResult {
         name: asked.name.unwrap_or(now.name),
         description: asked.description.or(now.description),
         metadata: asked.metadata.unwrap_or(now.metadata),
-        expires_after_days: asked
-            .expires_after
-            .map(|after| after.days.clamp(1, 365))
-            .or(now.expires_after_days),
+        expires_after_days: match asked.expires_after {
+            Some(after) => check_expiry(after)?,
+            None => now.expires_after_days,
+        },
     })?;
     store_response(index)
 }
@@ -223,7 +261,7 @@ struct SetAttributesBody {
     attributes: Option<FileAttributes>,
 }
 
-fn attach_upload(index: &Index, asked: AttachFileBody) -> Result<crate::VectorStoreFile, SearchError> {
+fn attach_upload(index: &Index, asked: AttachFileBody) -> Result<VectorStoreFile, SearchError> {
     index.attach_upload(
         &asked.file_id,
         asked.attributes.unwrap_or_default(),
@@ -238,17 +276,17 @@ struct FileBatchBody {
     #[serde(default)]
     files: Vec<AttachFileBody>,
     attributes: Option<FileAttributes>,
-    chunking_strategy: Option<Value>,
+    chunking_strategy: Option<ChunkingStrategy>,
 }
 
 fn create_batch(index: &Index, store: &str, request: &RestRequest) -> RouteResult {
     let asked: FileBatchBody = parse_body(request)?;
-    let strategy = || asked.chunking_strategy.clone().and_then(|value| serde_json::from_value(value).ok());
+    check_not_expired(index)?;
     let mut files = asked.files;
     files.extend(asked.file_ids.into_iter().map(|file_id| AttachFileBody {
         file_id,
         attributes: asked.attributes.clone(),
-        chunking_strategy: strategy(),
+        chunking_strategy: asked.chunking_strategy,
     }));
     if files.is_empty() || files.len() > MAX_BATCH_FILES {
         return Err(SearchError::InvalidArgument(format!(
@@ -290,10 +328,7 @@ enum SearchQueries {
 
 fn search_store(index: &Index, request: &RestRequest) -> RouteResult {
     let asked: SearchBody = parse_body(request)?;
-    let store = index.store_info()?;
-    if wire::expires_at(&store).is_some_and(|at| at < crate::index::unix_now()) {
-        return Err(SearchError::InvalidArgument(format!("the vector store `{}` is expired", store.id)));
-    }
+    check_not_expired(index)?;
     let queries = match asked.query {
         SearchQueries::One(query) => vec![query],
         SearchQueries::Several(queries) => queries,
@@ -324,38 +359,8 @@ fn search_store(index: &Index, request: &RestRequest) -> RouteResult {
     })))
 }
 
-fn parse_body<T: for<'de> Deserialize<'de>>(request: &RestRequest) -> Result<T, SearchError> {
+pub(super) fn parse_body<T: for<'de> Deserialize<'de>>(request: &RestRequest) -> Result<T, SearchError> {
     let bytes: &[u8] = if request.body.is_empty() { b"{}" } else { &request.body };
     serde_json::from_slice(bytes)
         .map_err(|error| SearchError::InvalidArgument(format!("the body is not valid: {error}")))
-}
-
-fn query_parameter(request: &RestRequest, name: &str) -> Option<String> {
-    let pairs = request.query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
-}
-
-/// Returns one page of a list, by the parameters `order`, `after`, `before` and `limit`.
-fn list_response(request: &RestRequest, mut all: Vec<Value>) -> RestResponse {
-    if query_parameter(request, "order").as_deref() == Some("asc") {
-        all.reverse();
-    }
-    let place = |id: String, all: &[Value]| all.iter().position(|value| value["id"] == *id);
-    if let Some(at) = query_parameter(request, "after").and_then(|id| place(id, &all)) {
-        all.drain(..=at);
-    }
-    if let Some(at) = query_parameter(request, "before").and_then(|id| place(id, &all)) {
-        all.truncate(at);
-    }
-    let limit =
-        query_parameter(request, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(20).clamp(1, 100);
-    let has_more = all.len() > limit;
-    all.truncate(limit);
-    wire::success_response(&json!({
-        "object": "list",
-        "first_id": all.first().map(|value| &value["id"]),
-        "last_id": all.last().map(|value| &value["id"]),
-        "has_more": has_more,
-        "data": all,
-    }))
 }

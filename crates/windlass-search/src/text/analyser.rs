@@ -1,6 +1,9 @@
 //! The text analyser. Documents and queries are analysed by the same rules, so that equal text yields equal terms.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use super::stem;
 
@@ -18,6 +21,25 @@ pub(crate) enum TermKind {
     StopWord,
     /// A whole identifier, whose parts are also emitted as words.
     Identifier,
+    /// A single character inside a run of a script without spaces, whose pairs are also emitted as words. It is
+    /// indexed, but searched only if a query has it alone.
+    Character,
+}
+
+impl TermKind {
+    /// Returns true if the term takes a position of its own in the text; otherwise it has the position of the word
+    /// that follows.
+    pub(crate) fn has_own_position(self) -> bool {
+        matches!(self, Self::Word | Self::StopWord)
+    }
+}
+
+/// Returns the text in its composed form (NFC), in which equal text has equal characters.
+pub(crate) fn compose_text(text: &str) -> Cow<'_, str> {
+    match is_nfc_quick(text.chars()) {
+        IsNormalized::Yes => Cow::Borrowed(text),
+        _ => Cow::Owned(text.nfc().collect()),
+    }
 }
 
 /// A text analyser that emits the terms of a text in order. It caches stems, because stemming dominates its cost.
@@ -32,6 +54,7 @@ pub(crate) struct TextAnalyser {
 impl TextAnalyser {
     /// Calls `take` with every term of a text and its kind.
     pub(crate) fn analyse(&mut self, text: &str, take: &mut dyn FnMut(&str, TermKind)) {
+        let text = &*compose_text(text);
         let mut run = std::mem::take(&mut self.run_buffer);
         let mut script = ScriptClass::Separator;
         for c in text.chars().chain([' ']) {
@@ -146,18 +169,31 @@ impl ScriptClass {
     }
 }
 
-/// Emits character bigrams, which stand in for words in scripts without spaces.
+/// Emits character bigrams, which stand in for words in scripts without spaces, and the single characters.
 fn emit_bigrams(run: &[char], take: &mut dyn FnMut(&str, TermKind)) {
     let mut text = String::new();
     if let [one] = run {
         text.push(*one);
         take(&text, TermKind::Word);
+        return;
     }
+    let emit_character = |c: char, take: &mut dyn FnMut(&str, TermKind)| {
+        if is_ideograph(c) {
+            take(c.encode_utf8(&mut [0; 4]), TermKind::Character);
+        }
+    };
     for pair in run.windows(2) {
+        emit_character(pair[0], take);
         text.clear();
         text.extend(pair);
         take(&text, TermKind::Word);
     }
+    run.last().into_iter().for_each(|last| emit_character(*last, take));
+}
+
+/// Returns true for characters that can be a word of their own: Chinese characters, kana and Hangul syllables.
+fn is_ideograph(c: char) -> bool {
+    matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
 }
 
 /// Splits an identifier into its parts: `snake_case`, `camelCase` and `HTTPServer` have two each. A plain word
@@ -250,3 +286,43 @@ const STOP_WORDS: [&str; 74] = [
     "us", "was", "we", "were", "what", "when", "where", "which", "who", "why", "will", "with", "would",
     "you", "your",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::{TermKind, TextAnalyser};
+
+    fn terms(text: &str) -> Vec<(String, TermKind)> {
+        let mut found = Vec::new();
+        TextAnalyser::default().analyse(text, &mut |term, kind| found.push((term.to_owned(), kind)));
+        found
+    }
+
+    #[test]
+    fn composed_and_decomposed_text_has_the_same_terms() {
+        // Vietnamese, Korean, French and Japanese with a voicing mark.
+        for (composed, decomposed) in [
+            ("tiếng", "tie\u{302}\u{301}ng"),
+            ("한국", "\u{1112}\u{1161}\u{11ab}\u{1100}\u{116e}\u{11a8}"),
+            ("élève", "e\u{301}le\u{300}ve"),
+            ("ガス", "カ\u{3099}ス"),
+        ] {
+            assert_eq!(terms(composed), terms(decomposed), "{composed}");
+        }
+    }
+
+    #[test]
+    fn characters_inside_a_run_are_terms() {
+        let term = |text: &str, kind| (text.to_owned(), kind);
+        assert_eq!(
+            terms("放水泵"),
+            [
+                term("放", TermKind::Character),
+                term("放水", TermKind::Word),
+                term("水", TermKind::Character),
+                term("水泵", TermKind::Word),
+                term("泵", TermKind::Character),
+            ]
+        );
+        assert_eq!(terms("水"), [term("水", TermKind::Word)]);
+    }
+}

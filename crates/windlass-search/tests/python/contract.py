@@ -1,5 +1,6 @@
 """The official client against a local server: every call of the vector store API, validated by the client's types."""
 
+import hashlib
 import io
 import sys
 
@@ -96,5 +97,90 @@ except BadRequestError as error:
     assert "1 to 50" in str(error), error
 else:
     raise AssertionError("99 results were allowed")
-assert client.vector_stores.delete(store.id).deleted
+
+
+def refused(call, words):
+    """A call must be refused with a reason."""
+    try:
+        call()
+    except BadRequestError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"{words}: it was accepted")
+
+
+# Uploads in parts: by hand, out of order, and by the client's helper for large files.
+data = "".join(f"line {at}: the lighthouse keeper counts ships\n" for at in range(5_000)).encode()
+upload = client.uploads.create(filename="ships.txt", purpose="assistants", bytes=len(data), mime_type="text/plain")
+assert upload.object == "upload" and upload.status == "pending" and upload.expires_at > upload.created_at, upload
+half = len(data) // 2
+second = client.uploads.parts.create(upload.id, data=data[half:])
+first = client.uploads.parts.create(upload.id, data=data[:half])
+assert first.object == "upload.part" and first.upload_id == upload.id, first
+refused(lambda: client.uploads.parts.create(upload.id, data=b"more"), "was announced with")
+refused(lambda: client.uploads.complete(upload.id, part_ids=[first.id]), "was announced with")
+refused(lambda: client.uploads.complete(upload.id, part_ids=[first.id, second.id], md5="0" * 32), "MD5")
+done = client.uploads.complete(upload.id, part_ids=[first.id, second.id], md5=hashlib.md5(data).hexdigest())
+assert done.status == "completed" and done.file.bytes == len(data) and done.file.filename == "ships.txt", done
+assert client.files.content(done.file.id).read() == data
+refused(lambda: client.uploads.cancel(upload.id), "is completed")
+cancelled = client.uploads.cancel(client.uploads.create(filename="x", purpose="assistants", bytes=3, mime_type="text/plain").id)
+assert cancelled.status == "cancelled", cancelled
+large = b"".join(b"%09d barges pass the lock of the canal\n" % at for at in range(1_700_000))
+assert len(large) > 64 << 20, len(large)
+chunked = client.uploads.upload_file_chunked(file=large, filename="barges.txt", bytes=len(large), mime_type="text/plain", purpose="assistants")
+assert chunked.status == "completed" and chunked.file.bytes == len(large), chunked
+whole = client.files.create(file=("again.txt", large), purpose="user_data")
+assert whole.bytes == len(large), whole
+sea = client.vector_stores.create(name="sea")
+attached = client.vector_stores.files.create_and_poll(done.file.id, vector_store_id=sea.id)
+assert attached.status == "completed", attached
+too_large = client.vector_stores.files.create_and_poll(chunked.file.id, vector_store_id=sea.id)
+assert too_large.status == "failed" and "bytes" in too_large.last_error.message, too_large
+assert client.vector_stores.search(sea.id, query="lighthouse keeper").data[0].filename == "ships.txt"
+
+# Expiry of files and of stores.
+brief = client.files.create(file=("brief.txt", b"brief"), purpose="assistants", expires_after={"anchor": "created_at", "seconds": 3600})
+assert brief.expires_at == brief.created_at + 3600, brief
+refused(lambda: client.files.create(file=("b.txt", b"b"), purpose="assistants", expires_after={"anchor": "created_at", "seconds": 5}), "3600 to")
+refused(lambda: client.vector_stores.create(expires_after={"anchor": "last_active_at", "days": 400}), "1 to 365")
+refused(lambda: client.vector_stores.create(expires_after={"anchor": "created_at", "days": 4}), "last_active_at")
+aged = client.vector_stores.create(name="aged", expires_after={"anchor": "last_active_at", "days": 3})
+assert aged.expires_at == aged.last_active_at + 3 * 86400, aged
+assert client.vector_stores.update(aged.id, name="older").expires_after.days == 3
+assert client.vector_stores.update(aged.id, expires_after=None).expires_after is None
+
+# Filters of lists.
+assert {file.filename for file in client.files.list(purpose="user_data")} == {"again.txt"}
+assert [file.status for file in client.vector_stores.files.list(sea.id, filter="completed")] == ["completed"]
+mixed = client.vector_stores.file_batches.upload_and_poll(sea.id, files=[("good.txt", b"a good text"), ("bad.pdf", b"%PDF-1.4 bad")])
+assert (mixed.file_counts.completed, mixed.file_counts.failed) == (1, 1), mixed
+names = [file.status for file in client.vector_stores.file_batches.list_files(mixed.id, vector_store_id=sea.id, filter="failed")]
+assert names == ["failed"], names
+refused(lambda: client.vector_stores.files.list(sea.id, filter="lost"), "`filter`")
+refused(lambda: client.vector_stores.files.list(sea.id, limit=1000), "1 to 100")
+refused(lambda: client.vector_stores.files.list(sea.id, after="file-none"), "names no item")
+
+# Pages: every item once, in both directions, also while items are deleted.
+shelf = client.vector_stores.create(name="shelf")
+books = [client.vector_stores.files.upload_and_poll(vector_store_id=shelf.id, file=(f"{at}.txt", b"book %d" % at)).id for at in range(23)]
+for order in ("asc", "desc"):
+    paged = [file.id for file in client.vector_stores.files.list(shelf.id, limit=4, order=order)]
+    assert sorted(paged) == sorted(books) and len(paged) == 23, paged
+    assert paged == (books if order == "asc" else books[::-1]), paged
+before = client.vector_stores.files.list(shelf.id, limit=3, order="asc", before=books[10])
+assert [file.id for file in before.data] == books[7:10], before
+seen = []
+for file in client.vector_stores.files.list(shelf.id, limit=4):
+    seen.append(file.id)
+    client.vector_stores.files.delete(file.id, vector_store_id=shelf.id)
+assert seen == books[::-1], seen
+uploads = [file.id for file in client.files.list(limit=5)]
+assert len(uploads) == len(set(uploads)), uploads
+seen = []
+for item in client.vector_stores.list(limit=2):
+    if item.id != "vs_default":
+        seen.append(item.id)
+        client.vector_stores.delete(item.id)
+assert len(seen) == len(set(seen)) and {store.id, other.id, sea.id, aged.id, shelf.id} == set(seen), seen
 print("the contract holds")

@@ -3,10 +3,9 @@
 use windlass::core::{
     decision::{Decision, DecisionScope, HoldReason, PendingCall},
     id::CallPath,
-    journal::DecisionRecorded,
 };
 use windlass::run::PausedRun;
-use windlass::store::{PostedDecision, Store};
+use windlass::store::post_decision;
 use windlass_sim::ProcessExit;
 
 use crate::process::ProcessOrigin;
@@ -33,14 +32,15 @@ impl SimulatedRun {
             }
             let (decision, reach) = self.draw_decision(&pending);
             if by_post {
-                let (call, by) = (pending.call().clone(), Some("somebody".to_owned()));
-                let decided =
-                    DecisionRecorded { call, digest: pending.digest, decision, scope: reach, decided_by: by };
-                posts.push(PostedDecision {
-                    path: pending.path.clone(),
-                    attempt: pending.attempt,
-                    decision: decided,
-                });
+                // Sometimes the approver errs first, and corrects itself.
+                if pending.reason == HoldReason::Approval && sim.chance(20) {
+                    let first = match &decision {
+                        Decision::Reject { .. } => Decision::Approve,
+                        _ => Decision::Reject { message: Some("a mistake".to_owned()) },
+                    };
+                    posts.push((pending.path.clone(), first, DecisionScope::ThisCall));
+                }
+                posts.push((pending.path.clone(), decision, reach));
                 continue;
             }
             if is_covered(&paused, &pending.path) {
@@ -84,13 +84,14 @@ impl SimulatedRun {
     }
 
     /// Posts decisions to the store, where the next driver finds them.
-    fn post_decisions(&self, posts: Vec<PostedDecision>) -> ProcessOrigin {
+    fn post_decisions(&self, posts: Vec<(CallPath, Decision, DecisionScope)>) -> ProcessOrigin {
         let lab = self.observer.clone();
         let posted = self.observer.sim.run_process(async move {
-            for post in posts {
-                let path = post.path.clone();
+            for (path, decision, scope) in posts {
+                let posted =
+                    post_decision(&*lab.store, &lab.run, path.clone(), decision, scope, "somebody").await;
                 // The disk may fail; the approver decides again later.
-                if let Err(error) = lab.store.post_decision(&lab.run, post).await
+                if let Err(error) = posted
                     && !error.to_string().contains("disk")
                 {
                     lab.report_violation(format!("a decision about call {path} cannot be posted: {error}"));
@@ -101,17 +102,17 @@ impl SimulatedRun {
         ProcessOrigin::Stored
     }
 
-    /// Checks that a repeated decision is accepted and a different one is refused.
+    /// Checks that a repeated decision is accepted and that a different one replaces it.
     fn check_repeated_decision(&self, mut paused: PausedRun, pending: &PendingCall) {
         if pending.reason != HoldReason::Approval {
             return;
         }
         let first = paused.approve(pending.path.clone());
         let again = paused.approve(pending.path.clone());
-        let otherwise = paused.reject(pending.path.clone());
-        if first.is_err() || again.is_err() || otherwise.is_ok() {
+        let corrected = paused.reject(pending.path.clone());
+        if first.is_err() || again.is_err() || corrected.is_err() {
             self.observer.report_violation(format!(
-                "decisions about call {}: {first:?}, {again:?}, {otherwise:?}",
+                "decisions about call {}: {first:?}, {again:?}, {corrected:?}",
                 pending.path
             ));
         }

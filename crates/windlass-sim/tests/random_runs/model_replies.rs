@@ -27,6 +27,7 @@ pub(crate) fn draw_reply(request: &ModelRequest<'_>, rng: &mut SimRng) -> Result
                 summary: "hm".into(),
                 item_id: None,
                 raw: json!({"r": at}),
+                origin: None,
             }));
         }
         items.push(draw_call(request, rng, at));
@@ -50,7 +51,7 @@ fn draw_final_items(rng: &mut SimRng) -> Vec<Item> {
             let content = vec![ContentPart::Refusal { text: "I would rather not.".into() }];
             vec![Item::Message(Message { role: Role::Assistant, content, item_id: None })]
         }
-        1 => vec![Item::HostedTool(OpaqueItem { kind: "search".into(), raw: json!({"q": rng.below(100)}) })],
+        1 => vec![Item::HostedTool(OpaqueItem::new("search", json!({"q": rng.below(100)})))],
         2 => vec![],
         _ => vec![Item::assistant(format!("Done, {}.", rng.below(100)))],
     }

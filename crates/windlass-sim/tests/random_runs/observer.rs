@@ -51,8 +51,6 @@ struct ObserverState {
     body_counts: BTreeMap<String, u32>,
     /// Idempotency key and arguments of each call.
     call_keys: BTreeMap<String, (String, String)>,
-    /// Calls with edited arguments.
-    edited_calls: BTreeSet<String>,
     /// Running bodies of idempotent tools, by key.
     running_keys: BTreeMap<String, String>,
     /// Keys with a durable success.
@@ -332,23 +330,21 @@ impl ObserverState {
             JournalEntry::RunStarted(started) => {
                 self.first_agents.insert(started.run.clone(), started.agent.clone());
                 self.run_at_path.insert(record.path.clone(), started.run.clone());
-                if let Err(broken) = check_history(&started.history) {
+                let history = started.history.items().unwrap_or_default();
+                if let Err(broken) = check_history(history) {
                     self.violations.push(format!("the session is broken: {broken}"));
                 }
             }
             JournalEntry::DecisionRecorded(decided) => {
                 self.decided_at.insert(path(&decided.call), self.record_count);
-                // The call now has other arguments, so its result is no receipt for others.
+                // The call now has other arguments, and a key of those.
                 if matches!(decided.decision, Decision::ApproveEdited { .. }) {
                     self.call_keys.remove(&path(&decided.call));
-                    self.edited_calls.insert(path(&decided.call));
                 }
             }
             JournalEntry::CallSettled(settled) if settled.status == CallStatus::Succeeded => {
                 let path = path(&settled.call);
-                if let Some((key, _)) =
-                    self.call_keys.get(&path).filter(|_| !self.edited_calls.contains(&path))
-                {
+                if let Some((key, _)) = self.call_keys.get(&path) {
                     self.succeeded_keys.insert(key.clone());
                 }
             }

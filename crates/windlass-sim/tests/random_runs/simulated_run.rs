@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use windlass::core::{
     id::{RunId, Timestamp},
-    journal::JournalRecord,
+    journal::{JournalEntry, JournalRecord},
 };
 use windlass::{error::RunError, run::RunResult};
 use windlass_sim::{ProcessExit, Sim, SimSessions};
@@ -156,6 +156,11 @@ impl SimulatedRun {
         for record in &mut journal {
             // Timestamps are the only values that the seed does not decide.
             record.at = Timestamp(0);
+            match &mut record.entry {
+                JournalEntry::ModelResponded(responded) => responded.requested_at = None,
+                JournalEntry::CallHeld(held) => held.last_driver_seen = None,
+                _ => {}
+            }
         }
         let effects = format!("{:#?}", self.observer.world.effects());
         SimReport {

@@ -211,7 +211,7 @@ fn draw_handoffs(rng: &mut SimRng, from: usize, agents: &[AgentSpec]) -> Vec<Han
         .map(|agent| HandoffSpec {
             agent,
             filters_history: rng.chance(20),
-            failure_percent: if rng.chance(10) { 20 } else { 0 },
+            failure_percent: if rng.chance(10) { 60 } else { 0 },
         })
         .collect()
 }

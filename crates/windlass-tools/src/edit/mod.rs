@@ -26,6 +26,7 @@ pub(crate) const PATCH_FILE: &str = "patch_file";
 
 /// What `write_file` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct WriteFile {
     /// The file, relative to the workspace. Folders on the way are made.
     path: String,
@@ -37,6 +38,7 @@ pub(crate) struct WriteFile {
 
 /// What `patch_file` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct PatchFile {
     /// The file, relative to the workspace.
     path: String,
@@ -135,10 +137,12 @@ where
     A: FileChangeRequest + JsonSchema + Send + Sync + 'static,
 {
     let (here, rule, after_crash) = (workspace.clone(), workspace.clone(), workspace.clone());
+    let instructions = workspace.clone();
     Tool::blocking(A::TOOL, description, move |ctx: ToolContext<C>, asked: A| {
         apply_change(&here, &asked, &ctx.idempotency_key()).map_err(ToolRefusal::into_tool_error)
     })
     .needs_approval_if(move |asked: &A| rule.needs_write_approval(asked.path()))
+    .needs_approval_each_time_if(move |asked: &A| instructions.needs_write_approval_each_time(asked.path()))
     .conflict_key(|asked: &A| crate::conflict_key(asked.path()))
     .reconcile(move |ctx| {
         let found = reconcile_change::<A>(&after_crash, ctx.arguments(), &ctx.idempotency_key());

@@ -10,6 +10,7 @@ const MAX_QUOTED_BYTES: usize = 80;
 
 /// One exact replacement.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(rename = "Edit")]
 pub(crate) struct FileEdit {
     /// The text to replace, exactly as it stands in the file, with enough around it to be there only once.

@@ -8,6 +8,9 @@ use crate::text::truncate;
 /// Maximum number of bytes of a line that a message quotes.
 const MAX_QUOTED_BYTES: usize = 80;
 
+/// Maximum line number of a hunk; larger ones count as this.
+const MAX_LINE_NUMBER: usize = 1 << 30;
+
 enum DiffLine<'a> {
     Keep(&'a str),
     Remove(&'a str),
@@ -108,7 +111,8 @@ fn parse_hunks(diff: &str) -> Result<Vec<DiffHunk<'_>>, String> {
 fn first_line_index(header: &str) -> usize {
     let old = header.split_whitespace().find_map(|word| word.strip_prefix('-')).unwrap_or("1");
     let (line, count) = old.split_once(',').unwrap_or((old, "1"));
-    let line: usize = line.parse().unwrap_or(1);
+    // A number that no file has would overflow the sums below.
+    let line = line.parse().unwrap_or(1).min(MAX_LINE_NUMBER);
     if count == "0" { line } else { line.saturating_sub(1) }
 }
 

@@ -49,3 +49,18 @@ fn what_similar_writes_can_be_applied() {
         }
     }
 }
+
+#[test]
+fn line_numbers_of_any_size_are_read() {
+    for number in
+        ["18446744073709551615", "9223372036854775808", "9223372036854775807", "4294967296", "0", "-1"]
+    {
+        for count in ["0", "1", "18446744073709551615"] {
+            let diff =
+                format!("@@ -{number},{count} +1 @@\n-one\n+two\n@@ -{number},{count} +1 @@\n+three\n");
+            // Whatever it says, it panics in no build.
+            assert!(apply("one\n", &diff).is_err() || number.len() < 3, "{diff}");
+            assert_eq!(apply("one\n", &format!("@@ -{number} +1 @@\n-one\n+two\n")).as_deref(), Ok("two\n"));
+        }
+    }
+}

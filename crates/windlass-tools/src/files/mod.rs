@@ -4,11 +4,13 @@
 //! path and any symbolic links, even if links change concurrently. The kernel resolves paths beneath one open
 //! directory; paths are never joined and opened by name.
 
+mod hidden_links;
 mod open;
 mod replace;
 mod walk;
 mod workspace_path;
 
+pub(crate) use hidden_links::HiddenLinks;
 pub(crate) use open::{WorkspaceRoot, read_text_and_mode};
 pub(crate) use replace::{CrashEvidence, FilePrecondition, FileReplacement};
 pub(crate) use walk::{WalkControl, WalkEntry};

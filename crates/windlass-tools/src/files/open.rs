@@ -30,6 +30,10 @@ impl WorkspaceRoot {
         Ok(Self { folder, path })
     }
 
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -113,7 +117,7 @@ impl WorkspaceRoot {
 
     #[cfg(not(target_os = "linux"))]
     fn open_beneath(&self, place: &WorkspacePath, flags: OFlags) -> Result<OwnedFd, ToolRefusal> {
-        self.open_without_links(place, flags)
+        self.open_nofollow(place, flags)
     }
 
     fn open_nofollow(&self, place: &WorkspacePath, flags: OFlags) -> Result<OwnedFd, ToolRefusal> {

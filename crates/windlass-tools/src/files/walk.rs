@@ -7,7 +7,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{self, Dir, FileType};
 
 use super::open::{open_file_at, open_folder_at, read_text_and_mode};
-use super::{WorkspacePath, WorkspaceRoot};
+use super::{HiddenLinks, WorkspacePath, WorkspaceRoot};
 use crate::error::ToolRefusal;
 
 /// Maximum depth of the traversal.
@@ -30,10 +30,13 @@ impl WalkEntry<'_> {
     ///
     /// # Errors
     ///
-    /// Returns a refusal if the file is not text or exceeds `limit` bytes.
-    pub(crate) fn read_text(&self, limit: u64) -> Result<String, ToolRefusal> {
+    /// Returns a refusal if the file is not text, exceeds `limit` bytes, or is a hidden file under another name.
+    pub(crate) fn read_text(&self, limit: u64, hidden: &HiddenLinks<'_>) -> Result<String, ToolRefusal> {
         let file = open_file_at(self.folder, self.name)
             .map_err(|errno| ToolRefusal::from_errno(&self.path, errno))?;
+        if hidden.covers(&file) {
+            return Err(ToolRefusal::NotFound { path: self.path.to_string() });
+        }
         read_text_and_mode(file, &self.path, limit, "search_files").map(|(text, _)| text)
     }
 }

@@ -87,11 +87,6 @@ impl WorkspacePath {
         folder.is_root()
             || self.0.strip_prefix(&folder.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
-
-    /// Returns true if the path contains a `.git` folder, whose hooks Git executes.
-    pub(crate) fn is_in_git(&self) -> bool {
-        self.parts().any(|part| part.eq_ignore_ascii_case(".git"))
-    }
 }
 
 impl std::fmt::Display for WorkspacePath {

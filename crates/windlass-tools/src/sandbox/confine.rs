@@ -1,6 +1,6 @@
-//! Confinement of a thread by Landlock and dropped capabilities, on kernels that support it.
+//! Confinement of a thread by Landlock, a seccomp filter and dropped capabilities, on kernels that support them.
 
-use super::protocol::{ConfinementLevel, SandboxedCommand};
+use super::protocol::{ConfinementLevel, ConfinementReport, SandboxGap, SandboxedCommand};
 
 /// System paths that every command may read and execute, but not write.
 #[cfg(target_os = "linux")]
@@ -44,7 +44,8 @@ const READABLE_SYSTEM_PATHS: [&str; 33] = [
 #[cfg(target_os = "linux")]
 const WRITABLE_DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 
-/// Returns the confinement that this machine supports, by trying it on a separate thread.
+/// Returns the confinement by Landlock and seccomp that this machine supports, by trying it on a separate thread.
+/// Read-only mounts and control groups are tried for each command; its output reports all that was applied.
 pub fn confinement_support() -> ConfinementLevel {
     let order = SandboxedCommand {
         program: String::new(),
@@ -54,15 +55,21 @@ pub fn confinement_support() -> ConfinementLevel {
         folder: String::new(),
         readable: Vec::new(),
         writable: Vec::new(),
+        protected: Vec::new(),
+        git_access: super::protected_files::GitAccess::default(),
         network: super::NetworkAccess::Denied,
         requirement: super::SandboxRequirement::BestEffort,
         resource_limits: super::ResourceLimits::default(),
     };
     let tried = std::thread::spawn(move || confine_thread(&order, &[])).join();
-    tried.ok().and_then(Result::ok).unwrap_or(ConfinementLevel::None)
+    tried
+        .ok()
+        .and_then(Result::ok)
+        .map_or(ConfinementLevel::None, |gaps| ConfinementReport::of_gaps(gaps).level)
 }
 
-/// Confines the current thread and its child processes. `own` are additional writable folders.
+/// Confines the current thread and its child processes, and returns the restrictions that were not applied. `own`
+/// are additional writable folders.
 ///
 /// # Errors
 ///
@@ -71,7 +78,7 @@ pub fn confinement_support() -> ConfinementLevel {
 pub(super) fn confine_thread(
     order: &SandboxedCommand,
     own: &[&std::path::Path],
-) -> Result<ConfinementLevel, String> {
+) -> Result<Vec<SandboxGap>, String> {
     use landlock::{
         ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
         path_beneath_rules,
@@ -105,12 +112,14 @@ pub(super) fn confine_thread(
         // daemons. This is a separate ruleset, so that a kernel without it still counts as fully enforcing.
         Ruleset::default().handle_access(AccessFs::ResolveUnix)?.create()?.restrict_self()?;
         Ok::<_, landlock::RulesetError>(match status.ruleset {
-            RulesetStatus::FullyEnforced => ConfinementLevel::Full,
-            RulesetStatus::PartiallyEnforced => ConfinementLevel::Partial,
-            RulesetStatus::NotEnforced => ConfinementLevel::None,
+            RulesetStatus::FullyEnforced => None,
+            RulesetStatus::PartiallyEnforced => Some(SandboxGap::OlderLandlock),
+            RulesetStatus::NotEnforced => Some(SandboxGap::Files),
         })
     };
-    apply().map_err(|error| format!("the restrictions could not be made: {error}"))
+    let files = apply().map_err(|error| format!("the restrictions could not be made: {error}"))?;
+    let sockets = super::syscall_filter::apply_filter(order.network).err().map(|_| SandboxGap::Sockets);
+    Ok(files.into_iter().chain(sockets).collect())
 }
 
 /// Drops all capabilities except those over files, which Landlock bounds, and sets `no_new_privs`. With the other
@@ -129,11 +138,11 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, rights)
 }
 
-/// Returns [`ConfinementLevel::None`]: no confinement is implemented for this platform.
+/// Applies nothing: no confinement is implemented for this platform.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn confine_thread(
     _: &SandboxedCommand,
     _: &[&std::path::Path],
-) -> Result<ConfinementLevel, String> {
-    Ok(ConfinementLevel::None)
+) -> Result<Vec<SandboxGap>, String> {
+    Ok(vec![SandboxGap::Files, SandboxGap::Sockets])
 }

@@ -5,20 +5,24 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, setrlimit};
 
-use super::protocol::{ConfinementLevel, HelperReport, SandboxedCommand};
-use super::{ResourceLimits, SandboxRequirement, confine, kill};
+use super::protected_files::ProtectedFiles;
+use super::protocol::{ConfinementLevel, ConfinementReport, HelperReport, SandboxGap, SandboxedCommand};
+use super::scratch::ScratchFolder;
+use super::{ResourceLimits, SandboxRequirement, confine, descriptors, kill};
 use crate::files::{WorkspacePath, WorkspaceRoot};
 
 /// Executes one command and returns the exit code of the helper process.
 pub(super) fn run_helper() -> i32 {
+    if descriptors::close_inherited().is_err() {
+        return 1;
+    }
     // A new session detaches the command from the terminal, and keeps Ctrl-C for the program.
     rustix::process::setsid().ok();
     let Some(line) = std::io::stdin().as_fd().try_clone_to_owned().ok().map(UnixStream::from) else {
@@ -49,30 +53,39 @@ fn serve_command(
             return HelperReport::Failed { reason: format!("no folder for temporary files: {error}") };
         }
     };
-    let (child, confined) = match start_command(order, &own.0) {
+    let protected = ProtectedFiles::find(&order.root, &order.protected, order.git_access);
+    let mut gaps = Vec::new();
+    // This process has one thread up to here, which the namespaces need.
+    if !protected.is_complete || mount_protected(&protected).is_err() {
+        gaps.push(SandboxGap::ProtectedFiles);
+    }
+    let group = enter_memory_group(&order.resource_limits);
+    gaps.extend(group.is_none().then_some(SandboxGap::SharedMemory));
+    let started = start_command(order, own.path(), gaps);
+    if let Some(group) = &group {
+        group.leave();
+    }
+    let (mut child, confined) = match started {
         Ok(started) => started,
         Err(why) => return HelperReport::Failed { reason: why },
     };
-    let mut child = child;
-    let group = Pid::from_raw(child.id().cast_signed());
-    if send_report(
-        reports,
-        &HelperReport::Started { process_group: child.id().cast_signed(), confinement: confined },
-    )
-    .is_err()
-    {
-        kill::kill_all(group);
+    let process_group = child.id().cast_signed();
+    let group_id = Pid::from_raw(process_group);
+    if send_report(reports, &HelperReport::Started { process_group, confinement: confined }).is_err() {
+        kill::kill_all(group_id);
     }
     std::thread::spawn(move || {
         let mut line = line;
         // The program sends nothing more, so this read returns when the socket is closed.
         line.read_line(&mut String::new()).ok();
-        kill::kill_all(group);
+        kill::kill_all(group_id);
     });
     let status = child.wait();
-    kill::kill_all(group);
+    kill::kill_all(group_id);
+    drop(group);
+    let undone = protected.restore();
     match status {
-        Ok(status) => HelperReport::Ended { exit_code: status.code(), signal: status.signal() },
+        Ok(status) => HelperReport::Ended { exit_code: status.code(), signal: status.signal(), undone },
         Err(error) => HelperReport::Failed { reason: format!("the end of the command was lost: {error}") },
     }
 }
@@ -83,7 +96,41 @@ fn send_report(reports: &mut UnixStream, report: &HelperReport) -> std::io::Resu
     reports.write_all(text.as_bytes())
 }
 
-fn start_command(order: &SandboxedCommand, own: &Path) -> Result<(Child, ConfinementLevel), String> {
+#[cfg(target_os = "linux")]
+fn mount_protected(protected: &ProtectedFiles) -> Result<(), String> {
+    let (read_only, pinned) = protected.mounts();
+    super::mounts::protect_paths(&read_only, &pinned)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn mount_protected(_: &ProtectedFiles) -> Result<(), String> {
+    Err("this platform has no mount namespaces".into())
+}
+
+#[cfg(target_os = "linux")]
+fn enter_memory_group(uses: &ResourceLimits) -> Option<super::memory_group::MemoryGroup> {
+    super::memory_group::MemoryGroup::enter(uses.memory_bytes).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn enter_memory_group(_: &ResourceLimits) -> Option<NoMemoryGroup> {
+    None
+}
+
+/// The control group of platforms that have none.
+#[cfg(not(target_os = "linux"))]
+enum NoMemoryGroup {}
+
+#[cfg(not(target_os = "linux"))]
+impl NoMemoryGroup {
+    fn leave(&self) {}
+}
+
+fn start_command(
+    order: &SandboxedCommand,
+    own: &Path,
+    mut gaps: Vec<SandboxGap>,
+) -> Result<(Child, ConfinementReport), String> {
     // As a subreaper this process adopts orphaned descendants, so that it can find and kill all of them.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -102,8 +149,9 @@ fn start_command(order: &SandboxedCommand, own: &Path) -> Result<(Child, Confine
     // Landlock confines a single thread and its children, so the helper's main thread stays unconfined.
     std::thread::scope(|threads| {
         let restricted = threads.spawn(|| {
-            let confined = confine::confine_thread(order, &[own])?;
-            if confined == ConfinementLevel::None && order.requirement == SandboxRequirement::Required {
+            gaps.extend(confine::confine_thread(order, &[own])?);
+            let confined = ConfinementReport::of_gaps(gaps);
+            if confined.level == ConfinementLevel::None && order.requirement == SandboxRequirement::Required {
                 return Err(
                     "this machine cannot restrict commands, and they must be: a kernel with Landlock is \
                      needed"
@@ -180,24 +228,4 @@ fn count_user_threads() -> u64 {
         .flatten()
         .filter_map(|entry| threads(std::fs::read_to_string(entry.path().join("status")).ok()?))
         .sum()
-}
-
-/// The command's private temporary folder, which is also its `HOME`; removed on drop.
-struct ScratchFolder(PathBuf);
-
-impl ScratchFolder {
-    fn new() -> std::io::Result<Self> {
-        let name = format!("windlass-command-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // A leftover of an earlier process with the same process id.
-        std::fs::remove_dir_all(&path).ok();
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for ScratchFolder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
 }

@@ -5,31 +5,45 @@
 //! command, and kills all its descendants when the command ends, when it times out, and when the program
 //! exits or is killed.
 //!
-//! | platform | restrictions |
+//! | mechanism | restrictions |
 //! | --- | --- |
-//! | Linux with Landlock | files: the workspace and a private temporary folder are writable, the system's programs and libraries readable, everything else inaccessible; TCP connections; signals to processes outside; on newer kernels, Unix sockets in the file system |
-//! | Linux | capabilities, except those over files |
-//! | all | the environment, by an allow-list; CPU time, memory, file sizes and open files; number of processes, except for the superuser; time; output |
+//! | Landlock | files: the workspace and a private temporary folder are writable, the system's programs and libraries readable, everything else inaccessible; TCP connections; signals to processes outside |
+//! | seccomp | Unix sockets by path and by abstract name, UDP and every other socket (with [`NetworkAccess::Allowed`]: all but those of the internet); key rings; `io_uring` |
+//! | mount namespace | protected files of the workspace are read-only: Git's folders and attributes, `agent.toml`, `.mcp.json`, a run store, instruction files |
+//! | control group | the memory of the whole command, shared mappings included |
+//! | capabilities | all are dropped, except those over files, which Landlock bounds |
+//! | everywhere | the environment, by an allow-list; inherited descriptors; CPU time, memory, file sizes and open files; number of processes, except for the superuser; time; output |
 //!
-//! Not restricted: UDP; on older kernels, Unix sockets of daemons; access inside the workspace, including a
-//! run store that is located there; and, without Landlock, files. [`confinement_support`] returns the
-//! confinement that this machine supports.
+//! A machine that lacks a mechanism is reported: the output of every command has the level of confinement and the
+//! [`SandboxGap`]s, from the restrictions that were applied to it. Without mount namespaces, changes of protected
+//! files are undone when the command ends.
 
 mod confine;
+mod descriptors;
+mod executable;
 mod helper;
 mod kill;
+#[cfg(target_os = "linux")]
+mod memory_group;
+#[cfg(target_os = "linux")]
+mod mounts;
+mod protected_files;
 mod protocol;
 mod run;
+mod scratch;
+#[cfg(target_os = "linux")]
+mod syscall_filter;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
 pub use confine::confinement_support;
-pub use protocol::ConfinementLevel;
+use executable::HelperExecutable;
+pub(crate) use protected_files::GitAccess;
 pub(crate) use protocol::SandboxedCommand;
+pub use protocol::{ConfinementLevel, ConfinementReport, SandboxGap};
 pub(crate) use run::run_sandboxed;
 
 /// The command-line argument that starts a program as the helper.
@@ -50,12 +64,14 @@ pub fn main_if_asked() {
     if std::env::args_os().nth(1).is_some_and(|word| word == HELPER_ARGUMENT) {
         std::process::exit(helper::run_helper());
     }
+    // Opened before any command runs.
+    executable::open_own();
 }
 
 /// The settings of the sandbox in which commands run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    helper: Option<(PathBuf, Vec<OsString>)>,
+    helper: Option<PathBuf>,
     pub(crate) readable: Vec<PathBuf>,
     pub(crate) writable: Vec<PathBuf>,
     pub(crate) kept_variables: Vec<String>,
@@ -65,13 +81,13 @@ pub struct Sandbox {
     pub(crate) resource_limits: ResourceLimits,
 }
 
-/// The access of commands to TCP.
+/// The access of commands to the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkAccess {
-    /// TCP connections are refused, if the kernel supports it.
+    /// Sockets are refused.
     #[default]
     Denied,
-    /// TCP connections are permitted.
+    /// Sockets of the internet are permitted: TCP and UDP.
     Allowed,
 }
 
@@ -90,7 +106,8 @@ pub enum SandboxRequirement {
 pub struct ResourceLimits {
     /// Maximum CPU time of each process, in seconds.
     pub cpu_seconds: u64,
-    /// Maximum writable memory of each process, in bytes.
+    /// Maximum memory of the command, in bytes: of all its processes together where there is a control group, and
+    /// the writable memory of each process everywhere.
     pub memory_bytes: u64,
     /// Maximum size of a written file, in bytes.
     pub file_size_bytes: u64,
@@ -133,7 +150,7 @@ impl Sandbox {
     /// Sets another program as the helper: one that calls [`main_if_asked`], such as `windlass-sandbox`.
     #[must_use]
     pub fn helper(mut self, program: impl Into<PathBuf>) -> Self {
-        self.helper = Some((program.into(), vec![HELPER_ARGUMENT.into()]));
+        self.helper = Some(program.into());
         self
     }
 
@@ -166,7 +183,7 @@ impl Sandbox {
         self
     }
 
-    /// Sets the access to TCP. Default: denied.
+    /// Sets the access to the network. Default: denied.
     #[must_use]
     pub fn network(mut self, network: NetworkAccess) -> Self {
         self.network = network;
@@ -187,14 +204,15 @@ impl Sandbox {
         self
     }
 
-    /// Returns the helper program and its arguments.
+    /// Opens the executable of the helper. `writable` are the folders in which commands may write.
     ///
     /// # Errors
     ///
-    /// Returns the reason if no helper is set and this program has not called [`main_if_asked`].
-    fn helper_command(&self) -> Result<(PathBuf, Vec<OsString>), String> {
+    /// Returns the reason if no helper is set and this program has not called [`main_if_asked`], or if a command
+    /// could replace the executable.
+    fn helper_executable(&self, writable: &[&Path]) -> Result<HelperExecutable, String> {
         match &self.helper {
-            Some(helper) => Ok(helper.clone()),
+            Some(program) => HelperExecutable::of_program(program, writable),
             // A program that ignores the argument would run its own `main` again, and start itself recursively.
             None if !HELPER_ENTRY_CALLED.load(Ordering::Relaxed) => {
                 Err("this program cannot restrict commands: it must \
@@ -202,9 +220,7 @@ impl Sandbox {
                  Sandbox::helper"
                     .into())
             }
-            None => std::env::current_exe()
-                .map(|program| (program, vec![HELPER_ARGUMENT.into()]))
-                .map_err(|error| format!("this program cannot find itself: {error}")),
+            None => HelperExecutable::own(writable),
         }
     }
 

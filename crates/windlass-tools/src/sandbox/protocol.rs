@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::protected_files::GitAccess;
 use super::{NetworkAccess, ResourceLimits, SandboxRequirement};
 
 /// A command with its sandbox settings, sent to the helper.
@@ -18,6 +19,9 @@ pub(crate) struct SandboxedCommand {
     pub(crate) folder: String,
     pub(crate) readable: Vec<PathBuf>,
     pub(crate) writable: Vec<PathBuf>,
+    /// Protected paths beside those with protected names.
+    pub(crate) protected: Vec<PathBuf>,
+    pub(crate) git_access: GitAccess,
     pub(crate) network: NetworkAccess,
     pub(crate) requirement: SandboxRequirement,
     pub(crate) resource_limits: ResourceLimits,
@@ -27,21 +31,76 @@ pub(crate) struct SandboxedCommand {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum HelperReport {
     /// The command runs as the leader of this process group.
-    Started { process_group: i32, confinement: ConfinementLevel },
+    Started { process_group: i32, confinement: ConfinementReport },
     /// The command was not started, or its exit status is unknown.
     Failed { reason: String },
-    /// The command and its descendants have ended.
-    Ended { exit_code: Option<i32>, signal: Option<i32> },
+    /// The command and its descendants have ended. `undone` has a sentence about each change of a protected file.
+    Ended { exit_code: Option<i32>, signal: Option<i32>, undone: Vec<String> },
 }
 
-/// The degree of confinement that the kernel enforces.
+/// The restrictions of a command that were applied, and those that were not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfinementReport {
+    /// The degree of confinement.
+    pub level: ConfinementLevel,
+    /// The restrictions that this machine did not apply; empty if the level is full.
+    pub open: Vec<SandboxGap>,
+}
+
+impl ConfinementReport {
+    /// Creates the report of the restrictions that were not applied.
+    pub(super) fn of_gaps(mut open: Vec<SandboxGap>) -> Self {
+        open.sort_unstable();
+        open.dedup();
+        let level = match open.as_slice() {
+            [] => ConfinementLevel::Full,
+            gaps if gaps.contains(&SandboxGap::Files) => ConfinementLevel::None,
+            _ => ConfinementLevel::Partial,
+        };
+        Self { level, open }
+    }
+}
+
+/// The degree of confinement of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfinementLevel {
-    /// Files, TCP connections and signals.
+    /// Every restriction was applied.
     Full,
-    /// Files, but not all of TCP connections and signals: the kernel is older.
+    /// Files are restricted, but another restriction was not applied.
     Partial,
-    /// Nothing: there is no Landlock. Resource limits, timeouts and the environment allow-list still apply.
+    /// Files are not restricted: there is no Landlock. Resource limits, timeouts and the environment allow-list
+    /// still apply.
     None,
+}
+
+/// A restriction that was not applied to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SandboxGap {
+    /// Files outside the workspace can be read and written: there is no Landlock.
+    Files,
+    /// The kernel's Landlock is older, and does not restrict truncation, moves between folders, devices or signals.
+    OlderLandlock,
+    /// Unix sockets of daemons, UDP and other sockets can be used: there is no seccomp filter.
+    Sockets,
+    /// Protected files of the workspace can be changed while the command runs; changes are undone when it ends.
+    ProtectedFiles,
+    /// Shared memory is not counted: there is no control group, and the limit is that of each process.
+    SharedMemory,
+}
+
+impl std::fmt::Display for SandboxGap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Files => "files outside the workspace are not restricted (no Landlock)",
+            Self::OlderLandlock => "signals, devices or moves of files are not restricted (older Landlock)",
+            Self::Sockets => "Unix sockets and UDP are not restricted (no seccomp)",
+            Self::ProtectedFiles => {
+                "protected files can be changed while a command runs, and are restored afterwards (no mount namespace)"
+            }
+            Self::SharedMemory => "shared memory is not counted (no control group)",
+        })
+    }
 }

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufRead
 use tokio::process::Command;
 
 use super::Sandbox;
-use super::protocol::{ConfinementLevel, HelperReport, SandboxedCommand};
+use super::protocol::{ConfinementReport, HelperReport, SandboxedCommand};
 use crate::text::HeadTailBuffer;
 
 /// Maximum time for the helper to kill the command and its descendants.
@@ -22,7 +23,9 @@ pub(crate) struct SandboxedExit {
     pub(crate) exit_code: Option<i32>,
     pub(crate) signal: Option<i32>,
     pub(crate) timed_out: bool,
-    pub(crate) confinement: ConfinementLevel,
+    pub(crate) confinement: ConfinementReport,
+    /// A sentence about each change of a protected file that was undone.
+    pub(crate) undone: Vec<String>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -43,16 +46,19 @@ pub(crate) async fn run_sandboxed(
     output_bytes: usize,
 ) -> Result<SandboxedExit, String> {
     order.environment = sandbox.command_environment();
-    let (program, args) = sandbox.helper_command()?;
+    let writable: Vec<&Path> =
+        std::iter::once(order.root.as_path()).chain(order.writable.iter().map(PathBuf::as_path)).collect();
+    let executable = sandbox.helper_executable(&writable)?;
     let (ours, theirs) = UnixStream::pair().map_err(|error| helper_error(&error))?;
-    let mut helper = Command::new(program)
-        .args(args)
+    let mut helper = Command::new(executable.exec_path())
+        .arg(super::HELPER_ARGUMENT)
         .env_clear()
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| helper_error(&error))?;
+    drop(executable);
     let (Some(stdout), Some(stderr)) = (helper.stdout.take(), helper.stderr.take()) else {
         return Err("the command's output cannot be read".into());
     };
@@ -98,6 +104,7 @@ pub(crate) async fn run_sandboxed(
         signal: told.signal,
         timed_out,
         confinement: confined,
+        undone: told.undone,
         stdout: out.into_text(),
         stderr: err.into_text(),
     })
@@ -115,7 +122,8 @@ fn async_stream(line: &HelperSocket) -> Result<tokio::net::UnixStream, String> {
 /// The state of a command, accumulated from the helper's reports.
 #[derive(Default)]
 struct ReportedStatus {
-    confinement: Option<ConfinementLevel>,
+    confinement: Option<ConfinementReport>,
+    undone: Vec<String>,
     process_group: Option<i32>,
     exit_code: Option<i32>,
     signal: Option<i32>,
@@ -131,8 +139,9 @@ async fn read_reports(reports: &mut tokio::net::unix::OwnedReadHalf, told: &mut 
                 (told.process_group, told.confinement) = (Some(group), Some(confined));
             }
             Ok(HelperReport::Failed { reason: why }) => told.failure = Some(why),
-            Ok(HelperReport::Ended { exit_code: code, signal }) => {
+            Ok(HelperReport::Ended { exit_code: code, signal, undone }) => {
                 (told.exit_code, told.signal, told.has_ended) = (code, signal, true);
+                told.undone = undone;
             }
             Err(_) => told.failure = Some("the helper said something that was not understood".into()),
         }

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** connections are made only to checked IP addresses. A host name is resolved once, all its
 //! addresses must be public, and the connection uses one of exactly these addresses; every redirect is
-//! checked the same way. DNS rebinding between the check and the connection therefore has no effect.
+//! checked the same way, and is followed only if its address would need no approval as a first request. DNS rebinding between the check and the connection therefore has no effect.
 
 mod address;
 mod connect;
@@ -14,19 +14,27 @@ use std::time::Duration;
 use hyper::header::{CONTENT_TYPE, LOCATION};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use windlass::{core::tool::ToolEffect, tool::Tool};
+use windlass::{
+    core::tool::{ToolEffect, ToolKey},
+    tool::{Tool, ToolContext},
+};
 
 use crate::error::ToolRefusal;
 use crate::policy::{BuiltInApprovalPolicy, ToolLimits};
 use crate::text::truncate;
+use crate::tool_policy::{PolicyVerdict, ToolPolicy};
 use connect::{FetchResponse, send_get};
 use url::PageUrl;
 
 /// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 5;
+/// Maximum number of bytes of an address in a message.
+const MAX_SHOWN_URL_BYTES: usize = 2_000;
+const FETCH_URL: &str = "fetch_url";
 
 /// What `fetch_url` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct FetchUrl {
     /// The address, which begins with `https://` or `http://`.
     url: String,
@@ -36,6 +44,7 @@ pub(crate) struct FetchUrl {
 #[derive(Clone, Debug, Default)]
 pub struct WebFetcher {
     approve: BuiltInApprovalPolicy,
+    policy: Option<ToolPolicy>,
     private_hosts: Vec<String>,
     limits: ToolLimits,
 }
@@ -51,6 +60,14 @@ impl WebFetcher {
     #[must_use]
     pub fn approve(mut self, approve: BuiltInApprovalPolicy) -> Self {
         self.approve = approve;
+        self
+    }
+
+    /// Puts the tool under a policy, which decides about first requests and redirects alike, in place of
+    /// [`WebFetcher::approve`].
+    #[must_use]
+    pub fn policy(mut self, policy: &ToolPolicy) -> Self {
+        self.policy = Some(policy.clone());
         self
     }
 
@@ -72,19 +89,36 @@ impl WebFetcher {
     /// Creates the tool `fetch_url`.
     pub fn tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
         let (here, rule) = (self.clone(), self.clone());
-        Tool::function(
-            "fetch_url",
-            "Gets a page of the web and tells its text. Only public addresses, and only text.",
-            move |_, arguments: FetchUrl| {
+        let tool = Tool::function(
+            FETCH_URL,
+            "Gets a page of the web and tells its text. Only public addresses, and only text. A redirect to an \
+             address that needs approval is told, and not followed.",
+            move |ctx: ToolContext<C>, arguments: FetchUrl| {
                 let here = here.clone();
-                async move { here.fetch_page(&arguments.url).await.map_err(ToolRefusal::into_tool_error) }
+                async move {
+                    let agent = ctx.agent().as_str();
+                    here.fetch_page(agent, &arguments.url).await.map_err(ToolRefusal::into_tool_error)
+                }
             },
         )
         .effect(ToolEffect::Pure)
-        .needs_approval_if(move |arguments: &FetchUrl| rule.needs_approval(&arguments.url))
+        .needs_approval_if(move |arguments: &FetchUrl| rule.needs_approval("", &arguments.url));
+        match &self.policy {
+            Some(policy) => policy.apply_to(tool),
+            None => tool,
+        }
     }
 
-    fn needs_approval(&self, url: &str) -> bool {
+    /// Returns true if a request of this address requires approval, as a first request or as a redirect.
+    fn needs_approval(&self, agent: &str, url: &str) -> bool {
+        if let Some(policy) = &self.policy {
+            let arguments = serde_json::json!({ "url": url }).to_string();
+            match policy.decide_for(agent, &ToolKey::bare(FETCH_URL), &arguments).verdict {
+                PolicyVerdict::Allow => return false,
+                PolicyVerdict::Ask | PolicyVerdict::Deny => return true,
+                PolicyVerdict::Tool => {}
+            }
+        }
         match &self.approve {
             BuiltInApprovalPolicy::Always => true,
             BuiltInApprovalPolicy::Never => false,
@@ -93,25 +127,34 @@ impl WebFetcher {
         }
     }
 
-    async fn fetch_page(&self, text: &str) -> Result<String, ToolRefusal> {
+    async fn fetch_page(&self, agent: &str, text: &str) -> Result<String, ToolRefusal> {
         let time = self.limits.fetch_timeout;
         let refused =
             |url: &str, what: String| ToolRefusal::FetchFailed { url: truncate(url, 200), reason: what };
-        match tokio::time::timeout(time, self.follow_redirects(text)).await {
+        match tokio::time::timeout(time, self.follow_redirects(agent, text)).await {
             Ok(Ok(told)) => Ok(told),
             Ok(Err((url, what))) => Err(refused(&url, what)),
             Err(_) => Err(refused(text, timeout_message(time))),
         }
     }
 
-    async fn follow_redirects(&self, text: &str) -> Result<String, (String, String)> {
+    async fn follow_redirects(&self, agent: &str, text: &str) -> Result<String, (String, String)> {
         let mut url = PageUrl::parse(text).map_err(|what| (text.to_owned(), what))?;
         for _ in 0..=MAX_REDIRECTS {
             let answer = self.request_page(&url).await.map_err(|what| (url.to_string(), what))?;
             let to = answer.headers.get(LOCATION).and_then(|to| to.to_str().ok());
             match to {
                 Some(to) if answer.status.is_redirection() => {
-                    url = url.join(to).map_err(|what| (url.to_string(), format!("leads astray: {what}")))?;
+                    let next =
+                        url.join(to).map_err(|what| (url.to_string(), format!("leads astray: {what}")))?;
+                    if self.needs_approval(agent, &next.to_string()) {
+                        let what = format!(
+                            "redirects to `{}`, which nobody approved: call fetch_url with that address",
+                            truncate(&next.to_string(), MAX_SHOWN_URL_BYTES)
+                        );
+                        return Err((url.to_string(), what));
+                    }
+                    url = next;
                 }
                 Some(_) | None => {
                     return self.describe_page(&url, &answer).map_err(|what| (url.to_string(), what));

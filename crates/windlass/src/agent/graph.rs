@@ -8,6 +8,7 @@ use windlass_core::id::AgentName;
 use super::{Agent, AgentTool, HandoffTarget};
 use crate::error::ConfigError;
 use crate::model::SharedModel;
+use crate::receipts::KeyScopes;
 use crate::tool::ToolBody;
 
 /// The agents that are reachable from a run's first agent.
@@ -17,6 +18,11 @@ pub(crate) struct AgentGraph<C> {
 }
 
 impl<C: Send + Sync + 'static> AgentGraph<C> {
+    /// Returns true if any of the agents has hooks.
+    pub(crate) fn has_hooks(&self) -> bool {
+        self.agents.iter().any(|agent| !agent.inner.hooks.is_empty())
+    }
+
     /// Collects `known` and every agent that is reachable from `root` through handoffs.
     pub(crate) fn new(root: &Agent<C>, known: &[Agent<C>]) -> Result<Self, ConfigError> {
         let mut agents: Vec<Agent<C>> = Vec::with_capacity(1);
@@ -27,6 +33,9 @@ impl<C: Send + Sync + 'static> AgentGraph<C> {
                 Ok(place) if Arc::ptr_eq(&agents[place].inner, &agent.inner) => continue,
                 Ok(_) => return Err(ConfigError::DuplicateAgent { agent: agent.name().clone() }),
                 Err(place) => agents.insert(place, agent.clone()),
+            }
+            if let Some(error) = &agent.inner.config_error {
+                return Err(error.clone());
             }
             queue.extend(agent.inner.handoffs.iter().filter_map(|handoff| match &handoff.target {
                 HandoffTarget::Agent(agent) => Some(agent.clone()),
@@ -54,6 +63,19 @@ impl<C: Send + Sync + 'static> AgentGraph<C> {
                         reason: why,
                     }
                 })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the run has the scopes in which the tools share their receipts, including those of nested agents.
+    pub(crate) fn check_receipt_scopes(&self, scopes: &KeyScopes) -> Result<(), ConfigError> {
+        for agent in &self.agents {
+            for tool in &agent.inner.tools {
+                scopes.check_tool(agent.name(), tool)?;
+                if let ToolBody::Agent(AgentTool { target: HandoffTarget::Agent(inner), .. }) = &tool.body {
+                    Self::new(inner, &[])?.check_receipt_scopes(scopes)?;
+                }
             }
         }
         Ok(())

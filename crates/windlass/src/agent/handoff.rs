@@ -11,8 +11,9 @@ use windlass_core::{id::AgentName, item::Item};
 
 use super::Agent;
 use super::as_tool::to_tool_name;
+use crate::error::ConfigError;
 use crate::model::{ToolDefinition, ToolKind};
-use crate::tool::{EnabledRule, RunContext};
+use crate::tool::{EnabledRule, OfferedSchema, RunContext, offer_schema};
 
 /// A transfer of control to another agent. The model sees it as a tool.
 pub struct Handoff<C = ()> {
@@ -84,17 +85,32 @@ impl<C: Send + Sync + 'static> Handoff<C> {
         self
     }
 
-    /// Sets the JSON Schema, of an object, of the arguments that the model must give with the handoff.
+    /// Sets the JSON Schema, of an object, of the arguments that the model must give with the handoff. It is offered in
+    /// its strict form; a schema with maps is offered as it is, with a warning.
     #[must_use]
     pub fn parameters(mut self, schema: Value) -> Self {
         self.parameters = Arc::new(schema);
         self
     }
 
-    /// Offers the handoff only if the rule returns true. The rule runs before every turn.
+    /// Offers the handoff only if the rule returns true. The rule runs before every turn, and again when the model has
+    /// asked for the handoff and right before control passes.
     #[must_use]
     pub fn enabled_if(mut self, rule: impl Fn(&RunContext<C>) -> bool + Send + Sync + 'static) -> Self {
         self.enabled = EnabledRule::ByFunction(Arc::new(move |ctx| std::future::ready(rule(&ctx)).boxed()));
+        self
+    }
+
+    /// Offers the handoff as [`Handoff::enabled_if`] does, with an async rule.
+    #[must_use]
+    pub fn enabled_if_async<Fut>(
+        mut self,
+        rule: impl Fn(RunContext<C>) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        self.enabled = EnabledRule::ByFunction(Arc::new(move |ctx| rule(ctx).boxed()));
         self
     }
 
@@ -128,12 +144,40 @@ impl<C: Send + Sync + 'static> Handoff<C> {
         self.enabled.static_value().is_some()
     }
 
-    /// Returns the tool definition that the model sees.
-    pub(crate) fn to_definition(&self, to: &Agent<C>) -> ToolDefinition {
-        let name = match &self.tool_name {
+    /// Returns the name of the tool that the model sees.
+    fn model_name(&self) -> Arc<str> {
+        match &self.tool_name {
             Some(name) => name.clone(),
-            None => format!("transfer_to_{}", to_tool_name(to.name())).into(),
-        };
+            None => format!("transfer_to_{}", to_tool_name(self.target_name())).into(),
+        }
+    }
+
+    /// Returns the parameters as they are offered to the model.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the parameters have no strict form.
+    pub(crate) fn offered_parameters(&self) -> Result<OfferedSchema, ConfigError> {
+        offer_schema(&self.parameters).map_err(|why| ConfigError::HandoffNotStrict {
+            handoff: self.model_name().to_string(),
+            reason: why,
+        })
+    }
+
+    /// Returns a warning about the definition, for the operator.
+    pub(crate) fn definition_warning(&self) -> Option<String> {
+        match self.offered_parameters() {
+            Ok(OfferedSchema::WithMaps { places, .. }) => Some(format!(
+                "handoff `{}` is offered without a strict schema, because it has a map at {places}",
+                self.model_name()
+            )),
+            Ok(OfferedSchema::Strict(_)) | Err(_) => None,
+        }
+    }
+
+    /// Returns the tool definition that the model sees.
+    pub(crate) fn to_definition(&self, to: &Agent<C>) -> Result<ToolDefinition, ConfigError> {
+        let name = self.model_name();
         let description = match &self.description {
             Some(description) => description.clone(),
             None => {
@@ -145,15 +189,15 @@ impl<C: Send + Sync + 'static> Handoff<C> {
                 text.trim_end().into()
             }
         };
-        let parameters = self.parameters.clone();
-        ToolDefinition {
+        let (parameters, is_strict) = self.offered_parameters()?.into_parts();
+        Ok(ToolDefinition {
             name,
             namespace: None,
             description,
             parameters,
-            is_strict: true,
+            is_strict,
             kind: ToolKind::Function,
-        }
+        })
     }
 }
 

@@ -7,6 +7,7 @@ mod output;
 mod resolved;
 mod toolset;
 
+pub use as_tool::NestedAgentResult;
 pub use handoff::{Handoff, HandoffInput};
 pub use output::OutputType;
 pub use resolved::{CallRedaction, GuardrailResult, ResolvedAgent, SharedReceipts};
@@ -41,6 +42,9 @@ use crate::run::{IntoInput, PausedRun, RunBuilder};
 use crate::store::Store;
 use crate::tool::{IntoTool, IntoTools, RunContext, SourcedTools, Tool, ToolSource, ToolSourceRequest};
 
+/// Default number of times that the model is asked to correct a final output.
+const DEFAULT_OUTPUT_CORRECTIONS: u32 = 2;
+
 /// An agent: instructions, a model, tools and handoffs. Runs never change it, and clones are cheap and share
 /// the same agent.
 ///
@@ -65,6 +69,9 @@ pub(crate) struct AgentInner<C> {
     pub(crate) tool_choice_reset: ToolChoiceReset,
     pub(crate) max_concurrent_calls: Option<usize>,
     pub(crate) output_type: Option<OutputType>,
+    pub(crate) max_output_corrections: u32,
+    /// The first problem of the agent's tools, handoffs and output type.
+    pub(crate) config_error: Option<ConfigError>,
     static_toolset: OnceLock<Result<Arc<ResolvedToolset<C>>, ConfigError>>,
     sourced_toolsets: Mutex<VecDeque<SourcedToolset<C>>>,
 }
@@ -124,6 +131,8 @@ impl<C: Send + Sync + 'static> Agent<C> {
                 tool_choice_reset: ToolChoiceReset::AfterToolUse,
                 max_concurrent_calls: None,
                 output_type: None,
+                max_output_corrections: DEFAULT_OUTPUT_CORRECTIONS,
+                config_error: None,
                 static_toolset: OnceLock::new(),
                 sourced_toolsets: Mutex::default(),
             }),
@@ -180,13 +189,13 @@ impl<C: Send + Sync + 'static> Agent<C> {
     /// Adds tools.
     #[must_use]
     pub fn tools(self, tools: impl IntoTools<C>) -> Self {
-        self.modify(|agent| agent.tools.extend(tools.into_tools().into_iter().map(Arc::new)))
+        self.modify(|agent| tools.into_tools().into_iter().for_each(|tool| agent.add_tool(tool)))
     }
 
     /// Adds one tool.
     #[must_use]
     pub fn tool(self, tool: impl IntoTool<C>) -> Self {
-        self.modify(|agent| agent.tools.push(Arc::new(tool.into_tool())))
+        self.modify(|agent| agent.add_tool(tool.into_tool()))
     }
 
     /// Adds a source of tools. The source is queried before every turn.
@@ -198,7 +207,11 @@ impl<C: Send + Sync + 'static> Agent<C> {
     /// Adds a handoff to another agent.
     #[must_use]
     pub fn handoff(self, to: impl Into<Handoff<C>>) -> Self {
-        self.modify(|agent| agent.handoffs.push(to.into()))
+        self.modify(|agent| {
+            let handoff = to.into();
+            agent.note_error(handoff.offered_parameters().err());
+            agent.handoffs.push(handoff);
+        })
     }
 
     /// Adds a guardrail for the input of runs that start with this agent.
@@ -243,11 +256,36 @@ impl<C: Send + Sync + 'static> Agent<C> {
         self.modify(|agent| agent.tool_choice_reset = forced_choice)
     }
 
-    /// Sets the type of the final output. The model receives the type's JSON Schema, and the run fails on an
-    /// output that does not match.
+    /// Sets the type of the final output. The model receives the type's JSON Schema. If its output does not match, it is
+    /// told why and asked again ([`Agent::max_output_corrections`]); then the run fails.
     #[must_use]
     pub fn output_type<T: DeserializeOwned + JsonSchema>(self) -> Self {
-        self.modify(|agent| agent.output_type = Some(OutputType::of::<T>()))
+        self.modify(|agent| {
+            let output = OutputType::of::<T>();
+            let agent_name = agent.name.clone();
+            let error = output.schema.as_ref().err().cloned();
+            agent
+                .note_error(error.map(|why| ConfigError::OutputNotStrict { agent: agent_name, reason: why }));
+            agent.output_type = Some(output);
+        })
+    }
+
+    /// Sets how often in a run the model is asked to correct a final output that does not match its type. The default
+    /// is 2; with 0 the run fails at once. Each correction is a turn.
+    #[must_use]
+    pub fn max_output_corrections(self, times: u32) -> Self {
+        self.modify(|agent| agent.max_output_corrections = times)
+    }
+
+    /// Checks the agent and the agents that it reaches: the schemas of tools, handoffs and outputs, names of agents, and
+    /// tools that a model does not support. A run checks the same before anything is recorded; a test or the start of a
+    /// program can check it earlier.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first problem, with the tool and the place in its schema.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        AgentGraph::new(self, &[])?.check_models(None)
     }
 
     /// Returns the agent's name.
@@ -370,6 +408,20 @@ impl Agent {
     }
 }
 
+impl<C: Send + Sync + 'static> AgentInner<C> {
+    fn add_tool(&mut self, tool: Tool<C>) {
+        self.note_error(tool.to_definition().err());
+        self.tools.push(Arc::new(tool));
+    }
+
+    /// Keeps the first problem for the check of the agent.
+    fn note_error(&mut self, error: Option<ConfigError>) {
+        if self.config_error.is_none() {
+            self.config_error = error;
+        }
+    }
+}
+
 impl<C> AgentInner<C> {
     fn clone_without_caches(&self) -> Self {
         Self {
@@ -388,6 +440,8 @@ impl<C> AgentInner<C> {
             tool_choice_reset: self.tool_choice_reset,
             max_concurrent_calls: self.max_concurrent_calls,
             output_type: self.output_type.clone(),
+            max_output_corrections: self.max_output_corrections,
+            config_error: self.config_error.clone(),
             static_toolset: OnceLock::new(),
             sourced_toolsets: Mutex::default(),
         }

@@ -14,10 +14,12 @@ use windlass_core::{
 };
 
 use super::{Agent, AgentGraph, ResolvedToolset, ToolsetEntry};
-use crate::drive::{GivenResponse, OutputVisibility, ReceiptCache, is_redacted, redact_arguments};
+use crate::drive::GivenResponse;
 use crate::error::ConfigError;
 use crate::guardrail::{GuardrailError, GuardrailVerdict, OutputGuardrail, panic_message};
 use crate::model::{ModelResponse, ModelSettings, ToolDefinition};
+use crate::receipts::ReceiptCache;
+use crate::redaction::{OutputVisibility, is_redacted, redact_arguments};
 use crate::run::{PausedRun, RunBuilder};
 use crate::store::Store;
 use crate::tool::RunContext;
@@ -41,7 +43,18 @@ struct ResolvedAgentInner<C> {
 
 /// Receipts of idempotent calls, shared by the runs of one conversation.
 #[derive(Clone, Default)]
-pub struct SharedReceipts(pub(crate) Arc<ReceiptCache>);
+pub struct SharedReceipts {
+    cache: Arc<ReceiptCache>,
+    conversation: Option<RunId>,
+}
+
+impl SharedReceipts {
+    /// Creates the receipts of a conversation. Its runs share idempotency keys as the calls of one run do, and the
+    /// conversation is their session.
+    pub fn for_conversation(conversation: RunId) -> Self {
+        Self { cache: Arc::default(), conversation: Some(conversation) }
+    }
+}
 
 /// The redaction of a call for the journal: the arguments to record in place of the real ones, and the visibility of the
 /// output.
@@ -178,6 +191,45 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
         }
     }
 
+    /// True if the order of calls matters to one of the tools: calls with a common conflict key run in the model's order.
+    pub fn has_ordered_tools(&self) -> bool {
+        self.inner.tools.has_ordered_tools()
+    }
+
+    /// True if one of the calls is a handoff whose availability depends on a rule.
+    pub fn has_conditional_handoff<'a>(&self, calls: impl IntoIterator<Item = &'a ToolCall>) -> bool {
+        calls.into_iter().any(|call| match self.inner.tools.find_entry(call) {
+            ToolsetEntry::Handoff(handoff) => !handoff.is_static(),
+            ToolsetEntry::Tool(_) | ToolsetEntry::NotFound => false,
+        })
+    }
+
+    /// Evaluates the rules of the handoffs again, and returns the agent without those that are no longer available. Calls
+    /// of them are then calls of unknown tools.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a rule panics.
+    pub async fn recheck_handoffs(&self, conversation: &RunId) -> Result<Self, ConfigError> {
+        let ResolvedAgentInner { agent, app, known_agents, instructions, tools, .. } = &*self.inner;
+        let ctx = RunContext::new(app.clone(), conversation.clone(), agent.name().clone(), [].into());
+        let checking = AssertUnwindSafe(tools.with_available_handoffs(&ctx)).catch_unwind();
+        let tools = checking.await.map_err(|panic| ConfigError::ResolveFailed {
+            agent: agent.name().clone(),
+            reason: format!("it panicked: {}", panic_message(&*panic)),
+        })?;
+        Ok(Self {
+            inner: Arc::new(ResolvedAgentInner {
+                agent: agent.clone(),
+                app: app.clone(),
+                known_agents: known_agents.clone(),
+                graph: AgentGraph::new(agent, known_agents)?,
+                instructions: instructions.clone(),
+                tools: Arc::new(tools),
+            }),
+        })
+    }
+
     /// Builds a run that executes the calls of a model response that was received elsewhere, and ends when they
     /// have settled. The run makes no model request. The caller is responsible for the agent's input and output
     /// guardrails; everything else works as in any run.
@@ -214,7 +266,12 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
     }
 
     fn build_run(&self, answer: Option<ModelResponse>, receipts: &SharedReceipts) -> GivenResponse<C> {
-        GivenResponse { response: answer, tools: self.inner.tools.clone(), receipt_cache: receipts.0.clone() }
+        GivenResponse {
+            response: answer,
+            tools: self.inner.tools.clone(),
+            receipt_cache: receipts.cache.clone(),
+            conversation: receipts.conversation.clone(),
+        }
     }
 }
 

@@ -76,7 +76,8 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
         }
         for handoff in &agent.inner.handoffs {
             if handoff.enabled.evaluate(ctx).await {
-                let offer = handoff.to_definition(graph.find_agent(handoff.target_name())?);
+                let offer = handoff.to_definition(graph.find_agent(handoff.target_name())?)?;
+                set.warnings.extend(handoff.definition_warning());
                 if !set.taken_names.insert(offer.name.clone()) {
                     return Err(duplicate_name_error(agent, &offer.name));
                 }
@@ -102,7 +103,7 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             taken_names: self.taken_names.clone(),
             definitions: self.definitions.clone(),
             handoff_definitions: self.handoff_definitions.clone(),
-            warnings: Vec::new(),
+            warnings: self.warnings.clone(),
         };
         for source in given {
             for tool in source.tools.iter() {
@@ -115,6 +116,32 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
         Ok(set)
     }
 
+    /// Returns the toolset without the handoffs whose rules no longer offer them.
+    pub(super) async fn with_available_handoffs(&self, ctx: &RunContext<C>) -> Self {
+        let mut handoffs = BTreeMap::new();
+        for (name, handoff) in &self.handoffs {
+            if handoff.enabled.evaluate(ctx).await {
+                handoffs.insert(name.clone(), handoff.clone());
+            }
+        }
+        let is_available = |offer: &&ToolDefinition| handoffs.contains_key(&offer.name);
+        Self {
+            tools: self.tools.clone(),
+            by_plain_name: self.by_plain_name.clone(),
+            aliases: self.aliases.clone(),
+            taken_names: self.taken_names.clone(),
+            definitions: self.definitions.clone(),
+            handoff_definitions: self.handoff_definitions.iter().filter(is_available).cloned().collect(),
+            warnings: Vec::new(),
+            handoffs,
+        }
+    }
+
+    /// True if one of the tools has a conflict key.
+    pub(super) fn has_ordered_tools(&self) -> bool {
+        self.tools.values().any(|tool| tool.conflict_rule.is_some())
+    }
+
     /// Returns the names that the model can call without a namespace.
     pub(super) fn taken_names(&self) -> &BTreeSet<Arc<str>> {
         &self.taken_names
@@ -122,6 +149,7 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
 
     fn add_tool(&mut self, agent: &Agent<C>, tool: &Arc<Tool<C>>) -> Result<(), ConfigError> {
         let offer = tool.to_definition()?;
+        self.warnings.extend(tool.definition_warning().map(str::to_owned));
         // The model does not call hosted tools by name: the provider runs them.
         let is_called = offer.namespace.is_none() && !matches!(offer.kind, ToolKind::Hosted(_));
         let is_new = !is_called || self.taken_names.insert(offer.name.clone());
@@ -164,9 +192,15 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
     pub(crate) fn find_tool(&self, key: &ToolKey) -> Option<Arc<Tool<C>>> {
         match (self.tools.get(key), key) {
             (Some(tool), _) => Some(tool.clone()),
-            // A hosted MCP server is one entry here; each of its tools gets its own key.
-            (None, ToolKey::Mcp { server, .. }) => {
-                self.tools.get(&hosted_server_key(server)).map(|tool| Arc::new(tool.with_call_key(key)))
+            // A hosted MCP server is one entry here; each of its tools gets its own key. A call that was planned with
+            // an earlier definition keeps its key, so that a decision about it does not cover the new definition.
+            (None, ToolKey::Mcp { server, name, .. }) => {
+                let redefined = || {
+                    let is_same = |other: &ToolKey| matches!(other, ToolKey::Mcp { server: s, name: n, .. } if s == server && n == name);
+                    self.tools.iter().find(|(other, _)| is_same(other)).map(|(_, tool)| tool)
+                };
+                let tool = self.tools.get(&hosted_server_key(server)).or_else(redefined);
+                tool.map(|tool| Arc::new(tool.with_call_key(key)))
             }
             (None, ToolKey::Bare(_) | ToolKey::Namespaced { .. } | ToolKey::Deferred(_)) => None,
         }
@@ -174,6 +208,11 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
 
     pub(crate) fn find_handoff(&self, name: &str) -> Option<&Handoff<C>> {
         self.handoffs.get(name)
+    }
+
+    /// Returns the tools, in the order of their keys.
+    pub(crate) fn tools(&self) -> impl Iterator<Item = &Arc<Tool<C>>> {
+        self.tools.values()
     }
 
     /// Returns the names that the model may call now.
@@ -189,7 +228,15 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
                 names.push(definition.name.to_string());
             }
         }
-        names.extend(self.handoff_definitions.iter().map(|definition| definition.name.to_string()));
+        for definition in &self.handoff_definitions {
+            let is_enabled = match self.handoffs.get(&definition.name) {
+                Some(handoff) => handoff.enabled.evaluate(ctx).await,
+                None => true,
+            };
+            if is_enabled {
+                names.push(definition.name.to_string());
+            }
+        }
         names
     }
 

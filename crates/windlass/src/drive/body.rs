@@ -17,15 +17,16 @@ use windlass_core::{
     tool::ToolEffect,
 };
 
+use super::Driver;
 use super::call::CallExecution;
 use super::output_text::{result_for_error, result_for_timeout};
-use super::redaction::{self, OutputVisibility, REDACTED};
-use super::running_body::{BodyJoinError, RunningBody};
-use super::{Driver, lock_unpoisoned};
 use crate::error::truncate_message;
 use crate::event::RunEventKind;
 use crate::hook::HookEvent;
+use crate::lock_unpoisoned;
+use crate::redaction::{self, OutputVisibility, REDACTED};
 use crate::run::NextCall;
+use crate::tasks::{BodyJoinError, RunningBody};
 use crate::tool::{
     BodyPlacement, BodyResult, BodyStart, PreparedBody, ProgressQueue, Tool, ToolBody, ToolError,
 };
@@ -110,8 +111,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         };
         if work.stop().within_drain(self.shared.config.drain_timeout, rest).await.is_none() {
-            let message = format!("progress of call `{}` was not taken in time", work.ctx.call_path());
-            tracing::warn!(call = %work.ctx.call_path(), "{message}");
+            tracing::warn!(call = %work.ctx.call_path(), "the last progress was not taken in time");
         }
         ended
     }
@@ -223,7 +223,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 })
                 .await
             };
-            let was_stopped = matches!(ended, Err(StopCause::CallStopped));
+            // A body that sees the stop before the driver does ends because of it, too.
+            let was_stopped = matches!(ended, Err(StopCause::CallStopped)) || work.ctx.is_cancelled();
             let exit = match ended {
                 Ok(ended) => BodyExit::Finished(flatten_result(ended)),
                 Err(stopped) => self.stop_body(running, stopping, stopped, work).boxed().await,
@@ -265,15 +266,22 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 let body = with_layers(body);
                 // A deadline must hold whatever the body does, so such a body is never inline.
                 let placement = tool.timeout.map_or(tool.placement, |_| BodyPlacement::OwnTask);
-                (RunningBody::start_async(&tool.poll_monitor, body, placement), StopMethod::Abort)
+                (
+                    RunningBody::start_async(&tool.poll_monitor, &self.shared.cancel, body, placement),
+                    StopMethod::Abort,
+                )
             }
             BodyStart::Blocking(body) if layers.is_empty() => {
                 (RunningBody::start_blocking(body), StopMethod::Cooperative)
             }
             BodyStart::Blocking(body) => {
                 let body = async move { flatten_result(RunningBody::start_blocking(body).await) }.boxed();
-                let running =
-                    RunningBody::start_async(&tool.poll_monitor, with_layers(body), BodyPlacement::OwnTask);
+                let running = RunningBody::start_async(
+                    &tool.poll_monitor,
+                    &self.shared.cancel,
+                    with_layers(body),
+                    BodyPlacement::OwnTask,
+                );
                 (running, StopMethod::CooperativeWithLayers)
             }
         }

@@ -6,23 +6,26 @@ use std::future::Future;
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use windlass_core::{
-    decision::{AnsweredQuestion, HoldReason},
-    id::{CallId, CallPath, Timestamp},
+    canonical::Digest,
+    decision::{AnsweredQuestion, HoldReason, UntakenHold},
+    id::{CallId, CallPath},
+    idempotency::CallKey,
     journal::{CallHeld, CallSettled, CallStatus, GuardrailRecord, JournalEntry},
     plan::BodyKind,
     run::{
-        CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict, StopMode,
+        CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
+        ReceiptVerdict, StopMode,
     },
     tool::ToolEffect,
 };
 
-use super::output_text::{invalid_arguments_text, with_edit_note};
+use super::output_text::{failure_text, with_edit_note};
 use super::prepare::PreparedCall;
 use super::receipts::ExecutionClaim;
 use super::stop::CallStop;
 use super::turn::TurnExecution;
 use super::{DriveError, Driver};
-use crate::event::RunEventKind;
+use crate::observe::HookObservation;
 use crate::tool::{CallDetails, ConflictOrder, ToolContext};
 
 /// A call that a driver is about to work on.
@@ -44,8 +47,6 @@ pub(super) struct CallExecution<'a, C> {
     /// Position of the call in the model's order.
     pub(super) place: usize,
     permits: Vec<OwnedSemaphorePermit>,
-    /// Last attempt that this driver started, and when it started the first.
-    started: Option<(u32, Timestamp)>,
     /// Verdicts of the guardrails so far.
     pub(super) guardrails: Vec<GuardrailRecord>,
     /// Claim of an idempotent call; identical calls wait for its receipt.
@@ -53,15 +54,23 @@ pub(super) struct CallExecution<'a, C> {
 }
 
 impl<C> CallExecution<'_, C> {
-    /// Returns the number of attempts and the time of the first start by this driver.
-    pub(super) fn started(&self) -> (u32, Option<Timestamp>) {
-        self.started.map_or((0, None), |(attempts, at)| (attempts, Some(at)))
+    /// Returns the digest of the receipt that answers identical calls: the recorded one, if the call has started.
+    pub(super) fn receipt_digest(&self) -> Option<Digest> {
+        self.ctx.receipt_digest()
     }
 
     /// Returns the stop signal of the call.
     pub(super) fn stop(&self) -> CallStop<'_> {
         CallStop { turn: &self.turn.stop, place: self.place }
     }
+}
+
+/// The result of taking the decision about a call.
+enum DecisionCheck {
+    /// The decision is the last one, and no other is accepted any more.
+    Current,
+    /// A later decision was posted, and is recorded now.
+    Corrected,
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -75,57 +84,76 @@ impl<C: Send + Sync + 'static> Driver<C> {
         resolved: ResolvedCall<C>,
         turn: &'a TurnExecution<C>,
     ) -> impl Future<Output = (usize, Result<CallOutcome, DriveError>)> + Send + 'a {
-        let mut progress = CallProgress::new(self.call_features(&resolved, turn));
+        let recorded_key = self.with_run(|run| run.call_key(&call).cloned());
+        let mut progress = CallProgress::new(self.call_features(&resolved, recorded_key.as_ref(), turn));
         let work = match resolved {
-            ResolvedCall::WithTool(prepared) => Some(self.new_execution(place, &call, prepared, turn)),
+            ResolvedCall::WithTool(prepared) => {
+                let (answers, is_start_known) = self.earlier_segments(&call);
+                if is_start_known {
+                    progress.assume_start_announced();
+                }
+                Some(Self::new_execution(place, &call, prepared, (answers, recorded_key), turn))
+            }
             ResolvedCall::WithoutTool => None,
             ResolvedCall::Unavailable(result) => {
                 progress.report(CallReport::Enabled(GateVerdict::End(result)));
                 None
             }
         };
-        if work.as_ref().is_some_and(|work| self.is_start_known(work)) {
-            progress.assume_start_announced();
-        }
         let stop = CallStop { turn: &turn.stop, place };
         if turn.is_closing {
             progress.report(CallReport::Stopped(self.stop_mode()));
         }
         async move {
             let mut work = work;
-            // Kept for observers alone.
+            // The settlement, as hooks see it.
             let mut settled = None;
             let ended = loop {
                 let effect = self.with_run(|run| run.next_effect(&call, &progress));
+                if matches!(effect, CallEffect::Start(_) | CallEffect::Settle(_))
+                    && let Some(hold) = self.untaken_hold(&call)
+                {
+                    match self.take_decision(&call, hold).boxed().await {
+                        Ok(DecisionCheck::Current) => {}
+                        // Nothing was found out about a call that is closed.
+                        Ok(DecisionCheck::Corrected) if turn.is_closing => continue,
+                        // The call begins anew with the decision that replaced the one before.
+                        Ok(DecisionCheck::Corrected) => break Ok(CallOutcome::Held),
+                        Err(error) => break Err(error),
+                    }
+                }
                 let performed = match (effect, &mut work) {
                     (CallEffect::Done(outcome), _) => break Ok(outcome),
-                    (CallEffect::Start(runnable), work) => {
+                    (CallEffect::Start(runnable), Some(work)) => {
                         let started = CallReport::Started { attempt: runnable.attempt() };
-                        if let Some(work) = work {
-                            let since = work.started.map_or_else(|| self.shared.journal.now(), |(_, at)| at);
-                            work.started = Some((runnable.attempt(), since));
-                        }
-                        match self.record_entry(runnable.start_entry()).await {
+                        let epoch = self.shared.journal.epoch();
+                        match self.record_entry(runnable.start_entry(epoch, || work.ctx.call_key())).await {
                             Ok(()) => Ok(Some(started)),
                             Err(error) => Err(error),
                         }
+                    }
+                    // The run was cancelled while the start became durable: no body begins any more.
+                    (CallEffect::RunBody(_), Some(_))
+                        if self.shared.cancel.is_cancelled() && !progress.is_stopped() =>
+                    {
+                        Ok(Some(CallReport::Stopped(StopMode::EndRun)))
                     }
                     (CallEffect::RunBody(runnable), Some(work)) if runnable.body() == BodyKind::Function => {
                         Ok(Some(self.run_body(&runnable, work).await))
                     }
                     (CallEffect::Settle(result), work) => {
                         match self.settle_call(&call, result, work.as_mut(), stop).await {
-                            Ok(copy) => {
-                                settled = copy;
+                            Ok(observed) => {
+                                settled = observed;
                                 Ok(None)
                             }
                             Err(error) => Err(error),
                         }
                     }
                     (CallEffect::AnnounceEnd, work) => {
-                        if let Some(settled) = settled.take() {
+                        if let (Some(settled), Some(work)) = (settled.take(), work) {
                             let is_started = progress.is_start_announced();
-                            self.announce_end(*settled, work.as_ref(), is_started, stop).boxed().await;
+                            self.announce_end(*settled, work, is_started, stop).boxed().await;
                         }
                         Ok(Some(CallReport::EndAnnounced))
                     }
@@ -143,11 +171,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    fn call_features(&self, resolved: &ResolvedCall<C>, turn: &TurnExecution<C>) -> CallFeatures {
-        let is_observed = turn.is_observed;
-        let ResolvedCall::WithTool(prepared) = resolved else {
-            return CallFeatures { is_observed, ..CallFeatures::default() };
-        };
+    fn call_features(
+        &self,
+        resolved: &ResolvedCall<C>,
+        recorded_key: Option<&CallKey>,
+        turn: &TurnExecution<C>,
+    ) -> CallFeatures {
+        let ResolvedCall::WithTool(prepared) = resolved else { return CallFeatures::default() };
         let tool = &prepared.tool;
         CallFeatures {
             has_input_guardrails: !tool.input_guardrails.is_empty(),
@@ -155,18 +185,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
             has_output_guardrails: !tool.output_guardrails.is_empty(),
             has_enabled_rule: tool.enabled.static_value() != Some(true),
             has_permits: tool.concurrency_permits.is_some() || self.shared.body_permits.is_some(),
-            has_receipts: prepared.receipt_digest.is_some(),
+            has_receipts: match recorded_key {
+                Some(recorded) => recorded.receipt_digest.is_some(),
+                None => prepared.receipt_digest.is_some(),
+            },
             follows_success_only: tool.conflict_order != ConflictOrder::Independent
                 && tool.effect_of_call(prepared.rule_arguments()) != ToolEffect::Pure,
-            is_observed,
+            is_observed: turn.has_hooks,
             max_output_bytes: tool.max_output_bytes,
         }
     }
 
-    /// Returns true if observers were told of the call's start by an earlier segment of the run: it asked a question, or
-    /// it is an agent that goes on.
-    fn is_start_known(&self, work: &CallExecution<'_, C>) -> bool {
-        self.with_run(|run| run.has_asked_question(&work.call) || run.nested_run(&work.call).is_some())
+    /// Returns the answers to the questions of an open call, and whether hooks were notified of its start before: it asked
+    /// a question, or it is an agent that goes on.
+    fn earlier_segments(&self, call: &CallId) -> (Vec<AnsweredQuestion>, bool) {
+        self.with_run(|run| {
+            let is_start_known = run.has_asked_question(call) || run.nested_run(call).is_some();
+            (run.answered_questions(call).to_vec(), is_start_known)
+        })
     }
 
     /// Returns the way in which a stop of this run ends its calls.
@@ -175,21 +211,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     fn new_execution<'a>(
-        &'a self,
         place: usize,
         call: &CallId,
         prepared: PreparedCall<C>,
+        (answered_questions, recorded_key): (Vec<AnsweredQuestion>, Option<CallKey>),
         turn: &'a TurnExecution<C>,
     ) -> CallExecution<'a, C> {
-        let answered_questions = match turn.may_have_answers {
-            true => self.with_run(|run| run.answered_questions(call).to_vec()),
-            false => Vec::<AnsweredQuestion>::new(),
+        let (receipt_digest, recorded_key) = match recorded_key {
+            Some(recorded) => (recorded.receipt_digest, Some(recorded.idempotency_key)),
+            None => (prepared.receipt_digest, None),
         };
         let details = CallDetails {
             tool: prepared.tool.clone(),
             arguments: prepared.arguments.clone(),
             raw_arguments: prepared.raw_arguments.clone(),
             answered_questions,
+            receipt_digest,
+            recorded_key,
         };
         let ctx = ToolContext::new(turn.context.clone(), call.clone(), details);
         CallExecution {
@@ -199,7 +237,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             turn,
             place,
             permits: Vec::new(),
-            started: None,
             guardrails: Vec::new(),
             claim: None,
         }
@@ -215,20 +252,21 @@ impl<C: Send + Sync + 'static> Driver<C> {
         stop: CallStop<'_>,
     ) -> Result<Option<CallReport>, DriveError> {
         let stopped = CallReport::Stopped(self.stop_mode());
-        // What has no tool has its result, or reports invalid arguments of a tool that is gone.
+        // A call without a tool has its result, or reports invalid arguments of a tool that is gone.
         let Some(work) = work else {
             return Ok(Some(match effect {
                 CallEffect::AnnounceStart => CallReport::StartAnnounced(GateVerdict::Pass),
                 CallEffect::ReportInvalidArguments { problems } => {
                     let status = CallStatus::InvalidArguments;
-                    CallReport::BodyEnded(CallResult::new(status, invalid_arguments_text(&problems)))
+                    CallReport::BodyEnded(CallResult::new(status, failure_text(Some(&problems))))
                 }
+                CallEffect::ClaimReceipt => CallReport::Receipt(ReceiptVerdict::Claimed),
                 CallEffect::RunOutputGuardrails { .. } | CallEffect::LimitOutput(_) => stopped,
                 other => return Err(self.unexpected_effect(call, &other)),
             }));
         };
         let report = match effect {
-            CallEffect::FindReceipt => CallReport::ReceiptFound(self.has_receipt(work)),
+            CallEffect::FindReceipt => CallReport::ReceiptFound(self.has_receipt(work).await?),
             CallEffect::EvaluateApprovalRule { has_standing_approval } => {
                 match stop.unless_stopped(self.evaluate_approval(work, has_standing_approval)).await {
                     Some(requirement) => CallReport::ApprovalRule(requirement),
@@ -299,7 +337,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
             }
             CallEffect::Withhold(result) => {
-                self.withhold_output(work, result.clone()).await?;
+                self.withhold_output(work, &result).await?;
                 CallReport::BodyEnded(result)
             }
             CallEffect::RunOutputGuardrails { status, output } => {
@@ -316,7 +354,38 @@ impl<C: Send + Sync + 'static> Driver<C> {
             | CallEffect::AnnounceEnd
             | CallEffect::Done(_)) => return Err(self.unexpected_effect(call, &other)),
         };
-        Ok(Some(report))
+        Ok(Some(match report {
+            // The stop came during the effect, and only now it is known whether the run ends or is handed over.
+            CallReport::Stopped(_) => CallReport::Stopped(self.stop_mode()),
+            report => report,
+        }))
+    }
+
+    /// Returns the hold of the call about which a store could have a later decision than the one that is about to be
+    /// carried out.
+    fn untaken_hold(&self, call: &CallId) -> Option<UntakenHold> {
+        self.shared.journal.store_and_lease()?;
+        self.with_run(|run| run.untaken_hold(call))
+    }
+
+    /// Takes the decision about a call in the store. From then on no other is accepted. If a later one was posted, it is
+    /// recorded and replaces the one before.
+    async fn take_decision(&self, call: &CallId, hold: UntakenHold) -> Result<DecisionCheck, DriveError> {
+        let Some((store, lease)) = self.shared.journal.store_and_lease() else {
+            return Ok(DecisionCheck::Current);
+        };
+        let path = CallPath::new(&self.parent_calls, call.clone());
+        match store.take_decision(lease, &path, hold.attempt).await? {
+            Some(posted) if posted.decision.posted_revision > hold.posted_revision => {
+                let entry = JournalEntry::DecisionRecorded(posted.decision);
+                // One that does not fit the call changes nothing.
+                match self.record_decision(&self.parent_calls, entry).await? {
+                    true => Ok(DecisionCheck::Corrected),
+                    false => Ok(DecisionCheck::Current),
+                }
+            }
+            Some(_) | None => Ok(DecisionCheck::Current),
+        }
     }
 
     fn unexpected_effect(&self, call: &CallId, effect: &CallEffect) -> DriveError {
@@ -329,46 +398,42 @@ impl<C: Send + Sync + 'static> Driver<C> {
             (HoldReason::Approval, Some(expiry)) => Some(self.shared.journal.now().saturating_add(expiry)),
             _ => None,
         };
-        let held = CallHeld { call: call.clone(), reason, expires_at };
+        let last_driver_seen = match reason {
+            HoldReason::InDoubt => self.shared.journal.previous_driver_seen(),
+            _ => None,
+        };
+        let held = CallHeld { call: call.clone(), reason, expires_at, last_driver_seen };
         self.record_entry(JournalEntry::CallHeld(held)).await?;
         self.shared.has_held_calls.store(true, std::sync::atomic::Ordering::Relaxed);
-        if self.emitter.is_watched()
-            && let Some(mut pending) = self.with_run(|run| run.pending_call(call))
-        {
-            pending.path = CallPath::new(&self.parent_calls, call.clone());
-            self.emitter.emit(RunEventKind::CallHeld(Box::new(pending))).await;
-        }
         Ok(())
     }
 
-    /// Records the call's output, and returns a copy of it for observers. A failure of the run stops the calls after it.
+    /// Records the call's output, and returns it as hooks see it. A failure of the run stops the calls after it.
     fn settle_call<'a>(
         &'a self,
         call: &CallId,
         result: CallResult,
         work: Option<&'a mut CallExecution<'_, C>>,
         stop: CallStop<'_>,
-    ) -> impl Future<Output = Result<Option<Box<CallSettled>>, DriveError>> + Send {
+    ) -> impl Future<Output = Result<Option<Box<HookObservation>>, DriveError>> + Send {
         let CallResult { status, output, run_failure } = result;
         let output = match work.as_ref().and_then(|work| work.prepared.edited_arguments.as_deref()) {
             Some(edited) if status != CallStatus::Cancelled => with_edit_note(edited, output),
             Some(_) | None => output,
         };
         let fails_run = run_failure.is_some();
-        let was_withheld = self.with_run(|run| run.withheld_output(call).is_some());
+        let withheld = self.with_run(|run| run.withheld_output(call));
+        let withheld = withheld.map(|_| CallPath::new(&self.parent_calls, call.clone()));
         let guardrails = work.as_ref().map(|work| work.guardrails.clone()).unwrap_or_default();
         let settled = CallSettled { call: call.clone(), status, output, guardrails, run_failure };
-        let is_observed =
-            work.as_ref().map_or_else(|| self.emitter.is_watched(), |work| work.turn.is_observed);
-        let copy = is_observed.then(|| Box::new(settled.clone()));
         let written = self.apply_and_enqueue(JournalEntry::CallSettled(settled));
         if fails_run && written.is_ok() {
             stop.turn.stop_after(stop.place);
         }
         async move {
-            self.wait_durable(written?).await?;
-            if was_withheld {
-                self.erase_withheld().boxed().await?;
+            let observed = self.wait_recorded(written?).await?.map(Box::new);
+            if let Some(withheld) = withheld {
+                self.shared.withheld.erase(&self.shared.journal, withheld).boxed().await?;
             }
             if let Some(work) = work
                 && work.claim.is_some()
@@ -376,7 +441,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 let expire_after = work.prepared.tool.receipt_policy.expire_after;
                 self.publish_receipt(work, expire_after).boxed().await?;
             }
-            Ok(copy)
+            Ok(observed)
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use super::lock_unpoisoned;
+use crate::lock_unpoisoned;
 
 /// The signal of one run, shared by the drivers of nested agents.
 #[derive(Default)]

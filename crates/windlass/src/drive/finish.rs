@@ -7,15 +7,21 @@ use windlass_core::{
     failure::RunFailure,
     id::AgentName,
     item::Item,
-    journal::{JournalEntry, RunFinished},
+    journal::{JournalEntry, OutputRejected, RunFinished},
     run::{OutputCandidate, OutputCandidateSource},
 };
 
+use super::output_text::truncate_detail;
 use super::{DriveError, Driver};
-use crate::agent::ToolUsePolicy;
+use crate::agent::{Agent, ToolUsePolicy};
 use crate::error::truncate_message;
+use crate::event::RunEventKind;
 use crate::guardrail::GuardrailVerdict;
 use crate::hook::HookEvent;
+
+/// Start of the message that asks the model to correct its final output.
+const OUTPUT_NOT_VALID: &str =
+    "Your answer does not match the required JSON Schema. Answer again with the JSON alone. Problem:";
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Calls the agent's custom function to decide if the results of the turn are final.
@@ -51,11 +57,32 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             (OutputCandidateSource::Message, Some(output)) => match output.parse_output(&candidate.output) {
                 Ok(output) => output,
-                Err(message) => return self.fail_or_handle(RunFailure::InvalidOutput { message }).await,
+                Err(message) => return self.correct_output(&agent, message).await,
             },
             (OutputCandidateSource::Message, None) | (OutputCandidateSource::Tool(_), _) => candidate.output,
         };
         self.end_with_output(&candidate.agent, RunFinished { output, message: None }).await
+    }
+
+    /// Asks the model to correct a final output that does not match its type. Fails the run if it was asked often enough
+    /// or has no turn left.
+    async fn correct_output(&mut self, agent: &Agent<C>, problem: String) -> Result<(), DriveError> {
+        let (asked, turns_left) = self.with_run(|run| (run.output_corrections(), run.turns_left()));
+        if asked >= agent.inner.max_output_corrections || turns_left == Some(0) {
+            let message = match asked {
+                0 => problem,
+                1 => format!("{problem}; the model was asked once to correct its output"),
+                _ => format!("{problem}; the model was asked {asked} times to correct its output"),
+            };
+            return self.fail_or_handle(RunFailure::InvalidOutput { message }).await;
+        }
+        let text = format!("{OUTPUT_NOT_VALID} {}", truncate_detail(&problem));
+        let entry = JournalEntry::OutputRejected(OutputRejected { correction: Arc::new(Item::user(text)) });
+        self.record_entry(entry).await?;
+        let message =
+            truncate_message(format!("the output of agent `{}` is not valid: {problem}", agent.name()));
+        self.emitter.emit(RunEventKind::Warning { message }).await;
+        Ok(())
     }
 
     async fn end_with_output(&mut self, name: &AgentName, finished: RunFinished) -> Result<(), DriveError> {

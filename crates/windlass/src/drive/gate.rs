@@ -8,7 +8,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windlass_core::{
     failure::RunFailure,
     journal::{CallStatus, GuardrailOutcome, GuardrailRecord, GuardrailStage},
-    plan::{ModelProtocolError, ToolLookup},
     run::{ApprovalRequirement, CallResult, GateVerdict, ReconcileReport, model_text},
 };
 
@@ -48,15 +47,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
         has_standing_approval: bool,
     ) -> ApprovalRequirement {
         let tool = &work.prepared.tool;
-        let is_required = match work.prepared.rule_arguments() {
-            Some(arguments) => {
-                tool.each_time_approval.requires_approval(work.ctx.clone(), arguments).await
-                    || (!has_standing_approval
-                        && tool.approval.requires_approval(work.ctx.clone(), arguments).await)
+        let Some(arguments) = work.prepared.rule_arguments() else { return ApprovalRequirement::Required };
+        match tool.each_time_approval.evaluate(work.ctx.clone(), arguments).await {
+            ApprovalRequirement::NotRequired if !has_standing_approval => {
+                tool.approval.evaluate(work.ctx.clone(), arguments).await
             }
-            None => true,
-        };
-        if is_required { ApprovalRequirement::Required } else { ApprovalRequirement::NotRequired }
+            requirement => requirement,
+        }
     }
 
     /// Asks the tool's reconcile function whether an interrupted call was executed. A function that panics does not know.
@@ -129,31 +126,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if enabled.await.map_err(super::application_panicked)? {
             return Ok(GateVerdict::Pass);
         }
-        let name = work.prepared.tool.name().to_owned();
-        let available = work.turn.tools.enabled_names(ctx).await;
-        Ok(GateVerdict::End(match self.unknown_tool_lookup(&name, available) {
-            ToolLookup::UnknownTool { message } => CallResult::new(CallStatus::UnknownTool, message),
-            ToolLookup::UnknownToolFatal { available_tools } => {
-                let agent = work.turn.agent.name().clone();
-                let missing = ModelProtocolError::UnknownTool { name, agent, available_tools };
-                let output = failure_text(Some(&missing.to_string()));
-                CallResult::failing_run(
-                    CallStatus::UnknownTool,
-                    output,
-                    RunFailure::ModelProtocolError(missing),
-                )
-            }
-            ToolLookup::Tool(_) | ToolLookup::Handoff { .. } => CallResult::cancelled(),
-        }))
+        let available = AssertUnwindSafe(work.turn.tools.enabled_names(ctx)).catch_unwind().await;
+        let available = available.map_err(super::application_panicked)?;
+        let (name, agent) = (work.prepared.tool.name(), work.turn.agent.name());
+        Ok(GateVerdict::End(self.unknown_tool_result(name, agent, available)))
     }
 
-    /// Announces the start to watchers and hooks. Returns `None` if the call stops first. A hook that fails fails the
-    /// call.
+    /// Notifies the hooks of the start. Returns `None` if the call stops first. A hook that fails fails the call.
     pub(super) async fn announce_start(&self, work: &CallExecution<'_, C>) -> Option<GateVerdict> {
-        if self.emitter.is_watched() {
-            let tool = work.prepared.tool.key().clone();
-            self.emitter.emit(RunEventKind::CallStarted { call: work.call.clone(), tool }).await;
-        }
         let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx: work.ctx.clone() });
         let Some(told) = told else { return Some(GateVerdict::Pass) };
         match work.stop().unless_stopped(told).await? {
@@ -161,7 +141,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Err(error) => {
                 let message = truncate_message(format!("hook `call_started` failed: {error}"));
                 self.emitter.emit(RunEventKind::Warning { message }).await;
-                Some(GateVerdict::End(CallResult::new(CallStatus::Failed, failure_text(None))))
+                // A call with invalid arguments has no body that could have failed.
+                let has_body = self.with_run(|run| run.has_call_started(&work.call));
+                let status = if has_body { CallStatus::Failed } else { CallStatus::InvalidArguments };
+                Some(GateVerdict::End(CallResult::new(status, failure_text(None))))
             }
         }
     }

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use windlass_core::{
+    id::RunId,
     item::Item,
-    journal::{JournalEntry, ModelResponded, ResponseRejected, RunFinished, ToolUsePolicyKind},
-    plan::ResponsePlan,
-    usage::Usage,
+    journal::{JournalEntry, RunFinished, ToolUsePolicyKind},
 };
 
-use super::{DriveError, Driver, ReceiptCache};
+use super::model::AnsweredRequest;
+use super::{DriveError, Driver};
 use crate::agent::ResolvedToolset;
 use crate::model::ModelResponse;
+use crate::receipts::ReceiptCache;
 
 /// A response that replaces a request to the model.
 pub(crate) struct GivenResponse<C> {
@@ -22,6 +23,8 @@ pub(crate) struct GivenResponse<C> {
     pub(crate) tools: Arc<ResolvedToolset<C>>,
     /// Receipts shared with other runs of the same conversation.
     pub(crate) receipt_cache: Arc<ReceiptCache>,
+    /// The conversation, if it has an id.
+    pub(crate) conversation: Option<RunId>,
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -44,40 +47,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 .record_entry(JournalEntry::RunFinished(RunFinished { output: String::new(), message: None }))
                 .await;
         };
-        let name = self.with_run(|run| run.agent().clone());
-        let agent = self.find_agent(&name)?;
-        let usage = answer.usage.unwrap_or_else(Usage::of_unknown_request);
-        let items = answer.items.clone();
-        let now = self.shared.journal.now();
-        match self.accept_response(&answer, 1, (now, now), &agent, &tools).await {
-            Ok(ResponsePlan { items, calls, duplicate_calls: repeated }) => {
-                self.tools = Some(tools);
-                self.shown_outputs.clear();
-                let answered = ModelResponded {
-                    agent: name,
-                    items,
-                    calls,
-                    duplicate_calls: repeated,
-                    tool_use_policy: ToolUsePolicyKind::RunModelAgain,
-                    usage,
-                    response_id: answer.response_id,
-                    request_id: answer.request_id,
-                    model: answer.model,
-                };
-                self.record_entry(JournalEntry::ModelResponded(answered.into())).await?;
-                self.emitter.wait_until_handled().await;
-                Ok(())
-            }
-            Err(halt @ (DriveError::RunFailed(_) | DriveError::Cancelled)) => {
-                self.record_entry(JournalEntry::ResponseRejected(ResponseRejected {
-                    agent: name,
-                    items,
-                    usage,
-                }))
-                .await?;
-                Err(halt)
-            }
-            Err(halt @ DriveError::Aborted(_)) => Err(halt),
-        }
+        let agent = self.find_agent(&self.with_run(|run| run.agent().clone()))?;
+        let policy = ToolUsePolicyKind::RunModelAgain;
+        let request = AnsweredRequest { attempts: 1, requested_at: None, policy };
+        self.accept_response(answer, request, &agent, tools).await
     }
 }

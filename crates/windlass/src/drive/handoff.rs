@@ -4,17 +4,16 @@ use std::panic::AssertUnwindSafe;
 
 use windlass_core::{
     failure::RunFailure,
-    history::keep_pairs,
     id::{AgentName, CallId},
-    journal::{HandoffRecorded, JournalEntry},
-    run::RunItemKind,
+    journal::{CallSettled, HandoffRecorded, JournalEntry},
+    run::CallResult,
 };
 
 use super::{DriveError, Driver};
-use crate::agent::HandoffInput;
+use crate::agent::{HandoffInput, ResolvedToolset};
 use crate::error::truncate_message;
-use crate::event::RunEventKind;
 use crate::hook::HookEvent;
+use crate::observe::HookObservation;
 
 impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) async fn hand_off(
@@ -34,8 +33,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.find_agent(&to)?;
         let name =
             self.with_run(|run| run.tool_of_call(&call).map(|key| key.name().to_owned())).unwrap_or_default();
-        let handoff = tools.find_handoff(&name);
-        if let Some(act) = handoff.and_then(|handoff| handoff.on_handoff.clone()) {
+        let handoff = tools.find_handoff(&name).cloned();
+        let is_enabled = match &handoff {
+            Some(handoff) => self.unless_stopped(handoff.enabled.evaluate(&ctx)).await?,
+            None => false,
+        };
+        let Some(handoff) = handoff.filter(|_| is_enabled) else {
+            return self.decline_handoff(call, &name, &from, &tools).await;
+        };
+        if let Some(act) = handoff.on_handoff.clone() {
             let arguments = serde_json::from_str(&arguments).unwrap_or_default();
             let input = HandoffInput { ctx: ctx.clone(), to: to.clone(), arguments };
             self.unless_stopped(async { act(input).await }).await?.map_err(|message| {
@@ -45,10 +51,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 })
             })?;
         }
-        let moment = HookEvent::HandedOff { ctx, to: to.clone() };
-        self.notify_hooks_or_fail(&agent, || moment).await?;
-        self.emit_open_outputs().await;
-        let history = match handoff.and_then(|handoff| handoff.history_filter.clone()) {
+        let history = match handoff.history_filter.clone() {
             Some(filter) => {
                 let mut before = self.with_run(|run| run.clone());
                 let entry = JournalEntry::HandoffRecorded(HandoffRecorded {
@@ -59,32 +62,34 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 before.apply(&entry).map_err(|why| self.invalid_entry_error(&why))?;
                 let filter = AssertUnwindSafe(|| filter(before.history().to_vec()));
                 let filtered = std::panic::catch_unwind(filter).map_err(super::application_panicked)?;
-                let paired = keep_pairs(filtered);
-                if !paired.removed.is_empty() {
-                    let message = format!("the handoff's history filter left {}", paired.describe_removed());
-                    self.emitter.emit(RunEventKind::Warning { message }).await;
-                }
-                Some(paired.items)
+                Some(self.keep_pairs_and_warn("the handoff's history filter", filtered).await)
             }
             None => None,
         };
-        self.record_entry(JournalEntry::HandoffRecorded(HandoffRecorded {
-            call,
-            to: to.clone(),
-            filtered_history: history,
-        }))
-        .await?;
-        if self.emitter.is_watched() {
-            let handoff = self.with_run(|run| {
-                run.items().last().filter(|last| last.kind == RunItemKind::HandoffOutput).cloned()
-            });
-            if let Some(handoff) = handoff {
-                self.emitter.emit(RunEventKind::Item(handoff)).await;
-            }
-            self.emitter.emit(RunEventKind::AgentUpdated { agent: to }).await;
-            self.emitter.wait_until_handled().await;
-        }
+        let recorded = HandoffRecorded { call, to, filtered_history: history };
+        let observed = self.record_observed(JournalEntry::HandoffRecorded(recorded)).await?;
         self.announced_agent = None;
+        if let Some(HookObservation::HandedOff { to }) = observed {
+            self.notify_hooks_or_fail(&agent, || HookEvent::HandedOff { ctx, to }).await?;
+        }
+        self.emitter.wait_until_handled().await;
+        Ok(())
+    }
+
+    /// Answers a handoff that is not enabled any more as the call of an unknown tool.
+    async fn decline_handoff(
+        &mut self,
+        call: CallId,
+        name: &str,
+        from: &AgentName,
+        tools: &ResolvedToolset<C>,
+    ) -> Result<(), DriveError> {
+        let ctx = self.run_context(from);
+        let available = self.unless_stopped(tools.enabled_names(&ctx)).await?;
+        let CallResult { status, output, run_failure } = self.unknown_tool_result(name, from, available);
+        let settled = CallSettled { run_failure, ..CallSettled::new(call, status, output) };
+        self.record_entry(JournalEntry::CallSettled(settled)).await?;
+        self.emitter.wait_until_handled().await;
         Ok(())
     }
 }

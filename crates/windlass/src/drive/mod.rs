@@ -17,22 +17,18 @@ mod nested_agent;
 mod output;
 mod output_text;
 mod prepare;
-mod receipt_cache;
 mod receipts;
-mod redaction;
-mod run_journal;
-mod running_body;
-mod snapshot_schedule;
+mod run_session;
+mod session_hold;
 mod startup;
 mod stop;
 mod turn;
-mod withheld;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -42,9 +38,8 @@ use windlass_core::{
     decision::{Decision, DecisionScope, PendingCall},
     failure::RunFailure,
     id::{AgentName, CallId, RunId},
-    item::Item,
-    journal::{DecisionRecorded, JournalEntry, RunCancelled, RunFailed, RunStarted},
-    run::{ApplyError, Run, RunAction, RunEnd, RunItem},
+    journal::{DecisionRecorded, JournalEntry, JournalRecord, RunCancelled, RunFailed, RunStarted},
+    run::{ApplyError, Run, RunAction, RunEnd},
 };
 
 use crate::agent::{Agent, AgentGraph, ResolvedToolset};
@@ -53,26 +48,26 @@ use crate::error::{ConfigError, FailedRun, RunError, StoreError, truncate_messag
 use crate::event::{EventEmitter, RunEventKind};
 use crate::guardrail::panic_message;
 use crate::hook::{Hook, HookError, HookEvent};
+use crate::journal::{EnqueuedEntry, PendingWrite, RunJournal, WithheldOutputs};
+use crate::lock_unpoisoned;
 use crate::model::ModelError;
+use crate::observe::{HookObservation, LiveEvents};
+use crate::receipts::{KeyScopes, ReceiptCache};
+use crate::redaction::SecretRegistry;
 use crate::run::{
     CancelSettlement, CancelSignal, CancelledRun, ExitCallbacks, FinishedRun, KeptResults, PausedRun,
     RunConfig, RunRecord, RunResult,
 };
-use crate::session::Session;
-use crate::store::{PostedDecision, RunStatus};
+use crate::session::SessionWrite;
+use crate::store::{Durability, PostedDecision, RunStatus};
 use crate::tool::RunContext;
 
 use self::decision_signal::DecisionSignal;
 use self::input_guardrails::ConcurrentGuardrails;
 use self::prepare::PreparedCall;
-use self::redaction::SecretRegistry;
-use self::run_journal::{PendingWrite, RunJournal};
-use self::withheld::WithheldOutputs;
+use self::run_session::RunSession;
 
 pub(crate) use self::given_response::GivenResponse;
-pub(crate) use self::receipt_cache::ReceiptCache;
-pub(crate) use self::redaction::{OutputVisibility, is_redacted, redact_arguments};
-pub(crate) use self::running_body::PollMonitor;
 pub(crate) use self::startup::run_agent;
 pub(crate) use crate::run::RunSource;
 
@@ -82,6 +77,7 @@ struct SharedRunState<C> {
     config: RunConfig<C>,
     journal: Arc<RunJournal>,
     receipt_cache: Arc<ReceiptCache>,
+    key_scopes: Arc<KeyScopes>,
     secrets: SecretRegistry,
     artefacts: Arc<RunArtefacts>,
     cancel: CancelSignal,
@@ -95,6 +91,7 @@ struct SharedRunState<C> {
     decisions: DecisionSignal,
     /// True if a call may wait for a person.
     has_held_calls: AtomicBool,
+    events: LiveEvents,
 }
 
 /// Drives one run: the outermost, or one nested in a call.
@@ -108,9 +105,9 @@ struct Driver<C> {
     /// Token that cancels this run immediately.
     stop: CancellationToken,
     hooks: Vec<Hook<C>>,
-    session: Option<Session>,
-    /// Number of run items already saved to the session.
-    saved_item_count: usize,
+    /// True if the run is watched, or one of its agents may have hooks.
+    is_observed: bool,
+    session: Option<RunSession>,
     /// Agent whose start this driver has announced.
     announced_agent: Option<AgentName>,
     tools: Option<Arc<ResolvedToolset<C>>>,
@@ -120,12 +117,18 @@ struct Driver<C> {
     concurrent_guardrails: Mutex<Option<Box<ConcurrentGuardrails>>>,
     has_run_guardrails: bool,
     model_error: Option<Box<ModelError>>,
-    /// Calls of the open turn whose outputs were emitted to watchers.
-    shown_outputs: BTreeSet<CallId>,
     /// True once this driver has carried out an action of the run.
     has_worked: bool,
     /// Callbacks for the exit of this driver.
     at_end: ExitCallbacks,
+}
+
+/// An entry that was applied and has its place in the journal.
+struct RecordedEntry<'a> {
+    seq: u64,
+    durability: Durability,
+    writing: Option<PendingWrite<'a>>,
+    for_hooks: Option<HookObservation>,
 }
 
 /// The reason why a driver leaves its loop.
@@ -171,19 +174,47 @@ impl From<StoreError> for DriveError {
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
+    /// Creates the driver of the run at the path of the emitter.
+    fn new(
+        shared: Arc<SharedRunState<C>>,
+        graph: AgentGraph<C>,
+        (parent_calls, run_id): (Arc<[CallId]>, RunId),
+        emitter: EventEmitter,
+        stop: CancellationToken,
+        hooks: Vec<Hook<C>>,
+    ) -> Self {
+        Self {
+            is_observed: emitter.is_watched() || !hooks.is_empty() || graph.has_hooks(),
+            shared,
+            graph: Arc::new(graph),
+            parent_calls,
+            run_id,
+            emitter,
+            stop,
+            hooks,
+            session: None,
+            announced_agent: None,
+            tools: None,
+            prepared_calls: VecDeque::new(),
+            concurrent_guardrails: Mutex::default(),
+            has_run_guardrails: false,
+            model_error: None,
+            has_worked: false,
+            at_end: ExitCallbacks::default(),
+        }
+    }
+
     async fn start_driving(&mut self, is_fresh: bool) -> Result<DriveEnd, RunError> {
         let agent = self.with_run(|run| run.agent().clone());
         self.emitter.emit(RunEventKind::AgentUpdated { agent }).await;
         self.emitter.wait_until_handled().await;
-        if is_fresh
-            && (!self.stop.is_cancelled() || self.shared.cancel.is_detaching())
-            && let Some(session) = &self.session
-        {
-            let input = self.with_run(|run| run.input().to_vec());
-            session.append(input).await.map_err(RunError::Session)?;
+        if is_fresh && (!self.stop.is_cancelled() || self.shared.cancel.is_detaching()) {
+            self.update_session().await?;
         }
         if !is_fresh {
-            // What was decided in time counts, though nobody was there to take it in time.
+            // A driver that crashed may not have written everything to the session.
+            self.update_session().boxed().await?;
+            // A decision that was posted before its call expired counts, although no driver applied it in time.
             self.apply_posted_decisions().boxed().await?;
             self.reject_expired_calls().boxed().await?;
         }
@@ -199,7 +230,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 && !self.pauses_instead_of_cancelling(&next)
             {
                 if self.shared.cancel.is_detaching() {
-                    self.save_turn_to_session().await?;
+                    self.update_session().await?;
                     return Ok(DriveEnd::Detached);
                 }
                 self.end_cancelled().boxed().await?;
@@ -217,8 +248,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
                 RunAction::RequestModel { turn, .. } => self.request_model(turn).boxed().await,
                 RunAction::AdvanceCalls => self.work_on_calls().await,
-                // What happens once in a run, or never, has its state on the side: a run in flight holds room for
-                // the largest of these futures.
+                // Rare actions are boxed, so that they do not enlarge the future of every run.
                 RunAction::MaxTurnsReached { max_turns } => {
                     self.fail_or_handle(RunFailure::MaxTurnsExceeded { max_turns }).boxed().await
                 }
@@ -229,7 +259,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 RunAction::Finish(candidate) => self.finish_run(candidate).boxed().await,
                 RunAction::Fail(failure) => Err(failure.into()),
                 RunAction::Pause(_) => {
-                    self.emit_open_outputs().await;
                     self.emitter.wait_until_handled().await;
                     // A watcher may cancel on what it was just shown.
                     if self.stop.is_cancelled() && !pauses_instead {
@@ -238,6 +267,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     if self.apply_posted_decisions().boxed().await? {
                         continue;
                     }
+                    self.update_session().boxed().await?;
                     return Ok(DriveEnd::Paused);
                 }
                 RunAction::Ended => return Ok(DriveEnd::Ended),
@@ -253,7 +283,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         self.shared.journal.save_snapshot(snapshot).boxed().await;
                     }
                 }
-                // A call ended the run while it is handed over: whoever goes on ends it, and what is open in it.
+                // A call ended the run while it is handed over: the next driver ends it, with its open calls.
                 Err(DriveError::RunFailed(_))
                     if self.shared.cancel.is_detaching()
                         && self.with_run(|run| !run.calls_in_flight().is_empty()) =>
@@ -263,7 +293,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Err(DriveError::RunFailed(failure)) => {
                     self.end_run(JournalEntry::RunFailed(RunFailed { failure: *failure })).boxed().await?;
                 }
-                // What is open now says whether the run is cancelled, pauses instead, or is left.
+                // The next action decides whether the run is cancelled, pauses instead, or is handed over.
                 Err(DriveError::Cancelled) if self.stop.is_cancelled() => {}
                 Err(DriveError::Cancelled) => self.end_cancelled().boxed().await?,
                 Err(DriveError::Aborted(error)) => return Err(*error),
@@ -288,7 +318,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return Ok(false);
         }
         let mut took_any = false;
-        for PostedDecision { path, attempt, decision } in self.shared.journal.load_posted_decisions().await? {
+        for PostedDecision { path, attempt, decision, .. } in
+            self.shared.journal.load_posted_decisions().await?
+        {
             let is_posted = |one: &PendingCall| one.path == path && one.attempt == attempt;
             let is_pending = self.with_root(|run| run.pending_calls().iter().any(is_posted));
             let entry = JournalEntry::DecisionRecorded(decision);
@@ -312,6 +344,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 },
                 scope: DecisionScope::ThisCall,
                 decided_by: Some("expiry".to_owned()),
+                displayed: None,
+                posted_revision: 0,
             });
             self.record_decision(pending.path.parent_calls(), entry).await?;
         }
@@ -345,7 +379,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     async fn end_run(&mut self, end: JournalEntry) -> Result<(), RunError> {
         match self.end_calls_in_flight().await {
-            // Whoever cannot be told does not keep the run from ending.
+            // An observer that cannot be notified does not keep the run from ending.
             Ok(()) | Err(DriveError::RunFailed(_) | DriveError::Cancelled) => {}
             Err(DriveError::Aborted(error)) => return Err(*error),
         }
@@ -356,71 +390,65 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Applies an entry to the run state and waits until the journal has it.
+    /// Applies an entry to the run state, and waits until the journal has it and its events are delivered.
     async fn record_entry(&self, entry: JournalEntry) -> Result<(), DriveError> {
-        self.wait_durable(self.apply_and_enqueue(entry)?).await
+        self.wait_recorded(self.apply_and_enqueue(entry)?).await.map(|_| ())
     }
 
-    /// Applies an entry to the nested run at a path and waits until the journal has it.
-    async fn record_entry_at(&self, path: &[CallId], entry: JournalEntry) -> Result<(), DriveError> {
+    /// Records an entry as [`Driver::record_entry`] does, and returns its observation for hooks.
+    async fn record_observed(&self, entry: JournalEntry) -> Result<Option<HookObservation>, DriveError> {
+        self.wait_recorded(self.apply_and_enqueue(entry)?).await
+    }
+
+    /// Applies an entry to the run state and enqueues it for the journal. [`Driver::wait_recorded`] waits for the store.
+    fn apply_and_enqueue(&self, entry: JournalEntry) -> Result<RecordedEntry<'_>, DriveError> {
+        let before = self.session_items_before(&entry);
+        self.apply_and_enqueue_at(&self.parent_calls, entry, before)
+    }
+
+    /// Applies an entry to the run at a path as [`Driver::apply_and_enqueue`] does.
+    fn apply_and_enqueue_at(
+        &self,
+        path: &[CallId],
+        entry: JournalEntry,
+        session_write: Option<SessionWrite>,
+    ) -> Result<RecordedEntry<'_>, DriveError> {
         let applied = lock_unpoisoned(&self.shared.run).apply_at(path, &entry);
-        applied.map_err(|why| self.invalid_entry_error(&why))?;
-        Ok(self.shared.journal.append(path, self.shared.secrets.redact_entry(path, entry)).await?)
-    }
-
-    /// Applies an entry to the run state and enqueues it for the journal. [`Driver::wait_durable`] waits for
-    /// the store.
-    fn apply_and_enqueue(&self, entry: JournalEntry) -> Result<Option<PendingWrite<'_>>, DriveError> {
-        let applied = lock_unpoisoned(&self.shared.run).apply_at(&self.parent_calls, &entry);
         let applied = applied.map_err(|why| self.invalid_entry_error(&why))?;
-        if let Some((digest, output)) = applied.receipt {
-            self.shared.receipt_cache.insert_receipt(digest, output, self.shared.journal.now());
+        if let Some(receipt) = applied.receipt {
+            self.shared.receipt_cache.insert_receipt(receipt, self.shared.journal.now());
         }
-        Ok(self
-            .shared
-            .journal
-            .enqueue(&self.parent_calls, self.shared.secrets.redact_entry(&self.parent_calls, entry))?)
+        let session_write = session_write.or_else(|| self.session_items_at_end());
+        // Watchers and hooks in this process see secrets, which the journal does not.
+        let observed = self.is_observed.then(|| entry.clone());
+        let entry = self.shared.secrets.redact_entry(path, entry);
+        let EnqueuedEntry { seq, at, durability, writing } =
+            self.shared.journal.enqueue(path, entry, session_write)?;
+        let for_hooks = observed.and_then(|entry| {
+            let record = JournalRecord { seq, at, path: path.to_vec(), entry };
+            self.with_root(|root| self.shared.events.observe(&record, root))
+        });
+        Ok(RecordedEntry { seq, durability, writing, for_hooks })
     }
 
-    async fn wait_durable(&self, writing: Option<PendingWrite<'_>>) -> Result<(), DriveError> {
-        if let Some(writing) = writing {
-            self.shared.journal.wait_durable(writing).await?;
+    /// Waits until an entry is durable, where its kind requires it, and delivers the events up to it.
+    async fn wait_recorded(
+        &self,
+        recorded: RecordedEntry<'_>,
+    ) -> Result<Option<HookObservation>, DriveError> {
+        if let Some(writing) = recorded.writing {
+            writing.await?;
         }
-        Ok(())
+        if self.is_observed && recorded.durability == Durability::Sync {
+            self.shared.events.deliver(recorded.seq, &self.emitter).await;
+        }
+        Ok(recorded.for_hooks)
     }
 
     /// Returns the error for an entry that the run state rejected: a defect of the driver, after which the run
     /// must not continue.
     fn invalid_entry_error(&self, why: &ApplyError) -> DriveError {
         StoreError::new(format!("run `{}` would become invalid: {why}", self.run_id)).into()
-    }
-
-    /// Appends the items of the settled turn to the session, in one write.
-    async fn save_turn_to_session(&mut self) -> Result<(), RunError> {
-        let Some(session) = &self.session else { return Ok(()) };
-        let (items, settled) =
-            self.with_run(|run| (run.session_items(self.saved_item_count), run.settled_item_count()));
-        let items = self.shared.secrets.redact_items(&[], items);
-        self.saved_item_count = self.saved_item_count.max(settled);
-        session.append(items).await.map_err(RunError::Session)
-    }
-
-    /// Emits the outputs of the open turn to watchers.
-    async fn emit_open_outputs(&mut self) {
-        if !self.emitter.is_watched() {
-            return;
-        }
-        let outputs = self.with_run(|run| run.open_turn_items());
-        self.emit_outputs(outputs).await;
-    }
-
-    /// Emits the outputs that watchers have not received yet.
-    async fn emit_outputs(&mut self, outputs: Vec<RunItem>) {
-        for output in outputs {
-            if call_of_output(&output).is_some_and(|call| self.shown_outputs.insert(call)) {
-                self.emitter.emit(RunEventKind::Item(output)).await;
-            }
-        }
     }
 
     fn into_outcome(self: Box<Self>, stop: DriveEnd) -> Result<RunResult, RunError> {
@@ -435,6 +463,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let kept = KeptResults {
             receipts: self.shared.receipt_cache.all_receipts(),
             withheld: self.shared.withheld.in_memory(),
+            session: self.session.as_ref().map(|session| session.session().clone()),
         };
         match (stop, end) {
             (DriveEnd::Paused, _) | (DriveEnd::Ended, None) => {
@@ -449,7 +478,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error })))
             }
             (DriveEnd::Ended, Some(RunEnd::Cancelled)) => {
-                let settlement = CancelSettlement::from_records(record.journal());
+                let settlement = CancelSettlement::from_record(&record);
                 Ok(RunResult::Cancelled(CancelledRun { settlement, record }))
             }
         }
@@ -525,14 +554,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 }
 
-/// Returns the call of an output item.
-fn call_of_output(produced: &RunItem) -> Option<CallId> {
-    match &*produced.item {
-        Item::Output(output) => Some(output.call.clone()),
-        _ => None,
-    }
-}
-
 /// Returns the result of application code, or an error if `stop` is cancelled first. A panic is a failure of the run.
 async fn call_unless_stopped<F: Future>(
     stop: &CancellationToken,
@@ -545,8 +566,4 @@ async fn call_unless_stopped<F: Future>(
 /// Returns the failure of a run whose application code panicked.
 fn application_panicked(panic: Box<dyn std::any::Any + Send>) -> DriveError {
     RunFailure::ApplicationPanicked { message: truncate_message(panic_message(&*panic)) }.into()
-}
-
-fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

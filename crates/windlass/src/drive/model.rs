@@ -1,6 +1,7 @@
 //! The model request of one turn, and the acceptance of its response.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,13 +17,12 @@ use windlass_core::{
         ResponseRejected, ToolUsePolicyKind,
     },
     plan::{ModelProtocolError, ResponsePlan, plan_response},
-    run::{RunItem, RunItemKind},
     usage::Usage,
 };
 
-use super::call_unless_stopped;
 use super::input_guardrails::ConcurrentGuardrails;
 use super::{DriveError, Driver};
+use super::{application_panicked, call_unless_stopped};
 use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy};
 use crate::error::{ConfigError, truncate_message};
 use crate::event::RunEventKind;
@@ -41,6 +41,14 @@ struct ModelRequestParts {
     output_schema: Option<OutputSchema>,
 }
 
+/// The request that a response answers, as it is recorded with it.
+pub(super) struct AnsweredRequest {
+    pub(super) attempts: u32,
+    /// Time of the first request; absent if the response came from elsewhere.
+    pub(super) requested_at: Option<Timestamp>,
+    pub(super) policy: ToolUsePolicyKind,
+}
+
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Requests the model's response for a turn and records it with its plan.
     pub(super) async fn request_model(&mut self, turn: u32) -> Result<(), DriveError> {
@@ -53,6 +61,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             None => self.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).boxed().await??,
         };
         if !self.tools.as_ref().is_some_and(|known| Arc::ptr_eq(known, &tools)) {
+            for tool in tools.tools() {
+                self.shared.key_scopes.check_tool(&name, tool)?;
+            }
             for message in tools.warnings.iter().cloned() {
                 self.emitter.emit(RunEventKind::Warning { message }).await;
             }
@@ -65,84 +76,92 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 .await?;
         }
         let requested_at = self.shared.journal.now();
-        let (answer, attempts) = self.request_with_retries(&agent, turn, &question, &tools).boxed().await?;
-        let usage = answer.usage.unwrap_or_else(Usage::of_unknown_request);
-        let items = answer.items.clone();
-        let times = (requested_at, self.shared.journal.now());
-        let planned = self.accept_response(&answer, attempts, times, &agent, &tools).await;
+        let (response, attempts) = self.request_with_retries(&agent, turn, &question, &tools).boxed().await?;
+        let policy = match &agent.inner.tool_use_policy {
+            ToolUsePolicy::RunModelAgain => ToolUsePolicyKind::RunModelAgain,
+            ToolUsePolicy::StopOnFirstTool => ToolUsePolicyKind::StopOnFirstTool,
+            ToolUsePolicy::StopAtTools(names) => ToolUsePolicyKind::StopAtTools(names.clone()),
+            ToolUsePolicy::CustomFunction(_) => ToolUsePolicyKind::CustomFunction,
+        };
+        let request = AnsweredRequest { attempts, requested_at: Some(requested_at), policy };
+        self.accept_response(response, request, &agent, tools).await?;
+        self.check_repeated_calls().await
+    }
+
+    /// Plans and records a response, and notifies watchers and hooks of it.
+    pub(super) async fn accept_response(
+        &mut self,
+        response: ModelResponse,
+        request: AnsweredRequest,
+        agent: &Agent<C>,
+        tools: Arc<ResolvedToolset<C>>,
+    ) -> Result<(), DriveError> {
+        let usage = response.usage.unwrap_or_else(Usage::of_unknown_request);
+        let AnsweredRequest { attempts, requested_at, policy } = request;
+        let name = agent.name().clone();
+        let planned = match self.plan_calls(response.items.clone(), agent, &tools).await {
+            Ok(planned) => self.admit_response(planned, &response, attempts, requested_at, agent).await,
+            Err(error) => Err(error),
+        };
+        let ModelResponse { items, response_id, request_id, model, .. } = response;
         match planned {
-            Ok(ResponsePlan { items, calls, duplicate_calls: repeated }) => {
-                let after = match &agent.inner.tool_use_policy {
-                    ToolUsePolicy::RunModelAgain => ToolUsePolicyKind::RunModelAgain,
-                    ToolUsePolicy::StopOnFirstTool => ToolUsePolicyKind::StopOnFirstTool,
-                    ToolUsePolicy::StopAtTools(names) => ToolUsePolicyKind::StopAtTools(names.clone()),
-                    ToolUsePolicy::CustomFunction(_) => ToolUsePolicyKind::CustomFunction,
-                };
-                let ModelResponse { response_id, request_id, model, .. } = answer;
+            Ok(ResponsePlan { items, calls, duplicate_calls }) => {
                 self.tools = Some(tools);
-                self.shown_outputs.clear();
-                let agent = name;
-                let answered = ModelResponded {
-                    agent,
+                let responded = ModelResponded {
+                    agent: name,
                     items,
                     calls,
-                    duplicate_calls: repeated,
-                    tool_use_policy: after,
+                    duplicate_calls,
+                    tool_use_policy: policy,
                     usage,
                     response_id,
                     request_id,
                     model,
+                    attempts,
+                    requested_at,
                 };
-                self.record_entry(JournalEntry::ModelResponded(answered.into())).await?;
-                // What a watcher was shown it may still stop, before any of it takes effect.
+                self.record_entry(JournalEntry::ModelResponded(responded.into())).await?;
+                // A watcher may stop the calls that it was shown, before any of them takes effect.
                 self.emitter.wait_until_handled().await;
-                self.check_repeated_calls().await
+                Ok(())
             }
-            // It was paid for, whatever came in between.
-            Err(halt @ (DriveError::RunFailed(_) | DriveError::Cancelled)) => {
-                let refused = ResponseRejected { agent: name, items, usage };
-                self.record_entry(JournalEntry::ResponseRejected(refused)).await?;
-                Err(halt)
+            // The response was paid for, although none of its calls runs.
+            Err(error @ (DriveError::RunFailed(_) | DriveError::Cancelled)) => {
+                let rejected = ResponseRejected { agent: name, items, usage };
+                self.record_entry(JournalEntry::ResponseRejected(rejected)).await?;
+                Err(error)
             }
-            Err(halt @ DriveError::Aborted(_)) => Err(halt),
+            Err(error @ DriveError::Aborted(_)) => Err(error),
         }
     }
 
-    /// Plans a response, and notifies watchers and hooks of it.
-    pub(super) async fn accept_response(
-        &mut self,
-        answer: &ModelResponse,
+    /// Notifies the hooks of a response before it is recorded: a hook that fails prevents that.
+    async fn admit_response(
+        &self,
+        planned: Result<ResponsePlan, ModelProtocolError>,
+        response: &ModelResponse,
         attempts: u32,
-        (requested_at, responded_at): (Timestamp, Timestamp),
+        requested_at: Option<Timestamp>,
         agent: &Agent<C>,
-        tools: &Arc<ResolvedToolset<C>>,
     ) -> Result<ResponsePlan, DriveError> {
-        let is_observed = self.has_hooks(agent) || self.emitter.is_watched();
-        let info = is_observed.then(|| {
-            Arc::new(ModelResponseInfo {
-                usage: answer.usage.unwrap_or_else(Usage::of_unknown_request),
-                model: answer.model.clone(),
-                response_id: answer.response_id.clone(),
-                request_id: answer.request_id.clone(),
-                attempts,
-                requested_at,
-                responded_at,
-            })
-        });
-        let planned = self.plan_calls(answer.items.clone(), agent, tools).await?;
         let is_readable = planned.as_ref().err().is_none_or(ModelProtocolError::is_response_readable);
-        if let (Ok(plan), Some(info), true) = (&planned, &info, self.emitter.is_watched()) {
-            self.emitter.emit(RunEventKind::ModelResponded(info.clone())).await;
-            self.emit_response(agent, plan).boxed().await;
-        }
-        if let (true, Some(info), true) = (is_readable, info, self.has_hooks(agent)) {
-            let ctx = self.run_context(agent.name());
-            let items: Arc<[_]> = answer.items.as_slice().into();
+        if is_readable && self.has_hooks(agent) {
+            let (ctx, now) = (self.run_context(agent.name()), self.shared.journal.now());
+            let info = ModelResponseInfo {
+                usage: response.usage.unwrap_or_else(Usage::of_unknown_request),
+                model: response.model.clone(),
+                response_id: response.response_id.clone(),
+                request_id: response.request_id.clone(),
+                attempts,
+                requested_at: requested_at.unwrap_or(now),
+                responded_at: now,
+            };
+            let (items, info) = (response.items.as_slice().into(), info.into());
             self.notify_hooks_or_fail(agent, || HookEvent::ModelResponded { ctx, items, info })
                 .boxed()
                 .await?;
         }
-        planned.map_err(|misbehaviour| RunFailure::ModelProtocolError(misbehaviour).into())
+        planned.map_err(|error| RunFailure::ModelProtocolError(error).into())
     }
 
     async fn run_guardrails_and_announce(&mut self, agent: &Agent<C>) -> Result<(), DriveError> {
@@ -170,6 +189,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(over) => agent.inner.model_settings.with_overrides(over),
             None => agent.inner.model_settings.clone(),
         };
+        self.with_run(|run| {
+            if let (Some(given), Some(_)) = (run.previous_response_id(), run.last_response_id()) {
+                settings.previous_response_id = Some(given.to_owned());
+            }
+        });
         let is_lifted = agent.inner.tool_choice_reset == ToolChoiceReset::AfterToolUse;
         if is_lifted && self.with_run(|run| run.has_used_tools(agent.name())) {
             settings.tool_choice = None;
@@ -274,15 +298,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
             was_asked.store(true, Ordering::Relaxed);
             asking.await
         };
+        let asking = AssertUnwindSafe(asking).catch_unwind();
         let overlap = self.concurrent_guardrails.get_mut().unwrap_or_else(PoisonError::into_inner);
         let halt = tokio::select! {
             biased;
             () = self.stop.cancelled() => DriveError::Cancelled,
             failure = ConcurrentGuardrails::wait_for_trip(overlap.as_mut()) => failure.into(),
-            answer = asking => return Ok(answer),
+            answer = asking => return answer.map_err(application_panicked),
         };
         if was_asked.into_inner() {
-            // What it costs to be asked and not listened to, nobody says.
+            // A request dropped mid-flight may still be billed; its usage is recorded as unknown.
             let error = "the run went on without its answer".to_owned();
             let failed =
                 ModelRequestFailed { agent: agent.name().clone(), error, retry_after_ms: None, usage: None };
@@ -301,23 +326,29 @@ impl<C: Send + Sync + 'static> Driver<C> {
         filtered: ModelInput,
     ) -> Result<ModelInput, DriveError> {
         let ModelInput { instructions, items } = filtered;
-        let paired = keep_pairs(items);
-        if !paired.removed.is_empty() {
-            let message = format!("the input filter left {}", paired.describe_removed());
-            self.emitter.emit(RunEventKind::Warning { message }).await;
-        }
+        let items = self.keep_pairs_and_warn("the input filter", items).await;
         let is_same = instructions.as_deref() == question.instructions.as_deref();
-        let input = FilteredInput::from_items(history, &paired.items);
-        let is_whole = input == FilteredInput::from_items(history, history);
+        let is_whole = items.len() == history.len()
+            && items.iter().zip(history).all(|(item, kept)| Arc::ptr_eq(item, kept));
         if !is_same || !is_whole {
             let entry = JournalEntry::ModelInputFiltered(ModelInputFiltered {
                 agent: agent.name().clone(),
                 instructions: (!is_same).then(|| instructions.as_deref().unwrap_or_default().to_owned()),
-                input,
+                input: FilteredInput::from_items(history, &items),
             });
             self.record_entry(entry).await?;
         }
-        Ok(ModelInput { instructions, items: paired.items })
+        Ok(ModelInput { instructions, items })
+    }
+
+    /// Returns what a function of the application left of a conversation, without halves of pairs, and warns of them.
+    pub(super) async fn keep_pairs_and_warn(&self, whose: &str, items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
+        let paired = keep_pairs(items);
+        if !paired.removed.is_empty() {
+            let message = format!("{whose} left {}", paired.describe_removed());
+            self.emitter.emit(RunEventKind::Warning { message }).await;
+        }
+        paired.items
     }
 
     async fn plan_calls(
@@ -329,7 +360,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut lookups = self.look_up_tools(&items, agent, tools).await?;
         let mut ready = VecDeque::with_capacity(lookups.len());
         let planned = self.with_run(|run| {
-            plan_response(items, agent.name(), run.call_digests(), |call| {
+            plan_response(items, agent.name(), run, |call| {
                 let (lookup, found) =
                     lookups.pop_front().unwrap_or_else(|| super::prepare::unknown_tool(call));
                 if let Some(found) = found {
@@ -340,24 +371,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
         });
         self.prepared_calls = ready;
         Ok(planned)
-    }
-
-    async fn emit_response(&self, agent: &Agent<C>, plan: &ResponsePlan) {
-        use windlass_core::plan::CallDisposition;
-        let mut calls = plan.calls.iter();
-        for item in &plan.items {
-            let part = match &**item {
-                Item::Call(_) => match calls.next().map(|call| &call.disposition) {
-                    Some(CallDisposition::Handoff { .. } | CallDisposition::SurplusHandoff) => {
-                        RunItemKind::HandoffCall
-                    }
-                    _ => RunItemKind::ToolCall,
-                },
-                _ => RunItemKind::ModelOutput,
-            };
-            let produced = RunItem { agent: agent.name().clone(), item: item.clone(), kind: part };
-            self.emitter.emit(RunEventKind::Item(produced)).await;
-        }
     }
 
     async fn check_repeated_calls(&mut self) -> Result<(), DriveError> {

@@ -1,13 +1,12 @@
 //! A nested agent: a driver of its own inside a call, on the same run and the same journal.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{
-    id::{CallId, CallPath, RunId},
+    id::{AgentName, CallId, RunId},
     journal::{CallStatus, JournalEntry, RunStarted},
     run::{CallReport, CallResult, Run, RunEnd},
 };
@@ -17,11 +16,11 @@ use super::call::CallExecution;
 use super::output_text::{result_for_error, result_for_timeout};
 use super::startup::leave_reason;
 use super::{DriveEnd, DriveError, Driver};
-use crate::agent::{Agent, AgentGraph, AgentTool, HandoffTarget};
+use crate::agent::{Agent, AgentGraph, AgentTool, HandoffTarget, NestedAgentResult};
 use crate::error::{RunError, truncate_message};
 use crate::event::RunEventKind;
 use crate::guardrail::panic_message;
-use crate::run::{ExitCallbacks, RunExit};
+use crate::run::RunExit;
 use crate::tool::{ToolBody, ToolError};
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -37,27 +36,25 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let path: Arc<[CallId]> = self.parent_calls.iter().chain([&work.call]).cloned().collect();
         let agent = self.resolve_nested_agent(nested)?;
         if self.with_run(|run| run.nested_run(&work.call).is_none()) {
-            let input = match nested.parse_input(&work.prepared.arguments) {
+            let input = match nested.build_input(&work.prepared.arguments) {
                 Ok(input) => input,
-                Err(problem) => {
-                    let result = result_for_error(&tool, &work.ctx, &ToolError::visible(problem));
+                Err(error) => {
+                    let result = result_for_error(&tool, &work.ctx, &error);
                     return Ok(CallReport::BodyEnded(result));
                 }
             };
             let started = RunStarted {
-                run: RunId::new(format!(
-                    "{}/{}",
-                    self.shared.run_id,
-                    CallPath::new(&self.parent_calls, work.call.clone())
-                )),
+                run: RunId::new(format!("{}/{}", self.shared.run_id, work.ctx.call_path())),
                 agent: agent.name().clone(),
-                history: Vec::new(),
+                history: Default::default(),
                 input,
                 max_turns: nested.max_turns,
                 session: None,
+                previous_response_id: None,
                 origin: None,
             };
-            self.record_entry_at(&path, JournalEntry::RunStarted(started.into())).await?;
+            let entry = JournalEntry::RunStarted(started.into());
+            self.wait_recorded(self.apply_and_enqueue_at(&path, entry, None)?).await?;
         }
         self.drive_nested_agent(path, agent, work).await
     }
@@ -81,26 +78,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
         work: &CallExecution<'_, C>,
     ) -> Result<CallReport, DriveError> {
         let stop = work.turn.stop.token().child_token();
-        let mut driver = Self {
-            shared: self.shared.clone(),
-            graph: Arc::new(AgentGraph::new(&agent, &self.shared.config.known_agents)?),
-            emitter: self.emitter.for_nested_agent(&path),
-            run_id: RunId::new(format!("{}/{}", self.shared.run_id, work.ctx.call_path())),
-            parent_calls: path,
-            stop: stop.clone(),
-            hooks: self.hooks.clone(),
-            session: None,
-            saved_item_count: 0,
-            announced_agent: None,
-            tools: None,
-            prepared_calls: VecDeque::new(),
-            concurrent_guardrails: Mutex::default(),
-            has_run_guardrails: false,
-            model_error: None,
-            shown_outputs: BTreeSet::new(),
-            has_worked: false,
-            at_end: ExitCallbacks::default(),
-        };
+        let run_id = self.with_root(|run| run.at_path(&path).map(|nested| nested.id().clone()));
+        let mut driver = Self::new(
+            self.shared.clone(),
+            AgentGraph::new(&agent, &self.shared.config.known_agents)?,
+            (path.clone(), run_id.unwrap_or_else(|| self.run_id.clone())),
+            self.emitter.for_nested_agent(&path),
+            stop.clone(),
+            self.hooks.clone(),
+        );
         let call_stop = work.stop();
         let (driven, is_late) = {
             let mut driving = AssertUnwindSafe(driver.drive_boxed()).catch_unwind();
@@ -135,7 +121,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 // An earlier text has not passed the output guardrails of the agent.
                 let is_guarded = driver.find_agent(&last_agent)?.has_output_guardrails();
                 let output = if output.is_empty() && !is_guarded { last_text } else { output };
-                CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output))
+                self.nested_output(work, &driver, last_agent, output).await
             }
             (DriveEnd::Ended, Some(RunEnd::Failed(failure))) => {
                 self.nested_failure(work, format!("agent `{}` failed: {failure}", agent.name())).await
@@ -146,6 +132,31 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             (DriveEnd::Ended, Some(RunEnd::Cancelled)) => CallReport::BodyEnded(CallResult::cancelled()),
         })
+    }
+
+    /// Returns the output of a call whose agent finished.
+    async fn nested_output(
+        &self,
+        work: &CallExecution<'_, C>,
+        driver: &Self,
+        agent: AgentName,
+        output: String,
+    ) -> CallReport {
+        let extracted = match &work.prepared.tool.body {
+            ToolBody::Agent(nested) if nested.has_output_function() => {
+                let items = driver.with_run(|run| run.items().to_vec());
+                nested.extract_output(NestedAgentResult { agent, output, items })
+            }
+            ToolBody::Agent(_) | ToolBody::Function(_) => Ok(output.into()),
+        };
+        match extracted {
+            Ok(output) => CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output)),
+            Err(error) => {
+                let message = truncate_message(format!("call `{}` failed: {error}", work.ctx.call_path()));
+                self.emitter.emit(RunEventKind::Warning { message }).await;
+                CallReport::BodyEnded(result_for_error(&work.prepared.tool, &work.ctx, &error))
+            }
+        }
     }
 
     async fn nested_failure(&self, work: &CallExecution<'_, C>, message: String) -> CallReport {

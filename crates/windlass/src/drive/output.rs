@@ -1,48 +1,42 @@
 //! The output of a call: withheld, checked by the output guardrails, cut to its limit, and announced.
 
-use std::sync::Arc;
-
 use windlass_core::{
     failure::RunFailure,
     id::CallPath,
     item::OutputContent,
-    journal::{CallSettled, CallStatus, GuardrailRecord, GuardrailStage},
+    journal::{CallStatus, GuardrailRecord, GuardrailStage},
     run::{CallResult, model_text},
     tool::ToolKey,
 };
 
 use super::call::CallExecution;
 use super::gate::{GUARDRAIL_FAILED, guardrail_record};
-use super::redaction::{OutputVisibility, REDACTED};
 use super::stop::CallStop;
 use super::{DriveError, Driver};
 use crate::artefact::READ_OUTPUT_TOOL;
 use crate::error::truncate_message;
 use crate::event::RunEventKind;
 use crate::guardrail::ToolGuardrailVerdict;
-use crate::hook::{AfterCall, CallInfo, HookEvent};
+use crate::hook::{AfterCall, HookEvent};
+use crate::observe::HookObservation;
+use crate::redaction::{OutputVisibility, REDACTED};
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Keeps the output of a body where only drivers read it, then records the end of the body.
     pub(super) async fn withhold_output(
         &self,
         work: &CallExecution<'_, C>,
-        mut result: CallResult,
+        result: &CallResult,
     ) -> Result<(), DriveError> {
         // A secret output is nowhere outside the process.
         let kept = match work.prepared.tool.output_visibility {
             OutputVisibility::Public => result.output.clone(),
             OutputVisibility::Secret => OutputContent::from(REDACTED),
         };
-        self.shared.withheld.save(&self.shared.journal, work.ctx.call_path(), kept.clone()).await?;
-        result.output = kept;
-        self.record_entry(result.body_ended_entry(&work.call)).await
-    }
-
-    /// Erases the outputs of calls that have settled.
-    pub(super) async fn erase_withheld(&self) -> Result<(), DriveError> {
-        let still_withheld = self.with_root(|run| run.withheld_calls());
-        Ok(self.shared.withheld.retain(&self.shared.journal, &still_withheld).await?)
+        let ended = CallResult::new(result.status.clone(), kept);
+        let entry = ended.body_ended_entry(&work.call);
+        self.shared.withheld.save(&self.shared.journal, work.ctx.call_path(), ended.output).await?;
+        self.record_entry(entry).await
     }
 
     /// Runs the output guardrails in order, each on the output of the previous one. Returns `None` if the call stops and
@@ -128,7 +122,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let (whole, shown) = (output.len(), output.floor_char_boundary(budget));
             let name = work.ctx.call_path().to_string();
             if is_kept {
-                self.shared.artefacts.save(&name, output).await?;
+                self.shared.artefacts.save(&name, output.as_bytes()).await?;
             }
             output.truncate(shown);
             let mut note = format!("\n[cut: {shown} of {whole} bytes are shown");
@@ -143,39 +137,26 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(result)
     }
 
-    /// Announces the settlement to watchers and, if the start was announced, to hooks. They cannot change it.
+    /// Notifies the hooks of a settlement. They cannot change it.
     pub(super) async fn announce_end(
         &self,
-        settled: CallSettled,
-        work: Option<&CallExecution<'_, C>>,
+        observed: HookObservation,
+        work: &CallExecution<'_, C>,
         is_start_announced: bool,
         stop: CallStop<'_>,
     ) {
-        let CallSettled { call, status, output, guardrails, run_failure } = settled;
-        let (attempts, started_at) = work.map_or((0, None), CallExecution::started);
-        let settled_at = self.shared.journal.now();
-        let info = Arc::new(CallInfo { attempts, started_at, settled_at, guardrails });
-        if self.emitter.is_watched() {
-            let (status, output, info) = (status.clone(), output.clone(), info.clone());
-            self.emitter.emit(RunEventKind::CallSettled { call, status, output, info }).await;
-        }
-        let Some(work) = work.filter(|_| is_start_announced || status == CallStatus::Reconciled) else {
+        let HookObservation::CallEnded { status, output, info } = observed else { return };
+        if !is_start_announced && status != CallStatus::Reconciled {
             return;
-        };
-        let ends = run_failure.is_some() || status == CallStatus::Cancelled || stop.is_stopped();
+        }
+        let ends = status == CallStatus::Cancelled || stop.is_run_ending();
         let after_call = if ends { AfterCall::RunEnds } else { AfterCall::RunContinues };
         let ctx = work.ctx.clone();
-        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallEnded {
-            ctx,
-            status,
-            output,
-            after_call,
-            info,
-        });
-        let Some(told) = told else { return };
-        let message = match stop.within_drain(self.shared.config.drain_timeout, told).await {
-            Some(told) => {
-                told.err().map(|error| truncate_message(format!("hook `call_ended` failed: {error}")))
+        let event = || HookEvent::CallEnded { ctx, status, output, after_call, info };
+        let Some(notified) = self.notify_hooks(&work.turn.agent, event) else { return };
+        let message = match stop.within_drain(self.shared.config.drain_timeout, notified).await {
+            Some(notified) => {
+                notified.err().map(|error| truncate_message(format!("hook `call_ended` failed: {error}")))
             }
             None => Some("hook `call_ended` did not come back".to_owned()),
         };

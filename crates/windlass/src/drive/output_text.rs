@@ -11,19 +11,24 @@ use windlass_core::{
 
 use super::Driver;
 use super::call::CallExecution;
-use crate::tool::{FailureMessageFunction, OnFailure, OnTimeout, Tool, ToolContext, ToolError};
+use crate::tool::{FailureMessageFunction, OnFailure, OnTimeout, Tool, ToolContext, ToolError, ToolTimeout};
 
 /// Returns the failure text for the model, with the detail that it may see.
 pub(super) fn failure_text(detail: Option<&str>) -> String {
-    match detail {
-        Some(detail) => format!("{} Error: {}", model_text::TOOL_FAILED, truncate_detail(detail)),
-        None => model_text::TOOL_FAILED.to_owned(),
-    }
+    text_with_detail(model_text::TOOL_FAILED, detail)
 }
 
-/// Returns the text for the model about invalid arguments.
-pub(super) fn invalid_arguments_text(problems: &str) -> String {
-    failure_text(Some(problems))
+/// Returns the failure text of an error. It never invites the model to repeat a call that may have taken effect.
+fn error_text(error: &ToolError, detail: Option<&str>) -> String {
+    let start = if error.is_effect_unknown() { model_text::EFFECT_UNKNOWN } else { model_text::TOOL_FAILED };
+    text_with_detail(start, detail)
+}
+
+fn text_with_detail(start: &str, detail: Option<&str>) -> String {
+    match detail {
+        Some(detail) => format!("{start} Error: {}", truncate_detail(detail)),
+        None => start.to_owned(),
+    }
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -32,7 +37,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let (status, tool) = (CallStatus::InvalidArguments, &work.prepared.tool);
         match &tool.on_failure {
             OnFailure::HideError | OnFailure::ShowError => {
-                CallResult::new(status, invalid_arguments_text(problems))
+                CallResult::new(status, failure_text(Some(problems)))
             }
             OnFailure::CustomMessage(say) => {
                 CallResult::new(status, custom_failure_text(say, &work.ctx, &ToolError::visible(problems)))
@@ -43,7 +48,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     call: work.call.clone(),
                     problems: problems.to_owned(),
                 };
-                CallResult::failing_run(status, invalid_arguments_text(problems), failure)
+                CallResult::failing_run(status, failure_text(Some(problems)), failure)
             }
         }
     }
@@ -52,17 +57,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 /// Prefixes an output with a note about edited arguments, so that the model does not reason about arguments
 /// that never ran.
 pub(super) fn with_edit_note(edited: &str, output: OutputContent) -> OutputContent {
-    let note = format!(
-        "[A person changed the arguments of this call to {} before it ran.]",
-        truncate_detail(edited)
-    );
-    match output {
-        OutputContent::Text(text) => OutputContent::Text(format!("{note}\n{text}")),
-        OutputContent::Parts(mut parts) => {
-            parts.insert(0, windlass_core::item::ContentPart::text(note));
-            OutputContent::Parts(parts)
-        }
-    }
+    model_text::with_edit_note(truncate_detail(edited), output)
 }
 
 /// Truncates a detail for the model.
@@ -79,10 +74,10 @@ pub(super) fn result_for_error<C: Send + Sync + 'static>(
 ) -> CallResult {
     match &tool.on_failure {
         OnFailure::HideError => {
-            CallResult::new(CallStatus::Failed, error.to_output(failure_text(error.model_message())))
+            CallResult::new(CallStatus::Failed, error.to_output(error_text(error, error.model_message())))
         }
         OnFailure::ShowError => {
-            CallResult::new(CallStatus::Failed, error.to_output(failure_text(Some(error.message()))))
+            CallResult::new(CallStatus::Failed, error.to_output(error_text(error, Some(error.message()))))
         }
         OnFailure::CustomMessage(say) => {
             CallResult::new(CallStatus::Failed, error.to_output(custom_failure_text(say, ctx, error)))
@@ -93,7 +88,7 @@ pub(super) fn result_for_error<C: Send + Sync + 'static>(
                 call: ctx.call_path().call().clone(),
                 message: error.message().to_owned(),
             };
-            CallResult::failing_run(CallStatus::Failed, failure_text(error.model_message()), failure)
+            CallResult::failing_run(CallStatus::Failed, error_text(error, error.model_message()), failure)
         }
     }
 }
@@ -104,7 +99,7 @@ pub(super) fn custom_failure_text<C>(
     ctx: &ToolContext<C>,
     error: &ToolError,
 ) -> String {
-    std::panic::catch_unwind(AssertUnwindSafe(|| say(ctx, error))).unwrap_or_else(|_| failure_text(None))
+    std::panic::catch_unwind(AssertUnwindSafe(|| say(ctx, error))).unwrap_or_else(|_| error_text(error, None))
 }
 
 /// Returns the result for a timed-out call.
@@ -116,12 +111,21 @@ pub(super) fn result_for_timeout<C: Send + Sync + 'static>(
     // Rounded, so that a duration made from a fraction reads as it was written.
     let seconds = (tool.timeout.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6;
     let seconds = seconds.to_string();
-    let mut told = format!("Tool '{}' timed out after {seconds} seconds.", tool.name());
-    if how == CallStatus::TimedOutStillRunning {
+    let default_text = || format!("Tool '{}' timed out after {seconds} seconds.", tool.name());
+    let is_still_running = how == CallStatus::TimedOutStillRunning;
+    let mut told = match &tool.on_timeout {
+        OnTimeout::TellModel | OnTimeout::FailRun => default_text(),
+        OnTimeout::CustomMessage(say) => {
+            let timeout = ToolTimeout { timeout: tool.timeout.unwrap_or_default(), is_still_running };
+            std::panic::catch_unwind(AssertUnwindSafe(|| say(ctx, &timeout)))
+                .unwrap_or_else(|_| default_text())
+        }
+    };
+    if is_still_running {
         told.push_str(" It could not be stopped and may still take effect.");
     }
-    match tool.on_timeout {
-        OnTimeout::TellModel => CallResult::new(how, told),
+    match &tool.on_timeout {
+        OnTimeout::TellModel | OnTimeout::CustomMessage(_) => CallResult::new(how, told),
         OnTimeout::FailRun => {
             let call = ctx.call_path().call().clone();
             CallResult::failing_run(

@@ -6,11 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use serde_json::Value;
 use windlass_core::{
     canonical::Digest,
     failure::RunFailure,
-    id::{CallId, CallPath},
+    id::{AgentName, CallId, CallPath},
     item::{Item, ToolCall},
     journal::CallStatus,
     plan::{
@@ -21,13 +20,13 @@ use windlass_core::{
 };
 
 use super::call::ResolvedCall;
-use super::output_text::truncate_detail;
-use super::redaction::{self, CallSecrets, OutputVisibility};
+use super::output_text::{failure_text, truncate_detail};
 use super::{DriveError, Driver};
 use crate::agent::{Agent, AgentGraph, HandoffTarget, ResolvedToolset, ToolsetEntry};
 use crate::error::ConfigError;
+use crate::redaction::{self, CallSecrets, OutputVisibility};
 use crate::run::OnUnknownTool;
-use crate::tool::{PreparedBody, RawArguments, Tool, ToolBody, canonicalize_arguments, parse_value};
+use crate::tool::{PreparedBody, RawArguments, Tool, ToolBody, canonicalize_arguments};
 
 /// A call with its tool and its arguments.
 pub(super) struct PreparedCall<C> {
@@ -38,7 +37,7 @@ pub(super) struct PreparedCall<C> {
     /// Body with its arguments; absent for nested agents and for invalid arguments.
     pub(super) prepared_body: Option<Box<dyn PreparedBody<C>>>,
     /// Arguments of a nested agent.
-    pub(super) agent_arguments: Option<Box<Value>>,
+    pub(super) agent_arguments: Option<Box<dyn Any + Send + Sync>>,
     /// Arguments that a person edited, without secrets.
     pub(super) edited_arguments: Option<Arc<str>>,
     /// Digest of the receipt that answers identical calls, if the tool has receipts.
@@ -88,13 +87,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 {
                     ToolsetEntry::NotFound
                 }
+                ToolsetEntry::Handoff(handoff)
+                    if !handoff.is_static()
+                        && !self.unless_stopped(handoff.enabled.evaluate(&ctx)).boxed().await? =>
+                {
+                    ToolsetEntry::NotFound
+                }
                 found => found,
             };
             lookups.push_back(match found {
                 ToolsetEntry::Tool(tool) => {
                     self.mark_secrets(&tool, call);
-                    let (found, ready) =
-                        read_arguments(&tool, &call.arguments, RawArguments::InItem(item.clone()));
+                    let raw = RawArguments::InItem(item.clone());
+                    let (found, ready) = read_arguments(&tool, agent.name(), &call.arguments, raw);
                     (ToolLookup::Tool(found), Some(ready))
                 }
                 ToolsetEntry::Handoff(handoff) => {
@@ -124,7 +129,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         );
     }
 
-    pub(super) fn unknown_tool_lookup(&self, name: &str, offered: Vec<String>) -> ToolLookup {
+    fn unknown_tool_lookup(&self, name: &str, offered: Vec<String>) -> ToolLookup {
         match &self.shared.config.on_unknown_tool {
             OnUnknownTool::FailRun => ToolLookup::UnknownToolFatal { available_tools: offered },
             OnUnknownTool::CustomMessage(text) => {
@@ -201,18 +206,30 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &ResolvedToolset<C>,
     ) -> Result<ResolvedCall<C>, DriveError> {
-        match self.unknown_tool_lookup(name, tools.callable_names()) {
-            ToolLookup::UnknownTool { message } => {
-                Ok(ResolvedCall::Unavailable(CallResult::new(CallStatus::UnknownTool, message)))
-            }
+        let result = self.unknown_tool_result(name, agent.name(), tools.callable_names());
+        match result.run_failure {
+            Some(failure) => Err(DriveError::RunFailed(failure)),
+            None => Ok(ResolvedCall::Unavailable(result)),
+        }
+    }
+
+    /// Returns the result of a call whose tool is not enabled any more: that of a call of an unknown tool.
+    pub(super) fn unknown_tool_result(
+        &self,
+        name: &str,
+        agent: &AgentName,
+        available_tools: Vec<String>,
+    ) -> CallResult {
+        let status = CallStatus::UnknownTool;
+        match self.unknown_tool_lookup(name, available_tools) {
+            ToolLookup::UnknownTool { message } => CallResult::new(status, message),
             ToolLookup::UnknownToolFatal { available_tools } => {
-                let (name, agent) = (name.to_owned(), agent.name().clone());
+                let (name, agent) = (name.to_owned(), agent.clone());
                 let missing = ModelProtocolError::UnknownTool { name, agent, available_tools };
-                Err(RunFailure::ModelProtocolError(missing).into())
+                let output = failure_text(Some(&missing.to_string()));
+                CallResult::failing_run(status, output, RunFailure::ModelProtocolError(missing))
             }
-            ToolLookup::Tool(_) | ToolLookup::Handoff { .. } => {
-                Ok(ResolvedCall::Unavailable(CallResult::cancelled()))
-            }
+            ToolLookup::Tool(_) | ToolLookup::Handoff { .. } => CallResult::cancelled(),
         }
     }
 
@@ -224,14 +241,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Option<PreparedCall<C>> {
         self.with_run(|run| {
             let raw = run.call_arguments(call)?;
-            Some(
-                read_arguments(
-                    &tools.find_tool(run.tool_of_call(call)?)?,
-                    raw,
-                    RawArguments::Text(raw.into()),
-                )
-                .1,
-            )
+            let tool = tools.find_tool(run.tool_of_call(call)?)?;
+            Some(read_arguments(&tool, run.agent(), raw, RawArguments::Text(raw.into())).1)
         })
     }
 }
@@ -298,7 +309,8 @@ fn read_saved_arguments<C: Send + Sync + 'static>(
     path: CallPath,
 ) -> Result<PreparedCall<C>, ConfigError> {
     let raw = run.call_arguments(call).unwrap_or_default();
-    let (found, mut ready) = read_arguments(tool, edited.unwrap_or(raw), RawArguments::Text(raw.into()));
+    let (found, mut ready) =
+        read_arguments(tool, run.agent(), edited.unwrap_or(raw), RawArguments::Text(raw.into()));
     let name = || tool.key().to_string();
     let arguments = found.arguments.map_err(|unfit| ConfigError::ArgumentsNoLongerValid {
         tool: name(),
@@ -316,6 +328,7 @@ fn read_saved_arguments<C: Send + Sync + 'static>(
 /// Parses and validates a call's arguments for its tool.
 fn read_arguments<C: Send + Sync + 'static>(
     tool: &Arc<Tool<C>>,
+    agent: &AgentName,
     written: &str,
     raw: RawArguments,
 ) -> (ResolvedTool, PreparedCall<C>) {
@@ -330,19 +343,23 @@ fn read_arguments<C: Send + Sync + 'static>(
     let prepared = frozen.and_then(|frozen| match &tool.body {
         ToolBody::Function(body) => body.prepare(&frozen).map(Some),
         ToolBody::Agent(agent) => {
-            value = Some(Box::new(parse_value(&frozen, &agent.schema)?));
+            value = Some(agent.parse_arguments(&frozen)?);
             Ok(None)
         }
     });
-    let conflict = match (&tool.conflict_rule, &prepared) {
+    let shown = match (&prepared, &value) {
+        (Ok(Some(prepared)), _) => Some(prepared.arguments()),
+        (_, Some(value)) => Some(&**value),
+        (_, None) => None,
+    };
+    let conflict = match (&tool.conflict_rule, shown) {
         // Where the rule fails, calls of its tool keep their order, for they may well conflict.
-        (Some(key), Ok(Some(prepared))) => {
-            let asked = catch_unwind(AssertUnwindSafe(|| key(prepared.arguments())));
+        (Some(key), Some(arguments)) => {
+            let asked = catch_unwind(AssertUnwindSafe(|| key(arguments)));
             asked.unwrap_or_else(|_| Some(tool.key().to_string()))
         }
         _ => None,
     };
-    let shown = prepared.as_ref().ok().and_then(Option::as_ref).map(|prepared| prepared.arguments());
     let effect = tool.effect_of_call(shown);
     let (arguments, prepared) = match prepared {
         // What a decision is bound to is written down, so it is of what may be.
@@ -360,7 +377,8 @@ fn read_arguments<C: Send + Sync + 'static>(
             (Err(InvalidArguments { problems, canonical_arguments: is_frozen.then(|| text.clone()) }), None)
         }
     };
-    let receipt_digest = arguments.is_ok().then(|| tool.receipt_digest(&text)).flatten();
+    let has_receipt = arguments.is_ok() && tool.shares_receipts();
+    let receipt_digest = has_receipt.then(|| tool.operation_digest(agent, &text));
     let found = ResolvedTool {
         key: tool.key().clone(),
         body: match &tool.body {
@@ -370,7 +388,6 @@ fn read_arguments<C: Send + Sync + 'static>(
         effect,
         approval_policy: tool.approval_policy(),
         conflict_key: conflict,
-        receipt_digest,
         arguments,
     };
     let ready = PreparedCall {

@@ -1,20 +1,25 @@
 //! Receipts of idempotent calls, and the claims to execute them: in this run, and, for shared receipts, in the whole store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use windlass_core::{canonical::Digest, item::OutputContent, run::ReceiptVerdict};
 
 use super::call::CallExecution;
-use super::receipt_cache::{InFlight, LocalReceiptClaim, ReceiptAge};
 use super::{DriveError, Driver};
 use crate::clock::RunClock;
-use crate::store::{DEFAULT_LEASE_DURATION, LeaseClaim, ReceiptClaim, ReceiptKey, Store};
+use crate::receipts::{InFlight, LocalReceiptClaim, ReceiptAge};
+use crate::store::{
+    LeaseClaim, LeaseStanding, LeaseWatch, ReceiptClaim, ReceiptKey, Store, StoredLease, poll_interval,
+};
 use crate::tool::ReceiptScope;
 
-/// Poll interval while another process executes an identical call.
+/// Longest poll interval while another process executes an identical call.
 const CLAIM_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Number of claims of this process, so that each has a name of its own.
+static CLAIM_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// A claim to execute a call. Identical calls wait until it is published or dropped.
 pub(super) struct ExecutionClaim<'a> {
@@ -24,7 +29,7 @@ pub(super) struct ExecutionClaim<'a> {
 
 /// The answer of the store to a claim.
 enum SharedVerdict {
-    Claimed(Box<SharedExecutionClaim>),
+    Claimed { claim: Box<SharedExecutionClaim>, generation: u32 },
     Completed(OutputContent),
 }
 
@@ -38,10 +43,16 @@ struct SharedExecutionClaim {
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Returns true if this run has the receipt of an identical call.
-    pub(super) fn has_receipt(&self, work: &CallExecution<'_, C>) -> bool {
-        let Some(digest) = work.prepared.receipt_digest else { return false };
-        self.shared.receipt_cache.find_receipt(&digest, self.receipt_age(work)).is_some()
+    /// Returns true if there is a receipt of an identical call: of this run, or of another one within the receipt's scope.
+    pub(super) async fn has_receipt(&self, work: &CallExecution<'_, C>) -> Result<bool, DriveError> {
+        let Some(digest) = work.receipt_digest() else { return Ok(false) };
+        if self.shared.receipt_cache.find_receipt(&digest, self.receipt_age(work)).is_some() {
+            return Ok(true);
+        }
+        match self.shared_receipt_key(digest, work) {
+            Some((store, _, key)) => Ok(store.find_receipt(&key, self.shared.journal.now()).await?.is_some()),
+            None => Ok(false),
+        }
     }
 
     /// Claims the execution of an idempotent call, and waits while an identical one is in flight. Returns `None` if the
@@ -50,10 +61,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         &'a self,
         work: &mut CallExecution<'a, C>,
     ) -> Result<Option<ReceiptVerdict>, DriveError> {
-        let Some(digest) = work.prepared.receipt_digest else { return Ok(Some(ReceiptVerdict::Claimed)) };
-        let in_flight = loop {
+        let Some(digest) = work.receipt_digest() else { return Ok(Some(ReceiptVerdict::Claimed)) };
+        self.shared.key_scopes.check_tool(work.turn.agent.name(), &work.prepared.tool)?;
+        let (in_flight, local_generation) = loop {
             match self.shared.receipt_cache.claim(digest, self.receipt_age(work)) {
-                LocalReceiptClaim::Acquired(in_flight) => break in_flight,
+                LocalReceiptClaim::Acquired { in_flight, generation } => break (in_flight, generation),
                 LocalReceiptClaim::Completed(output) => {
                     return Ok(Some(ReceiptVerdict::Completed(output)));
                 }
@@ -66,16 +78,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
             }
         };
-        let shared = match self.shared_receipt_key(digest, work) {
+        let (shared, generation) = match self.shared_receipt_key(digest, work) {
             Some((store, owner, key)) => match self.claim_shared_receipt(store, owner, key, work).await? {
-                Some(SharedVerdict::Claimed(shared)) => Some(*shared),
+                Some(SharedVerdict::Claimed { claim, generation }) => (Some(*claim), generation),
                 Some(SharedVerdict::Completed(output)) => {
                     return Ok(Some(ReceiptVerdict::Completed(output)));
                 }
                 None => return Ok(None),
             },
-            None => None,
+            None => (None, local_generation),
         };
+        work.ctx.fix_key(generation);
         work.claim = Some(ExecutionClaim { in_flight, shared }.into());
         Ok(Some(ReceiptVerdict::Claimed))
     }
@@ -87,20 +100,27 @@ impl<C: Send + Sync + 'static> Driver<C> {
         key: ReceiptKey,
         work: &CallExecution<'_, C>,
     ) -> Result<Option<SharedVerdict>, DriveError> {
+        let duration = self.shared.config.lease_duration;
+        let mut watch = LeaseWatch::new();
+        let mut abandoned: Option<StoredLease> = None;
         loop {
-            let claim = LeaseClaim::for_duration(&owner, self.shared.journal.now(), DEFAULT_LEASE_DURATION);
-            match store.claim_receipt(&key, claim).await? {
-                ReceiptClaim::Acquired => {
-                    let shared = SharedExecutionClaim::new(store, key, owner);
-                    return Ok(Some(SharedVerdict::Claimed(shared.into())));
+            let claim = LeaseClaim { owner: &owner, now: self.shared.journal.now(), duration };
+            match store.claim_receipt(&key, claim, abandoned.take().as_ref()).await? {
+                ReceiptClaim::Acquired { generation } => {
+                    let claim = SharedExecutionClaim::new(store, key, owner, duration).into();
+                    return Ok(Some(SharedVerdict::Claimed { claim, generation }));
                 }
                 ReceiptClaim::Completed(output) => return Ok(Some(SharedVerdict::Completed(output))),
-                ReceiptClaim::InProgress { .. } => {
-                    let waited = work.stop().unless_stopped(tokio::time::sleep(CLAIM_POLL_INTERVAL)).await;
-                    if waited.is_none() {
-                        return Ok(None);
+                ReceiptClaim::InProgress(held) => match watch.look(held) {
+                    LeaseStanding::Free => {}
+                    LeaseStanding::Abandoned(lease) => abandoned = Some(lease),
+                    LeaseStanding::Held { lease, remaining, .. } => {
+                        let wait = poll_interval(&lease, remaining).min(CLAIM_POLL_INTERVAL);
+                        if work.stop().unless_stopped(tokio::time::sleep(wait)).await.is_none() {
+                            return Ok(None);
+                        }
                     }
-                }
+                },
             }
         }
     }
@@ -114,11 +134,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let (store, driver) = self.shared.journal.store_and_owner()?;
         let scope = match work.prepared.tool.receipt_policy.scope {
             ReceiptScope::Call | ReceiptScope::Run => return None,
-            ReceiptScope::Session => format!("session:{}", self.shared.config.session.as_ref()?.id()),
+            ReceiptScope::Session => format!("session:{}", self.shared.key_scopes.session()?),
             ReceiptScope::Store => String::new(),
         };
-        // One driver may have several calls under way, so each claims under its own name.
-        let owner = format!("{driver}/{}", work.ctx.call_path());
+        // Each claim has a name of its own: its beat alone tells a contender that its owner is alive.
+        let number = CLAIM_COUNT.fetch_add(1, Ordering::Relaxed);
+        let owner = format!("{driver}/{}#{number}", work.ctx.call_path());
         Some((store.clone(), owner, ReceiptKey { scope, digest }))
     }
 
@@ -153,15 +174,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
 }
 
 impl SharedExecutionClaim {
-    fn new(store: Arc<dyn Store>, key: ReceiptKey, owner: String) -> Self {
+    fn new(store: Arc<dyn Store>, key: ReceiptKey, owner: String, lasting: Duration) -> Self {
         let renewal = tokio::spawn({
             let (store, key, owner) = (store.clone(), key.clone(), owner.clone());
             async move {
                 let clock = RunClock::start();
                 loop {
-                    tokio::time::sleep(DEFAULT_LEASE_DURATION / 3).await;
-                    let claim = LeaseClaim::for_duration(&owner, clock.now(), DEFAULT_LEASE_DURATION);
-                    if let Err(error) = store.claim_receipt(&key, claim).await {
+                    tokio::time::sleep(lasting / 3).await;
+                    let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: lasting };
+                    if let Err(error) = store.claim_receipt(&key, claim, None).await {
                         tracing::warn!(%error, "the right to make a call could not be renewed");
                     }
                 }

@@ -1,24 +1,31 @@
 //! Start and end of a driver: from the source of the run to its outcome.
 
-use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
-use windlass_core::{id::RunId, journal::RunStarted, run::Run};
+use windlass_core::{
+    id::{RunId, SessionId},
+    journal::RunStarted,
+    run::Run,
+};
 
 use super::decision_signal::DecisionSignal;
-use super::redaction::SecretRegistry;
-use super::run_journal::{LeaseTerms, RunJournal};
-use super::withheld::WithheldOutputs;
-use super::{DriveEnd, Driver, RunSource, SharedRunState, call_of_output};
+use super::run_session::{RunSession, SessionHold};
+use super::session_hold::{LocalSessionHold, SessionWait};
+use super::{DriveEnd, Driver, RunSource, SharedRunState};
 use crate::agent::{Agent, AgentGraph};
 use crate::artefact::RunArtefacts;
 use crate::error::{ConfigError, RunError};
-use crate::event::{EventEmitter, EventSender};
-use crate::run::{CancelSignal, ExitCallbacks, KeptResults, RunConfig, RunExit, RunResult};
+use crate::event::{EventEmitter, EventSender, RunEventKind};
+use crate::journal::{LeaseTerms, RunJournal, WithheldOutputs};
+use crate::observe::LiveEvents;
+use crate::receipts::KeyScopes;
+use crate::redaction::SecretRegistry;
+use crate::run::{CancelSignal, KeptResults, RunConfig, RunExit, RunResult};
+use crate::tasks::WokenRun;
 
 /// Drives an agent's run from its source to an outcome.
 pub(crate) fn run_agent<C: Send + Sync + 'static>(
@@ -31,16 +38,38 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
 ) -> BoxFuture<'static, Result<RunResult, RunError>> {
     // Boxed separately, so that the state of the start-up is freed before the run is driven.
     let beginning = start_driver(agent, origin, app, config, cancel, watched).boxed();
-    async move {
+    let run = async move {
         let (mut driver, is_fresh) = beginning.await?;
-        let driven = driver.start_driving(is_fresh).await;
-        driver.at_end.run_callbacks(leave_reason(&driven)).boxed().await;
-        let stop = driven?;
-        let status = driver.run_status(&stop);
-        driver.shared.journal.release_run(status).await?;
-        driver.into_outcome(stop)
+        let driven = async {
+            if !is_fresh {
+                let withheld = driver.with_root(|run| run.withheld_calls());
+                let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
+                outputs.save_brought_along(journal).boxed().await.map_err(RunError::Store)?;
+                outputs.erase_leftovers(journal, &withheld).boxed().await.map_err(RunError::Store)?;
+            }
+            let driven = driver.start_driving(is_fresh).await;
+            driver.at_end.run_callbacks(leave_reason(&driven)).boxed().await;
+            let stop = driven?;
+            if !matches!(stop, DriveEnd::Ended) {
+                let withheld = driver.with_root(|run| run.withheld_calls());
+                let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
+                outputs.take_along(journal, withheld).boxed().await.map_err(RunError::Store)?;
+            }
+            let status = driver.run_status(&stop);
+            driver.shared.journal.release_run(status).await?;
+            Ok(stop)
+        }
+        .await;
+        match driven {
+            Ok(stop) => driver.into_outcome(stop),
+            Err(error) => {
+                driver.shared.journal.release_after_failure().boxed().await;
+                Err(error)
+            }
+        }
     }
-    .boxed()
+    .boxed();
+    WokenRun::new(run).boxed()
 }
 
 /// Creates the driver of a run. The flag is true if the run is new.
@@ -52,30 +81,47 @@ async fn start_driver<C: Send + Sync + 'static>(
     cancel: CancelSignal,
     watched: Option<EventSender>,
 ) -> Result<(Box<Driver<C>>, bool), RunError> {
-    let graph = Arc::new(AgentGraph::new(&agent, &config.known_agents)?);
+    let graph = AgentGraph::new(&agent, &config.known_agents)?;
     graph.check_models(config.model.as_ref())?;
     let session = config.session.clone();
     let hooks = std::mem::take(&mut config.hooks);
-    let terms = LeaseTerms { lease_duration: config.lease_duration, cancel_on_loss: cancel.clone() };
+    let terms = LeaseTerms {
+        lease_duration: config.lease_duration,
+        observer: config.lease_observer.clone(),
+        cancel_on_loss: cancel.clone(),
+    };
+    let mut session_warning = None;
+    let mut local_hold = None;
     let (journal, run, kept, is_fresh) = match origin {
         RunSource::Input(input) => {
-            let history = match &session {
-                Some(session) => session.items().await.map_err(RunError::Session)?,
-                None => Vec::new(),
-            };
             let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
-            let started = RunStarted {
-                run: id,
-                agent: agent.name().clone(),
-                history,
-                input,
-                max_turns: config.max_turns,
-                session: session.as_ref().map(|session| session.id().clone()),
-                origin: None,
+            graph.check_receipt_scopes(&key_scopes(&id, None, &config))?;
+            check_stored_conversation(&agent, &config)?;
+            let mut started = RunStarted::new(id, agent.name().clone());
+            (started.input, started.max_turns) = (input, config.max_turns);
+            started.session = session.as_ref().map(|session| session.id().clone());
+            started.previous_response_id = config.previous_response_id.clone();
+            let is_in_store = match (&session, &config.store) {
+                (Some(session), Some(store)) => session.is_in_store(&**store),
+                _ => false,
             };
-            let run = Run::start(started.clone());
-            let journal = RunJournal::create(started, config.store.clone(), terms).await?;
-            (journal, run, KeptResults::default(), true)
+            if let Some(session) = session.as_ref().filter(|_| !is_in_store) {
+                local_hold = Some(LocalSessionHold::acquire(session, config.on_session_busy, &cancel).await?);
+            }
+            let in_store = session.as_ref().map(|session| session.id()).zip(config.store.as_ref());
+            let mut wait = SessionWait::new(config.on_session_busy, &cancel, in_store);
+            let journal = loop {
+                if let Some(session) = &session {
+                    let history = session.load_history().await.map_err(RunError::Session)?;
+                    session_warning = (!history.removed.is_empty()).then(|| history.removed.clone());
+                    started.history = history.into_start(session.id(), is_in_store);
+                }
+                match RunJournal::create(started.clone(), config.store.clone(), terms.clone()).await {
+                    Ok(journal) => break journal,
+                    Err(error) => wait.wait_after(error).await?,
+                }
+            };
+            (journal, Run::start(started), KeptResults::default(), true)
         }
         RunSource::Paused(paused) => {
             let (record, kept) = paused.into_parts();
@@ -90,52 +136,88 @@ async fn start_driver<C: Send + Sync + 'static>(
             (journal, replay.run, kept, false)
         }
     };
+    let session = session.or_else(|| kept.session.clone());
+    let hold = SessionHold {
+        journal: &journal,
+        policy: config.on_session_busy,
+        cancel: &cancel,
+        acquired: local_hold,
+    };
+    let session = match RunSession::find(&run, session, config.store.as_ref(), hold).await {
+        Ok(session) => session,
+        Err(error) => {
+            journal.release_after_failure().boxed().await;
+            return Err(error);
+        }
+    };
     let journal = Arc::new(journal);
     let ledger = config.given_response.as_ref().map(|given| given.receipt_cache.clone()).unwrap_or_default();
     ledger.restore_receipts(kept.receipts);
     let tools = config.given_response.as_ref().map(|given| given.tools.clone());
-    let artefacts = Arc::new(RunArtefacts::new(run.id().clone(), config.store.clone(), run.history()));
+    let artefacts = Arc::new(RunArtefacts::new(run.id().clone(), journal.store_and_lease(), run.history()));
+    for (name, body) in &config.artefacts {
+        artefacts.save(name, body).await?;
+    }
     let emitter = EventEmitter::new(watched, journal.last_sequence());
-    let saved = run.settled_item_count();
-    let shown = run.open_turn_items().iter().filter_map(call_of_output).collect();
-    let run_id = run.id().clone();
-    let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
-    let driver = Driver {
-        stop: cancel.token.clone(),
-        shared: Arc::new(SharedRunState {
-            app,
-            config,
-            journal,
-            receipt_cache: ledger,
-            secrets: SecretRegistry::default(),
-            artefacts,
-            cancel,
-            draining_calls: Mutex::default(),
-            run_id: run.id().clone(),
-            withheld: WithheldOutputs::new(kept.withheld),
-            body_permits,
-            decisions: DecisionSignal::default(),
-            has_held_calls: AtomicBool::new(!is_fresh && !run.pending_calls().is_empty()),
-            run: Mutex::new(run),
-        }),
-        graph,
-        parent_calls: [].into(),
-        run_id,
-        emitter,
-        hooks,
-        session,
-        saved_item_count: saved,
-        announced_agent: None,
-        tools,
-        prepared_calls: VecDeque::new(),
-        concurrent_guardrails: Mutex::default(),
-        has_run_guardrails: false,
-        model_error: None,
-        shown_outputs: shown,
-        has_worked: false,
-        at_end: ExitCallbacks::default(),
+    let is_observed = emitter.is_watched() || !hooks.is_empty() || graph.has_hooks();
+    let events = match is_observed && !is_fresh {
+        true => journal.resume_events(),
+        false => LiveEvents::default(),
     };
+    if let Some(left_out) = session_warning {
+        let message = format!("the session has {left_out}");
+        emitter.emit(RunEventKind::Warning { message }).await;
+    }
+    let run_id = run.id().clone();
+    let key_scopes = Arc::new(key_scopes(&run_id, run.session(), &config));
+    let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
+    let stop = cancel.token.clone();
+    let shared = SharedRunState {
+        app,
+        config,
+        journal,
+        receipt_cache: ledger,
+        key_scopes,
+        secrets: SecretRegistry::default(),
+        artefacts,
+        cancel,
+        draining_calls: Mutex::default(),
+        run_id: run_id.clone(),
+        withheld: WithheldOutputs::new(kept.withheld),
+        body_permits,
+        decisions: DecisionSignal::default(),
+        has_held_calls: AtomicBool::new(!is_fresh && !run.pending_calls().is_empty()),
+        run: Mutex::new(run),
+        events,
+    };
+    let mut driver = Driver::new(shared.into(), graph, ([].into(), run_id), emitter, stop, hooks);
+    (driver.session, driver.tools) = (session, tools);
     Ok((Box::new(driver), is_fresh))
+}
+
+/// Checks that a run that continues a conversation of its provider needs no other store for it.
+fn check_stored_conversation<C: Send + Sync + 'static>(
+    agent: &Agent<C>,
+    config: &RunConfig<C>,
+) -> Result<(), ConfigError> {
+    let other = match &config.previous_response_id {
+        None => return Ok(()),
+        Some(_) if config.session.is_some() => "a session",
+        // The provider would keep an output that a guardrail blocked.
+        Some(_) if agent.has_output_guardrails() || !config.output_guardrails.is_empty() => {
+            "output guardrails"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(ConfigError::StoredConversation { other })
+}
+
+/// Returns the scopes of a run's idempotency keys. `recorded` is the session in the journal, which the caller of a resumed
+/// run may have left out.
+fn key_scopes<C>(run: &RunId, recorded: Option<&SessionId>, config: &RunConfig<C>) -> KeyScopes {
+    let conversation = config.given_response.as_ref().and_then(|given| given.conversation.clone());
+    let session = recorded.or_else(|| config.session.as_ref().map(|session| session.id())).cloned();
+    KeyScopes::new(run.clone(), conversation, session, config.store.clone())
 }
 
 /// Returns the kind of a driver's exit.

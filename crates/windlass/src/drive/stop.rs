@@ -72,6 +72,11 @@ impl<'a> CallStop<'a> {
         self.turn.all.is_cancelled() || self.turn.failed_at.load(Ordering::Relaxed) < self.place
     }
 
+    /// Returns true if the run ends: the turn was cancelled, or this call or one before it failed the run.
+    pub(super) fn is_run_ending(&self) -> bool {
+        self.turn.all.is_cancelled() || self.turn.failed_at.load(Ordering::Relaxed) <= self.place
+    }
+
     /// Polls the signal. The listener is created on the first poll, because most futures are ready at once.
     pub(super) fn poll_stop(
         &self,

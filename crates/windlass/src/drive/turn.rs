@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use windlass_core::{
     id::CallId,
     plan::CallDisposition,
-    run::{CallOutcome, RunAction, RunItemKind, TurnSchedule},
+    run::{CallOutcome, CallResult, RunAction, TurnSchedule},
 };
 
 use super::call::ResolvedCall;
@@ -23,6 +23,7 @@ use super::prepare::PreparedCall;
 use super::stop::TurnStop;
 use super::{DriveError, Driver};
 use crate::agent::{Agent, ResolvedToolset};
+use crate::tasks::yield_to_others;
 use crate::tool::TurnContext;
 
 /// Number of call starts or completions after which the driver yields to the runtime. Quick bodies then end
@@ -44,10 +45,8 @@ pub(super) struct TurnExecution<C> {
     pub(super) stop: TurnStop,
     /// Data that the tool contexts of the calls share.
     pub(super) context: Arc<TurnContext<C>>,
-    /// True if watchers or hooks are told of the calls.
-    pub(super) is_observed: bool,
-    /// True if bodies may have asked questions.
-    pub(super) may_have_answers: bool,
+    /// True if hooks are notified of the calls.
+    pub(super) has_hooks: bool,
     /// True if the run ends and the calls in flight are only closed.
     pub(super) is_closing: bool,
     /// True while calls are being started, each up to its body.
@@ -65,7 +64,7 @@ impl<C> TurnExecution<C> {
 /// The future of the work on one call, by its position.
 type CallFuture<'a> = BoxFuture<'a, (usize, Result<CallOutcome, DriveError>)>;
 
-/// What wakes the loop that waits for running calls.
+/// The event that wakes the loop that waits for running calls.
 enum TurnWake {
     CallEnded(usize, Result<CallOutcome, DriveError>),
     /// No call has ended since the last yield.
@@ -90,7 +89,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if self.stop.is_cancelled() {
             return Err(DriveError::Cancelled);
         }
-        self.emit_turn_outputs().await;
+        self.emitter.wait_until_handled().await;
         Ok(())
     }
 
@@ -106,20 +105,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         };
         let stop = TurnStop::new(&self.stop);
-        let is_observed = self.emitter.is_watched() || self.has_hooks(&agent);
+        let has_hooks = self.has_hooks(&agent);
         let context = Arc::new(TurnContext {
             run_context: self.run_context(&name),
             parent_calls: self.parent_calls.clone(),
             cancel_token: stop.token().clone(),
-            is_observed,
+            is_observed: has_hooks || self.emitter.is_watched(),
             artefacts: self.shared.artefacts.clone(),
             exit_registry: self.at_end.registry(),
-            inherited_calls: self.with_run(|run| run.inherited_calls().clone()),
+            number: self.with_run(|run| run.turn()),
+            key_scopes: self.shared.key_scopes.clone(),
+            ownership: self.shared.journal.ownership(),
         });
         Ok(TurnExecution {
-            is_observed,
-            // Calls that this driver planned have asked nothing yet.
-            may_have_answers: self.prepared_calls.is_empty(),
+            has_hooks,
             agent,
             tools,
             stop,
@@ -150,7 +149,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         fresh: Option<PreparedCall<C>>,
         turn: &TurnExecution<C>,
     ) -> Result<ResolvedCall<C>, DriveError> {
-        /// What a call needs to be resolved.
+        /// The needs of a call that is resolved.
         enum Need {
             Nothing,
             ToolIfThere,
@@ -185,6 +184,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let limit = limits.into_iter().flatten().min().unwrap_or(usize::MAX);
         let mut schedule = self.with_run(|run| TurnSchedule::new(run, limit));
         let mut running: FuturesUnordered<CallFuture<'_>> = FuturesUnordered::new();
+        // The outermost driver looks for decisions itself, and announces them to those of nested agents.
+        let is_nested = !self.parent_calls.is_empty();
         let mut decisions = self.shared.decisions.subscribe();
         let (mut drain, mut poll): (Option<Pin<Box<Sleep>>>, Option<Pin<Box<Sleep>>>) = (None, None);
         let mut aborted = None;
@@ -222,8 +223,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 if turn.stop.has_failed() && drain.is_none() && !turn.stop.token().is_cancelled() {
                     drain = Some(Box::pin(tokio::time::sleep(self.shared.config.drain_timeout)));
                 }
-                let looks =
-                    self.parent_calls.is_empty() && self.shared.has_held_calls.load(Ordering::Relaxed);
+                let looks = !is_nested && self.shared.has_held_calls.load(Ordering::Relaxed);
                 if looks && poll.is_none() && !turn.stop.is_stopping() {
                     poll = Some(Box::pin(tokio::time::sleep(poll_interval)));
                     poll_interval = (poll_interval * 2).min(MAX_DECISION_POLL);
@@ -239,7 +239,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         return Poll::Ready(TurnWake::Drained);
                     }
                     let is_due = poll.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
-                    if is_due || decisions.poll_changed(cx).is_ready() {
+                    if is_due || (is_nested && decisions.poll_changed(cx).is_ready()) {
                         return Poll::Ready(TurnWake::LookForDecisions);
                     }
                     if waits { Poll::Pending } else { Poll::Ready(TurnWake::Nothing) }
@@ -269,7 +269,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 break;
             }
             if begun == CALLS_PER_YIELD || ended_count == CALLS_PER_YIELD {
-                tokio::task::yield_now().await;
+                yield_to_others().await;
             }
         }
         match aborted {
@@ -313,15 +313,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// the run ends.
     async fn close_unstarted_calls(&self, turn: &TurnExecution<C>) -> Result<(), DriveError> {
         turn.stop.stop_all();
+        if self.shared.cancel.is_detaching() {
+            return Ok(());
+        }
         let calls = self.with_run(|run| run.turn_calls());
         for (place, (call, is_idle)) in calls.into_iter().enumerate() {
             if is_idle || self.with_run(|run| run.has_call_started(&call)) {
                 continue;
             }
-            let found = ResolvedCall::Unavailable(windlass_core::run::CallResult::cancelled());
-            if self.shared.cancel.is_detaching() {
-                return Ok(());
-            }
+            let found = ResolvedCall::Unavailable(CallResult::cancelled());
             self.execute_call(place, call, found, turn).await.1?;
         }
         Ok(())
@@ -345,24 +345,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         self.tools = Some(turn.tools);
         Ok(())
-    }
-
-    /// Emits the outputs of a settled turn to watchers.
-    async fn emit_turn_outputs(&mut self) {
-        if !self.emitter.is_watched() {
-            return;
-        }
-        let outputs: Vec<_> = self.with_run(|run| {
-            if !run.is_between_turns() {
-                return Vec::new();
-            }
-            let is_output = |kind| kind == RunItemKind::CallOutput;
-            let of_turn = run.items().iter().rev().take_while(|one| is_output(one.kind)).count();
-            let from = run.items().len() - of_turn;
-            run.items()[from..].to_vec()
-        });
-        self.emit_outputs(outputs).await;
-        self.emitter.wait_until_handled().await;
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use windlass_core::usage::Usage;
 
+use super::ModelResponse;
+
 /// An error of a model request.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -13,6 +15,7 @@ pub struct ModelError {
     retry_advice: RetryAdvice,
     request_id: Option<String>,
     usage: Option<Box<Usage>>,
+    partial_response: Option<Box<ModelResponse>>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -76,6 +79,7 @@ impl ModelError {
             retry_advice: RetryAdvice::Never,
             request_id: None,
             usage: None,
+            partial_response: None,
             source: None,
         }
     }
@@ -108,6 +112,13 @@ impl ModelError {
         self
     }
 
+    /// Sets the part of the response that was received before the failure.
+    #[must_use]
+    pub fn with_partial_response(mut self, response: Option<Box<ModelResponse>>) -> Self {
+        self.partial_response = response;
+        self
+    }
+
     /// Sets the source of the error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
@@ -128,6 +139,11 @@ impl ModelError {
     /// Returns the provider's id of the request.
     pub fn request_id(&self) -> Option<&str> {
         self.request_id.as_deref()
+    }
+
+    /// Returns the part of the response that was received before the failure, if the response is incomplete.
+    pub fn partial_response(&self) -> Option<&ModelResponse> {
+        self.partial_response.as_deref()
     }
 
     /// Returns the usage, if known.

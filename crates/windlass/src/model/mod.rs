@@ -3,13 +3,15 @@
 
 mod error;
 mod layer;
+mod response_details;
 mod scripted;
 mod settings;
 
 pub use error::{ModelError, ModelErrorKind, RetryAdvice};
 pub use layer::{ModelLayer, NextModel};
+pub use response_details::{FinishReason, RateLimitBudget, ResponseDetails};
 pub use scripted::{RecordedRequest, ScriptedModel, ScriptedResponse, describe_item};
-pub use settings::{ModelSettings, ToolChoice};
+pub use settings::{LengthLimitPolicy, ModelSettings, ToolChoice};
 
 use std::fmt;
 use std::future::Future;
@@ -45,6 +47,7 @@ pub trait Model: Send + Sync + 'static {
             ToolKind::Function => Ok(()),
             ToolKind::Computer(_) => Err("it cannot use a computer".to_owned()),
             ToolKind::Hosted(_) => Err("its provider does not run such a tool".to_owned()),
+            ToolKind::ProviderDefined(_) => Err("its provider does not define such a tool".to_owned()),
         }
     }
 }
@@ -97,9 +100,13 @@ pub enum ToolKind {
     Function,
     /// A display, controlled through the provider's own computer tool.
     Computer(ComputerDisplay),
-    /// A tool that the provider executes: its definition in the format of the OpenAI Responses API, with its
-    /// `type`.
+    /// A tool that the provider executes: its definition in the provider's format, with its `type`.
     Hosted(Arc<Value>),
+    /// A tool that the provider defines and the application executes, such as a shell: its definition in the
+    /// provider's format, with its `type`. Calls have the kind
+    /// [`CallKind::ProviderDefined`](windlass_core::item::CallKind::ProviderDefined) or are function calls, as the
+    /// provider prescribes.
+    ProviderDefined(Arc<Value>),
 }
 
 /// The display of a computer tool.
@@ -135,6 +142,8 @@ pub struct ModelResponse {
     pub request_id: Option<String>,
     /// Name of the model that responded, as the provider reports it.
     pub model: Option<String>,
+    /// Facts about the response beside its items.
+    pub details: ResponseDetails,
 }
 
 /// The receiver of the deltas of a model's response.

@@ -16,7 +16,7 @@ use windlass_core::{
 
 use super::config::{
     FailureHandlers, HandledFailure, InputFilter, LoopPolicy, ModelInput, ModelRetryPolicy, NextCall,
-    OnStreamDrop, OnUnknownTool,
+    OnSessionBusy, OnStreamDrop, OnUnknownTool,
 };
 use super::{CancelHandle, CancelSignal, PausedRun, RunConfig, RunResult, RunStream};
 use crate::agent::Agent;
@@ -27,7 +27,7 @@ use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelSettings, SharedModel};
 use crate::session::Session;
-use crate::store::Store;
+use crate::store::{LeaseObserver, Store};
 use crate::tool::{RunContext, ToolContext, ToolError};
 
 /// A run that has not started. Await it for its result, or [`RunBuilder::stream`] it.
@@ -217,9 +217,31 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
         self.configure(|config| config.failure_handlers = FailureHandlers::new(handler))
     }
 
-    /// Sets the session. The run reads its history and appends to it.
+    /// Sets the session. The run reads its history and appends to it. One run at a time appends to a session: a run
+    /// waits for another one up to 30 s, or as [`RunBuilder::on_session_busy`] says.
     pub fn session(self, session: &Session) -> Self {
         self.configure(|config| config.session = Some(session.clone()))
+    }
+
+    /// Sets the provider's id of the response that a new run continues. The provider stores the conversation: the first
+    /// request refers to that response, and each later one to the run's last response, with the items that are new. The
+    /// id is in the journal, so that a resumed or recovered run continues the same conversation. A nested agent begins its
+    /// own. After a filter changed the history at a handoff, the next request has the whole history instead.
+    ///
+    /// Only a new run has an effect; use [`ModelSettings::conversation`] for a conversation that has an id of its own.
+    ///
+    /// # Errors
+    ///
+    /// The run is refused ([`ConfigError::StoredConversation`](crate::error::ConfigError::StoredConversation)) if it has a
+    /// session or output guardrails as well: the session would keep the same conversation twice, and the provider would
+    /// keep an output that a guardrail blocks.
+    pub fn previous_response_id(self, id: impl Into<String>) -> Self {
+        self.configure(|config| config.previous_response_id = Some(id.into()))
+    }
+
+    /// Sets the reaction to a session to which another run is appending.
+    pub fn on_session_busy(self, policy: OnSessionBusy) -> Self {
+        self.configure(|config| config.on_session_busy = policy)
     }
 
     /// Sets the store of the journal.
@@ -227,16 +249,30 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
         self.configure(|config| config.store = Some(store))
     }
 
-    /// Sets the duration of the lease. Without a renewal for this time, another driver can take the run over. A
-    /// short lease speeds up the recovery of crashed runs; a long one protects slow machines from losing
-    /// theirs.
+    /// Sets the duration of the lease. Another driver takes the run over after it has seen no renewal for this time on
+    /// its own clock; it does so at once if this driver has failed, or has died on the same machine. A short lease speeds
+    /// up the recovery of runs whose machine is lost; a long one protects slow machines from losing theirs.
     pub fn lease_duration(self, lasting: Duration) -> Self {
         self.configure(|config| config.lease_duration = lasting.max(Duration::from_millis(10)))
+    }
+
+    /// Sets the observer of leases. A stored run that another driver holds then fails at once with
+    /// [`StoreErrorKind::LeaseHeld`](crate::error::StoreErrorKind::LeaseHeld), and a later attempt with the same observer
+    /// takes it over once its lease is abandoned. Without an observer, a recovered run waits until the lease is abandoned
+    /// or a renewal shows that its driver is alive, at most for the duration of the lease.
+    pub fn lease_observer(self, observer: &LeaseObserver) -> Self {
+        self.configure(|config| config.lease_observer = Some(observer.clone()))
     }
 
     /// Sets the id of the run, in place of a generated one.
     pub fn run_id(self, id: impl Into<RunId>) -> Self {
         self.configure(|config| config.run_id = Some(id.into()))
+    }
+
+    /// Adds an artefact that the driver saves with the run when it starts: see
+    /// [`Store::save_artefact`](crate::store::Store::save_artefact).
+    pub fn artefact(self, name: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
+        self.configure(|config| config.artefacts.push((name.into(), body.into())))
     }
 
     /// Adds agents that the run knows by name, besides those that are reachable through handoffs.

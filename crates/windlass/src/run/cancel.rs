@@ -47,6 +47,11 @@ impl CancelSignal {
     pub(crate) fn is_detaching(&self) -> bool {
         self.requests.detach.load(Ordering::Relaxed)
     }
+
+    /// Returns true if the run was cancelled, and no other driver continues it.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.token.is_cancelled() && !self.is_detaching()
+    }
 }
 
 /// The treatment of pending approvals when a run is cancelled.

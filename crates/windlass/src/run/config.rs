@@ -18,9 +18,11 @@ use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelSettings, SharedModel};
 use crate::session::Session;
-use crate::store::{DEFAULT_LEASE_DURATION, Store};
+use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver, Store};
 use crate::tool::{RunContext, ToolContext, ToolError};
 
+/// Default time that a run waits for its session.
+const DEFAULT_SESSION_WAIT: Duration = Duration::from_secs(30);
 /// Default maximum number of turns.
 const DEFAULT_MAX_TURNS: u32 = 10;
 /// Default time that a run waits for cancelled bodies.
@@ -31,6 +33,8 @@ const DEFAULT_EVENT_BUFFER: usize = 256;
 pub(crate) struct RunConfig<C> {
     pub(crate) given_response: Option<Box<GivenResponse<C>>>,
     pub(crate) run_id: Option<RunId>,
+    /// The response that a new run continues.
+    pub(crate) previous_response_id: Option<String>,
     pub(crate) max_turns: Option<u32>,
     pub(crate) max_concurrent_calls: Option<usize>,
     pub(crate) pre_approval_guardrails: bool,
@@ -50,8 +54,12 @@ pub(crate) struct RunConfig<C> {
     pub(crate) input_filter: Option<InputFilter<C>>,
     pub(crate) failure_handlers: FailureHandlers<C>,
     pub(crate) session: Option<Session>,
+    pub(crate) on_session_busy: OnSessionBusy,
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) lease_duration: Duration,
+    pub(crate) lease_observer: Option<LeaseObserver>,
+    /// Artefacts that the driver saves when it starts.
+    pub(crate) artefacts: Vec<(String, Vec<u8>)>,
     pub(crate) known_agents: Vec<Agent<C>>,
     pub(crate) on_stream_drop: OnStreamDrop,
     pub(crate) event_buffer_size: usize,
@@ -62,6 +70,7 @@ impl<C> Default for RunConfig<C> {
         Self {
             given_response: None,
             run_id: None,
+            previous_response_id: None,
             max_turns: Some(DEFAULT_MAX_TURNS),
             max_concurrent_calls: None,
             pre_approval_guardrails: false,
@@ -80,12 +89,32 @@ impl<C> Default for RunConfig<C> {
             input_filter: None,
             failure_handlers: FailureHandlers::default(),
             session: None,
+            on_session_busy: OnSessionBusy::default(),
             store: None,
             lease_duration: DEFAULT_LEASE_DURATION,
+            lease_observer: None,
+            artefacts: Vec::new(),
             known_agents: Vec::new(),
             on_stream_drop: OnStreamDrop::default(),
             event_buffer_size: DEFAULT_EVENT_BUFFER,
         }
+    }
+}
+
+/// The reaction of a run to a session to which another run is appending.
+///
+/// A run holds its session while a driver works on it, and not while it is parked: a paused run blocks no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnSessionBusy {
+    /// The run waits until the session is free, and fails after this time. Nothing has happened then.
+    Wait(Duration),
+    /// The run fails at once. Nothing has happened then.
+    Refuse,
+}
+
+impl Default for OnSessionBusy {
+    fn default() -> Self {
+        Self::Wait(DEFAULT_SESSION_WAIT)
     }
 }
 

@@ -15,7 +15,7 @@ pub use builder::RunBuilder;
 pub use cancel::{CancelHandle, CancelSettlement, PendingApprovals};
 pub use config::{
     CallLayer, FailureHandlers, HandledFailure, InputFilter, LoopPolicy, ModelInput, ModelRetryPolicy,
-    NextCall, OnStreamDrop, OnUnknownTool,
+    NextCall, OnSessionBusy, OnStreamDrop, OnUnknownTool,
 };
 pub use exit::RunExit;
 pub use input::IntoInput;

@@ -6,45 +6,67 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use windlass_core::{
     canonical::Digest,
-    decision::{Decision, DecisionScope, PendingCall, StandingDecision},
+    decision::{CorrectableCall, Decision, DecisionScope, PendingCall, PostedNote, StandingDecision},
     id::{CallId, CallPath, Timestamp},
     item::OutputContent,
-    journal::{DecisionRecorded, DecisionRevoked, InputAdded, JournalEntry, JournalRecord, decode_journal},
-    run::{ReplayedRun, Run},
+    journal::{
+        DecisionRecorded, DecisionRevoked, InputAdded, JournalEntry, JournalRecord, append_sealed_outputs,
+        decode_journal, open_sealed_outputs,
+    },
+    run::{CallReceipt, ReplayedRun, Run},
 };
 
 use super::{IntoInput, JournalRecords, RunRecord};
-use crate::error::{DecisionError, RestoreError};
+use crate::error::{DecisionError, RestoreError, StoreError};
+use crate::session::Session;
+use crate::store::{PostedDecision, Store, TakenDecision};
 use crate::tool::canonicalize_arguments;
 
 /// A run that waits for a person.
 ///
 /// It can be stored as text and restored by another process. Decisions may come in any order, and calls without
 /// a decision stay pending when the run resumes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PausedRun {
     record: RunRecord,
     kept: KeptResults,
     decided_by: Option<String>,
+    displayed: Option<Digest>,
+    /// Decisions that are posted about the pending calls.
+    posted: Vec<PostedDecision>,
 }
 
-/// Results of calls that are kept for a later driver, beside the journal.
-#[derive(Clone, Debug, Default)]
+/// Shows the run without its items and outputs, which may have secrets.
+impl std::fmt::Debug for PausedRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PausedRun")
+            .field("record", &self.record)
+            .field("pending_calls", &self.pending_calls().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is kept for a later driver beside the journal, as long as the value lives.
+#[derive(Clone, Default)]
 pub(crate) struct KeptResults {
-    /// Outputs of idempotent calls, each with the time that it was recorded.
-    pub(crate) receipts: BTreeMap<Digest, (OutputContent, Timestamp)>,
-    /// Outputs that their output guardrails have not passed yet, if the run has no store.
+    /// Receipts of idempotent calls, by digest.
+    pub(crate) receipts: BTreeMap<Digest, CallReceipt>,
+    /// Outputs that their output guardrails have not passed yet.
     pub(crate) withheld: BTreeMap<CallPath, OutputContent>,
+    /// The run's session, as the application handed it over.
+    pub(crate) session: Option<Session>,
 }
 
 impl PausedRun {
     pub(crate) fn new(record: RunRecord, kept: KeptResults) -> Self {
-        Self { record, kept, decided_by: None }
+        Self { record, kept, decided_by: None, displayed: None, posted: Vec::new() }
     }
 
     /// Restores a run from its text. Restoring it twice creates two independent runs.
     pub fn from_text(text: &str) -> Result<Self, RestoreError> {
-        Ok(Self::from_records(decode_journal(text)?)?)
+        let mut paused = Self::from_records(decode_journal(text)?)?;
+        paused.kept.withheld = open_sealed_outputs(text)?;
+        Ok(paused)
     }
 
     /// Restores a run from its journal.
@@ -59,14 +81,64 @@ impl PausedRun {
         Self::new(RunRecord { run: replay.run, records, usage: replay.usage }, kept)
     }
 
-    /// Encodes the run as text.
+    /// Encodes the run as text, for another process that resumes it.
+    ///
+    /// If an output is withheld until its output guardrails have passed it, the text has it in a sealed line: nobody who
+    /// reads or searches the text meets it, and the run that is restored from the text has it. The seal is no encryption,
+    /// so such a text belongs where other drivers are, and not with people. [`RunRecord::to_text`] is the journal alone.
     pub fn to_text(&self) -> String {
-        self.record.to_text()
+        let mut text = self.record.to_text();
+        append_sealed_outputs(&mut text, &self.kept.withheld);
+        text
     }
 
-    /// Returns the pending calls, including those of nested agents.
+    /// Returns the pending calls, including those of nested agents. A run that was loaded from a store also says which
+    /// decisions are posted about them.
     pub fn pending_calls(&self) -> Vec<PendingCall> {
-        self.record.run.pending_calls()
+        let mut pending = self.record.run.pending_calls();
+        for posted in &self.posted {
+            let is_it = |one: &&mut PendingCall| one.path == posted.path && one.attempt == posted.attempt;
+            if let Some(pending) = pending.iter_mut().find(is_it) {
+                pending.posted = Some(Box::new(PostedNote {
+                    decision: posted.decision.decision.clone(),
+                    decided_by: posted.decision.decided_by.clone(),
+                    posted_at: posted.posted_at,
+                }));
+            }
+        }
+        pending
+    }
+
+    /// Sets the decisions that are posted about the pending calls.
+    pub(crate) fn set_posted(&mut self, posted: Vec<PostedDecision>) {
+        self.posted = posted;
+    }
+
+    /// Returns a call whose decision is recorded, not taken, and can be corrected.
+    pub fn correctable_call(&self, path: &CallPath) -> Option<CorrectableCall> {
+        let run = self.record.run.at_path(path.parent_calls())?;
+        let mut correctable = run.correctable_call(path.call())?;
+        correctable.pending.path = path.clone();
+        Some(correctable)
+    }
+
+    /// Returns the last recorded decision about a call that cannot be corrected any more.
+    pub fn taken_decision(&self, path: &CallPath) -> Option<TakenDecision> {
+        let is_open = self.correctable_call(path).is_some()
+            || self.record.run.pending_calls().iter().any(|pending| pending.path == *path);
+        let made = self.record.journal().iter().rev().find_map(|record| match &record.entry {
+            JournalEntry::DecisionRecorded(made)
+                if made.call == *path.call() && record.path == path.parent_calls() =>
+            {
+                Some(made)
+            }
+            _ => None,
+        });
+        made.filter(|_| !is_open).map(|made| TakenDecision {
+            call: path.clone(),
+            decision: made.decision.clone(),
+            decided_by: made.decided_by.clone(),
+        })
     }
 
     /// Returns the decisions that apply to later calls too, including those of nested agents.
@@ -84,6 +156,12 @@ impl PausedRun {
     /// Sets the name of the approver for the decisions that follow. It is recorded in the journal.
     pub fn decide_as(&mut self, who: impl Into<String>) {
         self.decided_by = Some(who.into());
+    }
+
+    /// Sets the digest of the text that the approver is shown, for the decisions that follow. It is recorded in the
+    /// journal beside the digest of the call, so that an audit can tell what a person saw. `None` records no display.
+    pub fn display_as(&mut self, displayed: Option<Digest>) {
+        self.displayed = displayed;
     }
 
     /// Approves the call.
@@ -174,11 +252,11 @@ impl PausedRun {
         self.push_entry(Vec::new(), JournalEntry::InputAdded(InputAdded { items: input.into_input() }))
     }
 
-    /// Records any decision about a pending call.
+    /// Records any decision about a pending call. It replaces an earlier decision about the call that is not taken.
     ///
     /// # Errors
     ///
-    /// Returns an error if the call is not pending, its time limit has passed, or the decision is not
+    /// Returns an error if the call is not pending and its decision is taken, its time limit has passed, or the decision is not
     /// applicable to it. The run is then unchanged.
     pub fn decide(
         &mut self,
@@ -189,15 +267,23 @@ impl PausedRun {
         let path = self.find_pending(call.into())?;
         let digest = self.pending_digest(&path)?;
         let pending = self.pending_calls().into_iter().find(|pending| pending.path == path);
-        if pending.is_some_and(|pending| pending.is_expired(wall_clock_now())) {
+        if pending.as_ref().is_some_and(|pending| pending.is_expired(wall_clock_now())) {
             return Err(DecisionError::Expired(path));
         }
+        // The decision replaces the posted one that this run was loaded with.
+        let is_replaced = |posted: &&PostedDecision| {
+            posted.path == path && pending.as_ref().is_some_and(|pending| pending.attempt == posted.attempt)
+        };
+        let replaced = self.posted.iter().find(is_replaced);
+        let posted_revision = replaced.map_or(0, |replaced| replaced.decision.posted_revision);
         let entry = JournalEntry::DecisionRecorded(DecisionRecorded {
             call: path.call().clone(),
             digest,
             decision,
             scope: reach,
             decided_by: self.decided_by.clone(),
+            displayed: self.displayed,
+            posted_revision,
         });
         self.push_entry(path.parent_calls().to_vec(), entry)
     }
@@ -214,7 +300,7 @@ impl PausedRun {
         match (matching.next(), matching.next()) {
             (Some(only), None) => Ok(only.path),
             (Some(_), Some(_)) => Err(DecisionError::AmbiguousCall(path)),
-            // The call may already have a decision: the core accepts an identical decision and rejects any other.
+            // The call may already have a decision: the core corrects it until it is taken.
             (None, _) => Ok(path),
         }
     }
@@ -233,6 +319,16 @@ impl PausedRun {
         let seq = self.record.records.len() as u64;
         self.record.records.push(JournalRecord { seq, at: wall_clock_now(), path, entry });
         Ok(())
+    }
+
+    /// Adds the withheld outputs that the store has of this run.
+    pub(crate) async fn with_stored_withheld(mut self, store: &dyn Store) -> Result<Self, StoreError> {
+        for call in self.record.run.withheld_calls() {
+            if let Some(output) = store.load_withheld_output(self.record.run.id(), &call).await? {
+                self.kept.withheld.insert(call, output);
+            }
+        }
+        Ok(self)
     }
 
     pub(crate) fn into_parts(self) -> (RunRecord, KeptResults) {

@@ -1,19 +1,62 @@
-//! The journal of a run as a value. Records that a snapshot covers stay encoded as in the store, and are
-//! decoded on demand.
+//! The journal of a run as a value. Records that a snapshot covers stay in the store and are read when they are first
+//! needed.
 
-use std::sync::OnceLock;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
-use windlass_core::journal::{HashChain, JournalLine, JournalRecord, decode_lines};
+use windlass_core::{
+    canonical::Digest,
+    id::RunId,
+    item::Item,
+    journal::{HashChain, JournalEntry, JournalLine, JournalRecord, encode_text, resolve_history},
+    run::ReplayedRun,
+};
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::{JournalReader, OpenRunError};
+
+/// Number of lines that are read at a time.
+const PAGE_LINES: u32 = 1024;
 
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JournalRecords {
-    /// Lines that are covered by the snapshot that the run was opened from. Their hash chain was verified.
-    snapshot_lines: Vec<JournalLine>,
+    /// Records that are covered by the snapshot that the run was opened from.
+    snapshot: Option<SnapshotRecords>,
     /// Records after the snapshot.
     later_records: Vec<JournalRecord>,
     /// All records, decoded on first access.
     all_records: OnceLock<Vec<JournalRecord>>,
+}
+
+/// The records that a snapshot covers.
+#[derive(Clone)]
+struct SnapshotRecords {
+    run: RunId,
+    count: u64,
+    /// Hash of the last of them.
+    head: Digest,
+    /// The run after the last of them.
+    base: Arc<ReplayedRun>,
+    source: RecordSource,
+}
+
+/// The place of records that are not decoded.
+#[derive(Clone)]
+enum RecordSource {
+    /// In memory, for stores that cannot be read later. The hash chain was verified.
+    Lines(Vec<JournalLine>),
+    /// In the store.
+    Store(Arc<dyn JournalReader>),
+}
+
+impl fmt::Debug for SnapshotRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SnapshotRecords")
+            .field("run", &self.run)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
 }
 
 impl From<Vec<JournalRecord>> for JournalRecords {
@@ -23,13 +66,53 @@ impl From<Vec<JournalRecord>> for JournalRecords {
 }
 
 impl JournalRecords {
-    /// Creates the records from the lines that a snapshot covers and the records after them.
-    pub(crate) fn from_snapshot(earlier: Vec<JournalLine>, later: Vec<JournalRecord>) -> Self {
-        Self { snapshot_lines: earlier, later_records: later, all_records: OnceLock::new() }
+    /// Creates the records from the lines that a snapshot covers, the run after them, and the records after them.
+    pub(crate) fn from_lines(
+        run: RunId,
+        base: Option<Arc<ReplayedRun>>,
+        earlier: Vec<JournalLine>,
+        later: Vec<JournalRecord>,
+    ) -> Self {
+        let snapshot = earlier.last().map(|last| last.hash).zip(base).map(|(head, base)| SnapshotRecords {
+            run,
+            count: earlier.len() as u64,
+            head,
+            base,
+            source: RecordSource::Lines(earlier),
+        });
+        Self { snapshot, later_records: later, all_records: OnceLock::new() }
+    }
+
+    /// Creates the records of a run that was opened from a snapshot of the first `count` records. Those are read from
+    /// the store when they are needed.
+    pub(crate) fn from_store(
+        run: RunId,
+        base: Arc<ReplayedRun>,
+        (count, head): (u64, Digest),
+        reader: Arc<dyn JournalReader>,
+        later: Vec<JournalRecord>,
+    ) -> Self {
+        let snapshot = Some(SnapshotRecords { run, count, head, base, source: RecordSource::Store(reader) });
+        Self { snapshot, later_records: later, all_records: OnceLock::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.snapshot_lines.len() + self.later_records.len()
+        self.snapshot_len() as usize + self.later_records.len()
+    }
+
+    /// Returns the number of records that the snapshot covers.
+    pub(crate) fn snapshot_len(&self) -> u64 {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.count)
+    }
+
+    /// Returns the run as the snapshot has it, if the run was opened from one.
+    pub(crate) fn snapshot_base(&self) -> Option<&ReplayedRun> {
+        self.snapshot.as_ref().map(|snapshot| &*snapshot.base)
+    }
+
+    /// Returns the hash chain after the snapshot.
+    pub(crate) fn chain_after_snapshot(&self) -> HashChain {
+        self.snapshot.as_ref().map_or_else(HashChain::default, |snapshot| HashChain::from_head(snapshot.head))
     }
 
     pub(crate) fn push(&mut self, record: JournalRecord) {
@@ -42,23 +125,87 @@ impl JournalRecords {
         &self.later_records
     }
 
-    pub(crate) fn all_records(&self) -> &[JournalRecord] {
-        if self.snapshot_lines.is_empty() {
-            return &self.later_records;
+    /// Returns all records. The first call reads those that the snapshot covers and verifies their hash chain.
+    pub(crate) fn all_records(&self) -> Result<&[JournalRecord], OpenRunError> {
+        let Some(snapshot) = &self.snapshot else { return Ok(&self.later_records) };
+        if let Some(all) = self.all_records.get() {
+            return Ok(all);
         }
-        self.all_records.get_or_init(|| {
-            // The lines were decoded when the snapshot was made, and their hashes have been verified since.
-            let mut all = decode_lines(&self.snapshot_lines).unwrap_or_default();
-            all.extend(self.later_records.iter().cloned());
-            all
-        })
+        let mut all = Vec::with_capacity(self.len());
+        snapshot.read_records(|record, _| all.push(record))?;
+        let history = self.history().to_vec();
+        resolve_history(&mut all, history)
+            .map_err(|source| OpenRunError::Replay { run: snapshot.run.clone(), source })?;
+        all.extend(self.later_records.iter().cloned());
+        Ok(self.all_records.get_or_init(|| all))
+    }
+
+    /// Returns the items of the session that the run refers to; none if it refers to none.
+    fn history(&self) -> &[Arc<Item>] {
+        let start = match (&self.snapshot, self.later_records.first().map(|first| &first.entry)) {
+            (Some(snapshot), _) => snapshot.base.run.referenced_history(),
+            (None, Some(JournalEntry::RunStarted(started))) => Some(&started.history),
+            (None, _) => None,
+        };
+        let referenced = start.filter(|history| history.reference().is_some());
+        referenced.and_then(|history| history.items().ok()).unwrap_or_default()
+    }
+
+    /// Encodes all records as text, with the items of the session that the run refers to.
+    pub(crate) fn to_text(&self) -> Result<String, OpenRunError> {
+        let mut earlier = Vec::new();
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.read_records(|_, line| earlier.push(line))?;
+        }
+        Ok(encode_text(self.history(), earlier, &self.later_records))
     }
 
     /// Encodes all records as lines.
-    pub(crate) fn lines(&self) -> Vec<JournalLine> {
-        let mut lines = self.snapshot_lines.clone();
-        let mut chain = lines.last().map_or_else(HashChain::default, |line| HashChain::from_head(line.hash));
-        lines.extend(self.later_records.iter().map(|record| chain.append(record)));
-        lines
+    pub(crate) fn lines(&self) -> Result<Vec<JournalLine>, OpenRunError> {
+        let mut lines = Vec::with_capacity(self.len());
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.read_records(|_, line| lines.push(line))?;
+        }
+        lines.extend(self.later_lines());
+        Ok(lines)
+    }
+
+    /// Encodes the records after the snapshot as lines.
+    pub(crate) fn later_lines(&self) -> Vec<JournalLine> {
+        let mut chain = self.chain_after_snapshot();
+        self.later_records.iter().map(|record| chain.append(record)).collect()
+    }
+}
+
+impl SnapshotRecords {
+    /// Reads and verifies the records, page by page.
+    fn read_records(
+        &self,
+        mut use_record: impl FnMut(JournalRecord, JournalLine),
+    ) -> Result<(), OpenRunError> {
+        let unreadable = |source| OpenRunError::JournalFormat { run: self.run.clone(), source };
+        let mut chain = HashChain::default();
+        let mut seq = 0;
+        while seq < self.count {
+            let limit = u32::try_from(self.count - seq).unwrap_or(PAGE_LINES).min(PAGE_LINES);
+            let page = match &self.source {
+                RecordSource::Lines(lines) => lines.clone(),
+                RecordSource::Store(reader) => reader.read_lines(&self.run, seq, limit)?,
+            };
+            if page.is_empty() {
+                let message = format!("run `{}`: record {seq} is missing", self.run);
+                return Err(StoreError::with_kind(StoreErrorKind::Corrupt, message).into());
+            }
+            for line in page {
+                use_record(chain.read_record(seq, &line).map_err(unreadable)?, line);
+                seq += 1;
+            }
+        }
+        if chain.head() == self.head {
+            Ok(())
+        } else {
+            let message = format!("run `{}` is not what its snapshot was made of", self.run);
+            Err(StoreError::with_kind(StoreErrorKind::Corrupt, message).into())
+        }
     }
 }

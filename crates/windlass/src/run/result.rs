@@ -13,6 +13,7 @@ use windlass_core::{
 };
 
 use crate::error::{OutputError, UnfinishedRun};
+use crate::store::OpenRunError;
 
 use super::{CancelSettlement, JournalRecords, PausedRun};
 
@@ -97,11 +98,22 @@ impl RunResult {
 }
 
 /// The record of a run: its journal and the state that results from it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RunRecord {
     pub(crate) run: Run,
     pub(crate) records: JournalRecords,
     pub(crate) usage: Usage,
+}
+
+/// Shows the run without its items: a live record has the secrets of its calls.
+impl std::fmt::Debug for RunRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunRecord")
+            .field("run", self.run_id())
+            .field("last_agent", self.last_agent())
+            .field("usage", self.usage())
+            .finish_non_exhaustive()
+    }
 }
 
 impl RunRecord {
@@ -134,14 +146,33 @@ impl RunRecord {
         self.run.history()
     }
 
-    /// Returns the journal.
+    /// Returns the journal. Of a run that was opened from a snapshot, the first call reads the records before the
+    /// snapshot from the store, blocking the thread; if they cannot be read, those after the snapshot are returned, and
+    /// [`RunRecord::read_journal`] returns the error.
     pub fn journal(&self) -> &[JournalRecord] {
+        self.read_journal().unwrap_or_else(|error| {
+            tracing::error!(run = %self.run_id(), %error, "the records before a snapshot cannot be read");
+            self.records.later_records()
+        })
+    }
+
+    /// Returns the journal, as [`RunRecord::journal`] does, or the error that prevents reading all of it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if records before the snapshot that the run was opened from cannot be read, or are not what was
+    /// written.
+    pub fn read_journal(&self) -> Result<&[JournalRecord], OpenRunError> {
         self.records.all_records()
     }
 
-    /// Encodes the journal as text.
+    /// Encodes the journal as text. If records before a snapshot cannot be read, the text is incomplete, and no reader
+    /// accepts it: see [`RunRecord::read_journal`].
     pub fn to_text(&self) -> String {
-        encode_lines(self.records.lines())
+        self.records.to_text().unwrap_or_else(|error| {
+            tracing::error!(run = %self.run_id(), %error, "the records before a snapshot cannot be read");
+            encode_lines(self.records.later_lines())
+        })
     }
 
     /// Returns the state that the journal replays to.

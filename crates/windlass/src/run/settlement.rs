@@ -10,7 +10,7 @@ use windlass_core::{
     tool::ToolEffect,
 };
 
-use super::CancelSettlement;
+use super::{CancelSettlement, RunRecord};
 
 /// A call and the calls that lead to it.
 type NestedCallKey<'a> = (&'a [CallId], &'a CallId);
@@ -25,9 +25,18 @@ struct LastTurnCalls<'a> {
 }
 
 impl CancelSettlement {
+    /// Computes the settlement of a run. The records before a snapshot are read only if the last turn is among them.
+    pub(crate) fn from_record(record: &RunRecord) -> Self {
+        let later = record.records.later_records();
+        let has_turn = later
+            .iter()
+            .any(|record| record.path.is_empty() && matches!(record.entry, JournalEntry::ModelResponded(_)));
+        Self::from_records(if has_turn { later } else { record.journal() })
+    }
+
     /// Computes the settlement from a journal, in the model's order. Calls of nested agents are reported as
     /// their outermost call.
-    pub(crate) fn from_records(records: &[JournalRecord]) -> Self {
+    fn from_records(records: &[JournalRecord]) -> Self {
         let answer = |(at, record): (usize, &'_ JournalRecord)| match &record.entry {
             JournalEntry::ModelResponded(_) if record.path.is_empty() => Some(at),
             _ => None,

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{
+    history::keep_pairs,
     id::AgentName,
     item::{Item, Message, Role},
 };
 
-use super::{Session, SessionState, is_turn_start};
+use super::{Session, SessionState, cut_place};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::model::{DeltaSink, ModelRequest, ModelSettings, SharedModel, describe_item};
 
@@ -95,18 +96,15 @@ impl Session {
     /// Compacts the session if it is above the policy's threshold. The replacement is atomic: concurrent writes
     /// of runs are never overwritten.
     pub async fn compact(&self, compaction: &CompactionPolicy) -> Result<CompactionResult, StoreError> {
-        let SessionState { version, mut items } = self.store.load_session(&self.id).await?;
+        let SessionState { version, items, .. } = self.store.load_session(&self.id).await?;
         if !compaction.is_due(&items) {
             return Ok(CompactionResult::NotNeeded);
         }
-        let wanted = items.len().saturating_sub(compaction.keep_newest);
-        let Some(from) = (wanted..items.len())
-            .find(|place| is_turn_start(&items, *place))
-            .or(Some(items.len()))
-            .filter(|from| *from > 1)
-        else {
+        let mut items = keep_pairs(items).items;
+        let from = cut_place(&items, compaction.keep_newest);
+        if from <= 1 {
             return Ok(CompactionResult::NotNeeded);
-        };
+        }
         let kept = items.split_off(from);
         let summary = (compaction.summarise)(items).await?;
         let text = format!("[Summary of the conversation so far]\n{summary}");

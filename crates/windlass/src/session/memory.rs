@@ -1,30 +1,33 @@
 //! The in-memory session store.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass_core::{id::SessionId, item::Item};
+use windlass_core::{
+    id::{RunId, SessionId},
+    item::Item,
+};
 
-use super::{SessionState, SessionStore};
+use super::log::SessionLogs;
+use super::{SessionState, SessionStore, SessionWrite};
 use crate::error::StoreError;
 
 /// A session store in memory.
 #[derive(Debug, Default)]
 pub struct MemorySessionStore {
-    sessions: Mutex<BTreeMap<SessionId, SessionState>>,
+    logs: Mutex<SessionLogs>,
 }
 
 impl MemorySessionStore {
-    fn lock_sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, SessionState>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_logs(&self) -> MutexGuard<'_, SessionLogs> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SessionStore for MemorySessionStore {
     fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
-        std::future::ready(Ok(self.lock_sessions().get(session).cloned().unwrap_or_default())).boxed()
+        std::future::ready(Ok(self.lock_logs().load_session(session))).boxed()
     }
 
     fn append_items<'a>(
@@ -32,11 +35,20 @@ impl SessionStore for MemorySessionStore {
         session: &'a SessionId,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let mut sessions = self.lock_sessions();
-        let state = sessions.entry(session.clone()).or_default();
-        state.version += 1;
-        state.items.extend(items);
+        self.lock_logs().append_items(session, items);
         std::future::ready(Ok(())).boxed()
+    }
+
+    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+        std::future::ready(self.lock_logs().append_run_items(write)).boxed()
+    }
+
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        std::future::ready(Ok(self.lock_logs().run_position(session, run))).boxed()
     }
 
     fn replace_items<'a>(
@@ -45,18 +57,10 @@ impl SessionStore for MemorySessionStore {
         version: u64,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let mut sessions = self.lock_sessions();
-        let state = sessions.entry(session.clone()).or_default();
-        let replaced = if state.version == version {
-            *state = SessionState { version: version + 1, items };
-            Ok(())
-        } else {
-            Err(StoreError::session_changed(session))
-        };
-        std::future::ready(replaced).boxed()
+        std::future::ready(self.lock_logs().replace_items(session, version, &items)).boxed()
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        std::future::ready(Ok(Self::lock_sessions(self).keys().cloned().collect())).boxed()
+        std::future::ready(Ok(self.lock_logs().list_sessions())).boxed()
     }
 }

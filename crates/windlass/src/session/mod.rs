@@ -2,8 +2,10 @@
 //! has its output.
 
 mod compaction;
+pub(crate) mod log;
 mod memory;
 mod repair;
+mod store_sessions;
 
 pub use compaction::{CompactionPolicy, CompactionResult, SummaryFunction};
 pub use memory::MemorySessionStore;
@@ -13,9 +15,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use windlass_core::{id::SessionId, item::Item};
+use windlass_core::{
+    history::{cut_places, keep_pairs, paired_places},
+    id::{RunId, SessionId},
+    item::Item,
+    journal::{ItemRange, StartHistory},
+};
 
+use self::store_sessions::StoreSessions;
 use crate::error::StoreError;
+use crate::store::Store;
 
 /// A store of sessions.
 pub trait SessionStore: Send + Sync + 'static {
@@ -29,7 +38,24 @@ pub trait SessionStore: Send + Sync + 'static {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Replaces all items atomically, if the session is still at `version`.
+    /// Adds items of a run and moves the run's position in the session, atomically. A session that has them already is
+    /// left as it is, so a write can be repeated after a crash.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`crate::error::StoreErrorKind::Stale`] if the position is neither the one at which
+    /// the items begin, nor at or after the one at which they end.
+    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Returns the position up to which the session has the items of a run; 0 if it has none.
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Replaces all items atomically, if the session is still at `version`. The positions of runs stay: what was
+    /// removed is not added again. Items that a stored run refers to stay readable for it.
     ///
     /// # Errors
     ///
@@ -44,6 +70,12 @@ pub trait SessionStore: Send + Sync + 'static {
 
     /// Lists the sessions.
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>>;
+
+    /// Returns the session store that this one forwards to, if it only forwards.
+    #[doc(hidden)]
+    fn shared_sessions(&self) -> Option<&dyn SessionStore> {
+        None
+    }
 }
 
 /// The state of a session at one point in time.
@@ -53,6 +85,65 @@ pub struct SessionState {
     pub version: u64,
     /// All items, oldest first.
     pub items: Vec<Arc<Item>>,
+    /// Positions of the items in the session's log, in the same order; empty if the store does not number them. A
+    /// position never stands for another item.
+    pub positions: Vec<ItemRange>,
+}
+
+/// The items of a session that a run sees at its start.
+pub(crate) struct LoadedHistory {
+    /// Version of the session.
+    pub(crate) version: u64,
+    /// The items.
+    pub(crate) items: Vec<Arc<Item>>,
+    /// Positions of the items, if the store numbers them.
+    positions: Option<Vec<ItemRange>>,
+    /// Description of the calls and outputs that were left out; empty if there were none.
+    pub(crate) removed: String,
+}
+
+impl LoadedHistory {
+    /// Returns the history for the start of a run: by reference if the store numbers the items, otherwise inline.
+    pub(crate) fn into_start(self, session: &SessionId, is_in_store: bool) -> StartHistory {
+        match self.positions {
+            Some(positions) if is_in_store => {
+                StartHistory::referenced(session.clone(), self.version, positions, self.items)
+            }
+            _ => self.items.into(),
+        }
+    }
+}
+
+/// Items that a run adds to its session. They are derived from the run's journal: position 0 is before the input of the
+/// run, position 1 after it, and each settled item of the run is one position further.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionWrite {
+    /// The session.
+    pub session: SessionId,
+    /// The run.
+    pub run: RunId,
+    /// Position at which the items begin.
+    pub from: u64,
+    /// Position after the items. A failed turn may add fewer items than positions.
+    pub to: u64,
+    /// The items.
+    pub items: Vec<Arc<Item>>,
+}
+
+impl SessionWrite {
+    /// Returns true if the items are new to a session in which the run has this position; false if it has them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`crate::error::StoreErrorKind::Stale`] if the session has a part of them, or lacks
+    /// items before them.
+    pub fn is_new_at(&self, position: u64) -> Result<bool, StoreError> {
+        match position {
+            position if position >= self.to => Ok(false),
+            position if position == self.from => Ok(true),
+            position => Err(StoreError::session_position(self, position)),
+        }
+    }
 }
 
 /// A session. Clones refer to the same session.
@@ -89,11 +180,28 @@ impl Session {
 
     /// Returns the items that runs see, oldest first.
     pub async fn items(&self) -> Result<Vec<Arc<Item>>, StoreError> {
-        let items = self.store.load_session(&self.id).await?.items;
-        Ok(match self.history_limit {
-            Some(limit) => newest_items(items, limit),
-            None => items,
-        })
+        Ok(self.load_history().await?.items)
+    }
+
+    /// Loads the items that runs see. Calls without outputs and outputs without calls are left out.
+    pub(crate) async fn load_history(&self) -> Result<LoadedHistory, StoreError> {
+        let SessionState { version, items, positions } = self.store.load_session(&self.id).await?;
+        let mut places = paired_places(&items);
+        let removed = match places.len() == items.len() {
+            true => String::new(),
+            false => keep_pairs(items.clone()).describe_removed(),
+        };
+        let kept = |places: &[usize]| places.iter().map(|place| items[*place].clone()).collect::<Vec<_>>();
+        if let Some(limit) = self.history_limit {
+            let from = cut_place(&kept(&places), limit);
+            places.drain(..from);
+        }
+        let positions: Vec<u64> = positions.iter().flat_map(|range| range.from..range.to).collect();
+        let positions = match positions.len() == items.len() {
+            true => Some(ItemRange::from_positions(places.iter().map(|place| positions[*place]))),
+            false => None,
+        };
+        Ok(LoadedHistory { version, items: kept(&places), positions, removed })
     }
 
     /// Appends items atomically.
@@ -101,9 +209,37 @@ impl Session {
         if items.is_empty() { Ok(()) } else { self.store.append_items(&self.id, items).await }
     }
 
+    /// Creates the session of a stored run, in the run's own store; `None` if the store keeps no sessions.
+    pub(crate) fn of_stored_run(id: SessionId, store: &Arc<dyn Store>) -> Option<Self> {
+        Some(Self::new(id, Arc::new(StoreSessions::new(store.clone())?)))
+    }
+
+    /// Returns true if the session is in the store of runs, so that both are written in one transaction.
+    pub(crate) fn is_in_store(&self, store: &dyn Store) -> bool {
+        let Some(sessions) = store.sessions() else { return false };
+        let own = self.store.shared_sessions().unwrap_or(&*self.store);
+        std::ptr::addr_eq(own, sessions)
+    }
+
+    /// Returns the address of the store, which is the same for all sessions of a store.
+    pub(crate) fn store_address(&self) -> usize {
+        let own = self.store.shared_sessions().unwrap_or(&*self.store);
+        std::ptr::from_ref(own).cast::<()>().addr()
+    }
+
+    /// Adds items of a run, unless the session has them.
+    pub(crate) async fn append_run_items(&self, write: SessionWrite) -> Result<(), StoreError> {
+        self.store.append_run_items(write).await
+    }
+
+    /// Returns the position up to which the session has the items of a run.
+    pub(crate) async fn run_position(&self, run: &RunId) -> Result<u64, StoreError> {
+        self.store.run_position(&self.id, run).await
+    }
+
     /// Removes the last `turns` messages of the user and everything after them, and returns the removed items.
     pub async fn rewind(&self, turns: usize) -> Result<Vec<Arc<Item>>, StoreError> {
-        let SessionState { version, mut items } = self.store.load_session(&self.id).await?;
+        let SessionState { version, mut items, .. } = self.store.load_session(&self.id).await?;
         let users =
             items.iter().enumerate().filter(|(_, item)| is_user_message(item)).map(|(place, _)| place);
         let from = match turns {
@@ -124,9 +260,7 @@ impl Session {
 
     /// Exports all items as text: one JSON value per line.
     pub async fn export(&self) -> Result<String, StoreError> {
-        let items = self.store.load_session(&self.id).await?.items;
-        let lines = items.iter().map(|item| serde_json::to_string(item).unwrap_or_default() + "\n");
-        Ok(lines.collect())
+        Ok(export_items(&self.store.load_session(&self.id).await?.items))
     }
 
     /// Removes all items.
@@ -142,30 +276,20 @@ impl fmt::Debug for Session {
     }
 }
 
+/// Returns items as text: one JSON value per line.
+pub(crate) fn export_items(items: &[Arc<Item>]) -> String {
+    items.iter().map(|item| serde_json::to_string(item).unwrap_or_default() + "\n").collect()
+}
+
 /// Parses the output of [`Session::export`].
 pub fn parse_export(text: &str) -> Result<Vec<Arc<Item>>, serde_json::Error> {
     text.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
 }
 
-/// Returns the newest items, cut at the start of a turn, so that calls are not separated from their outputs.
-fn newest_items(mut items: Vec<Arc<Item>>, limit: usize) -> Vec<Arc<Item>> {
-    let from = items.len().saturating_sub(limit);
-    let from = (from..items.len()).find(|place| is_turn_start(&items, *place)).unwrap_or(items.len());
-    items.split_off(from)
-}
-
-/// True if the history from this position on is valid by itself: it starts with a message, or with a response
-/// whose calls all have their outputs after it.
-fn is_turn_start(items: &[Arc<Item>], place: usize) -> bool {
-    match &*items[place] {
-        Item::Message(_) => true,
-        Item::Call(_) | Item::Reasoning(_) => place == 0 || !is_model_item(&items[place - 1]),
-        _ => false,
-    }
-}
-
-fn is_model_item(item: &Item) -> bool {
-    matches!(item, Item::Call(_) | Item::Reasoning(_))
+/// Returns the place from which on at most `newest` items are left, and where no call is parted from its output.
+fn cut_place(items: &[Arc<Item>], newest: usize) -> usize {
+    let wanted = items.len().saturating_sub(newest);
+    cut_places(items).into_iter().find(|place| *place >= wanted).unwrap_or(items.len())
 }
 
 fn is_user_message(item: &Item) -> bool {

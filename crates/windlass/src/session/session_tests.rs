@@ -138,3 +138,42 @@ fn a_broken_transcript_is_healed_and_the_healing_is_told() {
     assert!(repair_transcript(healed.items).was_valid());
     assert!(repair_transcript(two_turns()).was_valid());
 }
+
+/// A response that speaks after its call, as some providers write it, and a call that never got its output.
+fn odd_turns() -> Vec<Arc<Item>> {
+    to_shared_items(vec![
+        Item::user("first"),
+        Item::call("a", "t", "{}"),
+        Item::assistant("I look."),
+        output_item("a", "A"),
+        Item::call("lost", "t", "{}"),
+        Item::user("second"),
+        Item::assistant("two"),
+    ])
+}
+
+#[tokio::test]
+async fn a_limit_gives_a_valid_history_wherever_it_cuts() {
+    let session = Session::in_memory("s");
+    session.append(odd_turns()).await.expect("memory can be written");
+    for limit in 0..=8 {
+        let items = session.clone().history_limit(limit).items().await.expect("memory can be read");
+        assert!(items.len() <= limit);
+        assert_eq!(keep_pairs(items).describe_removed(), "", "limit {limit}");
+    }
+    let removed = session.load_history().await.expect("memory can be read").removed;
+    assert_eq!(removed, "call `lost` without its output");
+}
+
+#[tokio::test]
+async fn compaction_leaves_a_valid_history_wherever_it_cuts() {
+    for keep in 0..=4 {
+        let session = Session::in_memory("s");
+        session.append(odd_turns()).await.expect("memory can be written");
+        let policy = CompactionPolicy::above_items(3, keep);
+        let result = session.compact(&policy).await.expect("memory can be written");
+        assert!(matches!(result, CompactionResult::Summarised { .. }), "keep {keep}: {result:?}");
+        let stored = session.store.load_session(&session.id).await.expect("memory can be read").items;
+        assert_eq!(keep_pairs(stored).describe_removed(), "", "keep {keep}");
+    }
+}

@@ -7,7 +7,7 @@ use windlass_core::{
 };
 
 use super::open::{OpenRunError, load_paused};
-use super::{DEFAULT_LEASE_DURATION, Durability, LeaseClaim, RunStatus, Store, unique_owner_name};
+use super::{DEFAULT_LEASE_DURATION, Lease, LeaseClaim, LeaseOwner, RunStatus, Store};
 use crate::clock::RunClock;
 use crate::error::StoreError;
 use crate::run::PausedRun;
@@ -38,21 +38,19 @@ pub async fn fork_run(
     change: ForkChange,
 ) -> Result<PausedRun, StoredForkError> {
     let origin = load_paused(store, run).await?;
-    let records = forked(origin.record().journal(), at, new_run.clone(), change)?;
+    let records = forked(origin.record().read_journal()?, at, new_run.clone(), change)?;
     let agent = match records.first().map(|record| &record.entry) {
         Some(JournalEntry::RunStarted(started)) => started.agent.clone(),
         _ => origin.record().last_agent().clone(),
     };
     let clock = RunClock::start();
-    let owner = unique_owner_name();
-    let lease = store
-        .create_run(&new_run, &agent, LeaseClaim::for_duration(&owner, clock.now(), DEFAULT_LEASE_DURATION))
-        .await?;
-    // Artefacts come first: the journal's records may be read as soon as they are stored.
-    copy_full_outputs(store, run, &new_run, &records).await?;
+    let owner = LeaseOwner::for_new_driver().to_string();
     let mut chain = HashChain::default();
     let lines = records.iter().map(|record| chain.append(record)).collect();
-    store.append_journal(&lease, 0, lines, Durability::Sync).await?;
+    let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: DEFAULT_LEASE_DURATION };
+    let lease = store.create_run(&new_run, &agent, claim, lines).await?;
+    // Nobody drives the fork before its lease is released.
+    copy_full_outputs(store, run, &lease, &records).await?;
     let fork = PausedRun::from_records(records)
         .map_err(|source| OpenRunError::Replay { run: new_run.clone(), source })?;
     let status = if fork.pending_calls().is_empty() { RunStatus::Running } else { RunStatus::Paused };
@@ -66,14 +64,14 @@ pub async fn fork_run(
 async fn copy_full_outputs(
     store: &dyn Store,
     from: &RunId,
-    to: &RunId,
+    to: &Lease,
     records: &[JournalRecord],
 ) -> Result<(), StoreError> {
     for record in records {
         let JournalEntry::CallSettled(settled) = &record.entry else { continue };
         let name = CallPath::new(&record.path, settled.call.clone()).to_string();
-        if let Some(text) = store.load_artefact(from, &name).await? {
-            store.save_artefact(to, &name, &text).await?;
+        if let Some(body) = store.load_artefact(from, &name).await? {
+            store.save_artefact(to, &name, &body).await?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Leases: the unique owner name of a driver and the heartbeat that renews its lease.
+//! The heartbeat that renews the lease of a driver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Lease, Store};
-use crate::clock::RunClock;
+use crate::clock::{RunClock, time_suspended};
 use crate::run::CancelSignal;
 
 /// Default duration of a lease without a renewal.
 pub(crate) const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(30);
-
-/// Returns an owner name that is unique among all drivers.
-pub(crate) fn unique_owner_name() -> String {
-    format!("{}-{}", std::process::id(), uuid::Uuid::now_v7())
-}
 
 /// Renews a lease until it is dropped. If another driver has taken over the lease, or renewals have failed for
 /// so long that one soon may, the driver loses the run: its writes would be fenced off, and its calls must not
@@ -25,29 +20,51 @@ pub(crate) struct LeaseHeartbeat {
     task: JoinHandle<()>,
 }
 
+/// The last request for the lease that succeeded.
+struct RenewalRequest {
+    at: Instant,
+    suspended: Duration,
+}
+
+impl RenewalRequest {
+    fn new(at: Instant) -> Self {
+        Self { at, suspended: time_suspended() }
+    }
+
+    /// Returns the time since the request. The time that the machine was suspended counts: contenders do not sleep with it.
+    fn age(&self) -> Duration {
+        self.at.elapsed() + time_suspended().saturating_sub(self.suspended)
+    }
+}
+
 impl LeaseHeartbeat {
+    /// Starts the renewal of a lease that was requested at `requested_at`.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         lease: Lease,
         lasting: Duration,
+        requested_at: Instant,
         clock: RunClock,
         lost: CancelSignal,
     ) -> Self {
         let task = tokio::spawn(async move {
-            let mut asked = clock.started_at();
+            // The lease lasts at least from the time of the request.
+            let limit = lasting * 4 / 5;
+            let mut renewed = RenewalRequest::new(requested_at);
             loop {
-                // The lease lasts at least from the time of the request.
-                let over = asked + lasting * 4 / 5;
-                tokio::time::sleep_until((Instant::now() + lasting / 3).min(over)).await;
-                let now = Instant::now();
-                let renewed = tokio::time::timeout_at(
-                    over,
-                    store.renew_lease(&lease, clock.now().saturating_add(lasting)),
-                )
-                .await;
-                match renewed {
+                let left = limit.saturating_sub(renewed.age());
+                tokio::time::sleep(left.min(lasting / 3)).await;
+                let request = RenewalRequest::new(Instant::now());
+                let age = renewed.age();
+                let patience = match limit.checked_sub(age) {
+                    Some(left) if !left.is_zero() => left,
+                    // A driver that was frozen asks once: unless it was taken over, the run is still its own.
+                    _ if age >= lasting => lasting / 10,
+                    _ => break,
+                };
+                match tokio::time::timeout(patience, store.renew_lease(&lease, clock.now())).await {
                     Ok(Ok(())) => {
-                        asked = now;
+                        renewed = request;
                         continue;
                     }
                     Ok(Err(error)) => {
@@ -58,7 +75,7 @@ impl LeaseHeartbeat {
                     }
                     Err(_) => tracing::warn!(run = %lease.run, "the store does not answer"),
                 }
-                if Instant::now() >= over {
+                if renewed.age() >= limit {
                     break;
                 }
             }

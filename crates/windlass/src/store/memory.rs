@@ -1,33 +1,46 @@
 //! An in-memory store: it outlives runs, not the process.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use windlass_core::{
-    id::{AgentName, CallPath, RunId, Timestamp},
-    item::OutputContent,
-    journal::JournalLine,
+    id::{AgentName, CallPath, RunId, SessionId, Timestamp},
+    item::{Item, OutputContent},
+    journal::{HistoryReference, JournalLine},
 };
 
+use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
-    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
-    StoredRun, StoredSnapshot,
+    Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
+    RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
+use crate::session::log::SessionLogs;
+use crate::session::{SessionState, SessionStore, SessionWrite};
 
 /// A store in memory: it outlives runs, not the process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryStore {
-    state: Mutex<MemoryState>,
+    id: String,
+    state: Arc<Mutex<MemoryState>>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self { id: uuid::Uuid::now_v7().to_string(), state: Arc::default() }
+    }
 }
 
 #[derive(Debug, Default)]
 struct MemoryState {
     runs: BTreeMap<RunId, MemoryRun>,
     receipts: BTreeMap<ReceiptKey, MemoryReceipt>,
-    artefacts: BTreeMap<(RunId, String), String>,
+    artefacts: BTreeMap<(RunId, String), Vec<u8>>,
     withheld: BTreeMap<(RunId, CallPath), OutputContent>,
+    sessions: SessionLogs,
 }
 
 #[derive(Debug)]
@@ -35,18 +48,28 @@ struct MemoryRun {
     agent: AgentName,
     status: RunStatus,
     epoch: u64,
-    owner: Option<(String, Timestamp)>,
+    lease: Option<StoredLease>,
     lines: Vec<JournalLine>,
     inbox: Vec<PostedDecision>,
+    /// Epochs in which decisions were taken.
+    taken: BTreeMap<(CallPath, u32), u64>,
     snapshot: Option<StoredSnapshot>,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
 
-#[derive(Debug)]
-enum MemoryReceipt {
-    Claimed { owner: String, expires_at: Timestamp },
-    Saved { output: OutputContent, expires_at: Option<Timestamp> },
+/// The receipt of one operation, or the claim to execute it.
+#[derive(Debug, Default)]
+struct MemoryReceipt {
+    generation: u32,
+    claim: Option<StoredLease>,
+    output: Option<(OutputContent, Option<Timestamp>)>,
+}
+
+impl MemoryReceipt {
+    fn is_claimed_by(&self, owner: &str) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.owner == owner)
+    }
 }
 
 impl MemoryStore {
@@ -70,60 +93,181 @@ impl MemoryState {
         })
     }
 
+    fn page_of_lines(&self, run: &RunId, from: u64, limit: u32) -> Vec<JournalLine> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let lines = self.runs.get(run).and_then(|run| run.lines.get(from..)).unwrap_or_default();
+        lines.iter().take(limit as usize).cloned().collect()
+    }
+
     fn owned_run_mut(&mut self, lease: &Lease) -> Result<&mut MemoryRun, StoreError> {
         let run = self.run_mut(&lease.run)?;
         if run.epoch == lease.epoch { Ok(run) } else { Err(StoreError::fenced_off(lease)) }
     }
+
+    fn append_journal(&mut self, lease: &Lease, at: u64, lines: Vec<JournalLine>) -> Result<(), StoreError> {
+        let run = self.owned_run_mut(lease)?;
+        let next = run.lines.len() as u64;
+        if next != at {
+            return Err(StoreError::stale_read(&lease.run, next, at));
+        }
+        if let Some((status, at)) = end_of_run(&lines) {
+            (run.status, run.updated_at) = (status, at);
+        }
+        run.lines.extend(lines);
+        Ok(())
+    }
+
+    fn create_run(
+        &mut self,
+        run: &RunId,
+        agent: &AgentName,
+        claim: LeaseClaim<'_>,
+        lines: Vec<JournalLine>,
+        history: Option<Vec<u8>>,
+    ) -> Result<Lease, StoreError> {
+        if self.runs.contains_key(run) {
+            return Err(StoreError::already_exists(run));
+        }
+        if let Some(first) = lines.first() {
+            self.begin_run(run, first, history)?;
+        }
+        let created = MemoryRun {
+            agent: agent.clone(),
+            status: end_of_run(&lines).map_or(RunStatus::Running, |(status, _)| status),
+            epoch: 1,
+            lease: Some(new_lease(claim, 1)),
+            lines,
+            inbox: Vec::new(),
+            taken: BTreeMap::new(),
+            snapshot: None,
+            created_at: claim.now,
+            updated_at: claim.now,
+        };
+        self.runs.insert(run.clone(), created);
+        Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: 1 })
+    }
+
+    /// Checks that a new run may begin, records the items that it refers to, and holds the session for it.
+    fn begin_run(
+        &mut self,
+        run: &RunId,
+        first: &JournalLine,
+        history: Option<Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        let Some(StartSession { session, history: Some(reference) }) = session_of_first_line(first) else {
+            return Ok(());
+        };
+        self.check_session_free(&session, run)?;
+        match history {
+            // The session of this store may have other items under the same version.
+            Some(history) => {
+                self.artefacts.insert((run.clone(), HISTORY_ARTEFACT.to_owned()), history);
+            }
+            None if self.sessions.version(&reference.session) == reference.version => {
+                self.sessions.keep_history(run, &reference);
+            }
+            None => return Err(StoreError::session_changed(&reference.session)),
+        }
+        self.set_holder(&session, run, 1);
+        Ok(())
+    }
+
+    fn set_holder(&mut self, session: &SessionId, run: &RunId, epoch: u64) {
+        self.sessions.logs.entry(session.clone()).or_default().holder = Some((run.clone(), epoch));
+    }
+
+    /// Returns the run that holds a session. A run without a driver holds none, whatever the session says.
+    fn find_holder(&self, session: &SessionId) -> Option<&RunId> {
+        let (run, epoch) = self.sessions.logs.get(session)?.holder.as_ref()?;
+        let held = self.runs.get(run)?.lease.as_ref().filter(|lease| lease.epoch == *epoch);
+        held.map(|_| run)
+    }
+
+    fn check_session_free(&self, session: &SessionId, run: &RunId) -> Result<(), StoreError> {
+        match self.find_holder(session) {
+            Some(holder) if holder != run => Err(StoreError::session_busy(session, holder)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the driver of a run still holds its session, before it appends.
+    fn check_holder(&mut self, session: &SessionId, lease: &Lease) -> Result<(), StoreError> {
+        match self.find_holder(session) {
+            Some(holder) if *holder == lease.run => {}
+            Some(holder) => return Err(StoreError::session_busy(session, holder)),
+            None => self.set_holder(session, &lease.run, lease.epoch),
+        }
+        Ok(())
+    }
+}
+
+/// The blocking reader of a store in memory.
+struct MemoryReader {
+    state: Arc<Mutex<MemoryState>>,
+}
+
+impl JournalReader for MemoryReader {
+    fn read_lines(&self, run: &RunId, from: u64, limit: u32) -> Result<Vec<JournalLine>, StoreError> {
+        let kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(kept.page_of_lines(run, from, limit))
+    }
 }
 
 impl Store for MemoryStore {
+    fn store_id(&self) -> &str {
+        &self.id
+    }
+
     fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease> {
-        self.ready_result(|kept| {
-            if kept.runs.contains_key(run) {
-                return Err(StoreError::with_kind(
-                    StoreErrorKind::AlreadyExists,
-                    format!("there is a run `{run}` already"),
-                ));
-            }
-            let kept_run = MemoryRun {
-                agent: agent.clone(),
-                status: RunStatus::Running,
-                epoch: 1,
-                owner: Some((claim.owner.to_owned(), claim.expires_at)),
-                lines: Vec::new(),
-                inbox: Vec::new(),
-                snapshot: None,
-                created_at: claim.now,
-                updated_at: claim.now,
-            };
-            kept.runs.insert(run.clone(), kept_run);
-            Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: 1 })
-        })
+        self.ready_result(|kept| kept.create_run(run, agent, claim, lines, None))
     }
 
-    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
+    fn import_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+        history: Vec<u8>,
+    ) -> StoreFuture<'a, Lease> {
+        self.ready_result(|kept| kept.create_run(run, agent, claim, lines, Some(history)))
+    }
+
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
         self.ready_result(|kept| {
             let kept_run = kept.run_mut(run)?;
-            if let Some((owner, until)) = &kept_run.owner
-                && *until > claim.now
-                && owner != claim.owner
+            if let Some(known) = &kept_run.lease
+                && known.owner != claim.owner
             {
-                return Err(StoreError::lease_held(run, owner));
+                check_abandoned(run, known, abandoned)?;
             }
             kept_run.epoch += 1;
-            kept_run.owner = Some((claim.owner.to_owned(), claim.expires_at));
+            kept_run.lease = Some(new_lease(claim, kept_run.epoch));
             Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: kept_run.epoch })
         })
     }
 
-    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
+    fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>> {
+        self.ready_result(|kept| Ok(kept.run_mut(run)?.lease.clone()))
+    }
+
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            kept.owned_run_mut(lease)?.owner = Some((lease.owner.clone(), until));
+            if let Some(known) = &mut kept.owned_run_mut(lease)?.lease {
+                known.beat += 1;
+                known.renewed_at = now;
+            }
             Ok(())
         })
     }
@@ -131,7 +275,7 @@ impl Store for MemoryStore {
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
             if let Ok(run) = kept.owned_run_mut(lease) {
-                run.owner = None;
+                run.lease = None;
             }
             Ok(())
         })
@@ -144,13 +288,65 @@ impl Store for MemoryStore {
         lines: Vec<JournalLine>,
         _: Durability,
     ) -> StoreFuture<'a, ()> {
-        self.ready_result(|kept| {
-            let run = kept.owned_run_mut(lease)?;
-            let next = run.lines.len() as u64;
-            if next != at {
-                return Err(StoreError::stale_read(&lease.run, next, at));
+        async move { self.lock_state().append_journal(lease, at, lines) }.boxed()
+    }
+
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        Some(self)
+    }
+
+    fn append_with_session<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        _: Durability,
+        writes: Vec<SessionWrite>,
+    ) -> StoreFuture<'a, ()> {
+        async move {
+            let mut kept = self.lock_state();
+            for write in &writes {
+                kept.check_holder(&write.session, lease)?;
+                write.is_new_at(kept.sessions.run_position(&write.session, &write.run))?;
             }
-            run.lines.extend(lines);
+            kept.append_journal(lease, at, lines)?;
+            writes.into_iter().try_for_each(|write| kept.sessions.append_run_items(write))
+        }
+        .boxed()
+    }
+
+    fn load_history<'a>(
+        &'a self,
+        reference: &'a HistoryReference,
+    ) -> StoreFuture<'a, Option<Vec<Arc<Item>>>> {
+        self.ready_result(|kept| Ok(kept.sessions.load_history(reference)))
+    }
+
+    fn hold_session<'a>(&'a self, lease: &'a Lease, session: &'a SessionId) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            kept.owned_run_mut(lease)?;
+            kept.check_session_free(session, &lease.run)?;
+            kept.set_holder(session, &lease.run, lease.epoch);
+            Ok(())
+        })
+    }
+
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+        self.ready_result(|kept| Ok(kept.find_holder(session).cloned()))
+    }
+
+    fn free_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        holder: &'a RunId,
+        abandoned: &'a StoredLease,
+    ) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            let known = kept.runs.get(holder).and_then(|run| run.lease.as_ref());
+            let is_abandoned = known.is_some_and(|known| abandoned.is_same_beat(known));
+            if is_abandoned && kept.find_holder(session) == Some(holder) {
+                kept.sessions.logs.entry(session.clone()).or_default().holder = None;
+            }
             Ok(())
         })
     }
@@ -183,37 +379,110 @@ impl Store for MemoryStore {
         })
     }
 
-    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>> {
+    fn load_journal_page<'a>(
+        &'a self,
+        run: &'a RunId,
+        from: u64,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<JournalLine>> {
+        self.ready_result(|kept| Ok(kept.page_of_lines(run, from, limit)))
+    }
+
+    fn journal_reader(&self) -> Option<Arc<dyn JournalReader>> {
+        Some(Arc::new(MemoryReader { state: self.state.clone() }))
+    }
+
+    fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
         self.ready_result(|kept| {
+            let has_session = |run: &MemoryRun| match &query.session {
+                Some(session) => {
+                    let start = run.lines.first().and_then(session_of_first_line);
+                    start.is_some_and(|start| start.session == *session)
+                }
+                None => true,
+            };
             let mut runs: Vec<StoredRun> = kept
                 .runs
                 .iter()
+                .filter(|(_, run)| has_session(run))
                 .map(|(id, run)| StoredRun {
                     run: id.clone(),
                     agent: run.agent.clone(),
                     status: run.status,
                     record_count: run.lines.len() as u64,
-                    owner: run.owner.clone(),
+                    lease: run.lease.clone(),
                     created_at: run.created_at,
                     updated_at: run.updated_at,
                 })
+                .filter(|run| query.matches(run))
                 .collect();
             runs.sort_by(|a, b| (b.created_at, &b.run).cmp(&(a.created_at, &a.run)));
+            runs.truncate(query.limit as usize);
             Ok(runs)
         })
     }
 
-    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()> {
+    fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            let inbox = &mut kept.run_mut(run)?.inbox;
-            match inbox.iter().find(|known| known.answers_same_question(&posted)) {
-                Some(known) if known.decision.is_same_decision(&posted.decision) => Ok(()),
-                Some(_) => Err(StoreError::already_decided(run, &posted.path)),
-                None => {
-                    inbox.push(posted);
-                    Ok(())
+            if let Some(known) = &kept.run_mut(run)?.lease {
+                check_abandoned(run, known, abandoned)?;
+            }
+            kept.runs.remove(run);
+            kept.sessions.release_history(run);
+            kept.withheld.retain(|(of, _), _| of != run);
+            // The names of media are digests.
+            let MemoryState { runs, artefacts, .. } = kept;
+            let is_referenced = |name: &str| {
+                let place = format!("/{name}");
+                runs.values().flat_map(|run| &run.lines).any(|line| line.body.contains(&place))
+            };
+            artefacts.retain(|(of, name), _| of != run || (name.len() == 64 && is_referenced(name)));
+            Ok(())
+        })
+    }
+
+    fn post_decision<'a>(
+        &'a self,
+        run: &'a RunId,
+        mut posted: PostedDecision,
+        record_count: u64,
+    ) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            let kept_run = kept.run_mut(run)?;
+            let known = kept_run.inbox.iter_mut().find(|known| known.answers_same_question(&posted));
+            if known.as_ref().is_some_and(|known| known.is_repeated_by(&posted)) {
+                return Ok(());
+            }
+            if let Some(epoch) = kept_run.taken.get(&(posted.path.clone(), posted.attempt)) {
+                if *epoch == kept_run.epoch && kept_run.lease.is_some() {
+                    return Err(StoreError::already_decided(run, &posted.path, known.as_deref()));
+                }
+                let records = kept_run.lines.len() as u64;
+                if records != record_count {
+                    return Err(StoreError::stale_read(run, records, record_count));
                 }
             }
+            let next = known.as_ref().map_or(0, |known| known.decision.posted_revision) + 1;
+            // A decision that comes from another store keeps its revision.
+            posted.decision.posted_revision = posted.decision.posted_revision.max(next);
+            match known {
+                Some(known) => *known = posted,
+                None => kept_run.inbox.push(posted),
+            }
+            Ok(())
+        })
+    }
+
+    fn take_decision<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        attempt: u32,
+    ) -> StoreFuture<'a, Option<PostedDecision>> {
+        self.ready_result(|kept| {
+            let run = kept.owned_run_mut(lease)?;
+            run.taken.insert((call.clone(), attempt), lease.epoch);
+            Ok(run.inbox.iter().find(|known| known.path == *call && known.attempt == attempt).cloned())
         })
     }
 
@@ -225,25 +494,40 @@ impl Store for MemoryStore {
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, ReceiptClaim> {
         self.ready_result(|kept| {
-            match kept.receipts.get(key) {
-                Some(MemoryReceipt::Saved { output, expires_at: expires })
-                    if expires.is_none_or(|expires| expires > claim.now) =>
-                {
+            let known = kept.receipts.entry(key.clone()).or_default();
+            let is_abandoned = |held: &StoredLease| abandoned.is_some_and(|seen| seen.is_same_beat(held));
+            let mut beat = 0;
+            match (&known.output, &known.claim) {
+                (Some((output, expires)), _) if expires.is_none_or(|expires| expires > claim.now) => {
                     return Ok(ReceiptClaim::Completed(output.clone()));
                 }
-                Some(MemoryReceipt::Claimed { owner, expires_at: until })
-                    if *until > claim.now && owner != claim.owner =>
-                {
-                    return Ok(ReceiptClaim::InProgress { expires_at: *until });
+                (Some(_), _) => {
+                    known.output = None;
+                    known.generation += 1;
                 }
-                Some(MemoryReceipt::Saved { .. } | MemoryReceipt::Claimed { .. }) | None => {}
+                (None, Some(held)) if held.owner == claim.owner => beat = held.beat + 1,
+                (None, Some(held)) if !is_abandoned(held) => {
+                    return Ok(ReceiptClaim::InProgress(held.clone()));
+                }
+                (None, _) => {}
             }
-            let claimed =
-                MemoryReceipt::Claimed { owner: claim.owner.to_owned(), expires_at: claim.expires_at };
-            kept.receipts.insert(key.clone(), claimed);
-            Ok(ReceiptClaim::Acquired)
+            known.claim = Some(StoredLease { beat, ..new_lease(claim, 0) });
+            Ok(ReceiptClaim::Acquired { generation: known.generation })
+        })
+    }
+
+    fn find_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        now: Timestamp,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        self.ready_result(|kept| {
+            let kept = kept.receipts.get(key).and_then(|known| known.output.as_ref());
+            let valid = kept.filter(|(_, expires)| expires.is_none_or(|expires| expires > now));
+            Ok(valid.map(|(output, _)| output.clone()))
         })
     }
 
@@ -255,12 +539,41 @@ impl Store for MemoryStore {
         expires: Option<Timestamp>,
     ) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            if matches!(kept.receipts.get(key), Some(MemoryReceipt::Claimed { owner: by, .. }) if by == owner)
-            {
-                kept.receipts.insert(
-                    key.clone(),
-                    MemoryReceipt::Saved { output: output.clone(), expires_at: expires },
-                );
+            if let Some(known) = kept.receipts.get_mut(key).filter(|known| known.is_claimed_by(owner)) {
+                known.claim = None;
+                known.output = Some((output.clone(), expires));
+            }
+            Ok(())
+        })
+    }
+
+    fn list_receipts<'a>(
+        &'a self,
+        after: Option<&'a ReceiptKey>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<StoredReceipt>> {
+        self.ready_result(|kept| {
+            let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.clone()));
+            let later = kept.receipts.range((from, Bound::Unbounded));
+            let listed = later.filter(|(_, receipt)| receipt.generation > 0 || receipt.output.is_some());
+            let listed = listed.map(|(key, receipt)| StoredReceipt {
+                key: key.clone(),
+                generation: receipt.generation,
+                output: receipt.output.as_ref().map(|(output, _)| output.clone()),
+                expires_at: receipt.output.as_ref().and_then(|(_, expires)| *expires),
+            });
+            Ok(listed.take(limit as usize).collect())
+        })
+    }
+
+    fn import_receipt<'a>(&'a self, receipt: &'a StoredReceipt) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            let known = kept.receipts.entry(receipt.key.clone()).or_default();
+            let is_newer = receipt.generation > known.generation
+                || (receipt.generation == known.generation && known.output.is_none());
+            if is_newer {
+                known.generation = receipt.generation;
+                known.output = receipt.output.clone().map(|output| (output, receipt.expires_at));
             }
             Ok(())
         })
@@ -287,32 +600,113 @@ impl Store for MemoryStore {
         self.ready_result(|kept| Ok(kept.withheld.get(&(run.clone(), call.clone())).cloned()))
     }
 
-    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
+    fn list_withheld_outputs<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<CallPath>> {
+        self.ready_result(|kept| {
+            let of_run = kept.withheld.keys().filter(|(one, _)| one == run);
+            Ok(of_run.map(|(_, call)| call.clone()).collect())
+        })
+    }
+
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, calls: &'a [CallPath]) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
             kept.owned_run_mut(lease)?;
-            kept.withheld.retain(|(run, call), _| *run != lease.run || except.contains(call));
+            kept.withheld.retain(|(run, call), _| *run != lease.run || !calls.contains(call));
             Ok(())
         })
     }
 
-    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {
+    fn save_artefact<'a>(&'a self, lease: &'a Lease, name: &'a str, body: &'a [u8]) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            kept.artefacts.insert((run.clone(), name.to_owned()), text.to_owned());
+            kept.owned_run_mut(lease)?;
+            kept.artefacts.insert((lease.run.clone(), name.to_owned()), body.to_vec());
             Ok(())
         })
     }
 
-    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>> {
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<Vec<u8>>> {
         self.ready_result(|kept| Ok(kept.artefacts.get(&(run.clone(), name.to_owned())).cloned()))
+    }
+
+    fn list_artefacts<'a>(
+        &'a self,
+        run: &'a RunId,
+        after: Option<&'a str>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<String>> {
+        self.ready_result(|kept| {
+            let of_run = kept.artefacts.keys().filter(|(of, _)| of == run).map(|(_, name)| name);
+            let later = of_run.filter(|name| after.is_none_or(|after| name.as_str() > after));
+            Ok(later.take(limit as usize).cloned().collect())
+        })
     }
 
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            if matches!(kept.receipts.get(key), Some(MemoryReceipt::Claimed { owner: by, .. }) if by == owner)
-            {
-                kept.receipts.remove(key);
+            if let Some(known) = kept.receipts.get_mut(key).filter(|known| known.is_claimed_by(owner)) {
+                known.claim = None;
             }
             Ok(())
         })
+    }
+}
+
+/// Creates the stored lease of a claim that was granted.
+fn new_lease(claim: LeaseClaim<'_>, epoch: u64) -> StoredLease {
+    let LeaseClaim { owner, now, duration } = claim;
+    StoredLease { owner: owner.to_owned(), epoch, beat: 0, duration, renewed_at: now }
+}
+
+/// Fails if the known lease is not the one that was observed.
+fn check_abandoned(run: &RunId, known: &StoredLease, seen: Option<&StoredLease>) -> Result<(), StoreError> {
+    match seen {
+        Some(seen) if seen.is_same_beat(known) => Ok(()),
+        _ => Err(StoreError::lease_held(run, &known.owner)),
+    }
+}
+
+impl SessionStore for MemoryStore {
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
+        self.ready_result(|kept| Ok(kept.sessions.load_session(session)))
+    }
+
+    fn append_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.ready_result(|kept| {
+            kept.sessions.append_items(session, items);
+            Ok(())
+        })
+    }
+
+    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.ready_result(|kept| match kept.find_holder(&write.session) {
+            Some(holder) if *holder != write.run && kept.runs.contains_key(&write.run) => {
+                Err(StoreError::session_busy(&write.session, holder))
+            }
+            _ => kept.sessions.append_run_items(write),
+        })
+    }
+
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.ready_result(|kept| Ok(kept.sessions.run_position(session, run)))
+    }
+
+    fn replace_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        version: u64,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.ready_result(|kept| kept.sessions.replace_items(session, version, &items))
+    }
+
+    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
+        self.ready_result(|kept| Ok(kept.sessions.list_sessions()))
     }
 }

@@ -1,78 +1,175 @@
 //! Stores: they persist runs, and coordinate their drivers and approvers.
 //!
 //! A run has one driver at a time, by a lease with an epoch. The epoch is the fencing token: every write
-//! carries the lease, and a writer whose lease was taken over is fenced off by its epoch. All times come from
-//! the caller: a store has no clock of its own.
+//! carries the lease, and a writer whose lease was taken over is fenced off by its epoch. No clock of a store and no
+//! stored time decides who drives a run: a contender observes the lease on its own monotonic clock
+//! ([`LeaseObserver`]). Times in a store come from its callers and are informative.
 
 mod fork;
 mod lease;
+mod lease_observer;
+mod lease_owner;
 mod memory;
+mod migrate;
+mod observable;
 mod open;
+mod query;
+mod retention;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod wrapper;
 
 pub use fork::{StoredForkError, fork_run};
+pub use lease_observer::{LeaseObserver, LeaseStanding};
+pub use lease_owner::LeaseOwner;
 pub use memory::MemoryStore;
-pub use open::{OpenRunError, PostDecisionError, load_paused, post_decision};
+pub use migrate::{MigrationError, MigrationReport, migrate_store};
+pub use observable::{ObservableStore, RecordStream};
+pub use open::{
+    DecisionReview, OpenRunError, PostDecisionError, TakenDecision, load_history, load_paused, post_decision,
+    post_reviewed_decision, verify_run,
+};
 pub(crate) use open::{OpenedRun, read_run};
+pub use query::{RunCursor, RunQuery, list_all_runs};
+pub use retention::{RetentionPolicy, apply_retention};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteStore, WriterStats};
+pub use sqlite::{SqliteStore, StoreWarning, WriterStats};
 pub use wrapper::StoreWrapper;
 
-pub(crate) use lease::{DEFAULT_LEASE_DURATION, LeaseHeartbeat, unique_owner_name};
+pub(crate) use lease::{DEFAULT_LEASE_DURATION, LeaseHeartbeat};
+pub(crate) use lease_observer::{AcquiredLease, LeaseWatch, acquire_lease, poll_interval};
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
     canonical::Digest,
-    id::{AgentName, CallPath, RunId, Timestamp},
-    item::OutputContent,
-    journal::{DecisionRecorded, JournalLine},
+    id::{AgentName, CallPath, RunId, SessionId, Timestamp},
+    item::{Item, OutputContent},
+    journal::{DecisionRecorded, HistoryReference, JournalLine},
 };
 
 use crate::error::StoreError;
+use crate::session::{SessionStore, SessionWrite};
+
+/// Name of the artefact with the items that a run refers to, one JSON text per line, if the run comes from another
+/// store.
+pub const HISTORY_ARTEFACT: &str = "history";
 
 /// The future of a store operation.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// A store of runs. The suite in [`crate::testing`] checks the contract of an implementation.
 pub trait Store: Send + Sync + 'static {
-    /// Creates a run that is leased to the claimant.
+    /// Returns the id of the store, which no other store has. It is part of the idempotency keys whose scope is the store.
+    fn store_id(&self) -> &str;
+
+    /// Creates a run that is leased to the claimant, with the first lines of its journal. Both happen in one transaction
+    /// that is durable when the future resolves, so that no run is ever seen without its first record.
     ///
     /// # Errors
     ///
     /// Returns an error of the kind [`StoreErrorKind::AlreadyExists`](crate::error::StoreErrorKind::AlreadyExists) if
-    /// the run exists.
+    /// the run exists. If the first line refers to a session of this store, the store keeps the items that it refers to
+    /// until the run is forgotten, and holds the session for the run: it returns an error of the kind
+    /// [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if it cannot, and of the kind
+    /// [`StoreErrorKind::Stale`](crate::error::StoreErrorKind::Stale) if the session has changed since.
     fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease>;
 
-    /// Acquires the lease of a run that has no owner or whose lease has expired. The epoch increases.
-    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease>;
+    /// Creates a run that comes from another store, as [`Store::create_run`] does, with the items of the session that its
+    /// first line refers to. They become the run's artefact [`HISTORY_ARTEFACT`] in the same transaction, so the session
+    /// may have changed, or be missing.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::create_run`], except that for a session that has changed.
+    fn import_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+        history: Vec<u8>,
+    ) -> StoreFuture<'a, Lease>;
 
-    /// Extends a lease.
+    /// Acquires the lease of a run that has no owner, that the claimant owns, or whose lease is `abandoned`: its owner,
+    /// epoch and beat are still those that the claimant has observed. The comparison and the change are one transaction.
+    /// The epoch increases.
+    ///
+    /// The store trusts the claimant: [`LeaseObserver`] says when a lease is abandoned.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::LeaseHeld`](crate::error::StoreErrorKind::LeaseHeld) if the run has
+    /// another owner, or its owner has renewed the lease since it was observed.
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease>;
+
+    /// Loads the lease of a run, if the run has an owner.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::RunNotFound`](crate::error::StoreErrorKind::RunNotFound) if the run
+    /// does not exist.
+    fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>>;
+
+    /// Renews a lease: increments its beat. `now` is the owner's time, for lists.
     ///
     /// # Errors
     ///
     /// Returns an error of the kind [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if the lease was
     /// taken over.
-    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()>;
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()>;
 
     /// Releases a lease. Releasing a lease that was taken over has no effect.
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()>;
 
-    /// Appends lines to a run's journal atomically: the first has the sequence number `at`, which must be the
-    /// next. With [`Durability::Sync`] they are durable, even on power loss, when the future resolves.
+    /// Appends lines to a run's journal. The first line has the sequence number `at`.
+    ///
+    /// This is an ordinary async function. Each run has one writer, which awaits an append before it begins the next:
+    /// a store need not order concurrent appends of one run, and may begin the work when the future is first polled.
+    /// Appends of different runs are concurrent, and a store should commit them together.
+    ///
+    /// # Durability
+    ///
+    /// When the future resolves to `Ok`, every later load sees the lines. With [`Durability::Sync`] these lines and all
+    /// earlier ones of the run survive power loss. With [`Durability::Deferred`] they may be lost in a crash, from
+    /// their first line on; they are durable with the run's next append that is [`Durability::Sync`].
+    ///
+    /// # Order
+    ///
+    /// The lines continue the journal without a gap: `at` is the number of lines that the run has. An append is atomic:
+    /// a journal has all of its lines or none of them.
+    ///
+    /// # Errors
+    ///
+    /// Errors of these kinds leave the journal unchanged:
+    ///
+    /// - [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if the epoch of the lease is not the run's
+    ///   current one. The epoch is compared in the transaction that writes, so that no line of an earlier owner follows
+    ///   a line of a later one.
+    /// - [`StoreErrorKind::Stale`](crate::error::StoreErrorKind::Stale) if `at` is not the next sequence number.
+    /// - [`StoreErrorKind::RunNotFound`](crate::error::StoreErrorKind::RunNotFound) if the run does not exist.
+    ///
+    /// After any other error the lines may be written or not. A writer does not append again with the same lease
+    /// before it has read the journal; Windlass's own ends its run, and the next driver reads what is there.
     ///
     /// # Cancel safety
     ///
-    /// The lines are written even if the future is dropped.
+    /// If the future is dropped before it resolves, the lines are written completely or not at all, possibly later.
+    /// Acquiring the lease anew settles which: an append of an earlier epoch changes nothing.
     fn append_journal<'a>(
         &'a self,
         lease: &'a Lease,
@@ -81,11 +178,83 @@ pub trait Store: Send + Sync + 'static {
         durability: Durability,
     ) -> StoreFuture<'a, ()>;
 
+    /// Returns the sessions of this store, if it keeps sessions, too. Then a run and its session are written in one
+    /// transaction, with [`Store::append_with_session`].
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        None
+    }
+
+    /// Appends lines to a run's journal and items of the run to its session, in one transaction. The contract is that
+    /// of [`Store::append_journal`]; it also returns an error of the kind
+    /// [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if another run holds the session.
+    fn append_with_session<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        writes: Vec<SessionWrite>,
+    ) -> StoreFuture<'a, ()> {
+        let _ = (lease, at, lines, durability, writes);
+        Box::pin(std::future::ready(Err(StoreError::new("the store keeps no sessions"))))
+    }
+
+    /// Loads the items of a session that the start of a run refers to; `None` if this store does not have all of them.
+    fn load_history<'a>(
+        &'a self,
+        _reference: &'a HistoryReference,
+    ) -> StoreFuture<'a, Option<Vec<Arc<Item>>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Holds a session of this store for the driver of a run: one run at a time appends to a session. The session is
+    /// free again when the run's lease is released or taken over. [`Store::create_run`] holds the session that the
+    /// first line refers to.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if the
+    /// driver of another run holds the session.
+    fn hold_session<'a>(&'a self, _lease: &'a Lease, _session: &'a SessionId) -> StoreFuture<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Returns the run whose driver holds a session, if there is one.
+    fn session_holder<'a>(&'a self, _session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Frees a session from a run whose lease was observed to be abandoned. It has no effect if the run does not hold
+    /// the session, or if its lease has changed since.
+    fn free_session<'a>(
+        &'a self,
+        _session: &'a SessionId,
+        _holder: &'a RunId,
+        _abandoned: &'a StoredLease,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Sets the status of a run for lists. It is informative: the journal is authoritative.
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()>;
 
     /// Loads the lines of a run's journal from sequence number `from` on; empty if the run is unknown.
     fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>>;
+
+    /// Loads at most `limit` lines of a run's journal from sequence number `from` on; empty if there are none.
+    fn load_journal_page<'a>(
+        &'a self,
+        run: &'a RunId,
+        from: u64,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<JournalLine>>;
+
+    /// Returns a blocking reader of the store's journals, if the store has one. A run is then opened from its snapshot
+    /// alone, and the records before it are read when they are first needed. A store whose reads need the caller's
+    /// runtime has none; its runs are loaded whole.
+    fn journal_reader(&self) -> Option<Arc<dyn JournalReader>> {
+        None
+    }
 
     /// Returns the number of records between snapshots, which speed up opening long runs; `None` if the store
     /// keeps no snapshots.
@@ -104,27 +273,75 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Lists all runs, newest first.
-    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>>;
+    /// Lists the runs that match a query, newest first: by the time of their creation, then by their id.
+    fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>>;
 
-    /// Posts a decision for the current or a later driver of the run. Posting an identical decision again has
-    /// no effect.
+    /// Forgets a run: deletes its journal, snapshot, posted decisions, withheld outputs and artefacts. Receipts and
+    /// the items that sessions show stay, and so do media that another run or a session of this store refers to. Items
+    /// that a session no longer shows are deleted with the last run that refers to them. A run that has an owner is
+    /// forgotten only if its lease is `abandoned`, as in [`Store::acquire_lease`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::LeaseHeld`](crate::error::StoreErrorKind::LeaseHeld) if a driver
+    /// holds the lease, and of the kind
+    /// [`StoreErrorKind::RunNotFound`](crate::error::StoreErrorKind::RunNotFound) if the run does not exist.
+    fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()>;
+
+    /// Posts a decision for the current or a later driver of the run. It replaces an earlier one about the same hold of
+    /// the same call, with the next revision, until a driver has taken that one: see [`Store::take_decision`]. Posting an
+    /// identical decision again has no effect. `record_count` is the number of records of the journal in which the
+    /// caller has seen that the decision is not taken.
     ///
     /// # Errors
     ///
     /// Returns an error of the kind [`StoreErrorKind::AlreadyDecided`](crate::error::StoreErrorKind::AlreadyDecided)
-    /// if the call has a different decision.
-    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()>;
+    /// if the driver that holds the lease has taken a decision about this hold, and of the kind
+    /// [`StoreErrorKind::Stale`](crate::error::StoreErrorKind::Stale) if an earlier driver had and the journal has more
+    /// records than the caller has seen: then only the journal can tell whether the call has started.
+    fn post_decision<'a>(
+        &'a self,
+        run: &'a RunId,
+        posted: PostedDecision,
+        record_count: u64,
+    ) -> StoreFuture<'a, ()>;
+
+    /// Takes the decision about a hold of a call, and returns the posted one, if there is one. From then on, and as long
+    /// as this lease is current, no other is accepted. A driver calls it right before it records the start of the call,
+    /// or the settlement that follows from the decision, and acts on the decision that it returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if the lease was
+    /// taken over.
+    fn take_decision<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        attempt: u32,
+    ) -> StoreFuture<'a, Option<PostedDecision>>;
 
     /// Returns the decisions that were posted for a run, oldest first.
     fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>>;
 
-    /// Returns the receipt of an identical idempotent call, or claims the right to execute it.
+    /// Returns the receipt of an identical idempotent call, or claims the right to execute it. A receipt that has expired
+    /// is no answer; from then on the generation of its key is higher by one, also if the store deletes the output.
+    ///
+    /// A claim is a lease: its owner renews it by claiming again, which increments its beat, and another claimant gets it
+    /// only if it was released or is `abandoned`, as in [`Store::acquire_lease`].
     fn claim_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, ReceiptClaim>;
+
+    /// Finds the receipt of an identical idempotent call that has not expired at the time `now`, without a claim.
+    fn find_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        now: Timestamp,
+    ) -> StoreFuture<'a, Option<OutputContent>>;
 
     /// Saves the output of an idempotent call until `expires`. It has no effect unless `owner` holds the claim.
     fn save_receipt<'a>(
@@ -137,6 +354,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Releases the claim of a call that did not succeed.
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()>;
+
+    /// Lists at most `limit` receipts whose keys come after `after`, in the order of their keys. A key that was only
+    /// claimed so far is listed if its generation is above 0, because that must not go back.
+    fn list_receipts<'a>(
+        &'a self,
+        after: Option<&'a ReceiptKey>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<StoredReceipt>>;
+
+    /// Adds a receipt of another store. It has no effect if this store has a receipt of the same key with a higher
+    /// generation, or with the same generation and an output. The claim of the key, if any, stays.
+    fn import_receipt<'a>(&'a self, receipt: &'a StoredReceipt) -> StoreFuture<'a, ()>;
 
     /// Saves the output of a call that its output guardrails have not passed yet, in place of an earlier one. Only the
     /// run's driver reads it: no list, export or page shows it.
@@ -154,14 +383,38 @@ pub trait Store: Send + Sync + 'static {
         call: &'a CallPath,
     ) -> StoreFuture<'a, Option<OutputContent>>;
 
-    /// Erases the withheld outputs of a run, except those of these calls.
-    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()>;
+    /// Lists the calls of a run that have a withheld output.
+    fn list_withheld_outputs<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<CallPath>>;
 
-    /// Saves a text that belongs to a run and is too long for its journal.
-    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()>;
+    /// Erases the withheld outputs of these calls.
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, calls: &'a [CallPath]) -> StoreFuture<'a, ()>;
+
+    /// Saves bytes that belong to a run and are too long for its journal, in place of those of the same name. They are
+    /// durable when the future resolves.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if the lease was
+    /// taken over. The artefact is then unchanged.
+    fn save_artefact<'a>(&'a self, lease: &'a Lease, name: &'a str, body: &'a [u8]) -> StoreFuture<'a, ()>;
 
     /// Loads an artefact of a run.
-    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>>;
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<Vec<u8>>>;
+
+    /// Lists the names of at most `limit` artefacts of a run that come after the name `after`, in the order of their
+    /// bytes.
+    fn list_artefacts<'a>(
+        &'a self,
+        run: &'a RunId,
+        after: Option<&'a str>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<String>>;
+}
+
+/// A blocking reader of journals. It may outlive the value of the store that it came from.
+pub trait JournalReader: Send + Sync + 'static {
+    /// Reads at most `limit` lines of a run's journal from sequence number `from` on; empty if there are none.
+    fn read_lines(&self, run: &RunId, from: u64, limit: u32) -> Result<Vec<JournalLine>, StoreError>;
 }
 
 /// The time by which appended lines must be durable.
@@ -187,20 +440,12 @@ pub struct StoredSnapshot {
 /// A request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseClaim<'a> {
-    /// Name of the claimant, unique among all processes.
+    /// Name of the claimant, unique among all processes. Windlass's drivers use [`LeaseOwner`].
     pub owner: &'a str,
-    /// The current time.
+    /// The claimant's time. It is shown in lists and expires receipts; it decides nothing about leases.
     pub now: Timestamp,
-    /// Expiry time of the lease.
-    pub expires_at: Timestamp,
-}
-
-impl<'a> LeaseClaim<'a> {
-    /// Creates a claim for this duration.
-    pub fn for_duration(owner: &'a str, now: Timestamp, lasting: Duration) -> Self {
-        let lasting = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
-        Self { owner, now, expires_at: Timestamp(now.0.saturating_add(lasting)) }
-    }
+    /// Duration of the lease without a renewal, on the monotonic clock of whoever measures it.
+    pub duration: Duration,
 }
 
 /// The exclusive right to drive a run.
@@ -212,6 +457,38 @@ pub struct Lease {
     pub owner: String,
     /// Epoch, which increases with every owner: the fencing token. Writes with an older epoch are rejected.
     pub epoch: u64,
+}
+
+/// A lease as the store has it, for those who do not hold it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredLease {
+    /// Name of the owner.
+    pub owner: String,
+    /// Epoch of the lease; 0 for the claim of a receipt.
+    pub epoch: u64,
+    /// Number of renewals.
+    pub beat: u64,
+    /// Duration of the lease without a renewal.
+    pub duration: Duration,
+    /// Time of the last renewal on the owner's clock. It is informative: the beat is authoritative.
+    pub renewed_at: Timestamp,
+}
+
+impl StoredLease {
+    /// True if both are the same lease without a renewal between them.
+    pub fn is_same_beat(&self, other: &Self) -> bool {
+        self.is_same_owner(other) && self.beat == other.beat
+    }
+
+    /// True if both are the same lease of the same owner.
+    pub fn is_same_owner(&self, other: &Self) -> bool {
+        self.owner == other.owner && self.epoch == other.epoch
+    }
+
+    /// Returns true if the owner is a process of this machine that has provably ended.
+    pub fn is_owner_dead(&self) -> bool {
+        lease_owner::is_dead_owner(&self.owner)
+    }
 }
 
 /// The status of a run.
@@ -241,8 +518,8 @@ pub struct StoredRun {
     pub status: RunStatus,
     /// Number of records in the run's journal.
     pub record_count: u64,
-    /// Owner of the lease and its expiry time, if the run is leased.
-    pub owner: Option<(String, Timestamp)>,
+    /// The lease, if the run has an owner.
+    pub lease: Option<StoredLease>,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Time of the last status change.
@@ -257,14 +534,24 @@ pub struct PostedDecision {
     /// Number of the hold that it decides: see [`windlass_core::decision::PendingCall::attempt`].
     #[serde(default)]
     pub attempt: u32,
-    /// The decision.
+    /// The decision. The store sets its revision.
     pub decision: DecisionRecorded,
+    /// Time at which it was posted, on the clock of whoever posted it.
+    #[serde(default)]
+    pub posted_at: Timestamp,
 }
 
 impl PostedDecision {
     /// True if both decide the same hold of the same call.
     pub fn answers_same_question(&self, other: &Self) -> bool {
         self.path == other.path && self.attempt == other.attempt
+    }
+
+    /// Returns true if `later` says the same as this posted decision, and the run has not recorded another one since:
+    /// `later` has the revision after which another one was recorded, 0 if none was.
+    pub fn is_repeated_by(&self, later: &Self) -> bool {
+        self.decision.is_same_decision(&later.decision)
+            && self.decision.posted_revision > later.decision.posted_revision
     }
 }
 
@@ -273,8 +560,22 @@ impl PostedDecision {
 pub struct ReceiptKey {
     /// The scope: the id of a session, or empty for the whole store.
     pub scope: String,
-    /// Digest of the tool and its canonical arguments.
+    /// Digest of the agent, the tool and the arguments: see
+    /// [`operation_digest`](windlass_core::idempotency::operation_digest).
     pub digest: Digest,
+}
+
+/// A receipt in the list of a store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredReceipt {
+    /// The key.
+    pub key: ReceiptKey,
+    /// Number of receipts under this key that have expired.
+    pub generation: u32,
+    /// The output; absent if the last receipt has expired and none followed it.
+    pub output: Option<OutputContent>,
+    /// Expiry time; `None` if the receipt does not expire.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// The result of claiming a receipt.
@@ -282,11 +583,11 @@ pub struct ReceiptKey {
 pub enum ReceiptClaim {
     /// An identical call has completed, with this output.
     Completed(OutputContent),
-    /// Another caller is executing the call.
-    InProgress {
-        /// Expiry time of its claim.
-        expires_at: Timestamp,
-    },
+    /// Another caller is executing the call under this claim.
+    InProgress(StoredLease),
     /// The claim is granted: the caller may execute the call.
-    Acquired,
+    Acquired {
+        /// Generation of the call's idempotency key: the number of receipts under this key that have expired.
+        generation: u32,
+    },
 }

@@ -1,15 +1,23 @@
 //! Opening stored runs and posting decisions about them, from any process and without a lease.
 
+use std::sync::Arc;
+
 use windlass_core::{
+    canonical::Digest,
     decision::{Decision, DecisionScope},
     id::{CallPath, RunId},
-    journal::{HashChain, JournalEntry, JournalFormatError, JournalLine},
-    run::{ReplayError, ReplayedRun, Run},
+    inspect::{VerifiedJournal, verify_lines_with_history},
+    journal::{
+        DecisionRecorded, HashChain, HistoryError, JournalEntry, JournalFormatError, JournalLine,
+        JournalRecord, StartHistory,
+    },
+    run::{ParsedSnapshot, ReplayError, ReplayedRun, Run},
 };
 
-use super::{PostedDecision, Store, StoredSnapshot};
+use super::{HISTORY_ARTEFACT, PostedDecision, Store, StoredSnapshot};
 use crate::error::{DecisionError, RunError, StoreError, StoreErrorKind};
 use crate::run::{JournalRecords, PausedRun};
+use crate::session::parse_export;
 
 /// An error that prevents opening a stored run.
 #[derive(Debug, thiserror::Error)]
@@ -56,15 +64,41 @@ pub enum PostDecisionError {
     /// The decision is not valid.
     #[error(transparent)]
     Decide(#[from] DecisionError),
-    /// The call already has a different decision, or the store could not be written.
+    /// An earlier decision about the call is taken: the call has started, or has its output.
+    #[error(transparent)]
+    AlreadyTaken(#[from] TakenDecision),
+    /// The driver has just taken an earlier decision, or the store could not be written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Loads a stored run from its journal: its record and its pending calls. The run's driver is not affected.
+/// A decision that is taken and cannot be corrected any more.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("call `{call}`: the decision of {} is taken and cannot be corrected: it was {}",
+    .decided_by.as_deref().unwrap_or("somebody"), .decision.describe())]
+pub struct TakenDecision {
+    /// The call.
+    pub call: CallPath,
+    /// The decision.
+    pub decision: Decision,
+    /// Name of the person or policy that decided, if known.
+    pub decided_by: Option<String>,
+}
+
+/// Loads a stored run: its record and its pending calls, with the decisions that were posted about them. The run's driver
+/// is not affected.
+///
+/// A long run is loaded from its snapshot, without the records before it: [`RunRecord::read_journal`] reads and verifies
+/// those.
+///
+/// [`RunRecord::read_journal`]: crate::run::RunRecord::read_journal
 pub async fn load_paused(store: &dyn Store, run: &RunId) -> Result<PausedRun, OpenRunError> {
     let OpenedRun { replay, records, .. } = read_run(store, run).await?;
-    Ok(PausedRun::from_parts(replay, records))
+    let mut paused = PausedRun::from_parts(replay, records).with_stored_withheld(store).await?;
+    if !paused.pending_calls().is_empty() {
+        paused.set_posted(store.posted_decisions(run).await?);
+    }
+    Ok(paused)
 }
 
 /// A stored run as it was read.
@@ -76,51 +110,176 @@ pub(crate) struct OpenedRun {
     pub(crate) snapshot_record_count: u64,
 }
 
-/// Reads a stored run from its latest snapshot, if that matches the journal, or else from the start. The hashes
-/// of all lines are verified in either case.
+/// Reads a stored run from its latest snapshot, if that matches the journal, or else from the start. The lines that are
+/// read are verified; those before a snapshot are verified when they are read.
 pub(crate) async fn read_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun, OpenRunError> {
-    let mut lines = store.load_journal(run, 0).await?;
-    if lines.is_empty() {
-        return Err(
-            StoreError::with_kind(StoreErrorKind::RunNotFound, format!("there is no run `{run}`")).into()
-        );
-    }
     // An unreadable snapshot is ignored: the journal suffices.
     let snapshot = store.load_snapshot(run).await.ok().flatten();
-    let snapshot = snapshot.and_then(|snapshot| restore_snapshot(run, &lines, &snapshot));
+    if let (Some(snapshot), Some(reader)) = (&snapshot, store.journal_reader())
+        && let Some(last) = snapshot.record_count.checked_sub(1)
+    {
+        let lines = store.load_journal(run, last).await?;
+        let is_of_these = lines.first().is_some_and(|line| line.hash == snapshot.head_hash);
+        if is_of_these && let Some(replay) = decode_snapshot(store, run, snapshot).await? {
+            let mut chain = HashChain::from_head(snapshot.head_hash);
+            let base = Arc::new(replay.clone());
+            let later = read_records(run, &mut chain, snapshot.record_count, &lines[1..])?;
+            let covered = (snapshot.record_count, snapshot.head_hash);
+            return Ok(OpenedRun {
+                replay: replay_records(run, Some(replay), &later)?,
+                records: JournalRecords::from_store(run.clone(), base, covered, reader, later),
+                chain,
+                snapshot_record_count: snapshot.record_count,
+            });
+        }
+    }
+    read_whole_run(store, run, snapshot).await
+}
+
+/// Reads all lines of a stored run and verifies them.
+async fn read_whole_run(
+    store: &dyn Store,
+    run: &RunId,
+    snapshot: Option<StoredSnapshot>,
+) -> Result<OpenedRun, OpenRunError> {
+    let mut lines = store.load_journal(run, 0).await?;
+    if lines.is_empty() {
+        return Err(run_not_found(run).into());
+    }
+    let last = snapshot.as_ref().and_then(|snapshot| snapshot.record_count.checked_sub(1));
+    let last = last.and_then(|last| lines.get(usize::try_from(last).ok()?));
+    let snapshot = match snapshot.filter(|snapshot| last.is_some_and(|line| line.hash == snapshot.head_hash))
+    {
+        Some(snapshot) => decode_snapshot(store, run, &snapshot).await?,
+        None => None,
+    };
     let covered = snapshot.as_ref().map_or(0, |replay| replay.next_seq);
     let later = lines.split_off(covered as usize);
-    let unreadable = |source| OpenRunError::JournalFormat { run: run.clone(), source };
     let mut chain = HashChain::default();
     for (seq, line) in lines.iter().enumerate() {
-        chain.verify_line(seq as u64, line).map_err(unreadable)?;
+        chain
+            .verify_line(seq as u64, line)
+            .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })?;
     }
-    let later = later.iter().zip(covered..).map(|(line, seq)| chain.read_record(seq, line));
-    let later = later.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
-    let replay = match snapshot {
-        Some(mut replay) => later.iter().try_for_each(|record| replay.apply_record(record)).map(|()| replay),
-        None => Run::replay(&later),
-    };
-    let replay = replay.map_err(|source| OpenRunError::Replay { run: run.clone(), source })?;
+    let base = snapshot.clone().map(Arc::new);
+    let mut later = read_records(run, &mut chain, covered, &later)?;
+    if let (0, Some(JournalRecord { entry: JournalEntry::RunStarted(started), .. })) =
+        (covered, later.first_mut())
+    {
+        load_history(store, run, &mut started.history).await?;
+    }
     Ok(OpenedRun {
-        replay,
-        records: JournalRecords::from_snapshot(lines, later),
+        replay: replay_records(run, snapshot, &later)?,
+        records: JournalRecords::from_lines(run.clone(), base, lines, later),
         chain,
         snapshot_record_count: covered,
     })
 }
 
-/// Restores a snapshot if it matches the journal.
-fn restore_snapshot(run: &RunId, lines: &[JournalLine], snapshot: &StoredSnapshot) -> Option<ReplayedRun> {
-    let last = usize::try_from(snapshot.record_count).ok()?.checked_sub(1)?;
-    let is_of_these = lines.get(last).is_some_and(|line| line.hash == snapshot.head_hash);
-    let replay = is_of_these.then(|| ReplayedRun::from_snapshot(&snapshot.body)).flatten()?;
-    (replay.next_seq == snapshot.record_count && replay.run.id() == run).then_some(replay)
+/// Verifies and reads lines from a sequence number on.
+fn read_records(
+    run: &RunId,
+    chain: &mut HashChain,
+    from: u64,
+    lines: &[JournalLine],
+) -> Result<Vec<JournalRecord>, OpenRunError> {
+    let records = lines.iter().zip(from..).map(|(line, seq)| chain.read_record(seq, line));
+    records
+        .collect::<Result<_, _>>()
+        .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })
 }
 
-/// Posts a decision about a pending call in the name of `by`. The decision is bound to the digest of the call
-/// in the journal. The run's driver picks it up when only decisions are left to wait for; without a driver, the
-/// next recovery does.
+/// Replays the records after a snapshot, or all records without one.
+fn replay_records(
+    run: &RunId,
+    snapshot: Option<ReplayedRun>,
+    later: &[JournalRecord],
+) -> Result<ReplayedRun, OpenRunError> {
+    let replay = match snapshot {
+        Some(mut replay) => later.iter().try_for_each(|record| replay.apply_record(record)).map(|()| replay),
+        None => Run::replay(later),
+    };
+    replay.map_err(|source| OpenRunError::Replay { run: run.clone(), source })
+}
+
+/// Decodes a snapshot, with the items of the session that its run refers to. Returns `None` if it is not one of this run.
+async fn decode_snapshot(
+    store: &dyn Store,
+    run: &RunId,
+    snapshot: &StoredSnapshot,
+) -> Result<Option<ReplayedRun>, OpenRunError> {
+    let Some(parsed) = ParsedSnapshot::parse(&snapshot.body) else { return Ok(None) };
+    let mut history = parsed.start_history().cloned().unwrap_or_default();
+    load_history(store, run, &mut history).await?;
+    let replay = parsed.restore(history.items().unwrap_or_default().to_vec());
+    Ok(replay.filter(|replay| replay.next_seq == snapshot.record_count && replay.run.id() == run))
+}
+
+/// Verifies the journal of a stored run: every hash matches, no line is missing before another, the records replay, and
+/// the items of the session that the run refers to are those that it started with.
+///
+/// # Errors
+///
+/// Returns an error for the first invalid record, or if the run does not exist.
+pub async fn verify_run(store: &dyn Store, run: &RunId) -> Result<VerifiedJournal, OpenRunError> {
+    let lines = store.load_journal(run, 0).await?;
+    let unreadable = |source| OpenRunError::JournalFormat { run: run.clone(), source };
+    let Some(first) = lines.first() else { return Err(run_not_found(run).into()) };
+    let history = match HashChain::default().read_record(0, first).map_err(unreadable)?.entry {
+        JournalEntry::RunStarted(mut started) => {
+            load_history(store, run, &mut started.history).await?;
+            started.history.items().unwrap_or_default().to_vec()
+        }
+        _ => Vec::new(),
+    };
+    verify_lines_with_history(history, &lines).map_err(unreadable)
+}
+
+fn run_not_found(run: &RunId) -> StoreError {
+    StoreError::with_kind(StoreErrorKind::RunNotFound, format!("there is no run `{run}`"))
+}
+
+/// Loads the items of the session that the start of a run refers to: from the session, or from the run's own copy if
+/// the run comes from another store.
+///
+/// # Errors
+///
+/// Returns an error with the name of the session if its items are missing, or are not those that the run started with.
+pub async fn load_history(
+    store: &dyn Store,
+    run: &RunId,
+    history: &mut StartHistory,
+) -> Result<(), OpenRunError> {
+    let Some(reference) = history.reference().filter(|_| history.is_missing()) else { return Ok(()) };
+    let of_session = match reference.ranges.is_empty() {
+        true => Some(Vec::new()),
+        false => store.load_history(reference).await?,
+    };
+    let of_session = match of_session {
+        Some(items) => history.resolve(items),
+        None => Err(reference.missing()),
+    };
+    let Err(error) = of_session else { return Ok(()) };
+    let cannot_replay = |error: HistoryError| OpenRunError::Replay { run: run.clone(), source: error.into() };
+    let Some(copy) = store.load_artefact(run, HISTORY_ARTEFACT).await? else {
+        return Err(cannot_replay(error));
+    };
+    let copy = String::from_utf8(copy).unwrap_or_default();
+    history.resolve(parse_export(&copy).map_err(|_| cannot_replay(error))?).map_err(cannot_replay)
+}
+
+/// Attempts to post a decision while the run's driver writes records.
+const MAX_POST_ATTEMPTS: u32 = 16;
+
+/// Posts a decision about a call in the name of `by`. The decision is bound to the digest of the call in the journal. The
+/// run's driver picks it up when only decisions are left to wait for; without a driver, the next recovery does.
+///
+/// A later decision replaces an earlier one until that one is taken: until the start of the call, or the settlement that
+/// follows from the decision, is recorded.
+///
+/// # Errors
+///
+/// Returns [`PostDecisionError::AlreadyTaken`] with the earlier decision if that one is taken.
 pub async fn post_decision(
     store: &dyn Store,
     run: &RunId,
@@ -129,17 +288,96 @@ pub async fn post_decision(
     reach: DecisionScope,
     by: impl Into<String>,
 ) -> Result<(), PostDecisionError> {
-    let mut paused = load_paused(store, run).await?;
+    let review = DecisionReview { decided_by: by.into(), displayed: None, attempt: None };
+    post_reviewed_decision(store, run, call, decision, reach, review).await
+}
+
+/// The decider of a posted decision, and the hold that was displayed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionReview {
+    /// Name of the person or policy that decided.
+    pub decided_by: String,
+    /// Digest of the displayed text: see [`DecisionRecorded::displayed`].
+    pub displayed: Option<Digest>,
+    /// Number of the hold that was displayed: see [`windlass_core::decision::PendingCall::attempt`]. A decision about
+    /// another hold of the call is refused.
+    pub attempt: Option<u32>,
+}
+
+/// Posts a decision like [`post_decision`], with the digest of the text and the hold that were displayed.
+///
+/// # Errors
+///
+/// Returns [`PostDecisionError::AlreadyTaken`] with the earlier decision if that one is taken.
+pub async fn post_reviewed_decision(
+    store: &dyn Store,
+    run: &RunId,
+    call: impl Into<CallPath>,
+    decision: Decision,
+    reach: DecisionScope,
+    review: DecisionReview,
+) -> Result<(), PostDecisionError> {
     let call = call.into();
+    let mut attempts = 0;
+    loop {
+        let mut paused = load_paused(store, run).await?;
+        paused.decide_as(review.decided_by.clone());
+        paused.display_as(review.displayed);
+        let Some(posted) = prepare_post(&mut paused, &call, decision.clone(), reach)? else { return Ok(()) };
+        if review.attempt.is_some_and(|attempt| attempt != posted.attempt) {
+            return Err(DecisionError::NotPending(posted.path).into());
+        }
+        let record_count = paused.record().records.len() as u64 - 1;
+        attempts += 1;
+        match store.post_decision(run, posted, record_count).await {
+            // The driver has written in between: the journal tells whether the decision is taken.
+            Err(error) if error.kind() == StoreErrorKind::Stale && attempts < MAX_POST_ATTEMPTS => {}
+            Err(error) => return Err(error.into()),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// Makes the decision on the loaded run, and returns it as one to post; `None` if the same one is taken.
+fn prepare_post(
+    paused: &mut PausedRun,
+    call: &CallPath,
+    decision: Decision,
+    reach: DecisionScope,
+) -> Result<Option<PostedDecision>, PostDecisionError> {
+    let taken = paused.taken_decision(call);
+    if taken.as_ref().is_some_and(|taken| taken.decision == decision) {
+        return Ok(None);
+    }
     let asked = paused.pending_calls();
-    paused.decide_as(by);
-    paused.decide(call.clone(), decision, reach)?;
-    let made = paused.record().records.later_records().last().map(|record| (&record.path, &record.entry));
-    let Some((within, JournalEntry::DecisionRecorded(decided))) = made else {
-        return Err(DecisionError::NotPending(call).into());
+    let corrected = paused.correctable_call(call);
+    let recorded_revision = corrected
+        .as_ref()
+        .filter(|corrected| corrected.decision != decision)
+        .map_or(0, |corrected| corrected.posted_revision);
+    let decided = paused.decide(call.clone(), decision, reach);
+    let made = paused.record().records.later_records().last();
+    let (Ok(()), Some(made)) = (&decided, made) else {
+        return match (decided, taken) {
+            (_, Some(taken)) => Err(taken.into()),
+            (Err(error), None) => Err(error.into()),
+            (Ok(()), None) => Err(DecisionError::NotPending(call.clone()).into()),
+        };
     };
-    let path = CallPath::new(within, decided.call.clone());
-    let attempt = asked.iter().find(|pending| pending.path == path).map_or(0, |pending| pending.attempt);
-    let posted = PostedDecision { path, attempt, decision: decided.clone() };
-    Ok(store.post_decision(run, posted).await?)
+    let JournalEntry::DecisionRecorded(decided) = &made.entry else {
+        return Err(DecisionError::NotPending(call.clone()).into());
+    };
+    let path = CallPath::new(&made.path, decided.call.clone());
+    let held = asked.into_iter().find(|pending| pending.path == path);
+    let Some(held) = held.or(corrected.map(|corrected| corrected.pending)) else {
+        return match taken {
+            Some(taken) => Err(taken.into()),
+            None => Err(DecisionError::NotPending(path).into()),
+        };
+    };
+    if held.is_expired(made.at) {
+        return Err(DecisionError::Expired(path).into());
+    }
+    let decision = DecisionRecorded { posted_revision: recorded_revision, ..decided.clone() };
+    Ok(Some(PostedDecision { path, attempt: held.attempt, decision, posted_at: made.at }))
 }

@@ -1,15 +1,18 @@
 //! Wrappers of stores: one place that forwards every store operation.
 
+use std::sync::Arc;
+
 use windlass_core::{
-    id::{AgentName, CallPath, RunId, Timestamp},
-    item::OutputContent,
-    journal::JournalLine,
+    id::{AgentName, CallPath, RunId, SessionId, Timestamp},
+    item::{Item, OutputContent},
+    journal::{HistoryReference, JournalLine},
 };
 
 use super::{
-    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
-    StoredRun, StoredSnapshot,
+    Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunQuery,
+    RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
+use crate::session::{SessionStore, SessionWrite};
 
 /// A store that wraps another store. It is a [`Store`] itself; operations that it does not override are forwarded.
 ///
@@ -27,24 +30,52 @@ pub trait StoreWrapper: Send + Sync + 'static {
         operation()
     }
 
+    /// Forwards [`Store::store_id`].
+    fn store_id(&self) -> &str {
+        self.inner().store_id()
+    }
+
     /// Forwards [`Store::create_run`].
     fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease> {
-        self.wrap_operation(move || self.inner().create_run(run, agent, claim))
+        self.wrap_operation(move || self.inner().create_run(run, agent, claim, lines))
+    }
+
+    /// Forwards [`Store::import_run`].
+    fn import_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+        history: Vec<u8>,
+    ) -> StoreFuture<'a, Lease> {
+        self.wrap_operation(move || self.inner().import_run(run, agent, claim, lines, history))
     }
 
     /// Forwards [`Store::acquire_lease`].
-    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
-        self.wrap_operation(move || self.inner().acquire_lease(run, claim))
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
+        self.wrap_operation(move || self.inner().acquire_lease(run, claim, abandoned))
+    }
+
+    /// Forwards [`Store::load_lease`].
+    fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>> {
+        self.wrap_operation(move || self.inner().load_lease(run))
     }
 
     /// Forwards [`Store::renew_lease`].
-    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().renew_lease(lease, until))
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().renew_lease(lease, now))
     }
 
     /// Forwards [`Store::release_lease`].
@@ -63,6 +94,53 @@ pub trait StoreWrapper: Send + Sync + 'static {
         self.wrap_operation(move || self.inner().append_journal(lease, at, lines, durability))
     }
 
+    /// Returns [`Store::sessions`]. A wrapper keeps no sessions by default, so that every append passes through
+    /// [`StoreWrapper::append_journal`]. One that returns those of the wrapped store also overrides
+    /// [`StoreWrapper::append_with_session`] if it overrides the other.
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        None
+    }
+
+    /// Forwards [`Store::append_with_session`].
+    fn append_with_session<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        writes: Vec<SessionWrite>,
+    ) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().append_with_session(lease, at, lines, durability, writes))
+    }
+
+    /// Forwards [`Store::load_history`].
+    fn load_history<'a>(
+        &'a self,
+        reference: &'a HistoryReference,
+    ) -> StoreFuture<'a, Option<Vec<Arc<Item>>>> {
+        self.wrap_operation(move || self.inner().load_history(reference))
+    }
+
+    /// Forwards [`Store::hold_session`].
+    fn hold_session<'a>(&'a self, lease: &'a Lease, session: &'a SessionId) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().hold_session(lease, session))
+    }
+
+    /// Forwards [`Store::session_holder`].
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+        self.wrap_operation(move || self.inner().session_holder(session))
+    }
+
+    /// Forwards [`Store::free_session`].
+    fn free_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        holder: &'a RunId,
+        abandoned: &'a StoredLease,
+    ) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().free_session(session, holder, abandoned))
+    }
+
     /// Forwards [`Store::set_status`].
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
         self.wrap_operation(move || self.inner().set_status(lease, status, now))
@@ -71,6 +149,21 @@ pub trait StoreWrapper: Send + Sync + 'static {
     /// Forwards [`Store::load_journal`].
     fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
         self.wrap_operation(move || self.inner().load_journal(run, from))
+    }
+
+    /// Forwards [`Store::load_journal_page`].
+    fn load_journal_page<'a>(
+        &'a self,
+        run: &'a RunId,
+        from: u64,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<JournalLine>> {
+        self.wrap_operation(move || self.inner().load_journal_page(run, from, limit))
+    }
+
+    /// Forwards [`Store::journal_reader`].
+    fn journal_reader(&self) -> Option<Arc<dyn JournalReader>> {
+        self.inner().journal_reader()
     }
 
     /// Forwards [`Store::snapshot_interval`].
@@ -89,13 +182,33 @@ pub trait StoreWrapper: Send + Sync + 'static {
     }
 
     /// Forwards [`Store::list_runs`].
-    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>> {
-        self.wrap_operation(move || self.inner().list_runs())
+    fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
+        self.wrap_operation(move || self.inner().list_runs(query))
+    }
+
+    /// Forwards [`Store::forget_run`].
+    fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().forget_run(run, abandoned))
     }
 
     /// Forwards [`Store::post_decision`].
-    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().post_decision(run, posted))
+    fn post_decision<'a>(
+        &'a self,
+        run: &'a RunId,
+        posted: PostedDecision,
+        record_count: u64,
+    ) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().post_decision(run, posted, record_count))
+    }
+
+    /// Forwards [`Store::take_decision`].
+    fn take_decision<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        attempt: u32,
+    ) -> StoreFuture<'a, Option<PostedDecision>> {
+        self.wrap_operation(move || self.inner().take_decision(lease, call, attempt))
     }
 
     /// Forwards [`Store::posted_decisions`].
@@ -108,8 +221,18 @@ pub trait StoreWrapper: Send + Sync + 'static {
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, ReceiptClaim> {
-        self.wrap_operation(move || self.inner().claim_receipt(key, claim))
+        self.wrap_operation(move || self.inner().claim_receipt(key, claim, abandoned))
+    }
+
+    /// Forwards [`Store::find_receipt`].
+    fn find_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        now: Timestamp,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        self.wrap_operation(move || self.inner().find_receipt(key, now))
     }
 
     /// Forwards [`Store::save_receipt`].
@@ -126,6 +249,20 @@ pub trait StoreWrapper: Send + Sync + 'static {
     /// Forwards [`Store::release_receipt`].
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         self.wrap_operation(move || self.inner().release_receipt(key, owner))
+    }
+
+    /// Forwards [`Store::list_receipts`].
+    fn list_receipts<'a>(
+        &'a self,
+        after: Option<&'a ReceiptKey>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<StoredReceipt>> {
+        self.wrap_operation(move || self.inner().list_receipts(after, limit))
+    }
+
+    /// Forwards [`Store::import_receipt`].
+    fn import_receipt<'a>(&'a self, receipt: &'a StoredReceipt) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().import_receipt(receipt))
     }
 
     /// Forwards [`Store::save_withheld_output`].
@@ -147,38 +284,78 @@ pub trait StoreWrapper: Send + Sync + 'static {
         self.wrap_operation(move || self.inner().load_withheld_output(run, call))
     }
 
+    /// Forwards [`Store::list_withheld_outputs`].
+    fn list_withheld_outputs<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<CallPath>> {
+        self.wrap_operation(move || self.inner().list_withheld_outputs(run))
+    }
+
     /// Forwards [`Store::erase_withheld_outputs`].
-    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().erase_withheld_outputs(lease, except))
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, calls: &'a [CallPath]) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().erase_withheld_outputs(lease, calls))
     }
 
     /// Forwards [`Store::save_artefact`].
-    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().save_artefact(run, name, text))
+    fn save_artefact<'a>(&'a self, lease: &'a Lease, name: &'a str, body: &'a [u8]) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().save_artefact(lease, name, body))
     }
 
     /// Forwards [`Store::load_artefact`].
-    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>> {
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<Vec<u8>>> {
         self.wrap_operation(move || self.inner().load_artefact(run, name))
+    }
+
+    /// Forwards [`Store::list_artefacts`].
+    fn list_artefacts<'a>(
+        &'a self,
+        run: &'a RunId,
+        after: Option<&'a str>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<String>> {
+        self.wrap_operation(move || self.inner().list_artefacts(run, after, limit))
     }
 }
 
 impl<W: StoreWrapper> Store for W {
+    fn store_id(&self) -> &str {
+        StoreWrapper::store_id(self)
+    }
+
     fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease> {
-        StoreWrapper::create_run(self, run, agent, claim)
+        StoreWrapper::create_run(self, run, agent, claim, lines)
     }
 
-    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
-        StoreWrapper::acquire_lease(self, run, claim)
+    fn import_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+        history: Vec<u8>,
+    ) -> StoreFuture<'a, Lease> {
+        StoreWrapper::import_run(self, run, agent, claim, lines, history)
     }
 
-    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
-        StoreWrapper::renew_lease(self, lease, until)
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
+        StoreWrapper::acquire_lease(self, run, claim, abandoned)
+    }
+
+    fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>> {
+        StoreWrapper::load_lease(self, run)
+    }
+
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
+        StoreWrapper::renew_lease(self, lease, now)
     }
 
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
@@ -195,12 +372,64 @@ impl<W: StoreWrapper> Store for W {
         StoreWrapper::append_journal(self, lease, at, lines, durability)
     }
 
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        StoreWrapper::sessions(self)
+    }
+
+    fn append_with_session<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        writes: Vec<SessionWrite>,
+    ) -> StoreFuture<'a, ()> {
+        StoreWrapper::append_with_session(self, lease, at, lines, durability, writes)
+    }
+
+    fn load_history<'a>(
+        &'a self,
+        reference: &'a HistoryReference,
+    ) -> StoreFuture<'a, Option<Vec<Arc<Item>>>> {
+        StoreWrapper::load_history(self, reference)
+    }
+
+    fn hold_session<'a>(&'a self, lease: &'a Lease, session: &'a SessionId) -> StoreFuture<'a, ()> {
+        StoreWrapper::hold_session(self, lease, session)
+    }
+
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+        StoreWrapper::session_holder(self, session)
+    }
+
+    fn free_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        holder: &'a RunId,
+        abandoned: &'a StoredLease,
+    ) -> StoreFuture<'a, ()> {
+        StoreWrapper::free_session(self, session, holder, abandoned)
+    }
+
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
         StoreWrapper::set_status(self, lease, status, now)
     }
 
     fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
         StoreWrapper::load_journal(self, run, from)
+    }
+
+    fn load_journal_page<'a>(
+        &'a self,
+        run: &'a RunId,
+        from: u64,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<JournalLine>> {
+        StoreWrapper::load_journal_page(self, run, from, limit)
+    }
+
+    fn journal_reader(&self) -> Option<Arc<dyn JournalReader>> {
+        StoreWrapper::journal_reader(self)
     }
 
     fn snapshot_interval(&self) -> Option<u64> {
@@ -215,12 +444,30 @@ impl<W: StoreWrapper> Store for W {
         StoreWrapper::load_snapshot(self, run)
     }
 
-    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>> {
-        StoreWrapper::list_runs(self)
+    fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
+        StoreWrapper::list_runs(self, query)
     }
 
-    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()> {
-        StoreWrapper::post_decision(self, run, posted)
+    fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
+        StoreWrapper::forget_run(self, run, abandoned)
+    }
+
+    fn post_decision<'a>(
+        &'a self,
+        run: &'a RunId,
+        posted: PostedDecision,
+        record_count: u64,
+    ) -> StoreFuture<'a, ()> {
+        StoreWrapper::post_decision(self, run, posted, record_count)
+    }
+
+    fn take_decision<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        attempt: u32,
+    ) -> StoreFuture<'a, Option<PostedDecision>> {
+        StoreWrapper::take_decision(self, lease, call, attempt)
     }
 
     fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>> {
@@ -231,8 +478,17 @@ impl<W: StoreWrapper> Store for W {
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, ReceiptClaim> {
-        StoreWrapper::claim_receipt(self, key, claim)
+        StoreWrapper::claim_receipt(self, key, claim, abandoned)
+    }
+
+    fn find_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        now: Timestamp,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        StoreWrapper::find_receipt(self, key, now)
     }
 
     fn save_receipt<'a>(
@@ -247,6 +503,18 @@ impl<W: StoreWrapper> Store for W {
 
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         StoreWrapper::release_receipt(self, key, owner)
+    }
+
+    fn list_receipts<'a>(
+        &'a self,
+        after: Option<&'a ReceiptKey>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<StoredReceipt>> {
+        StoreWrapper::list_receipts(self, after, limit)
+    }
+
+    fn import_receipt<'a>(&'a self, receipt: &'a StoredReceipt) -> StoreFuture<'a, ()> {
+        StoreWrapper::import_receipt(self, receipt)
     }
 
     fn save_withheld_output<'a>(
@@ -266,15 +534,28 @@ impl<W: StoreWrapper> Store for W {
         StoreWrapper::load_withheld_output(self, run, call)
     }
 
-    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
-        StoreWrapper::erase_withheld_outputs(self, lease, except)
+    fn list_withheld_outputs<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<CallPath>> {
+        StoreWrapper::list_withheld_outputs(self, run)
     }
 
-    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {
-        StoreWrapper::save_artefact(self, run, name, text)
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, calls: &'a [CallPath]) -> StoreFuture<'a, ()> {
+        StoreWrapper::erase_withheld_outputs(self, lease, calls)
     }
 
-    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>> {
+    fn save_artefact<'a>(&'a self, lease: &'a Lease, name: &'a str, body: &'a [u8]) -> StoreFuture<'a, ()> {
+        StoreWrapper::save_artefact(self, lease, name, body)
+    }
+
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<Vec<u8>>> {
         StoreWrapper::load_artefact(self, run, name)
+    }
+
+    fn list_artefacts<'a>(
+        &'a self,
+        run: &'a RunId,
+        after: Option<&'a str>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<String>> {
+        StoreWrapper::list_artefacts(self, run, after, limit)
     }
 }

@@ -1,6 +1,7 @@
 //! Assertions of the store suites.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use windlass_core::{
     canonical::Digest,
@@ -10,7 +11,7 @@ use windlass_core::{
 };
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Lease, LeaseClaim, Store};
+use crate::store::{Lease, LeaseClaim, Store, StoredLease};
 
 /// A named check.
 #[derive(Clone, Copy)]
@@ -55,17 +56,34 @@ impl StoreCheck {
         assert!(found == expected, "check `{}`: {what}:\n   found {found:?}\nexpected {expected:?}", self.0);
     }
 
-    /// Creates a run that is leased to `owner` from time 1,000 to 2,000.
+    /// Creates a run that is leased to `owner` at time 1,000.
     pub(super) async fn create_run<S: Store>(self, store: &S, run: &str, owner: &str) -> Lease {
-        let made =
-            store.create_run(&RunId::from(run), &AgentName::from("agent"), lease_claim(owner, 1_000)).await;
+        let made = store
+            .create_run(&RunId::from(run), &AgentName::from("agent"), lease_claim(owner, 1_000), Vec::new())
+            .await;
         self.expect_ok("making a run", made)
+    }
+
+    /// Takes a run over from its owner, whose lease was observed as it is.
+    pub(super) async fn take_over<S: Store>(self, store: &S, lease: &Lease, owner: &str) -> Lease {
+        let seen = self.expect_ok("loading the lease", store.load_lease(&lease.run).await);
+        let taken = store.acquire_lease(&lease.run, lease_claim(owner, 1_000), seen.as_ref()).await;
+        self.expect_ok("taking over", taken)
     }
 }
 
-/// Returns a claim for one second, starting at `now`.
+/// Duration of the leases in the suites.
+const LEASE_DURATION: Duration = Duration::from_secs(1);
+
+/// Returns a claim at the time `now`.
 pub(super) fn lease_claim(owner: &str, now: u64) -> LeaseClaim<'_> {
-    LeaseClaim { owner, now: Timestamp(now), expires_at: Timestamp(now + 1_000) }
+    LeaseClaim { owner, now: Timestamp(now), duration: LEASE_DURATION }
+}
+
+/// Returns the stored lease of a claim that was renewed at `renewed_at`.
+pub(super) fn stored_lease(owner: &str, epoch: u64, beat: u64, renewed_at: u64) -> StoredLease {
+    let renewed_at = Timestamp(renewed_at);
+    StoredLease { owner: owner.to_owned(), epoch, beat, duration: LEASE_DURATION, renewed_at }
 }
 
 /// Returns the first lines of a journal.

@@ -1,7 +1,10 @@
 //! Test suites for implementations of stores.
 
 mod check;
+mod leases;
+mod migration;
 mod receipts;
+mod run_sessions;
 mod runs;
 mod sessions;
 
@@ -28,6 +31,9 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = S>,
 {
+    leases::check_leases(&make).await;
     runs::check_runs(&make).await;
     receipts::check_receipts(&make).await;
+    migration::check_migration(&make).await;
+    run_sessions::check_run_sessions(&make).await;
 }

@@ -1,11 +1,13 @@
 //! Approval rules of tools: the calls that a person must approve.
 
 use std::any::Any;
+use std::future::{Future, ready};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use windlass_core::run::ApprovalRequirement;
 use windlass_core::tool::ApprovalPolicy;
 
 use super::{Tool, ToolContext};
@@ -13,8 +15,12 @@ use super::{Tool, ToolContext};
 pub(crate) enum ApprovalRule<C> {
     Never,
     Always,
-    ByFunction(Arc<dyn Fn(ToolContext<C>, &dyn Any) -> BoxFuture<'static, bool> + Send + Sync>),
+    ByFunction(ApprovalFunction<C>),
 }
+
+/// A function that decides whether a call requires approval.
+type ApprovalFunction<C> =
+    Arc<dyn Fn(ToolContext<C>, &dyn Any) -> BoxFuture<'static, ApprovalRequirement> + Send + Sync>;
 
 impl<C: Send + Sync + 'static> Tool<C> {
     /// Requires approval before every call. A standing approval covers later calls.
@@ -54,6 +60,25 @@ impl<C: Send + Sync + 'static> Tool<C> {
         Fut: Future<Output = bool> + Send + 'static,
     {
         self.approval = ApprovalRule::from_async_predicate(rule);
+        self
+    }
+
+    /// Lets a policy decide about approval in place of the tool's own rule: `Some(true)` runs the call without
+    /// approval, `Some(false)` requires it, and `None` leaves it to the tool's own rule. If the policy panics,
+    /// approval is required. Approvals that are required each time stay required.
+    #[must_use]
+    pub fn needs_approval_unless(
+        mut self,
+        policy: impl Fn(&ToolContext<C>) -> Option<bool> + Send + Sync + 'static,
+    ) -> Self {
+        let own = self.approval.clone();
+        self.approval =
+            ApprovalRule::ByFunction(Arc::new(move |ctx, arguments| match (policy(&ctx), &own) {
+                (Some(is_allowed), _) => ready(requirement_if(!is_allowed)).boxed(),
+                (None, ApprovalRule::Never) => ready(requirement_if(false)).boxed(),
+                (None, ApprovalRule::Always) => ready(requirement_if(true)).boxed(),
+                (None, ApprovalRule::ByFunction(rule)) => rule(ctx, arguments),
+            }));
         self
     }
 
@@ -107,7 +132,7 @@ impl<C: Send + Sync + 'static> ApprovalRule<C> {
     fn from_predicate<A: 'static>(rule: impl Fn(&A) -> bool + Send + Sync + 'static) -> Self {
         Self::ByFunction(Arc::new(move |_, arguments| {
             let asks = arguments.downcast_ref::<A>().is_none_or(&rule);
-            std::future::ready(asks).boxed()
+            ready(requirement_if(asks)).boxed()
         }))
     }
 
@@ -116,30 +141,46 @@ impl<C: Send + Sync + 'static> ApprovalRule<C> {
         A: 'static,
         Fut: Future<Output = bool> + Send + 'static,
     {
+        Self::from_verdict(move |ctx, arguments: &A| rule(ctx, arguments).map(requirement_if).boxed())
+    }
+
+    /// Creates a rule from a function that can also reject the call. For arguments of another type, approval is
+    /// required.
+    pub(super) fn from_verdict<A: 'static>(
+        rule: impl Fn(ToolContext<C>, &A) -> BoxFuture<'static, ApprovalRequirement> + Send + Sync + 'static,
+    ) -> Self {
         Self::ByFunction(Arc::new(move |ctx, arguments| match arguments.downcast_ref::<A>() {
-            Some(arguments) => rule(ctx, arguments).boxed(),
-            None => std::future::ready(true).boxed(),
+            Some(arguments) => rule(ctx, arguments),
+            None => ready(ApprovalRequirement::Required).boxed(),
         }))
     }
 
-    /// True if the call requires approval. A rule that panics requires it.
-    pub(crate) async fn requires_approval(
+    /// Evaluates the rule for a call. A rule that panics requires approval.
+    pub(crate) async fn evaluate(
         &self,
         ctx: ToolContext<C>,
         arguments: &(dyn Any + Send + Sync),
-    ) -> bool {
+    ) -> ApprovalRequirement {
         match self {
-            Self::Never => false,
-            Self::Always => true,
+            Self::Never => ApprovalRequirement::NotRequired,
+            Self::Always => ApprovalRequirement::Required,
             Self::ByFunction(rule) => {
                 let asked = std::panic::catch_unwind(AssertUnwindSafe(|| rule(ctx, arguments)));
                 match asked {
-                    Ok(answer) => AssertUnwindSafe(answer).catch_unwind().await.unwrap_or(true),
-                    Err(_) => true,
+                    Ok(answer) => {
+                        let answer = AssertUnwindSafe(answer).catch_unwind().await;
+                        answer.unwrap_or(ApprovalRequirement::Required)
+                    }
+                    Err(_) => ApprovalRequirement::Required,
                 }
             }
         }
     }
+}
+
+/// Returns the requirement of a rule that requires approval or does not.
+fn requirement_if(is_required: bool) -> ApprovalRequirement {
+    if is_required { ApprovalRequirement::Required } else { ApprovalRequirement::NotRequired }
 }
 
 impl<C> Clone for ApprovalRule<C> {

@@ -12,6 +12,8 @@ use super::{Tool, ToolBody};
 
 /// Maximum size of the arguments in bytes.
 const MAX_ARGUMENT_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of unknown fields that a message lists.
+const MAX_LISTED_FIELDS: usize = 8;
 
 impl<C: Send + Sync + 'static> Tool<C> {
     /// Checks that a call could run with these arguments.
@@ -22,7 +24,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     pub fn check_arguments(&self, arguments: &str) -> Result<(), String> {
         canonicalize_arguments(arguments, |frozen| match &self.body {
             ToolBody::Function(body) => body.prepare(frozen).map(drop),
-            ToolBody::Agent(agent) => parse_value(frozen, &agent.schema).map(drop),
+            ToolBody::Agent(agent) => agent.parse_arguments(frozen).map(drop),
         })?
     }
 }
@@ -51,16 +53,49 @@ pub(crate) fn canonicalize_arguments<T>(raw: &str, then: impl FnOnce(&str) -> T)
     frozen.map_err(|error| format!("`arguments` must be JSON: {error}"))?
 }
 
-/// Parses canonical arguments as `A`.
+/// Parses canonical arguments as `A`. A field that the type would ignore is a problem too: an approver would read
+/// it, and the body would not.
 ///
 /// # Errors
 ///
 /// Returns a list of all problems, by path.
 pub(crate) fn parse_arguments<A: DeserializeOwned>(text: &str, shape: &CompiledSchema) -> Result<A, String> {
+    let mut unknown = Vec::new();
     // The implementation of `Deserialize` may panic.
-    match std::panic::catch_unwind(AssertUnwindSafe(|| serde_json::from_str(text))) {
-        Ok(read) => read.map_err(|error| list_problems::<A>(text, shape, &error)),
+    let read = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        serde_ignored::deserialize(&mut reader, |path| unknown.push(field_path(&path)))
+    }));
+    match read {
+        Ok(Ok(arguments)) if unknown.is_empty() => Ok(arguments),
+        Ok(Ok(_)) => {
+            let listed = unknown.iter().take(MAX_LISTED_FIELDS);
+            let mut problems: Vec<String> =
+                listed.map(|path| format!("`{path}` is not a known field; leave it out")).collect();
+            if let Some(more @ 1..) = unknown.len().checked_sub(MAX_LISTED_FIELDS) {
+                problems.push(format!("{more} more fields are not known"));
+            }
+            Err(problems.join("; "))
+        }
+        Ok(Err(error)) => Err(list_problems::<A>(text, shape, &error)),
         Err(_) => Err("`arguments` cannot be read".to_owned()),
+    }
+}
+
+/// Formats the path of a field: `edits[0].find`.
+#[cold]
+fn field_path(path: &serde_ignored::Path<'_>) -> String {
+    use serde_ignored::Path;
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", field_path(parent)),
+        Path::Map { parent, key } => match field_path(parent) {
+            parent if parent.is_empty() => key.clone(),
+            parent => format!("{parent}.{key}"),
+        },
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+            field_path(parent)
+        }
     }
 }
 

@@ -124,7 +124,7 @@ where
     }
 }
 
-fn to_body_result<T: Serialize, E: fmt::Display + 'static>(result: Result<T, E>) -> BodyResult {
+pub(crate) fn to_body_result<T: Serialize, E: fmt::Display + 'static>(result: Result<T, E>) -> BodyResult {
     match result {
         Ok(value) => to_output_content(&value)
             .map_err(|error| ToolError::hidden(format!("the result cannot be written as JSON: {error}"))),

@@ -1,6 +1,5 @@
 //! The contexts that tools, rules, guardrails and hooks receive.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -12,15 +11,18 @@ use windlass_core::{
     canonical::Digest,
     decision::{AnsweredQuestion, PersonQuestion},
     id::{AgentName, CallId, CallPath, RunId},
+    idempotency::{CallKey, IdempotencyKey, UniqueCall},
     item::{Item, MediaSource},
     tool::ToolKey,
 };
 
 use super::Tool;
 use super::progress::ProgressQueue;
-use crate::artefact::RunArtefacts;
-use crate::drive::OutputVisibility;
+use crate::artefact::{RunArtefacts, decode_text};
 use crate::error::StoreError;
+use crate::journal::AppendTarget;
+use crate::receipts::KeyScopes;
+use crate::redaction::{OutputVisibility, redact_arguments};
 use crate::run::{ExitRegistry, RunExit};
 
 /// The context of a run, for the application's functions. It dereferences to the application's own context.
@@ -86,6 +88,8 @@ struct ToolContextInner<C> {
     call: CallId,
     path: OnceLock<CallPath>,
     details: CallDetails<C>,
+    /// Idempotency key, once it can no longer change.
+    key: OnceLock<(IdempotencyKey, u32)>,
     /// Cancels this call alone. Created on first use.
     cancel_token: OnceLock<CancellationToken>,
     /// Progress reports, if anybody is told of them.
@@ -103,8 +107,11 @@ pub(crate) struct TurnContext<C> {
     pub(crate) is_observed: bool,
     pub(crate) artefacts: Arc<RunArtefacts>,
     pub(crate) exit_registry: ExitRegistry,
-    /// Calls that started in another run, of which this one is a fork.
-    pub(crate) inherited_calls: BTreeMap<CallId, RunId>,
+    /// Number of the model response that made the calls.
+    pub(crate) number: u32,
+    pub(crate) key_scopes: Arc<KeyScopes>,
+    /// The store and the lease of the run, if it has a store.
+    pub(crate) ownership: Option<Arc<AppendTarget>>,
 }
 
 /// The details of one call.
@@ -113,6 +120,10 @@ pub(crate) struct CallDetails<C> {
     pub(crate) arguments: Arc<str>,
     pub(crate) raw_arguments: RawArguments,
     pub(crate) answered_questions: Vec<AnsweredQuestion>,
+    /// Digest of the receipt that answers identical calls, if the call has receipts.
+    pub(crate) receipt_digest: Option<Digest>,
+    /// Idempotency key that an earlier attempt recorded.
+    pub(crate) recorded_key: Option<IdempotencyKey>,
 }
 
 /// Arguments as the model wrote them.
@@ -138,6 +149,7 @@ impl RawArguments {
 impl<C> ToolContext<C> {
     pub(crate) fn new(around: Arc<TurnContext<C>>, call: CallId, facts: CallDetails<C>) -> Self {
         let (path, stop) = (OnceLock::new(), OnceLock::new());
+        let key = OnceLock::new();
         Self {
             inner: Arc::new(ToolContextInner {
                 progress: around.is_observed.then(ProgressQueue::default),
@@ -145,6 +157,7 @@ impl<C> ToolContext<C> {
                 call,
                 path,
                 details: facts,
+                key,
                 cancel_token: stop,
             }),
         }
@@ -190,22 +203,91 @@ impl<C> ToolContext<C> {
         self.inner.details.raw_arguments.as_str()
     }
 
-    /// Returns an idempotency key to pass to the services that the tool calls, so that they can detect a
-    /// repeated call. The key is the same in every attempt, after a crash, on another machine, and in a fork
-    /// that continues the call. For an idempotent tool it is the same for all calls with the same arguments;
-    /// otherwise it is unique to this call.
+    /// Returns the idempotency key of the call, to pass to the services that the tool calls, so that they can detect a
+    /// repeated call.
+    ///
+    /// The key is recorded when the call starts. It is the same in every attempt, after a crash, on another machine, with
+    /// another build of the application, and in a fork that continues the call. For an idempotent tool, identical calls of
+    /// one agent have the same key within the scope of its receipts
+    /// ([`ReceiptPolicy`](crate::tool::ReceiptPolicy)), until a receipt expires; otherwise the key is unique to this call.
+    /// Before the call is about to start, in an approval rule, it is the key that the first of these calls has.
     pub fn idempotency_key(&self) -> String {
-        let digest = match self.inner.details.tool.receipt_digest(&self.inner.details.arguments) {
-            Some(receipt) => receipt,
-            None => {
-                let tool = self.tool_key().to_string();
-                let path = self.call_path().to_string();
-                let around = &self.inner.turn;
-                let run = around.inherited_calls.get(&self.inner.call).unwrap_or(&around.run_context.run);
-                Digest::of_parts(&[run.as_str(), &path, &tool, &self.inner.details.arguments])
+        let details = &self.inner.details;
+        match (&details.recorded_key, self.inner.key.get(), details.receipt_digest) {
+            (Some(recorded), ..) => recorded.to_string(),
+            (None, Some((key, _)), _) => key.to_string(),
+            // The generation is not known before the claim of the receipt.
+            (None, None, Some(_)) => self.derive_key(0).to_string(),
+            (None, None, None) => self.inner.key.get_or_init(|| (self.derive_key(0), 0)).0.to_string(),
+        }
+    }
+
+    /// Returns the fencing token of the run's driver: the epoch of its lease, which rises with every driver of the run; 0
+    /// for a run without a store.
+    ///
+    /// A process that was frozen or cut off for longer than its lease may go on with a body for a moment although another
+    /// process drives the run. A service that remembers the highest token of a run and refuses lower ones is safe from
+    /// that. The token is in the journal with the start of the call.
+    pub fn fence(&self) -> u64 {
+        self.inner.turn.ownership.as_ref().map_or(0, |owned| owned.lease.epoch)
+    }
+
+    /// Asks the store whether this driver still owns the run, right before an effect that cannot be fenced. False also if
+    /// the store cannot tell. Always true for a run without a store.
+    ///
+    /// It makes the moment in which a frozen process can do harm short, and does not remove it: pass
+    /// [`ToolContext::fence`] on where that is possible.
+    pub async fn still_owner(&self) -> bool {
+        let Some(owned) = &self.inner.turn.ownership else { return true };
+        match owned.store.load_lease(&owned.lease.run).await {
+            Ok(lease) => lease.is_some_and(|lease| {
+                (lease.epoch, lease.owner.as_str()) == (owned.lease.epoch, owned.lease.owner.as_str())
+            }),
+            Err(error) => {
+                tracing::warn!(run = %owned.lease.run, %error, "the owner of the run cannot be found out");
+                false
             }
+        }
+    }
+
+    /// Returns the digest of the receipt that answers identical calls, if the call has receipts.
+    pub(crate) fn receipt_digest(&self) -> Option<Digest> {
+        self.inner.details.receipt_digest
+    }
+
+    /// Sets the generation of the key, which the claim of the call's receipt has determined.
+    pub(crate) fn fix_key(&self, generation: u32) {
+        self.inner.key.get_or_init(|| (self.derive_key(generation), generation));
+    }
+
+    /// Returns the identity with which the first attempt of the call is recorded.
+    pub(crate) fn call_key(&self) -> CallKey {
+        let (key, generation) = self.inner.key.get_or_init(|| (self.derive_key(0), 0)).clone();
+        let receipt_digest = self.inner.details.receipt_digest;
+        CallKey { idempotency_key: key, receipt_digest, generation }
+    }
+
+    fn derive_key(&self, generation: u32) -> IdempotencyKey {
+        let (details, turn) = (&self.inner.details, &self.inner.turn);
+        let scope = turn.key_scopes.key_scope(details.tool.receipt_policy.scope);
+        if let (Some(operation), Some(scope)) = (&details.receipt_digest, scope) {
+            return IdempotencyKey::derive(scope, operation, generation);
+        }
+        // The call is unique, so its secrets need not be in a digest that is stored.
+        let shown = match details.tool.secret_arguments.as_slice() {
+            [] => None,
+            fields => redact_arguments(&details.arguments, fields),
         };
-        format!("wl-{}", &digest.to_string()[..32])
+        let arguments = shown.as_deref().unwrap_or(&details.arguments);
+        IdempotencyKey::of_unique_call(UniqueCall {
+            run: turn.key_scopes.run(),
+            turn: turn.number,
+            parent_calls: &turn.parent_calls,
+            call: &self.inner.call,
+            agent: self.agent(),
+            tool: &details.tool.key,
+            arguments: &details.tool.without_null_parameters(arguments),
+        })
     }
 
     /// Returns the questions that the body asked in earlier attempts, with their answers, in order.
@@ -250,15 +332,30 @@ impl<C> ToolContext<C> {
     }
 
     /// Loads an artefact of this run: by the id of an earlier call, its full output if the model saw a
-    /// truncated one; by the name given to [`ToolContext::save_artefact`], the saved text.
-    pub async fn load_artefact(&self, call: &str) -> Result<Option<Arc<str>>, StoreError> {
-        self.inner.turn.artefacts.load(call).await
+    /// truncated one; by the name given to [`ToolContext::save_artefact`], the saved bytes.
+    pub async fn load_artefact(&self, name: &str) -> Result<Option<Arc<[u8]>>, StoreError> {
+        self.inner.turn.artefacts.load(name).await
     }
 
-    /// Saves a text with the run, under a name that the tool chooses. Without a store it is kept in memory
-    /// while the run is driven.
-    pub async fn save_artefact(&self, name: &str, text: &str) -> Result<(), StoreError> {
-        self.inner.turn.artefacts.save(name, text).await
+    /// Loads an artefact of this run as text, like [`ToolContext::load_artefact`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the artefact is not UTF-8.
+    pub async fn load_text_artefact(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let body = self.load_artefact(name).await?;
+        body.map(|body| decode_text(name, body.to_vec())).transpose()
+    }
+
+    /// Saves a text or other bytes with the run, under a name that the tool chooses. Without a store they are kept in
+    /// memory while the run is driven.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if another driver
+    /// has taken over the run.
+    pub async fn save_artefact(&self, name: &str, body: impl AsRef<[u8]>) -> Result<(), StoreError> {
+        self.inner.turn.artefacts.save(name, body.as_ref()).await
     }
 
     /// Saves the bytes of a picture or a file with the run, once, and returns the source that references them

@@ -19,6 +19,7 @@ use windlass_core::{
 pub struct ToolError {
     message: String,
     audience: ErrorAudience,
+    certainty: EffectCertainty,
     question: Option<Box<PersonQuestion>>,
     attachments: Vec<ContentPart>,
 }
@@ -29,15 +30,36 @@ enum ErrorAudience {
     Model,
 }
 
+/// The knowledge about the effect of a call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EffectCertainty {
+    /// The body failed, and its error says all there is to know.
+    Known,
+    /// The call may have taken effect.
+    Unknown,
+}
+
 impl ToolError {
     /// Creates an error whose text the model sees.
     pub fn visible(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
             audience: ErrorAudience::Model,
+            certainty: EffectCertainty::Known,
             question: None,
             attachments: Vec::new(),
         }
+    }
+
+    /// Creates an error, whose text the model sees, of a call that may have taken effect. The output of the call
+    /// then asks the model not to repeat the call without checking, instead of inviting it to try again.
+    pub fn effect_unknown(message: impl Into<String>) -> Self {
+        Self { certainty: EffectCertainty::Unknown, ..Self::visible(message) }
+    }
+
+    /// Returns true if the call may have taken effect.
+    pub fn is_effect_unknown(&self) -> bool {
+        self.certainty == EffectCertainty::Unknown
     }
 
     /// Creates an error whose text only the operator sees.
@@ -45,6 +67,7 @@ impl ToolError {
         Self {
             message: message.into(),
             audience: ErrorAudience::Operator,
+            certainty: EffectCertainty::Known,
             question: None,
             attachments: Vec::new(),
         }
@@ -59,9 +82,15 @@ impl ToolError {
         Self {
             message,
             audience: ErrorAudience::Operator,
+            certainty: EffectCertainty::Known,
             question: Some(Box::new(question)),
             attachments: Vec::new(),
         }
+    }
+
+    /// Returns the question, if the error is one.
+    pub fn question(&self) -> Option<&PersonQuestion> {
+        self.question.as_deref()
     }
 
     /// Returns the question, or the error itself if it is a failure.

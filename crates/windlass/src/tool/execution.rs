@@ -32,9 +32,9 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
-    /// Sets the reaction to a timeout.
+    /// Sets the reaction to a timeout: for the run and for the model.
     #[must_use]
-    pub fn on_timeout(mut self, policy: OnTimeout) -> Self {
+    pub fn on_timeout(mut self, policy: OnTimeout<C>) -> Self {
         self.on_timeout = policy;
         self
     }

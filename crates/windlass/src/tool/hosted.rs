@@ -3,12 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::future::{Future, ready};
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
+use windlass_core::run::ApprovalRequirement;
 use windlass_core::tool::{ToolEffect, ToolKey};
 
-use super::{IntoTool, Tool, ToolBody, ToolContext, body};
+use super::{ApprovalRule, IntoTool, Tool, ToolBody, ToolContext, body};
 use crate::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use crate::model::ToolKind;
 
@@ -42,7 +46,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
 
 /// Returns the key of a hosted MCP server.
 pub(crate) fn hosted_server_key(label: &str) -> ToolKey {
-    ToolKey::Mcp { server: label.into(), name: "*".into() }
+    ToolKey::Mcp { server: label.into(), name: "*".into(), definition: None }
 }
 
 /// The verdict about a call that the provider asks approval for.
@@ -57,7 +61,7 @@ pub enum HostedCallVerdict {
 }
 
 type ApprovalRequestFunction<C> =
-    Arc<dyn Fn(&ToolContext<C>, &str, &Value) -> HostedCallVerdict + Send + Sync>;
+    Arc<dyn Fn(ToolContext<C>, &str, &Value) -> BoxFuture<'static, HostedCallVerdict> + Send + Sync>;
 
 /// An MCP server that the provider calls. Its approval requests are treated like tool calls: they are planned,
 /// guarded, decided by a rule or a person, and journalled, and decisions apply to the one tool of the server
@@ -150,14 +154,29 @@ impl<C: Send + Sync + 'static> HostedMcpServer<C> {
         self.set_field("require_approval", json!({ "never": { "tool_names": names } }))
     }
 
-    /// Sets a function that decides approval requests by the name of the tool and its arguments. Without it, a
-    /// person decides.
+    /// Sets a function that decides approval requests by the name of the tool and its arguments. It is asked once
+    /// per request. If it panics or does not decide, a person decides, and so does a person without it.
     #[must_use]
     pub fn on_approval_request(
         mut self,
         decide: impl Fn(&ToolContext<C>, &str, &Value) -> HostedCallVerdict + Send + Sync + 'static,
     ) -> Self {
-        self.on_approval_request = Some(Arc::new(decide));
+        self.on_approval_request =
+            Some(Arc::new(move |ctx, tool, arguments| ready(decide(&ctx, tool, arguments)).boxed()));
+        self
+    }
+
+    /// Sets an async function as [`HostedMcpServer::on_approval_request`] does, for decisions that a service makes.
+    #[must_use]
+    pub fn on_approval_request_async<Fut>(
+        mut self,
+        decide: impl Fn(ToolContext<C>, &str, &Value) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = HostedCallVerdict> + Send + 'static,
+    {
+        self.on_approval_request =
+            Some(Arc::new(move |ctx, tool, arguments| decide(ctx, tool, arguments).boxed()));
         self
     }
 }
@@ -172,27 +191,33 @@ impl<C: Send + Sync + 'static> IntoTool<C> for HostedMcpServer<C> {
         if self.allowed_tools.is_none() && self.on_approval_request.is_none() {
             return tool.needs_approval();
         }
-        let (allowed, decide) = (self.allowed_tools, self.on_approval_request);
-        let verdict = Arc::new(move |ctx: &ToolContext<C>, arguments: &Value| {
-            let name = ctx.tool_key().name();
-            if allowed.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
-                return HostedCallVerdict::Reject(NOT_ALLOWED_REASON.to_owned());
+        let (allowed, decide) = (self.allowed_tools.map(Arc::new), self.on_approval_request);
+        let listed = allowed.clone();
+        let mut tool = tool;
+        tool.approval = ApprovalRule::from_verdict(move |ctx: ToolContext<C>, arguments: &Value| {
+            let name = ctx.tool_key().name().to_owned();
+            if listed.as_ref().is_some_and(|listed| !listed.contains(&name)) {
+                let reason = NOT_ALLOWED_REASON.to_owned();
+                return ready(ApprovalRequirement::Rejected(reason)).boxed();
             }
-            decide.as_ref().map_or(HostedCallVerdict::AskPerson, |decide| decide(ctx, name, arguments))
+            let Some(decide) = &decide else { return ready(ApprovalRequirement::Required).boxed() };
+            decide(ctx, &name, arguments)
+                .map(|verdict| match verdict {
+                    HostedCallVerdict::Approve => ApprovalRequirement::NotRequired,
+                    HostedCallVerdict::Reject(reason) => ApprovalRequirement::Rejected(reason),
+                    HostedCallVerdict::AskPerson => ApprovalRequirement::Required,
+                })
+                .boxed()
         });
-        let asks = verdict.clone();
-        let tool = tool.needs_approval_if_async(move |ctx: ToolContext<C>, arguments: &Value| {
-            std::future::ready(asks(&ctx, arguments) == HostedCallVerdict::AskPerson)
-        });
-        let refuses = move |ctx: ToolContext<C>| {
-            let verdict =
-                serde_json::from_str(ctx.arguments()).map(|arguments| match verdict(&ctx, &arguments) {
-                    HostedCallVerdict::Reject(why) => ToolGuardrailVerdict::RejectCall(why),
-                    HostedCallVerdict::Approve | HostedCallVerdict::AskPerson => ToolGuardrailVerdict::Allow,
-                });
-            async move { Ok(verdict?) }
-        };
-        tool.input_guardrail(ToolInputGuardrail::new("decide", refuses))
+        let Some(allowed) = allowed else { return tool };
+        // A standing approval does not cover a tool that has left the list.
+        tool.input_guardrail(ToolInputGuardrail::new("allowed_tools", move |ctx: ToolContext<C>| {
+            let verdict = match allowed.contains(ctx.tool_key().name()) {
+                true => ToolGuardrailVerdict::Allow,
+                false => ToolGuardrailVerdict::RejectCall(NOT_ALLOWED_REASON.to_owned()),
+            };
+            ready(Ok(verdict))
+        }))
     }
 }
 

@@ -4,29 +4,36 @@ mod approval;
 mod arguments;
 mod body;
 mod context;
+mod definition;
 mod error;
+mod evidence;
 mod execution;
 mod hosted;
 mod into_tools;
 mod options;
 mod output;
 mod progress;
+mod provider_defined;
 mod source;
 
 pub use context::{RunContext, ToolContext};
 pub use error::ToolError;
+pub use evidence::{CallEvidence, fetch_evidence};
 pub use hosted::{HostedCallVerdict, HostedMcpServer};
 pub use into_tools::{IntoTool, IntoTools};
 pub use options::{
     FailureMessageFunction, OnFailure, OnTimeout, ReceiptPolicy, ReceiptScope, ReconcileOutcome,
-    ToolRetryPolicy,
+    TimeoutMessageFunction, ToolRetryPolicy, ToolTimeout,
 };
 pub use output::{FilePart, ImagePart, OutputPart, TextPart};
+pub use provider_defined::{
+    CustomInputFormat, PatchOperation, ShellAction, ShellCommandOutput, ShellOutcome,
+};
 pub use source::{SourcedTools, ToolSource, ToolSourceRequest};
 
 pub(crate) use approval::ApprovalRule;
-pub(crate) use arguments::{canonicalize_arguments, parse_value};
-pub(crate) use body::{BodyPlacement, BodyResult, BodyStart, PreparedBody, ToolFunction};
+pub(crate) use arguments::{canonicalize_arguments, parse_arguments, parse_value};
+pub(crate) use body::{BodyPlacement, BodyResult, BodyStart, PreparedBody, ToolFunction, to_body_result};
 pub(crate) use context::{CallDetails, RawArguments, TurnContext};
 pub(crate) use hosted::hosted_server_key;
 pub(crate) use options::{ConflictOrder, EnabledRule};
@@ -34,10 +41,11 @@ pub(crate) use output::to_output_content;
 pub(crate) use progress::ProgressQueue;
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -47,16 +55,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use windlass_core::{
-    canonical::{Digest, canonical_json},
+    canonical::Digest,
+    id::AgentName,
+    idempotency::{operation_digest, without_null_parameters},
     schema,
     tool::{ToolEffect, ToolKey},
 };
 
 use crate::agent::AgentTool;
-use crate::drive::{OutputVisibility, PollMonitor};
 use crate::error::ConfigError;
 use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
 use crate::model::{ToolDefinition, ToolKind};
+use crate::redaction::OutputVisibility;
+use crate::tasks::PollMonitor;
 
 /// Default maximum size of an output that the model sees, in bytes.
 pub const DEFAULT_MAX_OUTPUT_BYTES: usize = 256 * 1024;
@@ -72,6 +83,8 @@ pub struct Tool<C = ()> {
     description: Arc<str>,
     schema: Arc<Value>,
     strictness: SchemaStrictness,
+    /// The definition for the model, made on first use.
+    definition: OnceLock<MadeDefinition>,
     kind: ToolKind,
     pub(crate) body: ToolBody<C>,
     pub(crate) poll_monitor: Arc<PollMonitor>,
@@ -83,7 +96,7 @@ pub struct Tool<C = ()> {
     pub(crate) each_time_approval: ApprovalRule<C>,
     pub(crate) enabled: EnabledRule<C>,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) on_timeout: OnTimeout,
+    pub(crate) on_timeout: OnTimeout<C>,
     pub(crate) on_failure: OnFailure<C>,
     pub(crate) retry: Option<ToolRetryPolicy>,
     pub(crate) receipt_policy: ReceiptPolicy,
@@ -96,6 +109,7 @@ pub struct Tool<C = ()> {
     pub(crate) max_output_bytes: usize,
     pub(crate) secret_arguments: Vec<Arc<str>>,
     pub(crate) output_visibility: OutputVisibility,
+    output_schema: Option<Arc<Value>>,
 }
 
 /// The schemas of a dynamic tool.
@@ -105,6 +119,13 @@ pub struct DynamicToolSchemas {
     pub model_schema: Arc<Value>,
     /// The schema that arguments are validated against; `true` accepts everything.
     pub validation_schema: Arc<Value>,
+}
+
+/// The definition of a tool for the model, with a warning for the operator.
+#[derive(Clone)]
+struct MadeDefinition {
+    definition: Result<ToolDefinition, ConfigError>,
+    warning: Option<String>,
 }
 
 /// The body of a tool.
@@ -208,6 +229,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             description: description.into(),
             schema,
             strictness: SchemaStrictness::Strict,
+            definition: OnceLock::new(),
             kind: ToolKind::Function,
             body,
             poll_monitor: Arc::default(),
@@ -231,6 +253,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             max_output_bytes: DEFAULT_MAX_OUTPUT_BYTES,
             secret_arguments: Vec::new(),
             output_visibility: OutputVisibility::Public,
+            output_schema: None,
         }
     }
 
@@ -321,10 +344,12 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
-    /// Uses the schema unmodified, for arguments that the strict form cannot express, such as maps.
+    /// Uses the schema unmodified, for arguments that the strict form cannot express, such as maps. A tool with a map
+    /// is offered unmodified in any case, with a warning.
     #[must_use]
     pub fn non_strict(mut self) -> Self {
         self.strictness = SchemaStrictness::Unmodified;
+        self.definition = OnceLock::new();
         self
     }
 
@@ -332,6 +357,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.key = ToolKey::Namespaced { namespace: namespace.into(), name: self.key.name().into() };
+        self.definition = OnceLock::new();
         self
     }
 
@@ -339,16 +365,34 @@ impl<C: Send + Sync + 'static> Tool<C> {
     #[must_use]
     pub fn provider_kind(mut self, kind: ToolKind) -> Self {
         self.kind = kind;
+        self.definition = OnceLock::new();
         self
     }
 
     /// Sets the identity of the tool to the tool `name` of an MCP server. Decisions and receipts belong to that
-    /// identity. The name for the model does not change.
+    /// identity, and standing decisions to the definition as it is now. The name for the model does not change.
     #[must_use]
     pub fn mcp_identity(mut self, server: &str, name: &str) -> Self {
+        let definition = definition::mcp_definition(server, name, &self.description, &self.schema);
         self.model_name = Some(self.name().into());
-        self.key = ToolKey::Mcp { server: server.into(), name: name.into() };
+        self.key = ToolKey::Mcp { server: server.into(), name: name.into(), definition: Some(definition) };
         self
+    }
+
+    /// Makes the annotations of an MCP server's tool a part of its definition, in any text form. A tool without an
+    /// MCP identity is unchanged.
+    #[must_use]
+    pub fn mcp_annotations(mut self, annotations: &str) -> Self {
+        if let ToolKey::Mcp { definition: Some(definition), .. } = &mut self.key {
+            *definition = Digest::of_parts(&["annotated", &definition.to_string(), annotations]);
+        }
+        self
+    }
+
+    /// Sets the schema of the arguments.
+    pub(crate) fn set_schema(&mut self, schema: Arc<Value>) {
+        self.schema = schema;
+        self.definition = OnceLock::new();
     }
 
     /// Returns the key of the tool: its identity.
@@ -366,9 +410,25 @@ impl<C: Send + Sync + 'static> Tool<C> {
         &self.description
     }
 
-    /// Returns the effect of the tool.
+    /// Returns the effect of a call of the tool. The effect of an agent is that of its tools: pure if it can reach
+    /// only pure tools, and at most once otherwise.
     pub fn declared_effect(&self) -> ToolEffect {
-        self.effect
+        match (&self.body, self.effect) {
+            (ToolBody::Agent(agent), ToolEffect::Pure) => agent.run_effect(),
+            (ToolBody::Agent(_) | ToolBody::Function(_), effect) => effect,
+        }
+    }
+
+    /// Declares the JSON Schema of the tool's results. Clients of a served tool see it; the model does not.
+    #[must_use]
+    pub fn output_schema(mut self, schema: Value) -> Self {
+        self.output_schema = Some(Arc::new(schema));
+        self
+    }
+
+    /// Returns the declared schema of the results, if there is one.
+    pub fn declared_output_schema(&self) -> Option<&Value> {
+        self.output_schema.as_deref()
     }
 
     /// Returns the schema of the arguments, before the conversion to the strict form.
@@ -376,12 +436,31 @@ impl<C: Send + Sync + 'static> Tool<C> {
         &self.schema
     }
 
-    /// Returns the definition of the tool for the model.
+    /// Returns the definition of the tool for the model. The schema is converted to its strict form; a schema with maps
+    /// has none and stays as it is.
     ///
     /// # Errors
     ///
-    /// Returns an error if the schema has no strict form.
+    /// Returns an error that names the tool and the place in its schema if the schema has no strict form for another
+    /// reason. [`Agent::check`](crate::agent::Agent::check) finds the same.
     pub fn to_definition(&self) -> Result<ToolDefinition, ConfigError> {
+        self.made_definition().definition.clone()
+    }
+
+    /// Returns a warning about the definition, for the operator.
+    pub(crate) fn definition_warning(&self) -> Option<&str> {
+        self.made_definition().warning.as_deref()
+    }
+
+    fn made_definition(&self) -> &MadeDefinition {
+        self.definition.get_or_init(|| {
+            let mut warning = None;
+            let definition = self.make_definition(&mut warning);
+            MadeDefinition { definition, warning }
+        })
+    }
+
+    fn make_definition(&self, warning: &mut Option<String>) -> Result<ToolDefinition, ConfigError> {
         let namespace = match &self.key {
             ToolKey::Namespaced { namespace, .. } => Some(namespace.clone()),
             ToolKey::Bare(_) | ToolKey::Deferred(_) | ToolKey::Mcp { .. } => None,
@@ -389,10 +468,18 @@ impl<C: Send + Sync + 'static> Tool<C> {
         let (parameters, strict) = match self.strictness {
             SchemaStrictness::Unmodified => (self.schema.clone(), false),
             SchemaStrictness::Strict => {
-                let strict = schema::to_strict((*self.schema).clone()).map_err(|why| {
-                    ConfigError::ToolNotStrict { tool: self.name().to_owned(), reason: why }
+                let offered = offer_schema(&self.schema).map_err(|why| ConfigError::ToolNotStrict {
+                    tool: self.name().to_owned(),
+                    reason: why,
                 })?;
-                (Arc::new(strict), true)
+                if let OfferedSchema::WithMaps { places, .. } = &offered {
+                    *warning = Some(format!(
+                        "tool `{}` is offered without a strict schema, because it has a map at {places}; hint: \
+                         `.non_strict()` or `strict = false` says that this is intended",
+                        self.name()
+                    ));
+                }
+                offered.into_parts()
             }
         };
         Ok(ToolDefinition {
@@ -436,12 +523,30 @@ impl<C: Send + Sync + 'static> Tool<C> {
 }
 
 impl<C> Tool<C> {
-    /// Returns the digest that identifies the receipt of a call, if the tool is idempotent and its receipts are
-    /// shared.
-    pub(crate) fn receipt_digest(&self, arguments: &str) -> Option<Digest> {
-        // The schema is part of the digest, so that two tools with the same name do not share receipts.
-        (self.effect == ToolEffect::Idempotent && self.receipt_policy.scope != ReceiptScope::Call)
-            .then(|| Digest::of_parts(&[&self.key.to_text(), &canonical_json(&self.schema), arguments]))
+    /// True if identical calls of the tool share their result.
+    pub(crate) fn shares_receipts(&self) -> bool {
+        self.effect == ToolEffect::Idempotent && self.receipt_policy.scope != ReceiptScope::Call
+    }
+
+    /// Returns the digest of a call of this tool by an agent. Optional parameters that are null do not count.
+    pub(crate) fn operation_digest(&self, agent: &AgentName, arguments: &str) -> Digest {
+        operation_digest(agent, &self.key, &self.without_null_parameters(arguments))
+    }
+
+    /// Returns canonical arguments without the optional parameters that are null.
+    pub(crate) fn without_null_parameters<'a>(&self, arguments: &'a str) -> Cow<'a, str> {
+        without_null_parameters(arguments, |name| self.is_null_absence(name))
+    }
+
+    /// True if null as the value of a parameter says no more than that it is absent: the parameter is known, and has no
+    /// other default that its absence stands for.
+    fn is_null_absence(&self, name: &str) -> bool {
+        let Some(parameter) = self.schema.get("properties").and_then(|known| known.get(name)) else {
+            return false;
+        };
+        let required = self.schema.get("required").and_then(Value::as_array);
+        let is_required = required.is_some_and(|required| required.iter().any(|one| one == name));
+        is_required || parameter.get("default").is_none_or(Value::is_null)
     }
 }
 
@@ -462,6 +567,8 @@ impl<C> Clone for Tool<C> {
             description: self.description.clone(),
             schema: self.schema.clone(),
             strictness: self.strictness,
+            // A clone may get another key.
+            definition: OnceLock::new(),
             kind: self.kind.clone(),
             body: self.body.clone(),
             poll_monitor: self.poll_monitor.clone(),
@@ -472,7 +579,7 @@ impl<C> Clone for Tool<C> {
             each_time_approval: self.each_time_approval.clone(),
             enabled: self.enabled.clone(),
             timeout: self.timeout,
-            on_timeout: self.on_timeout,
+            on_timeout: self.on_timeout.clone(),
             on_failure: self.on_failure.clone(),
             retry: self.retry,
             receipt_policy: self.receipt_policy,
@@ -485,6 +592,7 @@ impl<C> Clone for Tool<C> {
             max_output_bytes: self.max_output_bytes,
             secret_arguments: self.secret_arguments.clone(),
             output_visibility: self.output_visibility,
+            output_schema: self.output_schema.clone(),
         }
     }
 }
@@ -495,6 +603,40 @@ impl<C> fmt::Debug for Tool<C> {
     }
 }
 
-fn generate_schema<A: JsonSchema>() -> Value {
+/// The schema of arguments as it is offered to the model.
+pub(crate) enum OfferedSchema {
+    /// The strict form.
+    Strict(Arc<Value>),
+    /// The schema as it is, because it has maps at these places, which have no strict form.
+    WithMaps { schema: Arc<Value>, places: String },
+}
+
+impl OfferedSchema {
+    /// Returns the schema, and true if it is strict.
+    pub(crate) fn into_parts(self) -> (Arc<Value>, bool) {
+        match self {
+            Self::Strict(schema) => (schema, true),
+            Self::WithMaps { schema, .. } => (schema, false),
+        }
+    }
+}
+
+/// Converts a schema to the form in which it is offered to the model.
+///
+/// # Errors
+///
+/// Returns an error if the schema has no strict form, and not only because of maps.
+pub(crate) fn offer_schema(schema: &Arc<Value>) -> Result<OfferedSchema, schema::StrictSchemaError> {
+    match schema::to_strict((**schema).clone()) {
+        Ok(strict) => Ok(OfferedSchema::Strict(Arc::new(strict))),
+        Err(error) if error.has_only_maps() => {
+            let places: Vec<String> = error.map_places.iter().map(|place| format!("`{place}`")).collect();
+            Ok(OfferedSchema::WithMaps { schema: schema.clone(), places: places.join(", ") })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn generate_schema<A: JsonSchema>() -> Value {
     schemars::schema_for!(A).to_value()
 }

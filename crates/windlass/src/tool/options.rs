@@ -57,13 +57,57 @@ impl<C> fmt::Debug for OnFailure<C> {
 }
 
 /// The reaction to a timeout of a body.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnTimeout {
+#[derive(Default)]
+pub enum OnTimeout<C = ()> {
     /// The run continues, and the model is informed.
     #[default]
     TellModel,
+    /// The run continues. The model sees the text that this function returns. If the body could not be stopped, the
+    /// model is also told that it may still take effect.
+    CustomMessage(TimeoutMessageFunction<C>),
     /// The run fails.
     FailRun,
+}
+
+/// A function that returns the text that the model sees for a timeout.
+pub type TimeoutMessageFunction<C> = Arc<dyn Fn(&ToolContext<C>, &ToolTimeout) -> String + Send + Sync>;
+
+/// The timeout of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolTimeout {
+    /// The time that the body had.
+    pub timeout: Duration,
+    /// True if the body could not be stopped and may still take effect.
+    pub is_still_running: bool,
+}
+
+impl<C> OnTimeout<C> {
+    /// Creates the reaction from a function that returns the text for the model.
+    pub fn custom_message(
+        text: impl Fn(&ToolContext<C>, &ToolTimeout) -> String + Send + Sync + 'static,
+    ) -> Self {
+        Self::CustomMessage(Arc::new(text))
+    }
+}
+
+impl<C> Clone for OnTimeout<C> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::TellModel => Self::TellModel,
+            Self::CustomMessage(text) => Self::CustomMessage(text.clone()),
+            Self::FailRun => Self::FailRun,
+        }
+    }
+}
+
+impl<C> fmt::Debug for OnTimeout<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TellModel => "TellModel",
+            Self::CustomMessage(_) => "CustomMessage",
+            Self::FailRun => "FailRun",
+        })
+    }
 }
 
 /// The retry policy for a failed body.
@@ -93,7 +137,10 @@ pub struct ReceiptPolicy {
     pub expire_after: Option<Duration>,
 }
 
-/// The scope within which receipts of an idempotent tool are shared.
+/// The scope within which identical calls of an idempotent tool by one agent share their idempotency key and receipt.
+///
+/// A run that lacks the session or the store of a scope is refused
+/// ([`ConfigError::ReceiptScopeUnavailable`](crate::error::ConfigError::ReceiptScopeUnavailable)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiptScope {
     /// A single call: only its own attempts, after a crash or a failure, have the same key.
@@ -101,9 +148,9 @@ pub enum ReceiptScope {
     /// The calls of one run, including nested agents.
     #[default]
     Run,
-    /// The runs of one session, in the same store.
+    /// The runs of one session, in the same store. The run needs a session and a store.
     Session,
-    /// All runs in the same store.
+    /// All runs in the same store. The run needs a store.
     Store,
 }
 

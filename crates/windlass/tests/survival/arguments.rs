@@ -63,10 +63,9 @@ async fn output_for(surface: RunSurface, tool: Tool, arguments: &str) -> (Vec<(S
             .await;
     let played = act.result();
     assert_eq!(played.end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
-    (act.call_statuses(), played.items[1].clone())
+    (act.call_statuses().0, played.items[1].clone())
 }
 
-#[tokio::test]
 async fn s08_every_problem_is_listed_by_path_and_the_body_never_runs() {
     let deep = format!("{}1{}", r#"{"items":"#.repeat(10_000), "}".repeat(10_000));
     let wrong = r#"{"items":[{"name":"a","qty":1},{"name":2,"qty":"many","size":1}],"note":null,"speed":9}"#;
@@ -115,7 +114,6 @@ async fn s08_ten_megabytes_are_refused_without_being_read() {
     }
 }
 
-#[tokio::test]
 async fn s08_ten_thousand_problems_are_counted_and_not_all_listed() {
     let items: Vec<_> = (0..10_000).map(|_| json!({ "name": 1, "qty": 1 })).collect();
     let many = json!({ "items": items, "note": "" }).to_string();
@@ -165,7 +163,6 @@ fn even_tool() -> Tool {
     }
 }
 
-#[tokio::test]
 async fn s08_a_types_own_rule_is_told_with_its_path() {
     for surface in RunSurface::ALL {
         let (hows, output) = output_for(surface, even_tool(), r#"{"number":7}"#).await;
@@ -179,11 +176,18 @@ async fn s08_a_types_own_rule_is_told_with_its_path() {
     }
 }
 
-#[tokio::test]
 async fn s08_a_type_that_panics_while_it_is_read_is_that_calls_failure() {
     for surface in RunSurface::ALL {
         let (hows, output) = output_for(surface, even_tool(), r#"{"number":13}"#).await;
         assert_eq!(output, format!("output a {FAILED}`arguments` cannot be read"), "{surface:?}");
         assert_eq!(hows, [("a".to_owned(), CallStatus::InvalidArguments)], "{surface:?}");
     }
+}
+
+on_both_runtimes! {
+    real_clock:
+        s08_every_problem_is_listed_by_path_and_the_body_never_runs,
+        s08_ten_thousand_problems_are_counted_and_not_all_listed,
+        s08_a_types_own_rule_is_told_with_its_path,
+        s08_a_type_that_panics_while_it_is_read_is_that_calls_failure;
 }

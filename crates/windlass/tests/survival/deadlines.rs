@@ -216,7 +216,6 @@ fn late_end_entries(records: &[JournalRecord]) -> Vec<CallEndedLate> {
     late.collect()
 }
 
-#[tokio::test]
 async fn s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_recorded() {
     for surface in RunSurface::ALL {
         let (latch, store) = (ThreadLatch::default(), Arc::new(MemoryStore::default()));
@@ -252,7 +251,6 @@ async fn s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_record
 }
 
 /// The nested agent has ended by then; the journal must still replay.
-#[tokio::test]
 async fn s15_an_end_that_is_later_than_its_agents_can_be_replayed() {
     let (latch, store) = (ThreadLatch::default(), Arc::new(MemoryStore::default()));
     let inner = Agent::new("inner")
@@ -287,4 +285,10 @@ async fn s15_an_end_that_is_later_than_its_agents_can_be_replayed() {
         agent.resume(paused).await.expect("it finishes").output_text().expect("the run finished"),
         "bye"
     );
+}
+
+on_both_runtimes! {
+    real_clock:
+        s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_recorded,
+        s15_an_end_that_is_later_than_its_agents_can_be_replayed;
 }

@@ -33,7 +33,6 @@ fn every_end(log: &TestLog) -> Agent {
     scripted_agent([calls, ScriptedResponse::text("bye")]).tools(tools)
 }
 
-#[tokio::test(start_paused = true)]
 async fn s04_every_call_that_started_ends_once_however_it_ends() {
     for surface in RunSurface::ALL {
         let told = TestLog::default();
@@ -45,7 +44,7 @@ async fn s04_every_call_that_started_ends_once_however_it_ends() {
         paused.approve(stage.call_path("yes")).expect("it waits");
         paused.reject(stage.call_path("no")).expect("it waits");
         let last = stage.resume_paused(paused).await;
-        events.extend(call_event_lines(&last.events));
+        events.extend(call_event_lines(&last.events).0);
         assert_eq!(last.result().end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
 
         let path = |call: &str| stage.call_path(call).to_string();
@@ -181,7 +180,6 @@ async fn s04_an_agent_that_waits_ends_once_where_the_run_fails() {
 }
 
 /// The same, when the run is cancelled while only the approval is open.
-#[tokio::test(start_paused = true)]
 async fn s04_an_agent_that_waits_ends_once_where_the_run_is_cancelled() {
     let told = TestLog::default();
     let waits = Agent::new("waits")
@@ -199,7 +197,6 @@ async fn s04_an_agent_that_waits_ends_once_where_the_run_is_cancelled() {
 }
 
 /// Watchers of a run receive the calls of nested agents, with their paths.
-#[tokio::test(start_paused = true)]
 async fn s04_watchers_are_told_of_calls_inside_agents() {
     let told = TestLog::default();
     let calls = ScriptedResponse::call("ok", "effect", json!({}))
@@ -216,6 +213,13 @@ async fn s04_watchers_are_told_of_calls_inside_agents() {
     assert_eq!(outcome.expect("it finishes").output_text().expect("the run finished"), "outer done");
     let inside = told.take();
     assert_eq!(inside.len(), 6);
-    let around = [owned_lines(&["start outer"]), inside, owned_lines(&["end outer Succeeded"])].concat();
+    let around = [owned_lines(&["start outer"]), inside.0, owned_lines(&["end outer Succeeded"])].concat();
     assert_eq!(call_event_lines(&events), around);
+}
+
+on_both_runtimes! {
+    paused_clock:
+        s04_every_call_that_started_ends_once_however_it_ends,
+        s04_an_agent_that_waits_ends_once_where_the_run_is_cancelled,
+        s04_watchers_are_told_of_calls_inside_agents;
 }

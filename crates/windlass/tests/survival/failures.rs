@@ -41,7 +41,6 @@ async fn middle_output(surface: RunSurface, tool: Tool) -> String {
     output
 }
 
-#[tokio::test]
 async fn s11_a_failure_in_the_middle_takes_nothing_from_the_others() {
     for surface in RunSurface::ALL {
         let fails = any_object_tool("fails", |_, _| async { Err(ToolError::visible("no stock")) });
@@ -54,10 +53,18 @@ async fn s11_a_failure_in_the_middle_takes_nothing_from_the_others() {
         let fails =
             any_object_tool("fails", |_, _| async { Err(ToolError::hidden("db at 10.0.0.7 is down")) });
         assert_eq!(middle_output(surface, fails).await, format!("output b {FAILED}"), "{surface:?}");
+        // The model is not invited to repeat a call that may have taken effect.
+        let fails =
+            any_object_tool("fails", |_, _| async { Err(ToolError::effect_unknown("the line broke")) });
+        assert_eq!(
+            middle_output(surface, fails).await,
+            "output b The call ended without a result, and it is not known whether it took effect. Do not repeat it \
+             without checking. Error: the line broke",
+            "{surface:?}"
+        );
     }
 }
 
-#[tokio::test]
 async fn s12_a_body_that_panics_is_that_calls_failure() {
     for surface in RunSurface::ALL {
         let at_once =
@@ -80,7 +87,6 @@ async fn s12_a_body_that_panics_is_that_calls_failure() {
     }
 }
 
-#[tokio::test]
 async fn s12_a_result_that_panics_while_it_is_written_is_that_calls_failure() {
     /// A value that panics when it is serialised.
     struct PanickingValue;
@@ -101,7 +107,6 @@ async fn s12_a_result_that_panics_while_it_is_written_is_that_calls_failure() {
     }
 }
 
-#[tokio::test]
 async fn s12_a_guardrail_that_panics_is_that_calls_failure() {
     const UNCHECKED: &str = "output b The call was stopped by a check that could not be completed.";
     for surface in RunSurface::ALL {
@@ -118,7 +123,6 @@ async fn s12_a_guardrail_that_panics_is_that_calls_failure() {
     }
 }
 
-#[tokio::test]
 async fn s12_a_failure_text_that_panics_is_that_calls_failure() {
     for surface in RunSurface::ALL {
         let fails = any_object_tool("fails", |_, _| async { Err(ToolError::visible("no stock")) })
@@ -127,7 +131,6 @@ async fn s12_a_failure_text_that_panics_is_that_calls_failure() {
     }
 }
 
-#[tokio::test]
 async fn s12_a_conflict_rule_that_panics_takes_nothing_from_the_others() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -137,7 +140,6 @@ async fn s12_a_conflict_rule_that_panics_takes_nothing_from_the_others() {
     }
 }
 
-#[tokio::test]
 async fn s12_an_approval_rule_that_panics_asks() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -154,7 +156,6 @@ async fn s12_an_approval_rule_that_panics_asks() {
 }
 
 /// A nested agent is the body of its call.
-#[tokio::test]
 async fn s12_an_agent_that_panics_inside_a_call_is_that_calls_failure() {
     for surface in RunSurface::ALL {
         let at_first = Agent::new("inside").dynamic_instructions(|_| async { panic!("a test panics here") });
@@ -214,7 +215,6 @@ fn faulty_hook(trouble: HookFault) -> Hook {
     })
 }
 
-#[tokio::test]
 async fn s16_a_hook_that_fails_before_the_body_fails_that_call_closed() {
     for surface in RunSurface::ALL {
         for trouble in [HookFault::ErrorBefore, HookFault::PanicBefore] {
@@ -231,7 +231,6 @@ async fn s16_a_hook_that_fails_before_the_body_fails_that_call_closed() {
     }
 }
 
-#[tokio::test]
 async fn s16_a_hook_that_fails_after_the_body_changes_nothing() {
     for surface in RunSurface::ALL {
         for trouble in [HookFault::ErrorAfter, HookFault::PanicAfter] {
@@ -258,7 +257,6 @@ async fn s16_a_hook_that_fails_after_the_body_changes_nothing() {
     }
 }
 
-#[tokio::test]
 async fn s17_a_guardrail_of_a_tool_that_fails_fails_closed() {
     const UNCHECKED: &str = "output b The call was stopped by a check that could not be completed.";
     for surface in RunSurface::ALL {
@@ -271,7 +269,11 @@ async fn s17_a_guardrail_of_a_tool_that_fails_fails_closed() {
             act.call_statuses().iter().find(|(call, _)| call == "b"),
             Some(&("b".to_owned(), CallStatus::BlockedByGuardrail))
         );
-        assert_eq!((log.take(), act.started_calls()), (vec![], owned_lines(&["a", "c"])), "{surface:?}");
+        assert_eq!(
+            (log.take_in_order(), act.started_calls()),
+            (vec![], owned_lines(&["a", "c"])),
+            "{surface:?}"
+        );
         // Nothing of the body's output is shown.
         let after = ToolOutputGuardrail::new("down", |_, _| async {
             Err::<ToolGuardrailVerdict, _>("secret".into())
@@ -282,7 +284,6 @@ async fn s17_a_guardrail_of_a_tool_that_fails_fails_closed() {
     }
 }
 
-#[tokio::test]
 async fn s17_a_guardrail_of_the_input_that_fails_fails_closed() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         for panics in [false, true] {
@@ -308,7 +309,6 @@ async fn s17_a_guardrail_of_the_input_that_fails_fails_closed() {
     }
 }
 
-#[tokio::test]
 async fn s17_a_guardrail_of_the_output_that_fails_fails_closed() {
     for surface in RunSurface::ALL {
         for panics in [false, true] {
@@ -334,7 +334,6 @@ async fn s17_a_guardrail_of_the_output_that_fails_fails_closed() {
     }
 }
 
-#[tokio::test]
 async fn s13_a_body_that_cancels_itself_is_that_calls_failure() {
     for surface in RunSurface::ALL {
         // A body sees its own cancellation as the error of a task or of a timeout.
@@ -352,7 +351,6 @@ async fn s13_a_body_that_cancels_itself_is_that_calls_failure() {
     }
 }
 
-#[tokio::test]
 async fn s13_an_agent_inside_a_call_that_fails_is_that_calls_failure() {
     for surface in RunSurface::ALL {
         let inner = Agent::new("inside").model(ScriptedModel::new([]));
@@ -379,7 +377,6 @@ fn settlement_entry(act: &ScenarioRun, call: &str) -> CallSettled {
     found.expect("the call has its output")
 }
 
-#[tokio::test(start_paused = true)]
 async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported() {
     for surface in RunSurface::ALL {
         let fatal = any_object_tool("fatal", |ctx, _| async move {
@@ -392,6 +389,7 @@ async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported
         });
         let act =
             ScenarioRunner::new(surface, scripted_agent([calls]).tools(fatal.on_failure(OnFailure::FailRun)))
+                .configure_runs(|run| run.drain_timeout(Duration::from_secs(30)))
                 .run_to_pause()
                 .await;
         let failure = RunFailure::ToolFailed {
@@ -400,6 +398,10 @@ async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported
             message: "c1 failed".to_owned(),
         };
         assert_eq!(act.result().end, ScenarioEnd::Failed(failure), "{surface:?}");
+        if has_worker_threads() {
+            // They do not fail at the same time there, and a call after one that failed is stopped.
+            continue;
+        }
         for call in ["c1", "c2", "c3", "c4", "c5"] {
             let want = CallSettled {
                 call: call.into(),
@@ -419,7 +421,6 @@ async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported
 
 /// The second call fails at once. The first runs on until the drain ends, and fails because it is asked to stop: that is
 /// no failure of the run.
-#[tokio::test]
 async fn s18_a_call_that_was_stopped_is_no_failure() {
     for surface in RunSurface::ALL {
         let stubborn = blocking_tool("stubborn", |ctx, _| {
@@ -477,7 +478,6 @@ fn long_text() -> String {
     "line one\nline two\r\n\u{0007}\n".repeat(250_000)
 }
 
-#[tokio::test]
 async fn s19_an_errors_text_is_bounded_wherever_it_goes() {
     const BOUND: usize = 64 * 1024;
     let shown = || OnFailure::ShowError;
@@ -504,7 +504,6 @@ async fn s19_an_errors_text_is_bounded_wherever_it_goes() {
     }
 }
 
-#[tokio::test]
 async fn s19_a_failure_that_ends_the_run_is_bounded() {
     const BOUND: usize = 64 * 1024;
     let fatal = any_object_tool("fails", |_, _| async { Err(ToolError::visible(long_text())) })
@@ -535,4 +534,28 @@ async fn s19_a_failure_that_ends_the_run_is_bounded() {
             assert!(act.into_error().to_string().len() < BOUND);
         }
     }
+}
+
+on_both_runtimes! {
+    paused_clock:
+        s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported;
+    real_clock:
+        s11_a_failure_in_the_middle_takes_nothing_from_the_others,
+        s12_a_body_that_panics_is_that_calls_failure,
+        s12_a_result_that_panics_while_it_is_written_is_that_calls_failure,
+        s12_a_guardrail_that_panics_is_that_calls_failure,
+        s12_a_failure_text_that_panics_is_that_calls_failure,
+        s12_a_conflict_rule_that_panics_takes_nothing_from_the_others,
+        s12_an_approval_rule_that_panics_asks,
+        s12_an_agent_that_panics_inside_a_call_is_that_calls_failure,
+        s16_a_hook_that_fails_before_the_body_fails_that_call_closed,
+        s16_a_hook_that_fails_after_the_body_changes_nothing,
+        s17_a_guardrail_of_a_tool_that_fails_fails_closed,
+        s17_a_guardrail_of_the_input_that_fails_fails_closed,
+        s17_a_guardrail_of_the_output_that_fails_fails_closed,
+        s13_a_body_that_cancels_itself_is_that_calls_failure,
+        s13_an_agent_inside_a_call_that_fails_is_that_calls_failure,
+        s18_a_call_that_was_stopped_is_no_failure,
+        s19_an_errors_text_is_bounded_wherever_it_goes,
+        s19_a_failure_that_ends_the_run_is_bounded;
 }

@@ -208,7 +208,6 @@ async fn drive_to_end(seed: u64) -> &'static str {
     "undecided"
 }
 
-#[tokio::test(start_paused = true)]
 async fn s50_every_call_has_its_output_whatever_happens_to_the_run() {
     let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..400 {
@@ -221,7 +220,6 @@ async fn s50_every_call_has_its_output_whatever_happens_to_the_run() {
 }
 
 /// The session of cancelled, lost and failed runs is complete at every point.
-#[tokio::test(start_paused = true)]
 async fn s50_a_session_is_whole_whatever_happens_to_its_runs() {
     for seed in 0..100 {
         let effects = BodyCounts::default();
@@ -248,4 +246,10 @@ async fn s50_a_session_is_whole_whatever_happens_to_its_runs() {
         }
         assert!(!session.items().await.expect("memory can be read").is_empty());
     }
+}
+
+on_both_runtimes! {
+    paused_clock:
+        s50_every_call_has_its_output_whatever_happens_to_the_run,
+        s50_a_session_is_whole_whatever_happens_to_its_runs;
 }

@@ -1,5 +1,6 @@
 //! Fault-tolerance tests: at least one for every row of `docs/guarantees.md`, on every surface where the fault
-//! can occur. A test's name begins with its row.
+//! can occur. A test's name begins with its row. Rows in which no real time decides run on one thread, where the order of
+//! events is the same every time, and on worker threads, where bodies end in random order.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unreachable_pub)]
 

@@ -22,7 +22,6 @@ fn gated_tool(log: &TestLog) -> Tool {
     logging_tool("gated", log).needs_approval()
 }
 
-#[tokio::test]
 async fn s39_what_needs_nobody_runs_now_and_the_rest_runs_once() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -52,6 +51,8 @@ async fn s39_what_needs_nobody_runs_now_and_the_rest_runs_once() {
             digest: call_digest(&ToolKey::bare("gated"), r#"{"cents":100}"#),
             expires_at: None,
             max_approval_scope: DecisionScope::ToolForRun,
+            last_driver_seen: None,
+            posted: None,
         };
         assert_eq!(paused.pending_calls(), [want], "{surface:?}");
         paused.approve(stage.call_path("b")).expect("it waits");
@@ -63,7 +64,6 @@ async fn s39_what_needs_nobody_runs_now_and_the_rest_runs_once() {
     }
 }
 
-#[tokio::test]
 async fn s40_several_wait_together_and_each_is_told_its_own_reason() {
     for surface in RunSurface::ALL {
         // Every order, decided together and one by one.
@@ -110,7 +110,9 @@ async fn s40_several_wait_together_and_each_is_told_its_own_reason() {
 /// Returns a decision about `call`, as an approver would send it for these arguments.
 fn sent_decision(call: &str, arguments: &str, decision: Decision) -> DecisionRecorded {
     let digest = call_digest(&ToolKey::bare("gated"), arguments);
-    DecisionRecorded { call: call.into(), digest, decision, scope: DecisionScope::ThisCall, decided_by: None }
+    let scope = DecisionScope::ThisCall;
+    let (decided_by, displayed, posted_revision) = (None, None, 0);
+    DecisionRecorded { call: call.into(), digest, decision, scope, decided_by, displayed, posted_revision }
 }
 
 fn with_entry(
@@ -124,7 +126,6 @@ fn with_entry(
     records
 }
 
-#[tokio::test]
 async fn s41_a_decision_about_other_arguments_does_not_count() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -152,7 +153,6 @@ async fn s41_a_decision_about_other_arguments_does_not_count() {
 }
 
 /// The saved text is modified after the decision: it contains other arguments.
-#[tokio::test]
 async fn s41_arguments_that_changed_under_a_decision_do_not_run() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -188,8 +188,7 @@ async fn s41_arguments_that_changed_under_a_decision_do_not_run() {
     }
 }
 
-#[tokio::test]
-async fn s42_the_same_decision_twice_is_one() {
+async fn s42_the_last_decision_counts() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
         let calls = ScriptedResponse::call("a", "gated", json!({})).and_call("b", "gated", json!({}));
@@ -202,23 +201,21 @@ async fn s42_the_same_decision_twice_is_one() {
         paused.approve(stage.call_path("a")).expect("said again");
         paused.reject_because(stage.call_path("b"), "no").expect("it waits");
         paused.reject_because(stage.call_path("b"), "no").expect("said again");
-        // A different decision is refused.
-        let otherwise =
-            |call: &str| Err(DecisionError::NotApplicable(ApplyError::AlreadyDecided(call.into())));
-        assert_eq!(paused.reject(stage.call_path("a")), otherwise("a"), "{surface:?}");
-        assert_eq!(paused.approve(stage.call_path("b")), otherwise("b"), "{surface:?}");
-        assert_eq!(paused.reject_because(stage.call_path("b"), "why"), otherwise("b"), "{surface:?}");
+        // Nothing has started, so a different decision replaces the one before.
+        paused.reject(stage.call_path("a")).expect("it is corrected");
+        paused.approve(stage.call_path("a")).expect("and again");
+        paused.approve(stage.call_path("b")).expect("it is corrected");
+        paused.reject_because(stage.call_path("b"), "why").expect("and again");
         let act = stage.resume_paused(paused).await;
         assert_eq!(
             act.result().items[2..],
-            ["output a done", "output b no", "assistant: bye"],
+            ["output a done", "output b why", "assistant: bye"],
             "{surface:?}"
         );
         assert_eq!(log.take(), ["gated a"], "{surface:?}");
     }
 }
 
-#[tokio::test]
 async fn s42_the_same_decision_from_two_processes_is_one() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -239,7 +236,7 @@ async fn s42_the_same_decision_from_two_processes_is_one() {
         let act = stage.resume_paused(PausedRun::from_records(both).expect("the second says the same")).await;
         assert_eq!(act.result().end, ScenarioEnd::Finished("bye".to_owned()), "{surface:?}");
         assert_eq!(
-            (log.take(), act.started_calls()),
+            (log.take_in_order(), act.started_calls()),
             (owned_lines(&["gated a"]), owned_lines(&["a"])),
             "{surface:?}"
         );
@@ -247,7 +244,6 @@ async fn s42_the_same_decision_from_two_processes_is_one() {
 }
 
 /// The driver was lost before it recorded the approval request; the decision still applies.
-#[tokio::test]
 async fn s42_a_decision_before_its_request_counts() {
     for surface in [RunSurface::Resumed, RunSurface::NestedResumed] {
         for decision in [Decision::Approve, Decision::Reject { message: Some("no".to_owned()) }] {
@@ -275,7 +271,6 @@ async fn s42_a_decision_before_its_request_counts() {
 }
 
 /// The process crashes after every record from the decision on.
-#[tokio::test(start_paused = true)]
 async fn s43_a_crash_after_the_decision_runs_the_call_once() {
     for surface in RunSurface::ALL {
         let script = || [ScriptedResponse::call("a", "gated", json!({})), ScriptedResponse::text("bye")];
@@ -294,7 +289,7 @@ async fn s43_a_crash_after_the_decision_runs_the_call_once() {
                 whole.with_agent(scripted_agent([ScriptedResponse::text("bye")]).tools(gated_tool(&log)));
             let paused = PausedRun::from_records(records[..length].to_vec()).expect("a prefix adds up");
             let act = stage.resume_paused(paused).await;
-            let ran = log.take();
+            let ran = log.take_in_order();
             match act.result().end {
                 // The call may have taken effect, so it does not run again without a decision.
                 ScenarioEnd::Paused(waiting) => {
@@ -331,7 +326,6 @@ fn nested_agents(depth: usize, log: &TestLog) -> Agent {
     Agent::new(name).model(ScriptedModel::new(replies)).tools(down)
 }
 
-#[tokio::test]
 async fn s44_an_approval_three_agents_deep_is_answered_at_the_top() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -361,7 +355,6 @@ async fn s44_an_approval_three_agents_deep_is_answered_at_the_top() {
 }
 
 /// Two sibling agents and their parent make calls with the same id.
-#[tokio::test]
 async fn s44_the_states_of_siblings_stay_apart() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -442,4 +435,19 @@ async fn s44_the_states_of_siblings_stay_apart() {
         );
         assert_eq!(log.take(), [""; 0], "{surface:?}");
     }
+}
+
+on_both_runtimes! {
+    paused_clock:
+        s43_a_crash_after_the_decision_runs_the_call_once;
+    real_clock:
+        s39_what_needs_nobody_runs_now_and_the_rest_runs_once,
+        s40_several_wait_together_and_each_is_told_its_own_reason,
+        s41_a_decision_about_other_arguments_does_not_count,
+        s41_arguments_that_changed_under_a_decision_do_not_run,
+        s42_the_last_decision_counts,
+        s42_the_same_decision_from_two_processes_is_one,
+        s42_a_decision_before_its_request_counts,
+        s44_an_approval_three_agents_deep_is_answered_at_the_top,
+        s44_the_states_of_siblings_stay_apart;
 }

@@ -41,7 +41,6 @@ fn config_error(act: ScenarioRun) -> ConfigError {
     }
 }
 
-#[tokio::test]
 async fn s54_a_tool_that_is_gone_is_named_and_nothing_runs() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -63,7 +62,6 @@ async fn s54_a_tool_that_is_gone_is_named_and_nothing_runs() {
     }
 }
 
-#[tokio::test]
 async fn s54_arguments_that_do_not_fit_any_more_are_named_and_nothing_runs() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -91,7 +89,6 @@ async fn s54_arguments_that_do_not_fit_any_more_are_named_and_nothing_runs() {
 }
 
 /// The removed tool belongs to a nested agent, and a sibling of that agent's call is ready to run.
-#[tokio::test]
 async fn s54_a_tool_that_is_gone_deep_inside_keeps_everything_from_running() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -123,7 +120,6 @@ async fn s54_a_tool_that_is_gone_deep_inside_keeps_everything_from_running() {
     }
 }
 
-#[tokio::test]
 async fn s54_a_rejected_call_needs_no_tool() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -138,7 +134,6 @@ async fn s54_a_rejected_call_needs_no_tool() {
     }
 }
 
-#[tokio::test]
 async fn s54_a_tool_switched_off_while_paused_does_not_run() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -153,7 +148,6 @@ async fn s54_a_tool_switched_off_while_paused_does_not_run() {
     }
 }
 
-#[tokio::test]
 async fn s54_an_agent_that_is_gone_is_named() {
     let log = TestLog::default();
     let second = Agent::new("second")
@@ -251,7 +245,6 @@ async fn s57_an_answer_that_a_guardrail_took_back_was_paid_for() {
     }
 }
 
-#[tokio::test(start_paused = true)]
 async fn s57_failed_requests_count_and_are_of_unknown_cost() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         let busy = || ScriptedResponse::error(ModelError::new("busy").with_retry_advice(RetryAdvice::Safe));
@@ -273,7 +266,6 @@ async fn s57_failed_requests_count_and_are_of_unknown_cost() {
     }
 }
 
-#[tokio::test]
 async fn s57_what_a_provider_does_not_say_is_not_nothing() {
     for surface in RunSurface::ALL {
         let replies = [
@@ -290,7 +282,6 @@ async fn s57_what_a_provider_does_not_say_is_not_nothing() {
     }
 }
 
-#[tokio::test]
 async fn s57_a_resumed_run_costs_what_it_did_before_and_after() {
     for surface in RunSurface::ALL {
         let inside = Agent::new("inside")
@@ -327,7 +318,6 @@ async fn s57_a_resumed_run_costs_what_it_did_before_and_after() {
 }
 
 /// A hook rejects the response.
-#[tokio::test]
 async fn s57_an_answer_that_a_hook_refused_was_paid_for() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         let log = TestLog::default();
@@ -356,7 +346,6 @@ async fn s57_an_answer_that_a_hook_refused_was_paid_for() {
 }
 
 /// A rejected response is counted, too.
-#[tokio::test]
 async fn s57_an_answer_that_could_not_be_used_was_paid_for() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         let replies = [with_usage(ScriptedResponse::call("", "effect", json!({})), 40, 4)];
@@ -372,4 +361,20 @@ async fn s57_an_answer_that_could_not_be_used_was_paid_for() {
         );
         assert_eq!(act.usage(), expected_usage(1, 0, 40, 4), "{surface:?}");
     }
+}
+
+on_both_runtimes! {
+    paused_clock:
+        s57_failed_requests_count_and_are_of_unknown_cost;
+    real_clock:
+        s54_a_tool_that_is_gone_is_named_and_nothing_runs,
+        s54_arguments_that_do_not_fit_any_more_are_named_and_nothing_runs,
+        s54_a_tool_that_is_gone_deep_inside_keeps_everything_from_running,
+        s54_a_rejected_call_needs_no_tool,
+        s54_a_tool_switched_off_while_paused_does_not_run,
+        s54_an_agent_that_is_gone_is_named,
+        s57_what_a_provider_does_not_say_is_not_nothing,
+        s57_a_resumed_run_costs_what_it_did_before_and_after,
+        s57_an_answer_that_a_hook_refused_was_paid_for,
+        s57_an_answer_that_could_not_be_used_was_paid_for;
 }

@@ -39,7 +39,6 @@ fn call_ids(calls: &[&str]) -> Vec<windlass::core::id::CallId> {
     calls.iter().map(|call| (*call).into()).collect()
 }
 
-#[tokio::test(start_paused = true)]
 async fn s20_cancel_while_the_model_answers_starts_nothing() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -66,7 +65,6 @@ async fn s20_cancel_while_the_model_answers_starts_nothing() {
 }
 
 /// A watcher cancels at each event in turn: no body starts that was not announced before.
-#[tokio::test(start_paused = true)]
 async fn s20_a_watcher_that_cancels_on_what_it_sees_is_in_time() {
     for surface in [RunSurface::Streamed, RunSurface::Nested] {
         for buffer in [1, 256] {
@@ -201,7 +199,6 @@ async fn s21_every_call_has_an_output_and_nothing_changes_afterwards() {
     }
 }
 
-#[tokio::test(start_paused = true)]
 async fn s21_a_call_behind_another_does_not_start_after_the_cancel() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -236,7 +233,6 @@ async fn s21_a_call_behind_another_does_not_start_after_the_cancel() {
     }
 }
 
-#[tokio::test(start_paused = true)]
 async fn s21_after_the_turn_means_that_the_turn_settles() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Resumed] {
         let log = TestLog::default();
@@ -264,7 +260,6 @@ async fn s21_after_the_turn_means_that_the_turn_settles() {
     }
 }
 
-#[tokio::test(start_paused = true)]
 async fn s21_after_the_turn_asked_before_the_first_one_lets_the_first_one_settle() {
     for is_asked_before_the_start in [true, false] {
         let log = TestLog::default();
@@ -306,7 +301,6 @@ async fn cancel_while_waiting(
     (stage, act, log)
 }
 
-#[tokio::test(start_paused = true)]
 async fn s22_a_cancel_withdraws_what_waits_for_a_person() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         let (_, act, log) = cancel_while_waiting(surface, CancelHandle::cancel).await;
@@ -325,7 +319,6 @@ async fn s22_a_cancel_withdraws_what_waits_for_a_person() {
     }
 }
 
-#[tokio::test(start_paused = true)]
 async fn s22_a_cancel_that_keeps_approvals_leaves_them_answerable() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         let keep: fn(&CancelHandle) = |cancel| cancel.cancel_with(PendingApprovals::Keep);
@@ -345,7 +338,6 @@ async fn s22_a_cancel_that_keeps_approvals_leaves_them_answerable() {
     }
 }
 
-#[tokio::test(start_paused = true)]
 async fn s22_a_run_that_only_waits_returns_at_once() {
     for surface in RunSurface::ALL {
         let log = TestLog::default();
@@ -399,10 +391,9 @@ async fn drop_stream(
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
-    (records.await, log.take())
+    (records.await, log.take_in_order())
 }
 
-#[tokio::test(start_paused = true)]
 async fn s23_a_dropped_stream_cancels_the_run_and_its_journal_is_whole() {
     for surface in [RunSurface::Streamed, RunSurface::Nested] {
         let (records, log) = drop_stream(surface, OnStreamDrop::CancelRun).await;
@@ -413,7 +404,6 @@ async fn s23_a_dropped_stream_cancels_the_run_and_its_journal_is_whole() {
     }
 }
 
-#[tokio::test(start_paused = true)]
 async fn s23_a_dropped_stream_lets_the_run_go_on_where_it_was_told_to() {
     for surface in [RunSurface::Streamed, RunSurface::Nested] {
         let (records, log) = drop_stream(surface, OnStreamDrop::ContinueRun).await;
@@ -453,4 +443,18 @@ async fn s23_a_dropped_future_leaves_a_journal_that_can_be_gone_on_with() {
         assert_eq!(act.result().items[1..], ["output a it did", "assistant: bye"], "{surface:?}");
         assert_eq!(log.take(), [""; 0], "{surface:?}");
     }
+}
+
+on_both_runtimes! {
+    paused_clock:
+        s20_cancel_while_the_model_answers_starts_nothing,
+        s20_a_watcher_that_cancels_on_what_it_sees_is_in_time,
+        s21_a_call_behind_another_does_not_start_after_the_cancel,
+        s21_after_the_turn_means_that_the_turn_settles,
+        s21_after_the_turn_asked_before_the_first_one_lets_the_first_one_settle,
+        s22_a_cancel_withdraws_what_waits_for_a_person,
+        s22_a_cancel_that_keeps_approvals_leaves_them_answerable,
+        s22_a_run_that_only_waits_returns_at_once,
+        s23_a_dropped_stream_cancels_the_run_and_its_journal_is_whole,
+        s23_a_dropped_stream_lets_the_run_go_on_where_it_was_told_to;
 }

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use windlass::core::{
     id::{CallId, CallPath},
     journal::{CallSettled, JournalEntry, JournalRecord, decode_journal, decode_lines, encode_journal},
@@ -268,12 +271,12 @@ impl ScenarioRun {
     }
 
     /// Returns the status of the agent's calls, in the order in which they settled.
-    pub fn call_statuses(&self) -> Vec<(String, CallStatus)> {
+    pub fn call_statuses(&self) -> ConcurrentList<(String, CallStatus)> {
         let settled = self.entries().into_iter().filter_map(|entry| match entry {
             JournalEntry::CallSettled(CallSettled { call, status: how, .. }) => Some((call.to_string(), how)),
             _ => None,
         });
-        settled.collect()
+        ConcurrentList(settled.collect())
     }
 
     /// Returns the agent's started calls, in journal order.
@@ -387,6 +390,109 @@ impl ThreadLatch {
     }
 }
 
+/// Makes rows into tests on two runtimes: one thread with a paused or a real clock, on which the order of events is the
+/// same every time, and worker threads, on which bodies end in random order.
+macro_rules! on_both_runtimes {
+    ($(paused_clock: $($paused:ident),+;)? $(real_clock: $($real:ident),+;)?) => {
+        $($(mod $paused {
+            #[tokio::test(start_paused = true)]
+            async fn on_a_paused_clock() {
+                super::$paused().await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_worker_threads() {
+                super::$paused().await;
+            }
+        })+)?
+        $($(mod $real {
+            #[tokio::test]
+            async fn on_one_thread() {
+                super::$real().await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_worker_threads() {
+                super::$real().await;
+            }
+        })+)?
+    };
+}
+
+pub(crate) use on_both_runtimes;
+
+/// Returns true if the test runs on worker threads, where concurrent bodies have no order.
+pub fn has_worker_threads() -> bool {
+    Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
+}
+
+/// Lets other bodies go first, at random, if the test runs on worker threads.
+async fn shuffle_bodies() {
+    if has_worker_threads() {
+        match RandomState::new().hash_one(0) % 4 {
+            0 => {}
+            1 => tokio::time::sleep(Duration::from_millis(1)).await,
+            times => {
+                for _ in 0..times {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// A list of concurrent events: it equals an expected list in any order if the test runs on worker threads.
+#[derive(Debug)]
+pub struct ConcurrentList<T>(pub Vec<T>);
+
+impl<T> ConcurrentList<T> {
+    fn has_same_elements<U>(&self, expected: &[U]) -> bool
+    where
+        T: PartialEq<U>,
+    {
+        if self.0.len() != expected.len() {
+            return false;
+        }
+        if !has_worker_threads() {
+            return self.0.iter().zip(expected).all(|(one, other)| one == other);
+        }
+        let mut rest: Vec<&U> = expected.iter().collect();
+        self.0.iter().all(|one| match rest.iter().position(|other| *one == **other) {
+            Some(place) => {
+                rest.swap_remove(place);
+                true
+            }
+            None => false,
+        })
+    }
+}
+
+impl<T: PartialEq<U>, U, const N: usize> PartialEq<[U; N]> for ConcurrentList<T> {
+    fn eq(&self, expected: &[U; N]) -> bool {
+        self.has_same_elements(expected)
+    }
+}
+
+impl<T: PartialEq<U>, U> PartialEq<Vec<U>> for ConcurrentList<T> {
+    fn eq(&self, expected: &Vec<U>) -> bool {
+        self.has_same_elements(expected)
+    }
+}
+
+impl<T> Deref for ConcurrentList<T> {
+    type Target = Vec<T>;
+
+    fn deref(&self) -> &Vec<T> {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for ConcurrentList<T> {
+    fn deref_mut(&mut self) -> &mut Vec<T> {
+        &mut self.0
+    }
+}
+
 /// A shared log of test events, in order.
 #[derive(Clone, Default)]
 pub struct TestLog(Arc<Mutex<Vec<String>>>);
@@ -400,7 +506,13 @@ impl TestLog {
         self.0.lock().expect("no test panics while it writes").clone()
     }
 
-    pub fn take(&self) -> Vec<String> {
+    /// Takes the lines. Bodies that run at once write them in any order on worker threads.
+    pub fn take(&self) -> ConcurrentList<String> {
+        ConcurrentList(self.take_in_order())
+    }
+
+    /// Takes the lines where their order is promised on every runtime.
+    pub fn take_in_order(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().expect("no test panics while it writes"))
     }
 
@@ -417,7 +529,17 @@ pub fn any_object_tool<Fut>(
 where
     Fut: Future<Output = Result<String, ToolError>> + Send + 'static,
 {
-    Tool::dynamic(name, "A tool.", json!({ "type": "object" }), body).non_strict()
+    let body = Arc::new(body);
+    let shuffled = move |ctx: ToolContext, arguments: Value| {
+        let body = body.clone();
+        async move {
+            shuffle_bodies().await;
+            let result = body(ctx, arguments).await;
+            shuffle_bodies().await;
+            result
+        }
+    };
+    Tool::dynamic(name, "A tool.", json!({ "type": "object" }), shuffled).non_strict()
 }
 
 /// Creates a blocking tool that accepts any object.
@@ -467,7 +589,7 @@ pub fn call_log_hook(log: &TestLog) -> Hook {
 }
 
 /// Returns the call starts and ends that watchers received, in order.
-pub fn call_event_lines(events: &[RunEvent]) -> Vec<String> {
+pub fn call_event_lines(events: &[RunEvent]) -> ConcurrentList<String> {
     let lines = events.iter().filter_map(|event| {
         let path = |call: &CallId| CallPath::new(&event.path, call.clone());
         match &event.kind {
@@ -478,7 +600,7 @@ pub fn call_event_lines(events: &[RunEvent]) -> Vec<String> {
             _ => None,
         }
     });
-    lines.collect()
+    ConcurrentList(lines.collect())
 }
 
 /// Creates an agent with a scripted model.

@@ -70,17 +70,14 @@ async fn check_volume(width: usize, turns: u32, tool: impl Fn(&Arc<AtomicUsize>)
     );
 }
 
-#[tokio::test]
 async fn s10_ten_thousand_calls_in_one_turn() {
     check_volume(10_000, 1, counting_tool).await;
 }
 
-#[tokio::test]
 async fn s10_two_thousand_turns_of_one_call() {
     check_volume(1, 2_000, counting_tool).await;
 }
 
-#[tokio::test]
 async fn s10_ten_thousand_calls_that_conflict() {
     let one_by_one = |bodies: &Arc<AtomicUsize>| {
         counting_tool(bodies).conflict_key(|_: &serde_json::Value| "all".to_owned())
@@ -108,7 +105,6 @@ async fn s10_ten_thousand_calls_are_cancelled() {
     assert_outputs_complete(cancelled.record.state());
 }
 
-#[tokio::test]
 async fn s10_ten_thousand_runs_at_once() {
     let bodies = Arc::default();
     let agent =
@@ -121,4 +117,12 @@ async fn s10_ten_thousand_runs_at_once() {
         with_timeout(futures_util::future::join_all(runs)).await.into_iter().flatten().collect();
     assert_eq!(ends, vec!["done"; 10_000]);
     assert_eq!(bodies.load(Ordering::SeqCst), 10_000);
+}
+
+on_both_runtimes! {
+    real_clock:
+        s10_ten_thousand_calls_in_one_turn,
+        s10_two_thousand_turns_of_one_call,
+        s10_ten_thousand_calls_that_conflict,
+        s10_ten_thousand_runs_at_once;
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::args::NewArgs;
 use crate::cli_error::{CliError, CommandExit};
-use crate::terminal::{OutputFormat, Terminal, TextStyle};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
 const CARGO_TEMPLATE: &str = include_str!("Cargo.toml.in");
 const LIB_TEMPLATE: &str = include_str!("lib.rs.in");
@@ -44,13 +44,12 @@ pub(crate) fn run(asked: &NewArgs, term: &Terminal) -> Result<CommandExit, CliEr
     match term.output_format() {
         OutputFormat::Json => term.print_json(&json!({ "type": "new", "name": name, "folder": folder })),
         OutputFormat::Text => {
-            let paint = term.stdout_colour();
-            term.print_line(format!(
-                "{} created {}: an agent with tools, and tests that need no API key",
-                { paint.paint(TextStyle::Success, "✓") },
-                folder.display()
-            ));
-            term.print_line(format!("  cd {} && cargo test && cargo run", folder.display()));
+            let folder = folder.display();
+            term.print_line(styled![
+                paint(TextStyle::Success, "✓"),
+                format!(" created {folder}: an agent with tools, and tests that need no API key"),
+            ]);
+            term.print_line(format!("  cd {folder} && cargo test && cargo run"));
         }
     }
     Ok(CommandExit::Success)

@@ -8,17 +8,19 @@ use crate::run::{
     RunAction, RunEnd, TurnSchedule,
 };
 use crate::{
+    canonical::Digest,
     decision::{Decision, DecisionScope, HoldReason, PersonQuestion},
     failure::RunFailure,
     id::{CallId, Timestamp},
+    idempotency::CallKey,
     item::{ContentPart, Item, Message, OpaqueItem, OutputContent, OutputStatus, Role, ToolCall},
     journal::{
         CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
         DecisionRevoked, FilteredInput, HandoffRecorded, InputAdded, JournalEntry, JournalRecord,
-        ModelInputFiltered, ModelRequestFailed, ModelResponded, ResponseRejected, RunCancelled, RunFailed,
-        RunFinished, RunStarted, ToolUsePolicyKind,
+        ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected, ResponseRejected,
+        RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
     },
-    plan::{BodyKind, ResolvedTool, ResponsePlan, ToolLookup, call_digest, plan_response},
+    plan::{BodyKind, CallDisposition, ResolvedTool, ResponsePlan, ToolLookup, plan_response},
     tool::{ApprovalPolicy, ToolEffect, ToolKey},
     usage::Usage,
 };
@@ -88,10 +90,11 @@ pub(crate) fn run_started(run: &str, agent: &str) -> RunStarted {
     RunStarted {
         run: run.into(),
         agent: agent.into(),
-        history: vec![],
+        history: Default::default(),
         input: vec![Arc::new(Item::user("go"))],
         max_turns: Some(5),
         session: None,
+        previous_response_id: None,
         origin: None,
     }
 }
@@ -103,17 +106,15 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
     let rest: Vec<&str> = words.collect();
     let call = || CallId::from(*rest.first().expect("the line names a call"));
     let decided = |decision, reach| {
-        let digest = run
-            .call_digests()
-            .get(&call())
-            .copied()
-            .unwrap_or_else(|| crate::canonical::Digest::of_text("nothing"));
+        let digest = run.call_digests().get(&call()).copied().unwrap_or_else(|| Digest::of_text("nothing"));
         JournalEntry::DecisionRecorded(DecisionRecorded {
             call: call(),
             digest,
             decision,
             scope: reach,
             decided_by: None,
+            displayed: None,
+            posted_revision: 0,
         })
     };
     let says = |content| Item::Message(Message { role: Role::Assistant, content, item_id: None });
@@ -127,7 +128,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             model_response(run, vec![refusal], ToolUsePolicyKind::RunModelAgain)
         }
         "hosted" => {
-            let hosted = Item::HostedTool(OpaqueItem { kind: "search".to_owned(), raw: true.into() });
+            let hosted = Item::HostedTool(OpaqueItem::new("search", true));
             model_response(run, vec![hosted], ToolUsePolicyKind::RunModelAgain)
         }
         "answer" => model_response(run, parse_calls(&rest), ToolUsePolicyKind::RunModelAgain),
@@ -154,12 +155,18 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 usage: None,
             })
         }
-        "hold" => {
-            JournalEntry::CallHeld(CallHeld { call: call(), reason: HoldReason::Approval, expires_at: None })
-        }
-        "doubt" => {
-            JournalEntry::CallHeld(CallHeld { call: call(), reason: HoldReason::InDoubt, expires_at: None })
-        }
+        "hold" => JournalEntry::CallHeld(CallHeld {
+            call: call(),
+            reason: HoldReason::Approval,
+            expires_at: None,
+            last_driver_seen: None,
+        }),
+        "doubt" => JournalEntry::CallHeld(CallHeld {
+            call: call(),
+            reason: HoldReason::InDoubt,
+            expires_at: None,
+            last_driver_seen: None,
+        }),
         "ask" => {
             let question = PersonQuestion::new("Which?").with_schema(serde_json::json!({ "type": "string" }));
             JournalEntry::CallHeld(CallHeld::for_question(call(), question))
@@ -185,7 +192,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
         "did_not_happen" => decided(Decision::ConfirmNotExecuted, DecisionScope::ThisCall),
         "unknown" => decided(Decision::OutcomeUnknown, DecisionScope::ThisCall),
         "approve_other" => {
-            let digest = crate::canonical::Digest::of_text("other arguments");
+            let digest = Digest::of_text("other arguments");
             let (decision, reach) = (Decision::Approve, DecisionScope::ThisCall);
             JournalEntry::DecisionRecorded(DecisionRecorded {
                 call: call(),
@@ -193,6 +200,8 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 decision,
                 scope: reach,
                 decided_by: None,
+                displayed: None,
+                posted_revision: 0,
             })
         }
         "revoke" => JournalEntry::DecisionRevoked(DecisionRevoked {
@@ -201,7 +210,15 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
         }),
         "start" => {
             let attempt = rest.get(1).map_or(1, |attempt| attempt.parse().expect("an attempt is a number"));
-            JournalEntry::CallStarted(CallStarted { call: call(), attempt })
+            let digest = matches!(
+                run.call_disposition(&call()),
+                Some(CallDisposition::Execute { effect: ToolEffect::Idempotent, .. })
+            );
+            let digest = digest.then(|| match run.edited_arguments(&call()) {
+                Some(edited) => Digest::of_text(&edited),
+                None => *run.call_digests().get(&call()).expect("it was planned"),
+            });
+            JournalEntry::CallStarted(CallStarted::new(call(), attempt, test_key(rest[0], digest), 0))
         }
         "end_body" => JournalEntry::CallBodyEnded(CallBodyEnded {
             call: call(),
@@ -249,6 +266,10 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             })
         }
         "went_on" => JournalEntry::TurnContinued,
+        "reject_output" => {
+            let correction = Arc::new(Item::user("correct it"));
+            JournalEntry::OutputRejected(OutputRejected { correction })
+        }
         "input" => JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
         "finish" => JournalEntry::RunFinished(RunFinished { output: "the end".to_owned(), message: None }),
         "finish_with_message" => {
@@ -266,12 +287,17 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
     }
 }
 
+/// Returns the identity with which a call starts in a script.
+pub(crate) fn test_key(call: &str, receipt_digest: Option<Digest>) -> CallKey {
+    CallKey { idempotency_key: format!("wl-{call}").into(), receipt_digest, generation: 0 }
+}
+
 /// Creates a planned response of the current agent's model.
 pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKind) -> JournalEntry {
     let agent = run.agent().clone();
     let items = items.into_iter().map(Arc::new).collect();
     let ResponsePlan { items, calls, duplicate_calls: repeated } =
-        plan_response(items, &agent, run.call_digests(), look_up_tool).expect("it can be planned");
+        plan_response(items, &agent, run, look_up_tool).expect("it can be planned");
     let usage = Usage::of_tokens(1, 1);
     let (response_id, request_id, model) = (None, None, None);
     let answered = ModelResponded {
@@ -284,6 +310,8 @@ pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKi
         response_id,
         request_id,
         model,
+        attempts: 1,
+        requested_at: None,
     };
     JournalEntry::ModelResponded(answered.into())
 }
@@ -325,7 +353,6 @@ pub(crate) fn look_up_tool(call: &ToolCall) -> ToolLookup {
     } else {
         Ok(call.arguments.as_str().into())
     };
-    let receipt = (effect == ToolEffect::Idempotent).then(|| call_digest(&key, &call.arguments));
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
     ToolLookup::Tool(ResolvedTool {
         key,
@@ -333,7 +360,6 @@ pub(crate) fn look_up_tool(call: &ToolCall) -> ToolLookup {
         effect,
         approval_policy: gate,
         conflict_key: conflict,
-        receipt_digest: receipt,
         arguments,
     })
 }
@@ -414,7 +440,12 @@ pub(crate) fn describe_first_effect(run: &Run, call: &CallId) -> String {
         CallEffect::Settle(result) => format!("settle {call} {}", status_name(&result.status)),
         CallEffect::Reconcile => {
             // The attempt in doubt is the one that a person would be asked about.
-            let held = CallHeld { call: call.clone(), reason: HoldReason::InDoubt, expires_at: None };
+            let held = CallHeld {
+                call: call.clone(),
+                reason: HoldReason::InDoubt,
+                expires_at: None,
+                last_driver_seen: None,
+            };
             let mut asked = run.clone();
             asked.apply(&JournalEntry::CallHeld(held)).expect("nobody knows what happened");
             let pending = asked.pending_call(call).expect("it waits");

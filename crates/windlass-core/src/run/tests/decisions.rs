@@ -4,11 +4,11 @@ use super::bench::{RunBench, describe_next, play_script, refusal_message};
 use crate::decision::{DecisionScope, StandingVerdict};
 
 #[test]
-fn a_decision_is_made_once() {
+fn a_decision_said_twice_is_one_and_another_replaces_it() {
     let held = "answer c1:pay c2:look; hold c1";
     let in_doubt = "answer c1:transfer c2:look; start c1; doubt c1";
     let cases = [
-        // The held call, the decision, a second decision, and whether the second counts as the same.
+        // The held call, the decision, a second decision, and whether the second counts as the same. Nothing has started.
         (held, "approve c1", "approve c1", true),
         (held, "approve c1", "approve_always c1", true),
         (held, "approve_always c1", "approve c1", true),
@@ -33,11 +33,9 @@ fn a_decision_is_made_once() {
             assert_eq!(twice.next(), once.next(), "{first}, then {second}");
             assert_eq!(describe_next(&twice), describe_next(&once), "{first}, then {second}");
         } else {
-            assert_eq!(
-                refusal_message(&decided, second),
-                "a different decision about call `c1` was already recorded",
-                "{first}, then {second}"
-            );
+            let corrected = play_script(&format!("{decided}; {second}"));
+            let only = play_script(&format!("{state}; {second}"));
+            assert_eq!(corrected, only, "{first}, then {second}");
         }
     }
 }
@@ -49,10 +47,27 @@ fn a_decision_said_again_counts_as_said_whatever_has_become_of_the_call() {
     for then in later {
         let before = play_script(&format!("{decided}; {then}"));
         assert_eq!(play_script(&format!("{decided}; {then}; approve c1")), before, "{then}");
+        if then.is_empty() {
+            continue;
+        }
         assert_eq!(
             refusal_message(&format!("{decided}; {then}"), "reject c1"),
-            "a different decision about call `c1` was already recorded"
+            "a different decision about call `c1` was already recorded",
+            "the decision is taken"
         );
+    }
+    assert_eq!(
+        refusal_message("answer c1:pay c2:look; hold c1; reject c1; settle c1 rejected", "approve c1"),
+        "a different decision about call `c1` was already recorded",
+        "the rejection is taken"
+    );
+}
+
+#[test]
+fn a_correction_that_does_not_fit_changes_nothing() {
+    let decided = "answer c1:pay c2:look; hold c1; approve c1";
+    for wrong in ["happened c1", "edit_always c1", "approve_other c1", "reply c1"] {
+        assert!(!refusal_message(decided, wrong).is_empty(), "{wrong}");
     }
 }
 
@@ -290,14 +305,12 @@ fn what_is_said_of_a_call_counts_for_more_than_what_stands() {
     let both = "answer c1:pay c2:pay c3:pay; hold c1; hold c2; hold c3; approve_always c1";
     let one = format!("{both}; reject c2");
     assert_eq!(describe_next(&play_script(&one)), "calls run c1#1, settle c2 rejected, run c3#1");
-    assert_eq!(
-        refusal_message(&one, "approve c2"),
-        "a different decision about call `c2` was already recorded"
-    );
-    assert_eq!(
-        refusal_message(both, "reject c1"),
-        "a different decision about call `c1` was already recorded"
-    );
+    let again = format!("{one}; approve c2");
+    assert_eq!(describe_next(&play_script(&again)), "calls run c1#1, run c2#1, run c3#1");
+    // A correction of the decision that covers the others takes it back for them, too.
+    let withdrawn = play_script(&format!("{both}; reject c1"));
+    assert_eq!(describe_next(&withdrawn), "calls settle c1 rejected, hold c2, hold c3");
+    assert_eq!(withdrawn.standing_decisions(), []);
     assert_eq!(
         refusal_message(both, "unknown c2"),
         "a different decision about call `c2` was already recorded"
@@ -362,10 +375,11 @@ fn an_answer_fits_its_question() {
     let answered = play_script(&format!("{asked}; reply c1"));
     assert_eq!(answered.answered_questions(&"c1".into())[0].answer, "this");
     assert_eq!(describe_next(&answered), "calls run c1#2, run c2#1");
-    assert_eq!(
-        refusal_message(&format!("{asked}; reply c1"), "reply_badly c1"),
-        "a different decision about call `c1` was already recorded"
-    );
+    let refused = refusal_message(&format!("{asked}; reply c1"), "reply_badly c1");
+    assert!(refused.starts_with("the answer to call `c1` does not fit: "), "{refused}");
+    let corrected = play_script(&format!("{asked}; reply c1; reject c1"));
+    assert_eq!(corrected.answered_questions(&"c1".into()), []);
+    assert_eq!(describe_next(&corrected), "calls settle c1 rejected, run c2#1");
     assert_eq!(
         describe_next(&play_script(&format!("{asked}; reject c1"))),
         "calls settle c1 rejected, run c2#1"

@@ -11,6 +11,7 @@ use crate::run::ApplyError;
 fn entries_belong_to_their_moment() {
     let model = "the model was not asked";
     let (no_handoff, no_judge) = ("no handoff is due", "nothing is judged");
+    let no_output = "no output of the model is to be accepted";
     let cases = [
         ("answer c1:look", "say", "model_responded", model),
         ("answer c1:look", "answer c2:look", "model_responded", model),
@@ -21,26 +22,26 @@ fn entries_belong_to_their_moment() {
         ("answer c1:look", "filter_input 0 1", "model_input_filtered", model),
         ("", "filter_input 0 2", "model_input_filtered", "it names items that the history lacks"),
         ("", "filter_input 1 0", "model_input_filtered", "it names items that the history lacks"),
-        ("answer c1:look", "end_body c1 succeeded", "call_body_ended", "the body does not run"),
-        ("answer c1:look!", "end_body c1 failed", "call_body_ended", "the body does not run"),
-        ("answer c1:pay; hold c1", "end_body c1 succeeded", "call_body_ended", "the body does not run"),
+        ("answer c1:look", "end_body c1 succeeded", "call_body_ended", "no body gave this result"),
+        ("answer c1:look!", "end_body c1 failed", "call_body_ended", "no body gave this result"),
+        ("answer c1:pay; hold c1", "end_body c1 succeeded", "call_body_ended", "no body gave this result"),
         (
             "answer c1:pay; hold c1; approve c1",
             "end_body c1 succeeded",
             "call_body_ended",
-            "the body does not run",
+            "no body gave this result",
         ),
         (
             "answer c1:pay; hold c1; reject c1",
             "end_body c1 succeeded",
             "call_body_ended",
-            "the body does not run",
+            "no body gave this result",
         ),
         (
             "answer c1:look; start c1; end_body c1 succeeded",
             "end_body c1 succeeded",
             "call_body_ended",
-            "the body does not run",
+            "no body gave this result",
         ),
         ("answer c1:look; start c1; end_body c1 succeeded", "hold c1", "call_held", "the call has gone on"),
         ("answer c1:look; start c1; end_body c1 succeeded", "doubt c1", "call_held", "the call has gone on"),
@@ -54,6 +55,11 @@ fn entries_belong_to_their_moment() {
         ("answer c1:look h1:to_billing", "handoff h1 billing", "handoff_recorded", no_handoff),
         ("answer h1:to_billing", "handoff h1 desk", "handoff_recorded", "another handoff is due"),
         ("answer h1:to_billing", "handoff h2 billing", "handoff_recorded", "another handoff is due"),
+        ("", "reject_output", "output_rejected", no_output),
+        ("answer c1:look", "reject_output", "output_rejected", no_output),
+        ("say; reject_output", "reject_output", "output_rejected", no_output),
+        ("answer h1:to_billing", "settle h1 succeeded", "call_settled", "the call is a handoff"),
+        ("answer c1:look h1:to_billing", "settle h1 missing", "call_settled", "the handoff is not due"),
         ("", "went_on", "turn_continued", no_judge),
         ("answer c1:look", "went_on", "turn_continued", no_judge),
         ("answer c1:look; start c1; settle c1 succeeded", "went_on", "turn_continued", no_judge),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::bench::{RunBench, describe_next, model_response, ready_calls, run_started};
+use super::bench::{RunBench, describe_next, model_response, ready_calls, run_started, test_key};
 use crate::run::{
-    ApprovalRequirement, CallEffect, CallFeatures, CallProgress, CallReport, CallResult, ReconcileReport,
-    Run, RunAction,
+    ApprovalRequirement, CallEffect, CallFeatures, CallProgress, CallReport, CallResult,
+    OutputCandidateSource, ReconcileReport, Run, RunAction,
 };
 use crate::{
     canonical::Digest,
@@ -20,8 +20,8 @@ use crate::{
     item::{Item, Role},
     journal::{
         CallEndedLate, CallHeld, CallSettled, CallStatus, DecisionRecorded, DecisionRevoked, FilteredInput,
-        HandoffRecorded, InputAdded, JournalEntry, ModelInputFiltered, ModelRequestFailed, RunCancelled,
-        RunFailed, RunFinished, ToolUsePolicyKind, decode_journal, encode_journal,
+        HandoffRecorded, InputAdded, JournalEntry, ModelInputFiltered, ModelRequestFailed, OutputRejected,
+        RunCancelled, RunFailed, RunFinished, ToolUsePolicyKind, decode_journal, encode_journal,
     },
     plan::{BodyKind, CallDisposition},
     tool::{ToolEffect, ToolKey},
@@ -111,16 +111,23 @@ fn possible_entries(
                 filtered_history: None,
             }));
             let history = Some(vec![Arc::new(Item::user("in short"))]);
+            let declined = CallSettled::new(call.clone(), CallStatus::UnknownTool, "it is switched off");
             add(JournalEntry::HandoffRecorded(HandoffRecorded { call, to, filtered_history: history }));
+            add(JournalEntry::CallSettled(declined));
         }
         RunAction::EvaluateResults { .. } => {
             add(JournalEntry::TurnContinued);
             add(JournalEntry::RunFinished(RunFinished { output: "judged".to_owned(), message: None }));
         }
         RunAction::Finish(candidate) => {
+            let candidate_source = candidate.source;
             add(JournalEntry::RunFinished(RunFinished { output: candidate.output, message: None }));
             add(fail(RunFailure::OutputGuardrailTripped { guardrail: "g".to_owned() }));
             add(fail(RunFailure::InvalidOutput { message: "no".to_owned() }));
+            if candidate_source == OutputCandidateSource::Message {
+                let correction = Arc::new(Item::user("again"));
+                add(JournalEntry::OutputRejected(OutputRejected { correction }));
+            }
         }
         RunAction::Fail(failure) => add(fail(failure)),
         RunAction::Pause(_) | RunAction::Ended => {}
@@ -154,7 +161,14 @@ fn possible_call_entries(
     next_id: &mut u32,
 ) -> WalkOptions {
     let settle = |how| JournalEntry::CallSettled(CallSettled::new(call.clone(), how, "given"));
-    let held = |reason| JournalEntry::CallHeld(CallHeld { call: call.clone(), reason, expires_at: None });
+    let held = |reason| {
+        JournalEntry::CallHeld(CallHeld {
+            call: call.clone(),
+            reason,
+            expires_at: None,
+            last_driver_seen: None,
+        })
+    };
     let ask = || held(HoldReason::Question(PersonQuestion::new("Which?")));
     let withhold = |how| CallResult::new(how, "given").body_ended_entry(call);
     let mut progress = CallProgress::new(CallFeatures::default());
@@ -170,7 +184,7 @@ fn possible_call_entries(
             let CallEffect::Start(runnable) = run.next_effect(call, &progress) else {
                 panic!("call {call} needs no decision")
             };
-            entries.push(runnable.start_entry());
+            entries.push(runnable.start_entry(0, || test_key(runnable.call().as_str(), None)));
         }
         CallEffect::Hold(reason) => entries.push(held(reason)),
         CallEffect::RunBody(runnable) => {
@@ -194,7 +208,7 @@ fn possible_call_entries(
             }
         }
         CallEffect::Start(runnable) => {
-            entries.push(runnable.start_entry());
+            entries.push(runnable.start_entry(0, || test_key(runnable.call().as_str(), None)));
             if is_running {
                 entries.extend([
                     settle(CallStatus::Succeeded),
@@ -228,7 +242,7 @@ fn possible_call_entries(
             let CallEffect::Start(runnable) = run.next_effect(call, &progress) else {
                 panic!("call {call} was not executed")
             };
-            entries.push(runnable.start_entry());
+            entries.push(runnable.start_entry(0, || test_key(runnable.call().as_str(), None)));
         }
         CallEffect::RunOutputGuardrails { status, output: None } => {
             entries.extend([settle(status), settle(CallStatus::OutputWithheld)]);
@@ -258,6 +272,8 @@ fn possible_decisions(pending: &PendingCall) -> WalkOptions {
             decision,
             scope: reach,
             decided_by: Some("ann".to_owned()),
+            displayed: None,
+            posted_revision: 0,
         };
         (pending.path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided))
     };

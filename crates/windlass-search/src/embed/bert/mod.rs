@@ -172,6 +172,11 @@ impl Embedder for SentenceModel {
         self.encoder.network.hidden_size()
     }
 
+    /// Some seconds of work on a core.
+    fn batch_size(&self) -> usize {
+        16
+    }
+
     fn embed(&self, texts: &[&str], of: EmbeddingPurpose) -> Result<Vec<Vec<f32>>, EmbedError> {
         let workers = thread::available_parallelism().map_or(1, NonZero::get).min(texts.len());
         if workers <= 1 {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::font::PdfFont;
 use super::object::{PdfDictionary, PdfObject, PdfObjectParser};
+use super::page_text::{PageTextBuilder, PlacedGlyph};
 use super::{PdfDocument, PdfPage};
 
 /// Maximum number of objects and operators that the interpreter reads per page.
@@ -14,7 +15,6 @@ const MAX_PAGE_TEXT_BYTES: usize = 4 << 20;
 const MAX_FORM_DEPTH: usize = 6;
 
 /// The text of a page.
-#[derive(Default)]
 pub(super) struct PdfPageText {
     pub(super) text: String,
     /// True if the file maps some glyphs to no character.
@@ -39,13 +39,13 @@ pub(super) fn extract_page_text(
     }
     let mut writer = PdfContentInterpreter {
         document,
-        output: PdfPageText::default(),
+        output: PageTextBuilder::default(),
+        has_unmapped_glyphs: false,
         fonts: BTreeMap::new(),
-        last_glyph_end: None,
         operation_count: 0,
     };
-    writer.run_content(&program, page.resources, 0)?;
-    Ok(writer.output)
+    writer.run_content(&program, page.resources, IDENTITY_MATRIX, 0)?;
+    Ok(PdfPageText { text: writer.output.finish(), has_unmapped_glyphs: writer.has_unmapped_glyphs })
 }
 
 /// An affine transformation as PDF writes it: `[a b c d e f]`.
@@ -75,10 +75,9 @@ struct PdfGraphicsState {
 /// The interpreter of a page's content streams.
 struct PdfContentInterpreter<'a> {
     document: &'a PdfDocument<'a>,
-    output: PdfPageText,
+    output: PageTextBuilder,
+    has_unmapped_glyphs: bool,
     fonts: BTreeMap<u64, PdfFont>,
-    /// End position (x, y) and height of the last glyph.
-    last_glyph_end: Option<(f64, f64, f64)>,
     operation_count: usize,
 }
 
@@ -87,6 +86,7 @@ impl PdfContentInterpreter<'_> {
         &mut self,
         program: &[u8],
         resources: Option<&PdfDictionary>,
+        transform: TransformMatrix,
         depth: usize,
     ) -> Result<(), String> {
         let mut reader = PdfObjectParser::new(program, 0);
@@ -98,16 +98,19 @@ impl PdfContentInterpreter<'_> {
             char_spacing: 0.0,
             word_spacing: 0.0,
             horizontal_scale: 1.0,
-            transform: IDENTITY_MATRIX,
+            transform,
         };
         let mut saved: Vec<PdfGraphicsState> = Vec::new();
         let (mut text, mut line) = (IDENTITY_MATRIX, IDENTITY_MATRIX);
+        let mut before = 0;
         while let Some(object) = reader.parse_object(0) {
             self.operation_count += 1;
+            self.document.spend_steps(reader.position.saturating_sub(before).max(1))?;
+            before = reader.position;
             if self.operation_count > MAX_OPERATIONS {
                 return Err("its content stream is too long".to_owned());
             }
-            if self.output.text.len() > MAX_PAGE_TEXT_BYTES {
+            if self.output.len() > MAX_PAGE_TEXT_BYTES {
                 return Ok(());
             }
             let PdfObject::Operator(word) = &object else {
@@ -190,7 +193,7 @@ impl PdfContentInterpreter<'_> {
                 }
                 "Do" if depth < MAX_FORM_DEPTH => {
                     if let Some(PdfObject::Name(name)) = stack.last() {
-                        self.run_form(resources, name, depth)?;
+                        self.run_form(resources, name, &state.transform, depth)?;
                     }
                 }
                 "ID" => reader.skip_inline_image(),
@@ -219,6 +222,7 @@ impl PdfContentInterpreter<'_> {
         &mut self,
         resources: Option<&PdfDictionary>,
         name: &str,
+        transform: &TransformMatrix,
         depth: usize,
     ) -> Result<(), String> {
         let Some(forms) = resources.and_then(|resources| self.document.resolve_dict(resources, "XObject"))
@@ -230,13 +234,25 @@ impl PdfContentInterpreter<'_> {
             return Ok(());
         };
         let program = self.document.decode_stream(form)?;
-        self.run_content(&program, self.document.resolve_dict(dict, "Resources").or(resources), depth + 1)
+        let transform = match self.document.resolve_key(dict, "Matrix") {
+            PdfObject::Array(matrix) if matrix.len() == 6 => {
+                let matrix: [f64; 6] =
+                    std::array::from_fn(|at| self.document.resolve_number(matrix.get(at)).unwrap_or(0.0));
+                multiply(&matrix, transform)
+            }
+            _ => *transform,
+        };
+        let resources = self.document.resolve_dict(dict, "Resources").or(resources);
+        self.run_content(&program, resources, transform, depth + 1)
     }
 
     /// Appends the text of a shown string, and advances the text matrix.
     fn show_text(&mut self, bytes: &[u8], state: &PdfGraphicsState, text: &mut TransformMatrix) {
         let Some(font) = state.font_key.and_then(|key| self.fonts.get(&key)) else { return };
         for shown in font.decode_glyphs(bytes) {
+            if self.output.len() > MAX_PAGE_TEXT_BYTES {
+                return;
+            }
             let place = multiply(text, &state.transform);
             let height = (state.font_size * (place[2].powi(2) + place[3].powi(2)).sqrt()).abs().max(0.1);
             let mut by = shown.width * state.font_size + state.char_spacing;
@@ -247,33 +263,14 @@ impl PdfContentInterpreter<'_> {
             let end = multiply(text, &state.transform);
             match shown.text {
                 Some(letters) => {
-                    push_separator(&mut self.output.text, self.last_glyph_end, place[4], place[5], height);
-                    let clean = letters.chars().filter(|c| !c.is_control());
-                    self.output.text.extend(clean);
-                    self.last_glyph_end = Some((end[4], end[5], height));
+                    let text: String = letters.chars().filter(|c| !c.is_control()).collect();
+                    if !text.is_empty() {
+                        let (start_x, end_x) = (place[4].min(end[4]), place[4].max(end[4]));
+                        self.output.push(PlacedGlyph { text, start_x, end_x, y: place[5], height });
+                    }
                 }
-                None => self.output.has_unmapped_glyphs = true,
+                None => self.has_unmapped_glyphs = true,
             }
         }
-    }
-}
-
-/// Appends the separator between two glyphs by their distance: nothing, a space, a line break or a blank line.
-fn push_separator(out: &mut String, last: Option<(f64, f64, f64)>, x: f64, y: f64, height: f64) {
-    let Some((last_x, last_y, last_height)) = last else { return };
-    let height = height.max(last_height);
-    let down = (last_y - y).abs();
-    if down > 0.6 * height {
-        if out.ends_with('-') && down < 1.8 * height && out[..out.len() - 1].ends_with(char::is_alphabetic) {
-            // The word is hyphenated across lines.
-            out.pop();
-            return;
-        }
-        while out.ends_with(' ') {
-            out.pop();
-        }
-        out.push_str(if down > 1.8 * height { "\n\n" } else { "\n" });
-    } else if (x - last_x > 0.18 * height || last_x - x > 2.0 * height) && !out.ends_with([' ', '\n']) {
-        out.push(' ');
     }
 }

@@ -32,8 +32,137 @@ pub(super) fn char_for_glyph_name(name: &str) -> Option<char> {
     if let Ok(at) = GLYPH_NAMES.binary_search_by(|(known, _)| known.cmp(&name)) {
         return Some(GLYPH_NAMES[at].1);
     }
+    if let Some(letter) = char_for_composed_name(name) {
+        return Some(letter);
+    }
     let code = name.strip_prefix("uni").or_else(|| name.strip_prefix('u'))?;
     char::from_u32(u32::from_str_radix(code.get(..code.len().min(6))?, 16).ok()?)
+}
+
+/// Returns the character of a name that the table lacks: accents, letters with an accent, Cyrillic and ligatures.
+fn char_for_composed_name(name: &str) -> Option<char> {
+    let known = [
+        ("acute", '´'),
+        ("breve", '˘'),
+        ("caron", 'ˇ'),
+        ("cedilla", '¸'),
+        ("circumflex", 'ˆ'),
+        ("dieresis", '¨'),
+        ("dotaccent", '˙'),
+        ("hungarumlaut", '˝'),
+        ("macron", '¯'),
+        ("ogonek", '˛'),
+        ("ring", '˚'),
+        ("tilde", '˜'),
+        ("Dcroat", 'Đ'),
+        ("dcroat", 'đ'),
+        ("Eth", 'Ð'),
+        ("eth", 'ð'),
+        ("Lslash", 'Ł'),
+        ("lslash", 'ł'),
+        ("Thorn", 'Þ'),
+        ("thorn", 'þ'),
+        ("dotlessj", 'ȷ'),
+        ("exclamdown", '¡'),
+        ("questiondown", '¿'),
+        ("yen", '¥'),
+        ("cent", '¢'),
+        ("currency", '¤'),
+        ("brokenbar", '¦'),
+        ("ordfeminine", 'ª'),
+        ("ordmasculine", 'º'),
+        ("logicalnot", '¬'),
+        ("onehalf", '½'),
+        ("onequarter", '¼'),
+        ("threequarters", '¾'),
+        ("onesuperior", '¹'),
+        ("twosuperior", '²'),
+        ("threesuperior", '³'),
+        ("periodcentered", '·'),
+        ("middot", '·'),
+        ("paragraph", '¶'),
+        ("dagger", '†'),
+        ("daggerdbl", '‡'),
+        ("perthousand", '‰'),
+        ("guilsinglleft", '‹'),
+        ("guilsinglright", '›'),
+        ("divide", '÷'),
+        ("fraction", '⁄'),
+        ("florin", 'ƒ'),
+        ("sfthyphen", '\u{ad}'),
+        ("hyphenminus", '-'),
+        ("f_f", 'ﬀ'),
+        ("f_i", 'ﬁ'),
+        ("f_l", 'ﬂ'),
+        ("f_f_i", 'ﬃ'),
+        ("f_f_l", 'ﬄ'),
+        ("eta", 'η'),
+        ("zeta", 'ζ'),
+        ("iota", 'ι'),
+        ("kappa", 'κ'),
+        ("nu", 'ν'),
+        ("xi", 'ξ'),
+        ("omicron", 'ο'),
+        ("rho", 'ρ'),
+        ("sigma1", 'ς'),
+        ("tau", 'τ'),
+        ("upsilon", 'υ'),
+        ("phi", 'φ'),
+        ("chi", 'χ'),
+        ("psi", 'ψ'),
+        ("Gamma", 'Γ'),
+        ("Theta", 'Θ'),
+        ("Lambda", 'Λ'),
+        ("Xi", 'Ξ'),
+        ("Pi", 'Π'),
+        ("Phi", 'Φ'),
+        ("Psi", 'Ψ'),
+        ("Upsilon", 'Υ'),
+        ("angbracketleft", '⟨'),
+        ("visiblespace", '␣'),
+        ("nbspace", ' '),
+        ("Idotaccent", 'İ'),
+        ("ohorn", 'ơ'),
+        ("uhorn", 'ư'),
+    ];
+    if let Some((_, letter)) = known.iter().find(|(known, _)| *known == name) {
+        return Some(*letter);
+    }
+    if let Some(number) = name.strip_prefix("afii").and_then(|number| number.parse::<u32>().ok()) {
+        // The Cyrillic letters in their order, with Ё after Е.
+        let (base, at) = match number {
+            10017..=10049 => ('А', number - 10017),
+            10065..=10097 => ('а', number - 10065),
+            _ => return None,
+        };
+        let letter = match at {
+            0..=5 => u32::from(base) + at,
+            6 if base == 'А' => u32::from('Ё'),
+            6 => u32::from('ё'),
+            _ => u32::from(base) + at - 1,
+        };
+        return char::from_u32(letter);
+    }
+    let marks = [
+        ("hungarumlaut", '\u{30b}'),
+        ("commaaccent", '\u{327}'),
+        ("circumflex", '\u{302}'),
+        ("dotaccent", '\u{307}'),
+        ("dieresis", '\u{308}'),
+        ("cedilla", '\u{327}'),
+        ("macron", '\u{304}'),
+        ("ogonek", '\u{328}'),
+        ("acute", '\u{301}'),
+        ("breve", '\u{306}'),
+        ("caron", '\u{30c}'),
+        ("grave", '\u{300}'),
+        ("tilde", '\u{303}'),
+        ("ring", '\u{30a}'),
+    ];
+    let (base, mark) = marks.iter().find_map(|(suffix, mark)| Some((name.strip_suffix(suffix)?, *mark)))?;
+    let mut letters = base.chars();
+    let (Some(letter), None) = (letters.next(), letters.next()) else { return None };
+    unicode_normalization::char::compose(letter, mark)
 }
 
 /// Characters by glyph name, sorted for binary search.

@@ -8,6 +8,10 @@ use super::object::{PdfDictionary, PdfObject, PdfObjectParser};
 
 /// Maximum number of entries of a `ToUnicode` map.
 const MAX_MAP_ENTRIES: usize = 70_000;
+/// Maximum number of characters that one code maps to; a longer text is cut. Ligatures have three.
+const MAX_CODE_CHARS: usize = 16;
+/// Steps of the work budget that one mapping costs.
+const MAPPING_STEPS: usize = 16;
 
 /// The parts of a font that text extraction needs.
 #[derive(Default)]
@@ -38,7 +42,8 @@ impl PdfFont {
         if matches!(map, PdfObject::Stream { .. })
             && let Ok(data) = document.decode_stream(map)
         {
-            font.parse_to_unicode(&data);
+            // Mappings beyond the budget are left out, and the page is reported by its next step.
+            font.parse_to_unicode(document, &data).ok();
         }
         if wide {
             if let PdfObject::Array(below) = document.resolve_key(dict, "DescendantFonts")
@@ -48,6 +53,7 @@ impl PdfFont {
             }
         } else {
             font.load_encoding(document, dict);
+            font.load_standard_widths(dict);
             font.load_widths(document, dict);
         }
         font
@@ -70,7 +76,11 @@ impl PdfFont {
     }
 
     /// Parses a `ToUnicode` CMap.
-    fn parse_to_unicode(&mut self, data: &[u8]) {
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the work budget is exhausted.
+    fn parse_to_unicode(&mut self, document: &PdfDocument<'_>, data: &[u8]) -> Result<(), String> {
         let mut reader = PdfObjectParser::new(data, 0);
         let mut stack: Vec<PdfObject> = Vec::new();
         while let Some(object) = reader.parse_object(0) {
@@ -84,36 +94,40 @@ impl PdfFont {
                 "endbfchar" => {
                     for pair in stack.chunks(2) {
                         if let [PdfObject::String(code), PdfObject::String(text)] = pair {
+                            document.spend_steps(MAPPING_STEPS)?;
                             self.add_mapping(code_from_bytes(code), decode_utf16(text));
                         }
                     }
                 }
                 "endbfrange" => {
                     for three in stack.chunks(3) {
-                        self.add_mapping_range(three);
+                        self.add_mapping_range(document, three)?;
                     }
                 }
                 _ => {}
             }
             stack.clear();
         }
+        Ok(())
     }
 
-    fn add_mapping_range(&mut self, range: &[PdfObject]) {
-        let [PdfObject::String(first), PdfObject::String(last), target] = range else { return };
+    fn add_mapping_range(&mut self, document: &PdfDocument<'_>, range: &[PdfObject]) -> Result<(), String> {
+        let [PdfObject::String(first), PdfObject::String(last), target] = range else { return Ok(()) };
         let (first, last) = (code_from_bytes(first), code_from_bytes(last));
         match target {
             PdfObject::String(text) => {
                 let mut text = decode_utf16(text);
                 for code in first..=last.min(first.saturating_add(0xffff)) {
+                    document.spend_steps(MAPPING_STEPS)?;
                     self.add_mapping(code, text.clone());
-                    let Some(end) = text.pop() else { return };
-                    let Some(next) = char::from_u32(u32::from(end) + 1) else { return };
+                    let Some(end) = text.pop() else { return Ok(()) };
+                    let Some(next) = char::from_u32(u32::from(end) + 1) else { return Ok(()) };
                     text.push(next);
                 }
             }
             PdfObject::Array(texts) => {
                 for (code, text) in (first..=last).zip(texts) {
+                    document.spend_steps(MAPPING_STEPS)?;
                     if let PdfObject::String(text) = text {
                         self.add_mapping(code, decode_utf16(text));
                     }
@@ -121,6 +135,7 @@ impl PdfFont {
             }
             _ => {}
         }
+        Ok(())
     }
 
     fn add_mapping(&mut self, code: u32, text: String) {
@@ -158,13 +173,42 @@ impl PdfFont {
         }
     }
 
+    /// Loads the widths of the standard fonts, which files may leave out.
+    fn load_standard_widths(&mut self, dict: &PdfDictionary) {
+        let name = dict.name_value("BaseFont").unwrap_or_default();
+        let widths = if name.contains("Courier") {
+            self.default_width = 0.6;
+            return;
+        } else if name.contains("Times") {
+            &TIMES_WIDTHS
+        } else if name.contains("Helvetica") || name.contains("Arial") {
+            &HELVETICA_WIDTHS
+        } else {
+            return;
+        };
+        self.widths.extend((32..).zip(widths).map(|(code, width)| (code, f64::from(*width) / 1000.0)));
+    }
+
     fn load_widths(&mut self, document: &PdfDocument<'_>, dict: &PdfDictionary) {
+        // Glyphs of a Type 3 font have a coordinate system of their own.
+        let scale = match document.resolve_key(dict, "FontMatrix") {
+            PdfObject::Array(matrix) if dict.name_value("Subtype") == Some("Type3") => {
+                document.resolve_number(matrix.first()).map_or(0.001, f64::abs)
+            }
+            _ => 0.001,
+        };
+        let descriptor = document.resolve_dict(dict, "FontDescriptor");
+        let missing =
+            descriptor.and_then(|descriptor| document.resolve_number(descriptor.get("MissingWidth")));
+        if let Some(missing) = missing.filter(|missing| *missing > 0.0) {
+            self.default_width = missing * scale;
+        }
         let first = document.resolve_number(dict.get("FirstChar")).unwrap_or(0.0);
         let PdfObject::Array(widths) = document.resolve_key(dict, "Widths") else { return };
         let first = first.clamp(0.0, 255.0) as u32;
         for (code, width) in (first..256).zip(widths) {
             if let Some(width) = document.resolve_number(Some(width)) {
-                self.widths.insert(code, width / 1000.0);
+                self.widths.insert(code, width * scale);
             }
         }
     }
@@ -183,6 +227,9 @@ impl PdfFont {
             match list.get(at + 1).map(|object| document.resolve(object)) {
                 Some(PdfObject::Array(widths)) => {
                     for (code, width) in (first..=65_535).zip(widths) {
+                        if document.spend_steps(MAPPING_STEPS).is_err() {
+                            return;
+                        }
                         if let Some(width) = document.resolve_number(Some(width)) {
                             self.widths.insert(code, width / 1000.0);
                         }
@@ -193,6 +240,9 @@ impl PdfFont {
                     let last = list.get(at + 1).and_then(code).unwrap_or(first);
                     if let Some(width) = document.resolve_number(list.get(at + 2)) {
                         for code in first..=last {
+                            if document.spend_steps(MAPPING_STEPS).is_err() {
+                                return;
+                            }
                             self.widths.insert(code, width / 1000.0);
                         }
                     }
@@ -204,6 +254,22 @@ impl PdfFont {
     }
 }
 
+/// Widths of Helvetica and Times from code 32, in thousandths of the font size.
+const HELVETICA_WIDTHS: [u16; 95] = [
+    278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556, 556, 556,
+    556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278,
+    500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611, 278, 278, 278, 469,
+    556, 333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500, 222, 833, 556, 556, 556, 556, 333, 500,
+    278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584,
+];
+const TIMES_WIDTHS: [u16; 95] = [
+    250, 333, 408, 500, 500, 833, 778, 180, 333, 333, 500, 564, 250, 333, 250, 278, 500, 500, 500, 500, 500,
+    500, 500, 500, 500, 500, 278, 278, 564, 564, 564, 444, 921, 722, 667, 667, 722, 611, 556, 722, 722, 333,
+    389, 722, 611, 889, 722, 722, 556, 722, 667, 556, 611, 722, 722, 944, 722, 722, 611, 333, 278, 333, 469,
+    500, 333, 444, 500, 444, 500, 444, 333, 500, 500, 278, 278, 500, 278, 778, 500, 500, 500, 500, 333, 389,
+    278, 500, 500, 722, 500, 500, 444, 480, 200, 480, 541,
+];
+
 fn code_from_bytes(bytes: &[u8]) -> u32 {
     bytes.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
@@ -213,7 +279,7 @@ fn decode_utf16(bytes: &[u8]) -> String {
         return char::from(*one).to_string();
     }
     let units = bytes.chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]]));
-    let text: String = char::decode_utf16(units).filter_map(Result::ok).collect();
+    let text: String = char::decode_utf16(units).filter_map(Result::ok).take(MAX_CODE_CHARS).collect();
     match text.chars().next().and_then(expand_ligature) {
         Some(letters) if text.chars().count() == 1 => letters.to_owned(),
         _ => text,

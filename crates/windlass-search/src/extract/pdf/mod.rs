@@ -1,19 +1,23 @@
 //! Extraction of text from PDF files, page by page.
 //!
 //! PDF files are untrusted input, and existing parsers panic, recurse or decompress without limit on malicious
-//! files. This parser reads only what text extraction needs. Invariant: every loop is bounded by the size of the
-//! input, every decompression by a budget, and every recursion by a depth.
+//! files. This parser reads only what text extraction needs. Invariant: the work on a file is bounded by one budget of
+//! steps, which every loop spends from; the decoded data by another, which every filter spends from; and every
+//! recursion by a depth.
 
 mod content_stream;
 mod encoding;
 mod font;
 mod object;
+mod page_text;
+mod security;
 mod stream_filters;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 
 use self::object::{PdfDictionary, PdfObject, PdfObjectParser};
+use self::security::{EncryptionEntries, PdfDecryption};
 use super::line_based::add_splits_within_line;
 use super::{ExtractedText, ExtractionBudget, SplitPoint, SplitStrength};
 
@@ -85,9 +89,14 @@ struct PdfDocument<'a> {
     bytes: &'a [u8],
     objects: BTreeMap<u32, PdfObject>,
     root: Option<PdfObject>,
+    /// Object number and generation of each stream, by the start of its data; filled if the file is encrypted.
+    stream_ids: BTreeMap<usize, (u32, u32)>,
+    decryption: Option<PdfDecryption>,
     /// Decompression budget in bytes, and the remainder of it.
     inflate_budget: usize,
     inflate_remaining: Cell<usize>,
+    /// Remaining steps of work.
+    steps_remaining: Cell<usize>,
 }
 
 impl<'a> PdfDocument<'a> {
@@ -100,21 +109,26 @@ impl<'a> PdfDocument<'a> {
             bytes,
             objects: BTreeMap::new(),
             root: None,
+            stream_ids: BTreeMap::new(),
+            decryption: None,
             inflate_budget: budget.inflated_bytes,
             inflate_remaining: Cell::new(budget.inflated_bytes),
+            steps_remaining: Cell::new(budget.steps),
         };
         let mut trailers: Vec<PdfDictionary> = Vec::new();
         let mut at = 0;
         while let Some(found) = find_bytes(bytes, b"obj", at) {
             at = found + 3;
-            let Some(number) = object::object_number_before(bytes, found) else { continue };
+            let Some((number, generation)) = object::object_number_before(bytes, found) else { continue };
             let mut reader = PdfObjectParser::new(bytes, at);
             let Some(object) = reader.parse_indirect_object() else { continue };
+            document.spend_steps(1)?;
             at = reader.position.max(at);
-            if let PdfObject::Stream { dict, .. } = &object
-                && dict.name_value("Type") == Some("XRef")
-            {
-                trailers.push(dict.clone());
+            if let PdfObject::Stream { dict, start, .. } = &object {
+                document.stream_ids.insert(*start, (number, generation));
+                if dict.name_value("Type") == Some("XRef") {
+                    trailers.push(dict.clone());
+                }
             }
             document.objects.insert(number, object);
             if document.objects.len() > MAX_OBJECTS {
@@ -124,19 +138,46 @@ impl<'a> PdfDocument<'a> {
         let mut at = 0;
         while let Some(found) = find_bytes(bytes, b"trailer", at) {
             at = found + 7;
-            if let Some(PdfObject::Dictionary(dict)) = PdfObjectParser::new(bytes, at).parse_object(0) {
+            let mut reader = PdfObjectParser::new(bytes, at);
+            let object = reader.parse_object(0);
+            document.spend_steps(reader.position - at)?;
+            if let Some(PdfObject::Dictionary(dict)) = object {
                 trailers.push(dict);
             }
         }
-        if trailers
-            .iter()
-            .any(|trailer| trailer.get("Encrypt").is_some_and(|object| *object != PdfObject::Null))
-        {
-            return Err("it is encrypted".to_owned());
-        }
+        document.decryption = document.open_decryption(&trailers)?;
         document.root = trailers.iter().rev().find_map(|trailer| trailer.get("Root").cloned());
         document.expand_object_streams()?;
         Ok(document)
+    }
+
+    /// Returns the key of an encrypted file; `None` if it is not encrypted.
+    fn open_decryption(&self, trailers: &[PdfDictionary]) -> Result<Option<PdfDecryption>, String> {
+        let encrypt = trailers.iter().filter_map(|trailer| trailer.get("Encrypt"));
+        let Some(encrypt) = encrypt.rev().find(|object| **object != PdfObject::Null) else { return Ok(None) };
+        let dict = self
+            .resolve(encrypt)
+            .as_dict()
+            .ok_or("it is encrypted, and its encryption dictionary is missing")?;
+        // The entries may be references, which the key derivation does not follow.
+        let dict = &dict.map_values(|object| self.resolve(object).clone());
+        let ids = trailers.iter().rev().map(|trailer| self.resolve_key(trailer, "ID"));
+        let file_id = ids
+            .filter_map(|ids| match ids {
+                PdfObject::Array(ids) => match self.resolve(ids.first()?) {
+                    PdfObject::String(bytes) => Some(bytes.as_slice()),
+                    _ => None,
+                },
+                _ => None,
+            })
+            .next()
+            .unwrap_or_default();
+        let filter = dict.name_value("StmF").filter(|name| *name != "Identity");
+        let stream_method = filter.and_then(|name| {
+            let filters = self.resolve_dict(dict, "CF")?;
+            self.resolve_dict(filters, name)?.name_value("CFM")
+        });
+        PdfDecryption::open(&EncryptionEntries { dict, file_id, stream_method }).map(Some)
     }
 
     /// Parses the objects inside object streams.
@@ -161,10 +202,12 @@ impl<'a> PdfDocument<'a> {
                 let (Some(number), Some(offset)) = (header.parse_unsigned(), header.parse_unsigned()) else {
                     break;
                 };
-                let Some(object) = PdfObjectParser::new(&data, first.saturating_add(offset)).parse_object(0)
-                else {
-                    continue;
-                };
+                let mut reader = PdfObjectParser::new(&data, first.saturating_add(offset));
+                let start = reader.position;
+                let object = reader.parse_object(0);
+                // Every entry may name the same long object.
+                self.spend_steps(1 + reader.position - start)?;
+                let Some(object) = object else { continue };
                 if let Ok(number) = u32::try_from(number) {
                     self.objects.entry(number).or_insert(object);
                 }
@@ -207,7 +250,36 @@ impl<'a> PdfDocument<'a> {
     }
 
     fn is_budget_exhausted(&self) -> bool {
-        self.inflate_remaining.get() == 0
+        self.inflate_remaining.get() == 0 || self.steps_remaining.get() == 0
+    }
+
+    /// Spends steps of the work budget.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the budget is exhausted.
+    fn spend_steps(&self, steps: usize) -> Result<(), String> {
+        match self.steps_remaining.get().checked_sub(steps) {
+            Some(rest) => {
+                self.steps_remaining.set(rest);
+                Ok(())
+            }
+            None => {
+                self.steps_remaining.set(0);
+                Err("it takes too much work to read".to_owned())
+            }
+        }
+    }
+
+    /// Spends decoded bytes of the decompression budget.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the budget is exhausted.
+    fn spend_decoded(&self, bytes: usize) -> Result<(), String> {
+        let rest = self.inflate_remaining.get().checked_sub(bytes);
+        self.inflate_remaining.set(rest.unwrap_or(0));
+        rest.map(drop).ok_or_else(|| format!("it unpacks to more than {} MB", self.inflate_budget >> 20))
     }
 
     /// Returns the pages in order, with their inherited resources.

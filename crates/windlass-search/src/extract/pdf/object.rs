@@ -34,6 +34,11 @@ impl PdfDictionary {
         self.0.get(key)
     }
 
+    /// Returns a dictionary with the same keys and other values.
+    pub(super) fn map_values(&self, value: impl Fn(&PdfObject) -> PdfObject) -> Self {
+        Self(self.0.iter().map(|(key, object)| (key.clone(), value(object))).collect())
+    }
+
     /// Returns the value of a key if it is a name object.
     pub(super) fn name_value(&self, key: &str) -> Option<&str> {
         match self.0.get(key) {
@@ -52,19 +57,20 @@ impl PdfObject {
     }
 }
 
-/// Returns the object number that precedes the keyword `obj` at `at`.
-pub(super) fn object_number_before(bytes: &[u8], at: usize) -> Option<u32> {
+/// Returns the object number and the generation that precede the keyword `obj` at `at`.
+pub(super) fn object_number_before(bytes: &[u8], at: usize) -> Option<(u32, u32)> {
     let digits = |end: usize| -> Option<(usize, usize)> {
         let spaced = bytes[..end].iter().rposition(|byte| !is_whitespace(*byte))? + 1;
         let length = bytes[..spaced].iter().rev().take(10).take_while(|byte| byte.is_ascii_digit()).count();
         (length > 0).then_some((spaced - length, spaced))
     };
-    let (generation, _) = digits(at)?;
+    let (generation, generation_end) = digits(at)?;
     let (from, to) = digits(generation)?;
     if to == generation {
         return None;
     }
-    std::str::from_utf8(&bytes[from..to]).ok()?.parse().ok()
+    let number = |range: std::ops::Range<usize>| std::str::from_utf8(&bytes[range]).ok()?.parse().ok();
+    Some((number(from..to)?, number(generation..generation_end)?))
 }
 
 /// A parser that reads objects sequentially from bytes.

@@ -9,6 +9,8 @@ use super::object::{PdfDictionary, PdfObject};
 
 /// Maximum decoded size of one stream in bytes, independent of the remaining budget.
 const MAX_STREAM_BYTES: usize = 32 << 20;
+/// Maximum number of filters of a stream; further ones are ignored.
+const MAX_FILTERS: usize = 4;
 
 impl PdfDocument<'_> {
     /// Returns the decoded data of a stream.
@@ -17,15 +19,30 @@ impl PdfDocument<'_> {
             return Err("an object that must be a stream is not one".to_owned());
         };
         let mut data = Cow::Borrowed(&self.bytes[*from..*to]);
+        if let (Some(decryption), Some((number, generation))) = (&self.decryption, self.stream_ids.get(from))
+        {
+            // Deciphering takes longer than copying.
+            self.spend_steps(data.len())?;
+            data = Cow::Owned(decryption.decrypt(dict, *number, *generation, &data));
+        }
         let filters = self.resolve_list(dict, "Filter");
         let parameters = self.resolve_list(dict, "DecodeParms");
-        for (at, filter) in filters.iter().take(4).enumerate() {
+        // A file may name the same stream any number of times.
+        self.spend_steps(1 + filters.len() + parameters.len() + data.len() / 16)?;
+        for (at, filter) in filters.iter().enumerate() {
             let PdfObject::Name(filter) = filter else { continue };
             let unpacked = match filter.as_str() {
                 "FlateDecode" | "Fl" => self.inflate_within_budget(&data)?,
-                "ASCIIHexDecode" | "AHx" => decode_ascii_hex(&data),
-                "ASCII85Decode" | "A85" => decode_ascii85(&data),
-                "RunLengthDecode" | "RL" => self.decode_run_length(&data),
+                "LZWDecode" | "LZW" => {
+                    let early = parameters.get(at).and_then(PdfObject::as_dict);
+                    let early = early.and_then(|dict| self.resolve_number(dict.get("EarlyChange")));
+                    self.within_budget(decode_lzw(&data, early != Some(0.0)))?
+                }
+                // Crypt filters were applied above.
+                "Crypt" => data.into_owned(),
+                "ASCIIHexDecode" | "AHx" => self.within_budget(decode_ascii_hex(&data))?,
+                "ASCII85Decode" | "A85" => self.within_budget(decode_ascii85(&data))?,
+                "RunLengthDecode" | "RL" => self.within_budget(self.decode_run_length(&data))?,
                 other => return Err(format!("its stream filter is not supported: {other}")),
             };
             let parameters = parameters.get(at).and_then(PdfObject::as_dict);
@@ -34,13 +51,24 @@ impl PdfDocument<'_> {
                 None => unpacked,
             });
         }
+        if filters.is_empty() {
+            self.spend_decoded(data.len())?;
+        }
         Ok(data.into_owned())
+    }
+
+    /// Returns decoded data if the budget covers it.
+    fn within_budget(&self, decoded: Vec<u8>) -> Result<Vec<u8>, String> {
+        self.spend_decoded(decoded.len())?;
+        Ok(decoded)
     }
 
     /// Returns the resolved elements of a value that is an array or a single object.
     fn resolve_list(&self, dict: &PdfDictionary, key: &str) -> Vec<PdfObject> {
         match self.resolve_key(dict, key) {
-            PdfObject::Array(list) => list.iter().map(|object| self.resolve(object).clone()).collect(),
+            PdfObject::Array(list) => {
+                list.iter().take(MAX_FILTERS).map(|object| self.resolve(object).clone()).collect()
+            }
             PdfObject::Null => Vec::new(),
             one => vec![one.clone()],
         }
@@ -132,6 +160,60 @@ impl PdfDocument<'_> {
 fn paeth_predictor(left: u8, up: u8, corner: u8) -> u8 {
     let guess = i16::from(left) + i16::from(up) - i16::from(corner);
     [left, up, corner].into_iter().min_by_key(|value| (guess - i16::from(*value)).abs()).unwrap_or(0)
+}
+
+/// Decodes LZW with codes of 9 to 12 bits. `is_early` is true if codes grow one code early, as is usual.
+fn decode_lzw(data: &[u8], is_early: bool) -> Vec<u8> {
+    const CLEAR: usize = 256;
+    const END: usize = 257;
+    let mut out: Vec<u8> = Vec::new();
+    // Each entry is a range of the output: the text of the code before it and one byte more.
+    let mut table: Vec<(usize, usize)> = Vec::new();
+    let (mut bits, mut count) = (0u32, 0);
+    let mut width = 9;
+    let mut last: Option<(usize, usize)> = None;
+    for byte in data {
+        bits = bits << 8 | u32::from(*byte);
+        count += 8;
+        if count < width {
+            continue;
+        }
+        count -= width;
+        let code = (bits >> count) as usize & ((1 << width) - 1);
+        if code == END || out.len() > MAX_STREAM_BYTES {
+            break;
+        }
+        if code == CLEAR {
+            table.clear();
+            (width, last) = (9, None);
+            continue;
+        }
+        let start = out.len();
+        if code < CLEAR {
+            out.push(code.to_le_bytes()[0]);
+        } else {
+            let entry = table.get(code - END - 1).copied();
+            // The code that is being defined is the last text and its first byte.
+            let Some((from, to)) = entry.or_else(|| last.map(|(from, to)| (from, to + 1))) else { break };
+            for at in from..to {
+                let byte = out[at];
+                out.push(byte);
+            }
+        }
+        if let Some((from, to)) = last
+            && table.len() < 4096 - END - 1
+        {
+            table.push((from, to + 1));
+        }
+        last = Some((start, out.len()));
+        width = match table.len() + END + 1 + usize::from(is_early) + usize::from(last.is_some()) - 1 {
+            0..512 => 9,
+            512..1024 => 10,
+            1024..2048 => 11,
+            _ => 12,
+        };
+    }
+    out
 }
 
 fn decode_ascii_hex(data: &[u8]) -> Vec<u8> {

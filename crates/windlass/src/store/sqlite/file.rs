@@ -119,13 +119,19 @@ impl DatabaseFile {
         Ok(db)
     }
 
+    /// Opens a connection that copies the file.
+    pub(super) fn connect_to_copy(&self) -> Result<Connection, StoreError> {
+        self.connect(WRITE_FLAGS)
+    }
+
     /// Opens a read-only connection to a damaged file.
     pub(super) fn connect_to_salvage(&self) -> Result<Connection, StoreError> {
         let db = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         // Without this, SQLite refuses to read a truncated file.
         db.pragma_update(None, "writable_schema", true).map_err(|error| self.to_store_error(error))?;
         match schema::identify_owner(&db).map_err(|error| self.to_store_error(error))? {
-            DatabaseOwner::Ours => Ok(db),
+            // The list of tables has several pages, and some of them may be lost.
+            DatabaseOwner::Ours if db.prepare("SELECT id FROM runs").is_ok() => Ok(db),
             found => Err(self.unusable_file_error(found)),
         }
     }
@@ -325,17 +331,20 @@ pub(super) fn is_corruption(error: &rusqlite::Error) -> bool {
     store_error_kind(error) == StoreErrorKind::Corrupt
 }
 
-/// Returns the checksum of a text, which is stored beside it.
-pub(super) fn compute_checksum(text: &str) -> String {
-    Digest::of_text(text).to_string()
+/// The SHA-256 of a value, which is stored beside it.
+pub(super) type Checksum = [u8; 32];
+
+/// Returns the checksum of a value.
+pub(super) fn compute_checksum(value: impl AsRef<[u8]>) -> Checksum {
+    *Digest::of_bytes(value.as_ref()).as_bytes()
 }
 
-/// Returns the text if it matches its checksum.
-pub(super) fn verify_checksum(hash: &str, text: String) -> Result<String, SqliteError> {
-    if compute_checksum(&text) == hash {
-        Ok(text)
+/// Returns the value if it matches its checksum.
+pub(super) fn verify_checksum<T: AsRef<[u8]>>(hash: &Checksum, value: T) -> Result<T, SqliteError> {
+    if compute_checksum(&value) == *hash {
+        Ok(value)
     } else {
-        Err(SqliteError::Corrupt("a text does not fit its hash".to_owned()))
+        Err(SqliteError::Corrupt("a value does not fit its hash".to_owned()))
     }
 }
 

@@ -1,14 +1,21 @@
 //! A store in one SQLite file: runs, journals, posted decisions, receipts, artefacts and sessions.
 
+mod artefacts;
+mod backup;
+mod decisions;
 mod file;
+mod forget;
+mod history;
 mod reader;
 mod receipts;
 mod runs;
 mod schema;
 mod sessions;
 mod snapshots;
+mod warnings;
 mod withheld;
 mod writer;
+mod writer_turn;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,19 +28,20 @@ use serde::de::DeserializeOwned;
 use windlass_core::{
     id::{AgentName, CallPath, RunId, SessionId, Timestamp},
     item::{Item, OutputContent},
-    journal::JournalLine,
+    journal::{HistoryReference, JournalLine},
 };
 
 use self::file::{DatabaseFile, SqliteError};
 use self::reader::ReaderPool;
 use self::runs::OwnedLeaseClaim;
+pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
-    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
-    StoredRun, StoredSnapshot,
+    Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunQuery,
+    RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
-use crate::session::{SessionState, SessionStore};
+use crate::session::{SessionState, SessionStore, SessionWrite};
 
 /// Environment variable that [`SqliteStore::from_env`] reads.
 const PATH_VARIABLE: &str = "WINDLASS_STORE";
@@ -48,8 +56,8 @@ const DEFAULT_SNAPSHOT_INTERVAL: u64 = 2048;
 /// Several processes on one machine may use one file concurrently. The file must be on a local disk. While it is
 /// open, SQLite keeps two more files beside it, `…-wal` and `…-shm`.
 ///
-/// Concurrent writes share a group commit. A write is executed even if its future is dropped. Dropping the
-/// store waits until all requested writes are committed.
+/// Concurrent writes share a group commit. A write that has begun is executed even if its future is dropped. Dropping
+/// the store waits until all begun writes are committed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -73,7 +81,9 @@ pub struct SqliteStore {
     readers: ReaderPool,
     writer: Option<SqliteWriter>,
     file: Arc<DatabaseFile>,
+    store_id: String,
     snapshot_interval: u64,
+    warnings: Vec<StoreWarning>,
 }
 
 /// Statistics of a store's writes since it was opened.
@@ -96,9 +106,17 @@ impl SqliteStore {
     /// Returns an error if the file belongs to another program or a newer version. The file is then unchanged.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let file = Arc::new(DatabaseFile::new(path.into()));
-        let writer = SqliteWriter::start(file.open_for_writing()?, file.clone())?;
+        let db = file.open_for_writing()?;
+        let store_id = schema::read_store_id(&db).map_err(|error| file.to_store_error(error))?;
+        let warnings =
+            warnings::find_warnings(&db, &file.path).map_err(|error| file.to_store_error(error))?;
+        for warning in &warnings {
+            tracing::warn!(path = %file.path.display(), "{warning}");
+        }
+        let writer = SqliteWriter::start(db, file.clone(), store_id.clone())?;
         let readers = ReaderPool::start(&file, writer.counters())?;
-        Ok(Self { readers, writer: Some(writer), file, snapshot_interval: DEFAULT_SNAPSHOT_INTERVAL })
+        let snapshot_interval = DEFAULT_SNAPSHOT_INTERVAL;
+        Ok(Self { readers, writer: Some(writer), file, store_id, snapshot_interval, warnings })
     }
 
     /// Opens a damaged or truncated file for reading. All intact pages can be read; nothing is changed, and
@@ -106,7 +124,9 @@ impl SqliteStore {
     pub fn salvage(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let file = Arc::new(DatabaseFile::new(path.into()));
         let readers = ReaderPool::start_salvage(&file)?;
-        Ok(Self { readers, writer: None, file, snapshot_interval: DEFAULT_SNAPSHOT_INTERVAL })
+        // No run is driven from a damaged file, so nothing needs the id.
+        let (store_id, snapshot_interval) = (String::new(), DEFAULT_SNAPSHOT_INTERVAL);
+        Ok(Self { readers, writer: None, file, store_id, snapshot_interval, warnings: Vec::new() })
     }
 
     /// Opens the store at the path in the environment variable `WINDLASS_STORE`, or else `windlass.db` in the
@@ -128,6 +148,12 @@ impl SqliteStore {
         &self.file.path
     }
 
+    /// Returns the warnings that were found when the store was opened: signs that the file is not the store that its
+    /// owner takes it for.
+    pub fn warnings(&self) -> &[StoreWarning] {
+        &self.warnings
+    }
+
     /// Waits until all writes requested so far are durable.
     pub async fn flush(&self) -> Result<(), StoreError> {
         let flushed = self.submit_write(RequestSubject::Store, AckLevel::Synced, |desk| {
@@ -135,6 +161,25 @@ impl SqliteStore {
             Ok(desk.db.pragma_update(None, "user_version", schema::SCHEMA_VERSION)?)
         });
         flushed.await
+    }
+
+    /// Writes a consistent copy of the store to a file that does not exist yet, while runs go on. The copy has every
+    /// write that was acknowledged before the call, and opens as a store.
+    ///
+    /// A run that continued after the backup repeats its later effects if it is driven from the copy: in place of the
+    /// original, a copy restores what is lost; beside it, it is for reading.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::AlreadyExists`](crate::error::StoreErrorKind::AlreadyExists) if
+    /// the file exists.
+    pub async fn backup(&self, path: impl Into<PathBuf>) -> Result<(), StoreError> {
+        if self.writer.is_some() {
+            self.flush().await?;
+        }
+        let (file, path) = (self.file.clone(), path.into());
+        let copied = tokio::task::spawn_blocking(move || backup::write_backup(&file, &path)).await;
+        copied.unwrap_or_else(|error| Err(StoreError::new("the backup was not finished").with_source(error)))
     }
 
     /// Returns the statistics of the writes since the store was opened.
@@ -157,30 +202,75 @@ impl SqliteStore {
     }
 }
 
+/// The blocking reader of a file. It opens the file for each page, so that it keeps no connection beyond the store's.
+#[derive(Debug)]
+struct FileReader {
+    file: Arc<DatabaseFile>,
+}
+
+impl JournalReader for FileReader {
+    fn read_lines(&self, run: &RunId, from: u64, limit: u32) -> Result<Vec<JournalLine>, StoreError> {
+        self.file.check_in_place()?;
+        let db = self.file.connect_to_read()?;
+        runs::load_journal(&db, run, from, Some(limit))
+            .map_err(|error| self.file.to_store_error_about(&RequestSubject::Run(run.clone()), error))
+    }
+}
+
 impl Store for SqliteStore {
+    fn store_id(&self) -> &str {
+        &self.store_id
+    }
+
     fn create_run<'a>(
         &'a self,
         run: &'a RunId,
         agent: &'a AgentName,
         claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease> {
         let (run, agent, by) = (run.clone(), agent.clone(), OwnedLeaseClaim::from(claim));
         let about = RequestSubject::Run(run.clone());
-        self.submit_write(about, AckLevel::Committed, move |desk| {
-            runs::create_run(desk.db, &run, &agent, &by)
+        let when = if lines.is_empty() { AckLevel::Committed } else { AckLevel::Synced };
+        self.submit_write(about, when, move |desk| runs::create_run(desk, &run, &agent, &by, &lines, None))
+    }
+
+    fn import_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+        history: Vec<u8>,
+    ) -> StoreFuture<'a, Lease> {
+        let (run, agent, by) = (run.clone(), agent.clone(), OwnedLeaseClaim::from(claim));
+        self.submit_write(RequestSubject::Run(run.clone()), AckLevel::Synced, move |desk| {
+            runs::create_run(desk, &run, &agent, &by, &lines, Some(&history))
         })
     }
 
-    fn acquire_lease<'a>(&'a self, run: &'a RunId, claim: LeaseClaim<'a>) -> StoreFuture<'a, Lease> {
-        let (run, by) = (run.clone(), OwnedLeaseClaim::from(claim));
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
+        let (run, by, abandoned) = (run.clone(), OwnedLeaseClaim::from(claim), abandoned.cloned());
         let about = RequestSubject::Run(run.clone());
-        self.submit_write(about, AckLevel::Committed, move |desk| runs::acquire_lease(desk, &run, &by))
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            runs::acquire_lease(desk, &run, &by, abandoned.as_ref())
+        })
     }
 
-    fn renew_lease<'a>(&'a self, lease: &'a Lease, until: Timestamp) -> StoreFuture<'a, ()> {
+    fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>> {
+        let run = run.clone();
+        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| runs::load_lease(db, &run))
+    }
+
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
         let about = RequestSubject::Run(lease.run.clone());
-        self.submit_write(about, AckLevel::Committed, move |desk| runs::renew_lease(desk.db, &lease, until))
+        self.submit_write(about, AckLevel::Committed, move |desk| runs::renew_lease(desk.db, &lease, now))
     }
 
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
@@ -196,19 +286,76 @@ impl Store for SqliteStore {
         lines: Vec<JournalLine>,
         durability: Durability,
     ) -> StoreFuture<'a, ()> {
+        self.append_with_session(lease, at, lines, durability, Vec::new())
+    }
+
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        Some(self)
+    }
+
+    fn append_with_session<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        writes: Vec<SessionWrite>,
+    ) -> StoreFuture<'a, ()> {
         let when = match durability {
             Durability::Deferred => AckLevel::InTransaction,
             Durability::Sync => AckLevel::Synced,
         };
-        let owned = lease.clone();
-        match &self.writer {
-            Some(writer) => {
-                writer.submit_append(lease, when, move |desk| runs::append_journal(desk, &owned, at, &lines))
-            }
-            None => {
-                std::future::ready(Err(self.file.read_only_error(&RequestSubject::Run(owned.run)))).boxed()
-            }
+        async move {
+            let owned = lease.clone();
+            let Some(writer) = &self.writer else {
+                return Err(self.file.read_only_error(&RequestSubject::Run(owned.run)));
+            };
+            let append = move |desk: &mut WriteTx<'_>| {
+                runs::append_journal(desk, &owned, at, &lines)?;
+                writes.iter().try_for_each(|write| {
+                    history::check_holder(desk.db, &write.session, &owned)?;
+                    sessions::append_run_items(desk.db, write)
+                })
+            };
+            writer.submit_append(lease, when, append).await
         }
+        .boxed()
+    }
+
+    fn load_history<'a>(
+        &'a self,
+        reference: &'a HistoryReference,
+    ) -> StoreFuture<'a, Option<Vec<Arc<Item>>>> {
+        let reference = reference.clone();
+        let about = RequestSubject::Session(reference.session.clone());
+        self.readers.run_read(about, move |db| history::load_history(db, &reference))
+    }
+
+    fn hold_session<'a>(&'a self, lease: &'a Lease, session: &'a SessionId) -> StoreFuture<'a, ()> {
+        let (lease, session) = (lease.clone(), session.clone());
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            history::hold_session(desk.db, &lease, &session)
+        })
+    }
+
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+        let session = session.clone();
+        let about = RequestSubject::Session(session.clone());
+        self.readers.run_read(about, move |db| history::find_holder(db, &session))
+    }
+
+    fn free_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        holder: &'a RunId,
+        abandoned: &'a StoredLease,
+    ) -> StoreFuture<'a, ()> {
+        let (session, holder, abandoned) = (session.clone(), holder.clone(), abandoned.clone());
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            history::free_session(desk.db, &session, &holder, &abandoned)
+        })
     }
 
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
@@ -221,7 +368,24 @@ impl Store for SqliteStore {
 
     fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
         let run = run.clone();
-        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| runs::load_journal(db, &run, from))
+        self.readers
+            .run_read(RequestSubject::Run(run.clone()), move |db| runs::load_journal(db, &run, from, None))
+    }
+
+    fn load_journal_page<'a>(
+        &'a self,
+        run: &'a RunId,
+        from: u64,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<JournalLine>> {
+        let run = run.clone();
+        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| {
+            runs::load_journal(db, &run, from, Some(limit))
+        })
+    }
+
+    fn journal_reader(&self) -> Option<Arc<dyn JournalReader>> {
+        Some(Arc::new(FileReader { file: self.file.clone() }))
     }
 
     fn snapshot_interval(&self) -> Option<u64> {
@@ -241,30 +405,70 @@ impl Store for SqliteStore {
         self.readers.run_read(RequestSubject::Run(run.clone()), move |db| snapshots::load_snapshot(db, &run))
     }
 
-    fn list_runs(&self) -> StoreFuture<'_, Vec<StoredRun>> {
-        self.readers.run_read(RequestSubject::Store, runs::list_runs)
+    fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
+        let query = query.clone();
+        self.readers.run_read(RequestSubject::Store, move |db| runs::list_runs(db, &query))
     }
 
-    fn post_decision<'a>(&'a self, run: &'a RunId, posted: PostedDecision) -> StoreFuture<'a, ()> {
+    fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
+        let (run, abandoned) = (run.clone(), abandoned.cloned());
+        let about = RequestSubject::Run(run.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            forget::forget_run(desk, &run, abandoned.as_ref())
+        })
+    }
+
+    fn post_decision<'a>(
+        &'a self,
+        run: &'a RunId,
+        posted: PostedDecision,
+        record_count: u64,
+    ) -> StoreFuture<'a, ()> {
         let run = run.clone();
         let about = RequestSubject::Run(run.clone());
-        self.submit_write(about, AckLevel::Synced, move |desk| runs::post_decision(desk.db, &run, &posted))
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            decisions::post_decision(desk.db, &run, posted, record_count)
+        })
+    }
+
+    fn take_decision<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &'a CallPath,
+        attempt: u32,
+    ) -> StoreFuture<'a, Option<PostedDecision>> {
+        let (lease, call) = (lease.clone(), call.clone());
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            decisions::take_decision(desk.db, &lease, &call, attempt)
+        })
     }
 
     fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>> {
         let run = run.clone();
-        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| runs::posted_decisions(db, &run))
+        self.readers
+            .run_read(RequestSubject::Run(run.clone()), move |db| decisions::posted_decisions(db, &run))
     }
 
     fn claim_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
         claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, ReceiptClaim> {
-        let (key, by) = (key.clone(), OwnedLeaseClaim::from(claim));
+        let (key, by, abandoned) = (key.clone(), OwnedLeaseClaim::from(claim), abandoned.cloned());
         self.submit_write(RequestSubject::Receipts, AckLevel::Committed, move |desk| {
-            receipts::claim_receipt(desk.db, &key, &by)
+            receipts::claim_receipt(desk.db, &key, &by, abandoned.as_ref())
         })
+    }
+
+    fn find_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        now: Timestamp,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        let key = key.clone();
+        self.readers.run_read(RequestSubject::Receipts, move |db| receipts::find_receipt(db, &key, now))
     }
 
     fn save_receipt<'a>(
@@ -284,6 +488,23 @@ impl Store for SqliteStore {
         let (key, owner) = (key.clone(), owner.to_owned());
         self.submit_write(RequestSubject::Receipts, AckLevel::Committed, move |desk| {
             receipts::release_receipt(desk.db, &key, &owner)
+        })
+    }
+
+    fn list_receipts<'a>(
+        &'a self,
+        after: Option<&'a ReceiptKey>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<StoredReceipt>> {
+        let after = after.cloned();
+        self.readers
+            .run_read(RequestSubject::Receipts, move |db| receipts::list_receipts(db, after.as_ref(), limit))
+    }
+
+    fn import_receipt<'a>(&'a self, receipt: &'a StoredReceipt) -> StoreFuture<'a, ()> {
+        let receipt = receipt.clone();
+        self.submit_write(RequestSubject::Receipts, AckLevel::Synced, move |desk| {
+            receipts::import_receipt(desk.db, &receipt)
         })
     }
 
@@ -310,26 +531,43 @@ impl Store for SqliteStore {
             .run_read(RequestSubject::Run(run.clone()), move |db| withheld::load_output(db, &run, &call))
     }
 
-    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, except: &'a [CallPath]) -> StoreFuture<'a, ()> {
-        let (lease, except) = (lease.clone(), except.to_vec());
+    fn list_withheld_outputs<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<CallPath>> {
+        let run = run.clone();
+        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| withheld::list_outputs(db, &run))
+    }
+
+    fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, calls: &'a [CallPath]) -> StoreFuture<'a, ()> {
+        let (lease, calls) = (lease.clone(), calls.to_vec());
         let about = RequestSubject::Run(lease.run.clone());
         self.submit_write(about, AckLevel::Synced, move |desk| {
-            withheld::erase_outputs(desk.db, &lease, &except)
+            withheld::erase_outputs(desk.db, &lease, &calls)
         })
     }
 
-    fn save_artefact<'a>(&'a self, run: &'a RunId, name: &'a str, text: &'a str) -> StoreFuture<'a, ()> {
-        let (run, name, text) = (run.clone(), name.to_owned(), text.to_owned());
-        let about = RequestSubject::Run(run.clone());
+    fn save_artefact<'a>(&'a self, lease: &'a Lease, name: &'a str, body: &'a [u8]) -> StoreFuture<'a, ()> {
+        let (lease, name, body) = (lease.clone(), name.to_owned(), body.to_vec());
+        let about = RequestSubject::Run(lease.run.clone());
         self.submit_write(about, AckLevel::Synced, move |desk| {
-            runs::save_artefact(desk.db, &run, &name, &text)
+            artefacts::save_artefact(desk.db, &lease, &name, &body)
         })
     }
 
-    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<String>> {
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<Vec<u8>>> {
         let (run, name) = (run.clone(), name.to_owned());
         self.readers
-            .run_read(RequestSubject::Run(run.clone()), move |db| runs::load_artefact(db, &run, &name))
+            .run_read(RequestSubject::Run(run.clone()), move |db| artefacts::load_artefact(db, &run, &name))
+    }
+
+    fn list_artefacts<'a>(
+        &'a self,
+        run: &'a RunId,
+        after: Option<&'a str>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<String>> {
+        let (run, after) = (run.clone(), after.map(str::to_owned));
+        self.readers.run_read(RequestSubject::Run(run.clone()), move |db| {
+            artefacts::list_artefacts(db, &run, after.as_deref(), limit)
+        })
     }
 }
 
@@ -353,6 +591,25 @@ impl SessionStore for SqliteStore {
         })
     }
 
+    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+        let about = RequestSubject::Session(write.session.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            history::check_run_may_append(desk.db, &write)?;
+            sessions::append_run_items(desk.db, &write)
+        })
+    }
+
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let (session, run) = (session.clone(), run.clone());
+        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
+            sessions::run_position(db, &session, &run)
+        })
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,
@@ -373,7 +630,7 @@ impl SessionStore for SqliteStore {
 
 impl From<LeaseClaim<'_>> for OwnedLeaseClaim {
     fn from(claim: LeaseClaim<'_>) -> Self {
-        Self { owner: claim.owner.to_owned(), now: claim.now, expires_at: claim.expires_at }
+        Self { owner: claim.owner.to_owned(), now: claim.now, duration: claim.duration }
     }
 }
 

@@ -1,93 +1,152 @@
-//! Runs, their journal lines, posted decisions and artefacts.
+//! Runs, their journal lines and posted decisions.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
 use windlass_core::{
+    canonical::Digest,
     id::{AgentName, RunId, Timestamp},
     journal::JournalLine,
 };
 
-use super::file::{SqliteError, compute_checksum, is_corruption, verify_checksum};
+use super::file::{SqliteError, is_corruption};
 use super::writer::WriteTx;
-use super::{
-    from_json_text, from_sql_integer, from_sql_time, snapshots, to_json_text, to_sql_integer, to_sql_time,
-};
+use super::{forget, from_sql_integer, from_sql_time, history, snapshots, to_sql_integer, to_sql_time};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Lease, PostedDecision, RunStatus, StoredRun};
+use crate::store::query::end_of_run;
+use crate::store::{Lease, RunQuery, RunStatus, StoredLease, StoredRun};
 
 /// An owned lease claim, for requests that are executed later on the writer thread.
 #[derive(Clone, Debug)]
 pub(super) struct OwnedLeaseClaim {
     pub(super) owner: String,
     pub(super) now: Timestamp,
-    pub(super) expires_at: Timestamp,
+    pub(super) duration: Duration,
 }
 
 pub(super) fn create_run(
-    db: &Connection,
+    desk: &mut WriteTx<'_>,
     run: &RunId,
     agent: &AgentName,
     by: &OwnedLeaseClaim,
+    lines: &[JournalLine],
+    imported_history: Option<&[u8]>,
 ) -> Result<Lease, SqliteError> {
     let insert =
-        "INSERT INTO runs (name, agent, status, epoch, records, owner, owned_until, created, updated)
-                  VALUES (?1, ?2, ?3, 1, 0, ?4, ?5, ?6, ?6) ON CONFLICT (name) DO NOTHING";
-    let added = db.prepare_cached(insert)?.execute(params![
+        "INSERT INTO runs (name, agent, status, epoch, records, owner, beat, lease_ms, renewed, created, updated)
+                  VALUES (?1, ?2, ?3, 1, 0, ?4, 0, ?5, ?6, ?6, ?6) ON CONFLICT (name) DO NOTHING";
+    let added = desk.db.prepare_cached(insert)?.execute(params![
         run.as_str(),
         agent.as_str(),
         status_text(RunStatus::Running),
         by.owner,
-        to_sql_time(by.expires_at),
+        to_sql_millis(by.duration),
         to_sql_time(by.now),
     ])?;
     if added == 0 {
-        return Err(StoreError::with_kind(
-            StoreErrorKind::AlreadyExists,
-            format!("there is a run `{run}` already"),
-        )
-        .into());
+        return Err(StoreError::already_exists(run).into());
     }
-    Ok(Lease { run: run.clone(), owner: by.owner.clone(), epoch: 1 })
+    desk.record_place()?;
+    let lease = Lease { run: run.clone(), owner: by.owner.clone(), epoch: 1 };
+    if let Some(first) = lines.first() {
+        let id = desk.db.last_insert_rowid();
+        append_journal(desk, &lease, 0, lines)?;
+        history::begin_run(desk.db, &lease, id, first, imported_history)?;
+    }
+    Ok(lease)
+}
+
+/// Loads the first line of a run.
+pub(super) fn load_first_line(db: &Connection, run: i64) -> Result<Option<JournalLine>, SqliteError> {
+    Ok(load_by_index(db, run, 0, 1)?.into_iter().next())
 }
 
 pub(super) fn acquire_lease(
     desk: &mut WriteTx<'_>,
     run: &RunId,
     by: &OwnedLeaseClaim,
+    abandoned: Option<&StoredLease>,
 ) -> Result<Lease, SqliteError> {
-    let select = "SELECT epoch, owner, owned_until FROM runs WHERE name = ?1";
-    let found = desk
-        .db
-        .prepare_cached(select)?
-        .query_row([run.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()?;
-    let (epoch, owner, until): (i64, Option<String>, Option<i64>) =
-        found.ok_or_else(|| run_not_found(run))?;
-    if let (Some(owner), Some(until)) = (owner, until)
-        && from_sql_time(until) > by.now
-        && owner != by.owner
+    let (epoch, known) = find_lease(desk.db, run)?.ok_or_else(|| run_not_found(run))?;
+    if let Some(known) = known
+        && known.owner != by.owner
     {
-        return Err(StoreError::lease_held(run, &owner).into());
+        check_abandoned(run, &known, abandoned)?;
     }
-    let update = "UPDATE runs SET epoch = ?2, owner = ?3, owned_until = ?4 WHERE name = ?1";
+    let update =
+        "UPDATE runs SET epoch = ?2, owner = ?3, beat = 0, lease_ms = ?4, renewed = ?5 WHERE name = ?1";
     desk.db.prepare_cached(update)?.execute(params![
         run.as_str(),
-        epoch + 1,
+        to_sql_integer(epoch + 1)?,
         by.owner,
-        to_sql_time(by.expires_at)
+        to_sql_millis(by.duration),
+        to_sql_time(by.now)
     ])?;
     desk.gaps.clear_run(run);
-    Ok(Lease { run: run.clone(), owner: by.owner.clone(), epoch: from_sql_integer(epoch + 1)? })
+    desk.record_place()?;
+    Ok(Lease { run: run.clone(), owner: by.owner.clone(), epoch: epoch + 1 })
 }
 
-pub(super) fn renew_lease(db: &Connection, lease: &Lease, until: Timestamp) -> Result<(), SqliteError> {
+pub(super) fn load_lease(db: &Connection, run: &RunId) -> Result<Option<StoredLease>, SqliteError> {
+    Ok(find_lease(db, run)?.ok_or_else(|| run_not_found(run))?.1)
+}
+
+/// Returns the epoch of a run and its lease, if it has an owner.
+pub(super) fn find_lease(
+    db: &Connection,
+    run: &RunId,
+) -> Result<Option<(u64, Option<StoredLease>)>, SqliteError> {
+    let mut select =
+        db.prepare_cached("SELECT epoch, owner, beat, lease_ms, renewed FROM runs WHERE name = ?1")?;
+    let mut rows = select.query([run.as_str()])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let epoch = from_sql_integer(row.get(0)?)?;
+    Ok(Some((epoch, read_lease(row, 1, epoch)?)))
+}
+
+/// Reads a lease: its owner from this column, and its beat, duration and last renewal from the next ones.
+pub(super) fn read_lease(
+    row: &Row<'_>,
+    column: usize,
+    epoch: u64,
+) -> Result<Option<StoredLease>, SqliteError> {
+    let Some(owner) = row.get(column)? else { return Ok(None) };
+    let number = |offset: usize| row.get::<_, Option<i64>>(column + offset).map(Option::unwrap_or_default);
+    Ok(Some(StoredLease {
+        owner,
+        epoch,
+        beat: from_sql_integer(number(1)?)?,
+        duration: Duration::from_millis(from_sql_integer(number(2)?)?),
+        renewed_at: from_sql_time(number(3)?),
+    }))
+}
+
+/// Fails if the known lease is not the one that was observed.
+pub(super) fn check_abandoned(
+    run: &RunId,
+    known: &StoredLease,
+    seen: Option<&StoredLease>,
+) -> Result<(), SqliteError> {
+    match seen {
+        Some(seen) if seen.is_same_beat(known) => Ok(()),
+        _ => Err(StoreError::lease_held(run, &known.owner).into()),
+    }
+}
+
+pub(super) fn renew_lease(db: &Connection, lease: &Lease, now: Timestamp) -> Result<(), SqliteError> {
     let (id, _) = find_owned_run(db, lease)?;
-    let update = "UPDATE runs SET owner = ?2, owned_until = ?3 WHERE id = ?1";
-    db.prepare_cached(update)?.execute(params![id, lease.owner, to_sql_time(until)])?;
+    let update = "UPDATE runs SET beat = beat + 1, renewed = ?2 WHERE id = ?1";
+    db.prepare_cached(update)?.execute(params![id, to_sql_time(now)])?;
     Ok(())
 }
 
+/// Converts the duration of a lease, rounded up to milliseconds.
+pub(super) fn to_sql_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
 pub(super) fn release_lease(db: &Connection, lease: &Lease) -> Result<(), SqliteError> {
-    let update = "UPDATE runs SET owner = NULL, owned_until = NULL WHERE name = ?1 AND epoch = ?2";
+    let update = "UPDATE runs SET owner = NULL, beat = NULL, lease_ms = NULL, renewed = NULL WHERE name = ?1 AND epoch = ?2";
     db.prepare_cached(update)?.execute(params![lease.run.as_str(), to_sql_integer(lease.epoch)?])?;
     Ok(())
 }
@@ -99,6 +158,10 @@ pub(super) fn set_status(
     now: Timestamp,
 ) -> Result<(), SqliteError> {
     let (id, _) = find_owned_run(db, lease)?;
+    set_status_of_row(db, id, status, now)
+}
+
+fn set_status_of_row(db: &Connection, id: i64, status: RunStatus, now: Timestamp) -> Result<(), SqliteError> {
     let update = "UPDATE runs SET status = ?2, updated = ?3 WHERE id = ?1";
     db.prepare_cached(update)?.execute(params![id, status_text(status), to_sql_time(now)])?;
     match status {
@@ -129,14 +192,23 @@ pub(super) fn append_journal(
     let mut insert =
         desk.db.prepare_cached("INSERT INTO lines (run, seq, hash, body) VALUES (?1, ?2, ?3, ?4)")?;
     for (seq, line) in (at..).zip(lines) {
-        insert.execute(params![id, to_sql_integer(seq)?, line.hash.to_string(), line.body])?;
+        insert.execute(params![id, to_sql_integer(seq)?, line.hash.as_bytes(), line.body])?;
     }
     let records = to_sql_integer(at + lines.len() as u64)?;
     desk.db.prepare_cached("UPDATE runs SET records = ?2 WHERE id = ?1")?.execute([id, records])?;
-    Ok(())
+    match end_of_run(lines) {
+        Some((status, at)) => set_status_of_row(desk.db, id, status, at),
+        None => Ok(()),
+    }
 }
 
-pub(super) fn load_journal(db: &Connection, run: &RunId, from: u64) -> Result<Vec<JournalLine>, SqliteError> {
+/// Loads the lines of a run from `from` on, at most `limit`.
+pub(super) fn load_journal(
+    db: &Connection,
+    run: &RunId,
+    from: u64,
+    limit: Option<u32>,
+) -> Result<Vec<JournalLine>, SqliteError> {
     // The count and the lines must come from one transaction.
     let moment = db.unchecked_transaction()?;
     let select = "SELECT id, records FROM runs WHERE name = ?1";
@@ -146,17 +218,21 @@ pub(super) fn load_journal(db: &Connection, run: &RunId, from: u64) -> Result<Ve
         .optional()?;
     let Some((id, records)) = found else { return Ok(Vec::new()) };
     let records = from_sql_integer(records)?;
-    match load_by_index(&moment, id, from) {
-        Ok(lines) if lines.len() as u64 == records.saturating_sub(from) => Ok(lines),
+    let until = limit.map_or(records, |limit| records.min(from.saturating_add(limit.into())));
+    match load_by_index(&moment, id, from, until) {
+        Ok(lines) if lines.len() as u64 == until.saturating_sub(from) => Ok(lines),
         Err(SqliteError::Sqlite(error)) if !is_corruption(&error) => Err(error.into()),
-        Ok(_) | Err(_) => load_by_table_scan(&moment, id, from, records),
+        Ok(_) | Err(_) => load_by_table_scan(&moment, id, from, records).map(|mut lines| {
+            lines.truncate(usize::try_from(until.saturating_sub(from)).unwrap_or(usize::MAX));
+            lines
+        }),
     }
 }
 
-fn load_by_index(db: &Connection, run: i64, from: u64) -> Result<Vec<JournalLine>, SqliteError> {
-    let select = "SELECT seq, hash, body FROM lines WHERE run = ?1 AND seq >= ?2 ORDER BY seq";
+fn load_by_index(db: &Connection, run: i64, from: u64, until: u64) -> Result<Vec<JournalLine>, SqliteError> {
+    let select = "SELECT seq, hash, body FROM lines WHERE run = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq";
     let mut select = db.prepare_cached(select)?;
-    let mut rows = select.query([run, to_sql_integer(from)?])?;
+    let mut rows = select.query([run, to_sql_integer(from)?, to_sql_integer(until)?])?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next()? {
         let expected = from + lines.len() as u64;
@@ -176,8 +252,7 @@ fn load_by_table_scan(
     from: u64,
     records: u64,
 ) -> Result<Vec<JournalLine>, SqliteError> {
-    // Lines are never deleted, so their ids have no gaps.
-    let last: i64 = db.query_row("SELECT sum(records) FROM runs NOT INDEXED", [], |row| row.get(0))?;
+    let last = forget::last_line_id(db)?;
     let mut select = db.prepare("SELECT seq, hash, body, run FROM lines WHERE id = ?1")?;
     let mut lines = Vec::new();
     for id in 1..=last {
@@ -204,16 +279,42 @@ fn load_by_table_scan(
 
 /// Reads a line: its hash from this column and its text from the next.
 fn read_line(row: &Row<'_>, column: usize) -> Result<JournalLine, SqliteError> {
-    let hash = row.get_ref(column)?.as_str().ok().and_then(|hash| hash.parse().ok());
+    let hash = row.get_ref(column)?.as_bytes().ok().and_then(|hash| hash.try_into().ok());
     let hash = hash.ok_or_else(|| SqliteError::Corrupt("a hash cannot be read".to_owned()))?;
-    Ok(JournalLine { hash, body: row.get(column + 1)? })
+    Ok(JournalLine { hash: Digest::from_bytes(hash), body: row.get(column + 1)? })
 }
 
-pub(super) fn list_runs(db: &Connection) -> Result<Vec<StoredRun>, SqliteError> {
-    let select = "SELECT name, agent, status, owner, owned_until, created, updated, records
-                  FROM runs ORDER BY created DESC, name DESC";
-    let mut select = db.prepare_cached(select)?;
-    let mut rows = select.query([])?;
+pub(super) fn list_runs(db: &Connection, query: &RunQuery) -> Result<Vec<StoredRun>, SqliteError> {
+    let mut select = "SELECT name, agent, status, created, updated, records, epoch, owner, beat, lease_ms, renewed FROM runs
+        WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR updated >= ?2) AND (?3 IS NULL OR updated < ?3)
+        AND (?4 IS NULL OR (created, name) < (?4, ?5))"
+        .to_owned();
+    if !query.statuses.is_empty() {
+        let statuses: Vec<String> =
+            query.statuses.iter().map(|status| format!("'{}'", status_text(*status))).collect();
+        select.push_str(&format!(" AND status IN ({})", statuses.join(", ")));
+    }
+    if query.session.is_some() {
+        // The first record names the session.
+        select.push_str(
+            " AND EXISTS (SELECT 1 FROM lines WHERE run = runs.id AND seq = 0
+              AND json_extract(body, '$.run_started.session') = ?7)",
+        );
+    }
+    select.push_str(" ORDER BY created DESC, name DESC LIMIT ?6");
+    let mut select = db.prepare_cached(&select)?;
+    let mut parameters: Vec<Box<dyn ToSql>> = vec![
+        Box::new(query.agent.as_ref().map(|agent| agent.as_str().to_owned())),
+        Box::new(query.updated_from.map(to_sql_time)),
+        Box::new(query.updated_before.map(to_sql_time)),
+        Box::new(query.after.as_ref().map(|after| to_sql_time(after.created_at))),
+        Box::new(query.after.as_ref().map(|after| after.run.as_str().to_owned())),
+        Box::new(query.limit),
+    ];
+    if let Some(session) = &query.session {
+        parameters.push(Box::new(session.as_str().to_owned()));
+    }
+    let mut rows = select.query(params_from_iter(parameters))?;
     let mut runs = Vec::new();
     while let Some(row) = rows.next()? {
         runs.push(read_stored_run(row)?);
@@ -227,67 +328,15 @@ fn read_stored_run(row: &Row<'_>) -> Result<StoredRun, SqliteError> {
     let status = parse_status(&status).ok_or_else(|| {
         SqliteError::Corrupt(format!("run `{run}` is in a state that is not known: `{status}`"))
     })?;
-    let owner: Option<String> = row.get(3)?;
-    let until: Option<i64> = row.get(4)?;
     Ok(StoredRun {
         run,
         agent: AgentName::from(row.get::<_, String>(1)?),
         status,
-        record_count: from_sql_integer(row.get(7)?)?,
-        owner: owner.zip(until.map(from_sql_time)),
-        created_at: from_sql_time(row.get(5)?),
-        updated_at: from_sql_time(row.get(6)?),
+        record_count: from_sql_integer(row.get(5)?)?,
+        lease: read_lease(row, 7, from_sql_integer(row.get(6)?)?)?,
+        created_at: from_sql_time(row.get(3)?),
+        updated_at: from_sql_time(row.get(4)?),
     })
-}
-
-pub(super) fn post_decision(
-    db: &Connection,
-    run: &RunId,
-    posted: &PostedDecision,
-) -> Result<(), SqliteError> {
-    let id = run_row_id(db, run)?.ok_or_else(|| run_not_found(run))?;
-    let path = to_json_text(&posted.path)?;
-    let select = "SELECT hash, body FROM inbox WHERE run = ?1 AND path = ?2 AND attempt = ?3";
-    let known = db
-        .prepare_cached(select)?
-        .query_row(params![id, path, posted.attempt], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))
-        .optional()?;
-    if let Some((hash, body)) = known {
-        let known: PostedDecision = from_json_text(&verify_checksum(&hash, body)?)?;
-        let is_same = known.decision.is_same_decision(&posted.decision);
-        return if is_same { Ok(()) } else { Err(StoreError::already_decided(run, &posted.path).into()) };
-    }
-    let body = to_json_text(posted)?;
-    let insert = "INSERT INTO inbox (run, path, attempt, hash, body) VALUES (?1, ?2, ?3, ?4, ?5)";
-    db.prepare_cached(insert)?.execute(params![id, path, posted.attempt, compute_checksum(&body), body])?;
-    Ok(())
-}
-
-pub(super) fn posted_decisions(db: &Connection, run: &RunId) -> Result<Vec<PostedDecision>, SqliteError> {
-    let select = "SELECT hash, body FROM inbox WHERE run = (SELECT id FROM runs WHERE name = ?1) ORDER BY id";
-    let mut select = db.prepare_cached(select)?;
-    let mut rows = select.query([run.as_str()])?;
-    let mut posted = Vec::new();
-    while let Some(row) = rows.next()? {
-        posted.push(from_json_text(&verify_checksum(&row.get::<_, String>(0)?, row.get(1)?)?)?);
-    }
-    Ok(posted)
-}
-
-pub(super) fn save_artefact(db: &Connection, run: &RunId, name: &str, text: &str) -> Result<(), SqliteError> {
-    let insert = "INSERT INTO artefacts (run, name, hash, body) VALUES (?1, ?2, ?3, ?4)
-                  ON CONFLICT (run, name) DO UPDATE SET hash = excluded.hash, body = excluded.body";
-    db.prepare_cached(insert)?.execute(params![run.as_str(), name, compute_checksum(text), text])?;
-    Ok(())
-}
-
-pub(super) fn load_artefact(db: &Connection, run: &RunId, name: &str) -> Result<Option<String>, SqliteError> {
-    let select = "SELECT hash, body FROM artefacts WHERE run = ?1 AND name = ?2";
-    let found = db
-        .prepare_cached(select)?
-        .query_row(params![run.as_str(), name], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))
-        .optional()?;
-    found.map(|(hash, body)| verify_checksum(&hash, body)).transpose()
 }
 
 /// Returns the row id and the number of records of a run, if the lease is current.
@@ -305,12 +354,7 @@ pub(super) fn find_owned_run(db: &Connection, lease: &Lease) -> Result<(i64, u64
     }
 }
 
-fn run_row_id(db: &Connection, run: &RunId) -> Result<Option<i64>, SqliteError> {
-    let mut select = db.prepare_cached("SELECT id FROM runs WHERE name = ?1")?;
-    Ok(select.query_row([run.as_str()], |row| row.get(0)).optional()?)
-}
-
-fn run_not_found(run: &RunId) -> SqliteError {
+pub(super) fn run_not_found(run: &RunId) -> SqliteError {
     StoreError::with_kind(StoreErrorKind::RunNotFound, format!("there is no run `{run}`")).into()
 }
 

@@ -12,9 +12,16 @@ pub(super) const SCHEMA_VERSION: i32 = 1;
 ///
 /// Runs and sessions have integer ids, so that lines do not repeat long names. The lines of all runs are
 /// appended to one table: lines of many runs that are committed together then share pages. A run stores its
-/// number of records, because a hash chain does not reveal that its end is missing. Every text that is parsed
-/// after reading is stored with its SHA-256: SQLite itself does not detect a flipped bit.
+/// number of records, because a hash chain does not reveal that its end is missing. Every value that is used
+/// after reading is stored with its SHA-256: SQLite itself does not detect a flipped bit. Hashes are 32 bytes.
 const SCHEMA_V1: &str = "
+    CREATE TABLE store (
+        id TEXT NOT NULL,
+        commits INTEGER NOT NULL,
+        host TEXT,
+        path TEXT,
+        inode INTEGER
+    ) STRICT;
     CREATE TABLE runs (
         id INTEGER PRIMARY KEY,
         name TEXT NOT NULL UNIQUE,
@@ -23,7 +30,9 @@ const SCHEMA_V1: &str = "
         epoch INTEGER NOT NULL,
         records INTEGER NOT NULL,
         owner TEXT,
-        owned_until INTEGER,
+        beat INTEGER,
+        lease_ms INTEGER,
+        renewed INTEGER,
         created INTEGER NOT NULL,
         updated INTEGER NOT NULL
     ) STRICT;
@@ -31,7 +40,7 @@ const SCHEMA_V1: &str = "
         id INTEGER PRIMARY KEY,
         run INTEGER NOT NULL,
         seq INTEGER NOT NULL,
-        hash TEXT NOT NULL,
+        hash BLOB NOT NULL,
         body TEXT NOT NULL,
         UNIQUE (run, seq)
     ) STRICT;
@@ -40,43 +49,40 @@ const SCHEMA_V1: &str = "
         run INTEGER NOT NULL,
         path TEXT NOT NULL,
         attempt INTEGER NOT NULL,
-        hash TEXT NOT NULL,
+        hash BLOB NOT NULL,
         body TEXT NOT NULL,
         UNIQUE (run, path, attempt)
     ) STRICT;
+    CREATE TABLE taken_decisions (
+        run INTEGER NOT NULL,
+        path TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        PRIMARY KEY (run, path, attempt)
+    ) STRICT, WITHOUT ROWID;
     CREATE TABLE artefacts (
         id INTEGER PRIMARY KEY,
         run TEXT NOT NULL,
         name TEXT NOT NULL,
-        hash TEXT NOT NULL,
-        body TEXT NOT NULL,
+        hash BLOB NOT NULL,
+        body BLOB NOT NULL,
         UNIQUE (run, name)
     ) STRICT;
     CREATE TABLE receipts (
         id INTEGER PRIMARY KEY,
         scope TEXT NOT NULL,
-        digest TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        generation INTEGER NOT NULL,
         owner TEXT,
-        owned_until INTEGER,
-        hash TEXT,
+        beat INTEGER,
+        lease_ms INTEGER,
+        renewed INTEGER,
+        hash BLOB,
         body TEXT,
         expires INTEGER,
         UNIQUE (scope, digest)
     ) STRICT;
     CREATE INDEX receipts_by_expiry ON receipts (expires) WHERE expires IS NOT NULL;
-    CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY,
-        name TEXT NOT NULL UNIQUE,
-        version INTEGER NOT NULL
-    ) STRICT;
-    CREATE TABLE items (
-        id INTEGER PRIMARY KEY,
-        session INTEGER NOT NULL,
-        seq INTEGER NOT NULL,
-        hash TEXT NOT NULL,
-        body TEXT NOT NULL,
-        UNIQUE (session, seq)
-    ) STRICT;
 ";
 
 /// The owner of a database file.
@@ -118,9 +124,16 @@ pub(super) fn identify_owner_in_transaction(db: &Connection) -> Result<DatabaseO
     })
 }
 
+/// Returns the id of a store.
+pub(super) fn read_store_id(db: &Connection) -> Result<String, rusqlite::Error> {
+    db.query_row("SELECT id FROM store", [], |row| row.get(0))
+}
+
 /// Creates the schema in an empty file, inside the caller's transaction.
 pub(super) fn create_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     db.execute_batch(SCHEMA_V1)?;
+    db.execute_batch(super::sessions::SCHEMA_V1)?;
+    db.execute("INSERT INTO store (id, commits) VALUES (?1, 0)", [uuid::Uuid::now_v7().to_string()])?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", SCHEMA_VERSION)
 }

@@ -2,7 +2,7 @@
 //! read and write the file too.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use windlass_core::id::RunId;
+use windlass_core::{canonical::Digest, id::RunId};
 
 use super::file::{SqliteError, compute_checksum, verify_checksum};
 use super::runs::find_owned_run;
@@ -13,8 +13,8 @@ const CREATE_TABLE_SQL: &str = "
     CREATE TABLE IF NOT EXISTS snapshots (
         run INTEGER PRIMARY KEY,
         records INTEGER NOT NULL,
-        head TEXT NOT NULL,
-        hash TEXT NOT NULL,
+        head BLOB NOT NULL,
+        hash BLOB NOT NULL,
         body TEXT NOT NULL
     ) STRICT";
 
@@ -28,7 +28,7 @@ pub(super) fn save_snapshot(
     let replace =
         "INSERT OR REPLACE INTO snapshots (run, records, head, hash, body) VALUES (?1, ?2, ?3, ?4, ?5)";
     let StoredSnapshot { record_count: records, head_hash: head, body } = snapshot;
-    let values = params![id, to_sql_integer(*records)?, head.to_string(), compute_checksum(body), body];
+    let values = params![id, to_sql_integer(*records)?, head.as_bytes(), compute_checksum(body), body];
     db.prepare_cached(replace)?.execute(values)?;
     Ok(())
 }
@@ -43,14 +43,13 @@ pub(super) fn load_snapshot(db: &Connection, run: &RunId) -> Result<Option<Store
     let found = db
         .prepare_cached(select)?
         .query_row([run.as_str()], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get(3)?))
+            Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?, row.get::<_, String>(3)?))
         })
         .optional()?;
     let Some((records, head, hash, body)) = found else { return Ok(None) };
-    let head = head.parse().map_err(SqliteError::Corrupt)?;
     Ok(Some(StoredSnapshot {
         record_count: from_sql_integer(records)?,
-        head_hash: head,
+        head_hash: Digest::from_bytes(head),
         body: verify_checksum(&hash, body)?,
     }))
 }

@@ -17,7 +17,7 @@ fn journal_line(before: &[JournalLine], length: usize) -> JournalLine {
 }
 
 fn lease_claim(owner: &str) -> LeaseClaim<'_> {
-    LeaseClaim { owner, now: Timestamp(1_000), expires_at: Timestamp(2_000) }
+    LeaseClaim { owner, now: Timestamp(1_000), duration: std::time::Duration::from_secs(1) }
 }
 
 async fn set_limit(store: &SqliteStore, pages: u32) {
@@ -31,8 +31,10 @@ async fn set_limit(store: &SqliteStore, pages: u32) {
 async fn a_full_file_refuses_what_has_no_room_and_keeps_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
-    let lease = store.create_run(&"run".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
-    let other = store.create_run(&"other".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
+    let lease =
+        store.create_run(&"run".into(), &"agent".into(), lease_claim("ann"), Vec::new()).await.unwrap();
+    let other =
+        store.create_run(&"other".into(), &"agent".into(), lease_claim("ann"), Vec::new()).await.unwrap();
     let first = journal_line(&[], 100);
     Store::append_journal(&store, &lease, 0, vec![first.clone()], Durability::Sync).await.unwrap();
     set_limit(&store, 40).await;
@@ -44,17 +46,18 @@ async fn a_full_file_refuses_what_has_no_room_and_keeps_the_rest() {
     let large = Store::append_journal(&store, &lease, 1, vec![small.clone(), large], Durability::Sync);
     let behind = Store::append_journal(&store, &lease, 3, vec![small.clone()], Durability::Deferred);
     let beside = Store::append_journal(&store, &other, 0, vec![journal_line(&[], 100)], Durability::Sync);
-    let error = large.await.unwrap_err();
+    let (large, behind, beside) = tokio::join!(large, behind, beside);
+    let error = large.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Disk);
     assert!(
         error.to_string().contains("is full: nothing of this was kept, everything before it was"),
         "{error}"
     );
     assert!(error.to_string().starts_with("run `run`: "), "{error}");
-    let error = behind.await.unwrap_err();
+    let error = behind.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Disk);
     // SQLite may have rolled back the whole batch; then all of its requests fail.
-    let was_done = beside.await.is_ok();
+    let was_done = beside.is_ok();
     assert_eq!(!Store::load_journal(&store, &"other".into(), 0).await.unwrap().is_empty(), was_done);
     assert_eq!(Store::load_journal(&store, &"run".into(), 0).await.unwrap(), lines);
 
@@ -68,7 +71,8 @@ async fn a_file_that_stays_locked_is_given_up_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let store = SqliteStore::open(&path).unwrap();
-    let lease = store.create_run(&"run".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
+    let lease =
+        store.create_run(&"run".into(), &"agent".into(), lease_claim("ann"), Vec::new()).await.unwrap();
     let mut other = rusqlite::Connection::open(&path).unwrap();
     let kept_locked = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
     let error = Store::append_journal(&store, &lease, 0, vec![journal_line(&[], 10)], Durability::Sync)
@@ -89,8 +93,10 @@ async fn a_file_that_stays_locked_is_given_up_on() {
 async fn a_request_that_fails_halfway_leaves_nothing_and_does_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
-    let lease = store.create_run(&"run".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
-    let other = store.create_run(&"other".into(), &"agent".into(), lease_claim("ann")).await.unwrap();
+    let lease =
+        store.create_run(&"run".into(), &"agent".into(), lease_claim("ann"), Vec::new()).await.unwrap();
+    let other =
+        store.create_run(&"other".into(), &"agent".into(), lease_claim("ann"), Vec::new()).await.unwrap();
     let change = async |sql: &'static str| {
         store
             .submit_write(RequestSubject::Store, AckLevel::Committed, move |desk| {
@@ -100,16 +106,42 @@ async fn a_request_that_fails_halfway_leaves_nothing_and_does_no_harm() {
             .unwrap();
     };
     // A conflicting row makes the second line fail.
-    change("INSERT INTO lines (run, seq, hash, body) VALUES (1, 1, '', '')").await;
+    change("INSERT INTO lines (run, seq, hash, body) VALUES (1, 1, x'', '')").await;
     let first = journal_line(&[], 10);
     let lines = vec![first.clone(), journal_line(&[first], 10)];
     let fails = Store::append_journal(&store, &lease, 0, lines.clone(), Durability::Sync);
     let beside = Store::append_journal(&store, &other, 0, lines.clone(), Durability::Sync);
-    fails.await.unwrap_err();
-    beside.await.unwrap();
+    let (fails, beside) = tokio::join!(fails, beside);
+    fails.unwrap_err();
+    beside.unwrap();
     assert_eq!(Store::load_journal(&store, &"other".into(), 0).await.unwrap(), lines);
     assert_eq!(Store::load_journal(&store, &"run".into(), 0).await.unwrap(), []);
-    change("DELETE FROM lines WHERE run = 1 AND hash = ''").await;
+    change("DELETE FROM lines WHERE run = 1 AND hash = x''").await;
     Store::append_journal(&store, &lease, 0, lines.clone(), Durability::Sync).await.unwrap();
     assert_eq!(Store::load_journal(&store, &"run".into(), 0).await.unwrap(), lines);
+}
+
+/// A damaged file is scanned up to the last row id that was given out, also after runs were deleted.
+#[tokio::test]
+async fn a_scan_finds_lines_after_those_of_a_forgotten_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
+    let mut lines = Vec::new();
+    for _ in 0..5 {
+        lines.push(journal_line(&lines, 10));
+    }
+    for run in ["gone", "kept"] {
+        let lease =
+            store.create_run(&run.into(), &"agent".into(), lease_claim("ann"), Vec::new()).await.unwrap();
+        Store::append_journal(&store, &lease, 0, lines.clone(), Durability::Sync).await.unwrap();
+        store.release_lease(&lease).await.unwrap();
+    }
+    store.forget_run(&"gone".into(), None).await.unwrap();
+    let damage = store.submit_write(RequestSubject::Store, AckLevel::Committed, move |desk| {
+        Ok(desk.db.execute_batch("UPDATE runs SET records = 6 WHERE name = 'kept'")?)
+    });
+    damage.await.unwrap();
+    let error = Store::load_journal(&store, &"kept".into(), 0).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert!(error.to_string().contains("of 6 records, the first 5 can be read"), "{error}");
 }

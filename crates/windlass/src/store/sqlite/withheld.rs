@@ -13,7 +13,7 @@ const CREATE_TABLE_SQL: &str = "
     CREATE TABLE IF NOT EXISTS withheld_outputs (
         run INTEGER NOT NULL,
         path TEXT NOT NULL,
-        hash TEXT NOT NULL,
+        hash BLOB NOT NULL,
         body TEXT NOT NULL,
         PRIMARY KEY (run, path)
     ) STRICT, WITHOUT ROWID";
@@ -45,24 +45,32 @@ pub(super) fn load_output(
     let found = db
         .prepare_cached(select)?
         .query_row(params![run.as_str(), to_json_text(call)?], |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+            Ok((row.get(0)?, row.get::<_, String>(1)?))
         })
         .optional()?;
     found.map(|(hash, body)| from_json_text(&verify_checksum(&hash, body)?)).transpose()
 }
 
-/// Erases the outputs of a run, except those of these calls. The freed pages are overwritten.
-pub(super) fn erase_outputs(db: &Connection, lease: &Lease, except: &[CallPath]) -> Result<(), SqliteError> {
+pub(super) fn list_outputs(db: &Connection, run: &RunId) -> Result<Vec<CallPath>, SqliteError> {
+    if !has_table(db)? {
+        return Ok(Vec::new());
+    }
+    let select = "SELECT path FROM withheld_outputs JOIN runs ON runs.id = withheld_outputs.run
+        WHERE runs.name = ?1";
+    let mut select = db.prepare_cached(select)?;
+    let paths = select.query_map([run.as_str()], |row| row.get::<_, String>(0))?;
+    paths.map(|path| from_json_text(&path?)).collect()
+}
+
+/// Erases the outputs of these calls. The freed pages are overwritten.
+pub(super) fn erase_outputs(db: &Connection, lease: &Lease, calls: &[CallPath]) -> Result<(), SqliteError> {
     let (id, _) = find_owned_run(db, lease)?;
     if !has_table(db)? {
         return Ok(());
     }
-    let kept: Vec<String> = except.iter().map(to_json_text).collect::<Result<_, _>>()?;
-    let mut select = db.prepare_cached("SELECT path FROM withheld_outputs WHERE run = ?1")?;
-    let paths: Vec<String> = select.query_map([id], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    for path in paths.iter().filter(|path| !kept.contains(path)) {
+    for call in calls {
         db.prepare_cached("DELETE FROM withheld_outputs WHERE run = ?1 AND path = ?2")?
-            .execute(params![id, path])?;
+            .execute(params![id, to_json_text(call)?])?;
     }
     Ok(())
 }

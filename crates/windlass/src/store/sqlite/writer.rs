@@ -1,12 +1,13 @@
 //! The writer: one thread with one connection, which executes all waiting requests in one group commit.
 //!
-//! A request is queued when the method that makes it returns, so that requests are executed in call order,
-//! independent of which futures are awaited. The thread takes all waiting requests, executes them in one
+//! A request is queued when it is made, so that requests are executed in that order, independent of which futures are
+//! awaited. The thread takes all waiting requests, executes them in one
 //! transaction, commits once, and sends the results. While the disk is busy with one commit, the next batch
 //! accumulates: batches grow with the load, and no request waits for a timer.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -17,7 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use windlass_core::id::{RunId, SessionId};
 
 use super::WriterStats;
-use super::file::{DatabaseFile, SqliteError, is_sync_failure};
+use super::file::{DatabaseFile, LOCK_TIMEOUT, SqliteError, is_sync_failure};
+use super::warnings::{self, CommitMark, FilePlace};
+use super::writer_turn::WriterTurn;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{Lease, StoreFuture};
 
@@ -65,6 +68,21 @@ impl fmt::Display for RequestSubject {
 pub(super) struct WriteTx<'a> {
     pub(super) db: &'a Connection,
     pub(super) gaps: &'a mut JournalGaps,
+    unrecorded_place: Option<&'a FilePlace>,
+    records_place: &'a mut bool,
+}
+
+impl WriteTx<'_> {
+    /// Records that the store is driven at its present place, once.
+    pub(super) fn record_place(&mut self) -> Result<(), SqliteError> {
+        match self.unrecorded_place {
+            Some(place) if !*self.records_place => {
+                *self.records_place = true;
+                warnings::record_place(self.db, place)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Runs with lines that could not be written, and the epochs of their writers. Later lines of the same epoch
@@ -142,7 +160,11 @@ pub(super) struct SqliteWriter {
 }
 
 impl SqliteWriter {
-    pub(super) fn start(db: Connection, file: Arc<DatabaseFile>) -> Result<Self, StoreError> {
+    pub(super) fn start(
+        db: Connection,
+        file: Arc<DatabaseFile>,
+        store_id: String,
+    ) -> Result<Self, StoreError> {
         let (requests, waiting) = mpsc::channel();
         let tally = Arc::new(WriterCounters::default());
         let thread = WriterThread {
@@ -150,6 +172,10 @@ impl SqliteWriter {
             file: file.clone(),
             counters: tally.clone(),
             gaps: JournalGaps::default(),
+            turn: WriterTurn::open(&file.path, LOCK_TIMEOUT),
+            store_id,
+            mark: CommitMark::open(&file.path),
+            unrecorded_place: Some(FilePlace::of_file(&file.path)),
             waits_for_sync: None,
             stop_reason: None,
         };
@@ -176,11 +202,16 @@ impl SqliteWriter {
         T: Send + 'static,
         F: FnOnce(&mut WriteTx<'_>) -> Result<T, SqliteError> + Send + 'static,
     {
-        self.enqueue(about, when, None, work)
+        self.enqueue(about, when, None, work).boxed()
     }
 
     /// Queues a request that appends lines to a run.
-    pub(super) fn submit_append<F>(&self, lease: &Lease, when: AckLevel, work: F) -> StoreFuture<'static, ()>
+    pub(super) fn submit_append<F>(
+        &self,
+        lease: &Lease,
+        when: AckLevel,
+        work: F,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<F>
     where
         F: FnOnce(&mut WriteTx<'_>) -> Result<(), SqliteError> + Send + 'static,
     {
@@ -193,7 +224,23 @@ impl SqliteWriter {
         when: AckLevel,
         appends: Option<Lease>,
         work: F,
-    ) -> StoreFuture<'static, T>
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut WriteTx<'_>) -> Result<T, SqliteError> + Send + 'static,
+    {
+        let submitted = self.send_request(about, when, appends, work);
+        let file = self.file.clone();
+        async move { submitted?.await.unwrap_or_else(|_| Err(file.thread_stopped_error())) }
+    }
+
+    fn send_request<T, F>(
+        &self,
+        about: RequestSubject,
+        when: AckLevel,
+        appends: Option<Lease>,
+        work: F,
+    ) -> Result<oneshot::Receiver<Result<T, StoreError>>, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut WriteTx<'_>) -> Result<T, SqliteError> + Send + 'static,
@@ -203,7 +250,7 @@ impl SqliteWriter {
                 "{about}: the write queue of `{}` is full ({MAX_QUEUED_REQUESTS} requests)",
                 self.file.path.display()
             );
-            return std::future::ready(Err(StoreError::new(message))).boxed();
+            return Err(StoreError::new(message));
         };
         let (answer, answered) = oneshot::channel();
         let job = WriteJob { subject: about, work: Some(work), result: None, reply_to: Some(answer) };
@@ -217,8 +264,7 @@ impl SqliteWriter {
         if let Some(requests) = &self.queue {
             requests.send(request).ok();
         }
-        let file = self.file.clone();
-        async move { answered.await.unwrap_or_else(|_| Err(file.thread_stopped_error())) }.boxed()
+        Ok(answered)
     }
 }
 
@@ -318,6 +364,11 @@ struct WriterThread {
     file: Arc<DatabaseFile>,
     counters: Arc<WriterCounters>,
     gaps: JournalGaps,
+    turn: WriterTurn,
+    store_id: String,
+    mark: Option<CommitMark>,
+    /// Place of the file, until it is recorded.
+    unrecorded_place: Option<FilePlace>,
     /// Current setting of the connection: true if commits wait for the disk.
     waits_for_sync: Option<bool>,
     /// The cause, if the writer has stopped for good.
@@ -333,10 +384,26 @@ impl Drop for WriterThread {
 
 impl WriterThread {
     fn run(mut self, requests: &mpsc::Receiver<WriteRequest>) {
-        while let Ok(first) = requests.recv() {
+        while let Some(first) = self.next_request(requests) {
+            self.turn.take();
+            // Requests that came while this process waited for its turn share the commit.
             let mut batch = vec![first];
             batch.extend(requests.try_iter().take(MAX_BATCH_REQUESTS - 1));
             self.execute_batch(&mut batch);
+            self.turn.yield_if_due();
+        }
+        self.turn.end();
+    }
+
+    /// Returns the next request. The turn ends before the thread waits for one.
+    fn next_request(&mut self, requests: &mpsc::Receiver<WriteRequest>) -> Option<WriteRequest> {
+        match requests.try_recv() {
+            Ok(request) => Some(request),
+            Err(mpsc::TryRecvError::Disconnected) => None,
+            Err(mpsc::TryRecvError::Empty) => {
+                self.turn.end();
+                requests.recv().ok()
+            }
         }
     }
 
@@ -360,8 +427,14 @@ impl WriterThread {
         self.file.check_in_place()?;
         self.set_sync_mode(batch.iter().any(|request| request.ack_level == AckLevel::Synced))?;
         self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let mut records_place = false;
         for request in batch.iter_mut() {
-            let mut desk = WriteTx { db: &self.db, gaps: &mut self.gaps };
+            let mut desk = WriteTx {
+                db: &self.db,
+                gaps: &mut self.gaps,
+                unrecorded_place: self.unrecorded_place.as_ref(),
+                records_place: &mut records_place,
+            };
             let done = request.operation.execute(&mut desk)?;
             if let (ExecuteStatus::Failed, Some(lease)) = (done, &request.appends_to) {
                 self.gaps.record_gap(lease);
@@ -371,7 +444,15 @@ impl WriterThread {
                 request.operation.send_result(&self.file, None);
             }
         }
+        let count = "UPDATE store SET commits = commits + 1 RETURNING commits";
+        let number: i64 = self.db.prepare_cached(count)?.query_row([], |row| row.get(0))?;
         self.db.prepare_cached("COMMIT")?.execute([])?;
+        if let (Some(mark), Some(true)) = (&mut self.mark, self.waits_for_sync) {
+            mark.write(&self.store_id, u64::try_from(number).unwrap_or_default());
+        }
+        if records_place {
+            self.unrecorded_place = None;
+        }
         let WriterCounters { requests, commits, syncs, .. } = &*self.counters;
         requests.fetch_add(batch.len() as u64, Ordering::Relaxed);
         commits.fetch_add(1, Ordering::Relaxed);

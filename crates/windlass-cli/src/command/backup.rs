@@ -1,0 +1,28 @@
+//! `windlass backup`: copies the store while runs go on.
+
+use serde_json::json;
+
+use crate::args::{BackupArgs, CliArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
+use crate::terminal::{OutputFormat, Terminal};
+
+pub(crate) async fn run(
+    args: &CliArgs,
+    asked: &BackupArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    let store = CliProject::from_args(args)?.open_existing()?;
+    store.backup(&asked.file).await?;
+    let size = std::fs::metadata(&asked.file).map(|copy| copy.len()).unwrap_or_default();
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&json!({ "backup": asked.file, "bytes": size })),
+        OutputFormat::Text => {
+            term.print_line(format!("{} has a copy of the store, {size} bytes", asked.file.display()));
+            term.eprint_line(
+                "a run that goes on after this repeats its later effects if it is driven from the copy",
+            );
+        }
+    }
+    Ok(CommandExit::Success)
+}

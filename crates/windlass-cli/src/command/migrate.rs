@@ -1,0 +1,47 @@
+//! `windlass migrate`: copies everything in one store to another.
+
+use serde_json::json;
+use windlass::store::migrate_store;
+
+use crate::args::MigrateArgs;
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
+use crate::terminal::{OutputFormat, Terminal};
+
+pub(crate) async fn run(asked: &MigrateArgs, term: &Terminal) -> Result<CommandExit, CliError> {
+    let source = CliProject::of_store(&asked.from).open_existing()?;
+    let target = CliProject::of_store(&asked.to).open_or_create()?;
+    let report = migrate_store(&*source, &*target).await.map_err(|error| {
+        CliError::new(error.to_string())
+            .with_hint("what was copied stays; the same command continues the migration")
+    })?;
+    let driven: Vec<String> = report.driven_runs.iter().map(ToString::to_string).collect();
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&json!({
+            "type": "migration",
+            "copied_runs": report.copied_runs,
+            "known_runs": report.known_runs,
+            "driven_runs": report.driven_runs,
+            "sessions": report.sessions,
+            "receipts": report.receipts,
+            "artefacts": report.artefacts,
+        })),
+        OutputFormat::Text => {
+            term.print_line(format!(
+                "{} has {} runs more, {} were there; {} sessions, {} receipts, {} artefacts",
+                asked.to.display(),
+                report.copied_runs.len(),
+                report.known_runs.len(),
+                report.sessions,
+                report.receipts,
+                report.artefacts,
+            ));
+            term.eprint_line("drive each run from one of the stores only: both would make the same calls");
+        }
+    }
+    if driven.is_empty() {
+        return Ok(CommandExit::Success);
+    }
+    Err(CliError::new(format!("these runs are being driven and were not copied: {}", driven.join(", ")))
+        .with_hint("the same command copies them when their drivers have stopped"))
+}

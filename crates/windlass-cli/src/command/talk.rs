@@ -1,0 +1,209 @@
+//! `windlass talk`: a voice conversation with an agent, on a page of the user's browser.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use serde_json::json;
+use windlass::core::decision::DecisionScope;
+use windlass_realtime::openai::OpenAiRealtime;
+use windlass_realtime::relay::{BrowserRelay, CallDisplay};
+use windlass_realtime::settings::RealtimeSettings;
+use windlass_realtime::{CloseReason, PlaybackSource, RealtimeSession, RealtimeSessionBuilder};
+
+use super::default_agent;
+use crate::agent_file::AgentFile;
+use crate::args::{CliArgs, TalkArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::{CliProject, new_run_id};
+use crate::run_driver::{
+    AGENT_PATH_ARTEFACT, CallReview, SignalCounter, StopSignal, current_user, is_command_tool,
+};
+use crate::talk::{ScriptedVoice, SessionLog, SpeechSource, TalkServer};
+use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
+
+/// Environment variable with the key of OpenAI's Realtime API.
+const KEY_VARIABLE: &str = "OPENAI_API_KEY";
+
+/// The voice that the user talks to.
+struct VoiceBackend {
+    model: OpenAiRealtime,
+    /// Its description for the page and the terminal.
+    description: String,
+    /// Short name for scripts: `scripted`, `openai` or `server`.
+    kind: &'static str,
+}
+
+pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Result<CommandExit, CliError> {
+    let named = match &talk.agent {
+        Some(named) => named.clone(),
+        None => default_agent(args)?,
+    };
+    let file = Arc::new(AgentFile::read(&named)?);
+    let project = CliProject::of_agent_file(args, file.path(), term)?;
+    let store = project.open_or_create()?;
+    let backend = select_backend(talk, &file)?;
+    let VoiceBackend { model, description, kind } = backend;
+    let mut signals = SignalCounter::install()?;
+    let session = connect_session(talk, &file, &store, model).await?;
+    let server = TalkServer::bind(talk.port)
+        .await
+        .map_err(|error| CliError::new(format!("the page cannot be served: {error}")))?;
+    let url = server.url();
+    announce(term, &file, &session, &url, &description, kind);
+    let _opening_file = match term.can_prompt() && !talk.no_open {
+        true => open_browser(&project, &url),
+        false => None,
+    };
+    let log = SessionLog::new(term);
+    let logging = tokio::spawn(log.follow(session.events()));
+    let relay = page_relay(file, &description);
+    let serving = tokio::spawn(server.serve(session.clone(), relay));
+    let report = tokio::select! {
+        report = session.wait_closed() => report,
+        signal = signals.next() => match signal {
+            StopSignal::Interrupt => session.close().await,
+            StopSignal::Terminate => session.detach().await,
+        },
+    };
+    // The page gets the last events before its server stops.
+    let _logged = logging.await;
+    serving.abort();
+    report_end(term, &report.reason)
+}
+
+/// Selects the voice: another server, OpenAI with a key, or the scripted voice.
+fn select_backend(talk: &TalkArgs, file: &AgentFile) -> Result<VoiceBackend, CliError> {
+    let key = std::env::var(KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+    let with_model = |model: OpenAiRealtime| match &talk.model {
+        Some(name) => model.model(name.clone()),
+        None => model,
+    };
+    if let Some(url) = &talk.url {
+        let mut model = with_model(OpenAiRealtime::with_url(url.clone()));
+        // A key goes to another server only if the connection is encrypted.
+        if let Some(key) = key.filter(|_| url.starts_with("wss://")) {
+            model = model.api_key_from(move || std::future::ready(Ok(key.clone())));
+        }
+        let description = format!("You talk to the server {url}.");
+        return Ok(VoiceBackend { model, description, kind: "server" });
+    }
+    if let Some(key) = key.filter(|_| !talk.scripted) {
+        let model = with_model(OpenAiRealtime::new(key));
+        let description = "You talk to OpenAI's realtime model; it costs money.".to_owned();
+        return Ok(VoiceBackend { model, description, kind: "openai" });
+    }
+    let speech = SpeechSource::detect();
+    let description = format!(
+        "This is a scripted test server with {}, and not a model: it hears that you speak, and does not understand \
+         words. Set {KEY_VARIABLE} to talk to a model.",
+        speech.name()
+    );
+    let model = ScriptedVoice::new(speech, file.read_script()?).into_server().client_model();
+    Ok(VoiceBackend { model, description, kind: "scripted" })
+}
+
+async fn connect_session(
+    talk: &TalkArgs,
+    file: &AgentFile,
+    store: &Arc<windlass::store::SqliteStore>,
+    model: OpenAiRealtime,
+) -> Result<RealtimeSession, CliError> {
+    let agent = file.build_voice_agent().await?;
+    let mut settings = RealtimeSettings::default();
+    if let Some(voice) = &talk.voice {
+        settings.voice = Some(voice.clone());
+    }
+    let builder = RealtimeSessionBuilder::new(agent, model)
+        .session_id(format!("talk-{}", new_run_id()))
+        .settings(settings)
+        .store(store.clone())
+        // `windlass approve` displays a call with the diff of its agent's workspace.
+        .run_artefact(AGENT_PATH_ARTEFACT, file.path().to_string_lossy().as_bytes())
+        .playback_source(PlaybackSource::Reported);
+    let builder = file.with_voice_limits(builder);
+    builder.connect().await.map_err(|error| {
+        CliError::new(error.to_string()).with_hint("`windlass talk --scripted` needs no key and no network")
+    })
+}
+
+/// Returns the relay of the page. It shows a call as the terminal does: every argument, or the whole diff.
+fn page_relay(file: Arc<AgentFile>, description: &str) -> BrowserRelay {
+    let notice = format!("{}\n{description}", file.name());
+    BrowserRelay::new().notice(notice).decisions_by(current_user()).call_display(move |held| {
+        let review = CallReview::new(&held.run, &held.pending, Some(&file));
+        let lines =
+            review.lines(None).iter().map(|line| line.plain().as_str().trim_start().to_owned()).collect();
+        let offers_standing = held.pending.max_approval_scope == DecisionScope::ToolForRun
+            && !is_command_tool(&held.pending.tool);
+        CallDisplay { lines, digest: review.digest(), offers_standing }
+    })
+}
+
+fn announce(
+    term: &Terminal,
+    file: &AgentFile,
+    session: &RealtimeSession,
+    url: &str,
+    description: &str,
+    kind: &str,
+) {
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&json!({
+            "type": "talk", "session": session.id(), "agent": file.name(), "url": url, "voice": kind,
+            "notice": description,
+        })),
+        OutputFormat::Text => {
+            term.eprint_line(styled![
+                paint(TextStyle::Title, file.name()),
+                " ",
+                paint(TextStyle::Faint, format!("session {} · Ctrl-C ends the conversation", session.id())),
+            ]);
+            term.eprint_line(description);
+            term.eprint_line("Open this page in a browser on this machine; its address is a secret:");
+            term.print_line(url);
+        }
+    }
+}
+
+fn report_end(term: &Terminal, reason: &CloseReason) -> Result<CommandExit, CliError> {
+    if term.output_format() == OutputFormat::Json {
+        term.print_json(&json!({ "type": "end", "reason": format!("{reason:?}") }));
+    }
+    match reason {
+        CloseReason::Closed | CloseReason::ClosedByProvider => Ok(CommandExit::Success),
+        CloseReason::Detached => Ok(CommandExit::Cancelled),
+        other => Err(CliError::new(format!("the conversation ended: {other:?}"))),
+    }
+}
+
+/// Opens the page in the user's browser. The user can open it by hand if that fails.
+///
+/// Every user of the machine can read the arguments of a process, and the address is a secret. So the browser is given a
+/// file that only this user can read, and that leads to the page.
+fn open_browser(project: &CliProject, url: &str) -> Option<OpeningFile> {
+    let path = project.store_path().parent()?.join(format!("talk-{}.html", new_run_id()));
+    let text = format!(
+        "<!doctype html><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
+         <meta http-equiv=\"refresh\" content=\"0;url={url}\"><title>windlass talk</title>"
+    );
+    crate::project::write_private_file(&path, &text).ok()?;
+    let file = OpeningFile(path);
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(program);
+    command.arg(&file.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Ok(mut child) = command.spawn() {
+        // The opener ends by itself; a thread reaps it.
+        std::thread::spawn(move || child.wait());
+    }
+    Some(file)
+}
+
+/// A file that leads a browser to the page. It is deleted at the end of the conversation.
+struct OpeningFile(PathBuf);
+
+impl Drop for OpeningFile {
+    fn drop(&mut self) {
+        let _deleted = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,73 @@
+//! The display of a call that may be longer than the screen. A decision is possible only after its last line.
+
+use super::call_review::CallReview;
+use super::decision_prompts::choice_prompt;
+use crate::terminal::{StyledText, Terminal, TextStyle, paint, pluralise, styled};
+
+/// Rows of the screen that a page leaves for the prompt.
+const PROMPT_ROWS: usize = 3;
+
+/// A call displayed page by page.
+pub(crate) struct ReviewPager {
+    lines: Vec<StyledText>,
+    printed: usize,
+    page: usize,
+}
+
+/// The answer to the prompt between two pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PagerChoice {
+    NextPage,
+    Reject,
+    Later,
+}
+
+impl PagerChoice {
+    /// Parses an answer; `None` for anything else, an approval above all.
+    pub(crate) fn parse(answer: &str) -> Option<Self> {
+        match answer.trim().to_lowercase().as_str() {
+            "" => Some(Self::NextPage),
+            "n" | "no" => Some(Self::Reject),
+            "l" | "later" | "q" => Some(Self::Later),
+            _ => None,
+        }
+    }
+}
+
+impl ReviewPager {
+    /// Lays out the call for the size of the terminal.
+    pub(crate) fn new(term: &Terminal, review: &CallReview) -> Self {
+        let page = term.height().saturating_sub(PROMPT_ROWS).max(1);
+        Self { lines: review.lines(Some(term.width())), printed: 0, page }
+    }
+
+    /// Prints the next page.
+    pub(crate) fn print_page(&mut self, term: &Terminal) {
+        for line in self.lines.iter().skip(self.printed).take(self.page) {
+            term.eprint_line(line.clone());
+        }
+        self.printed = (self.printed + self.page).min(self.lines.len());
+    }
+
+    /// Returns true if every line was printed.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.printed >= self.lines.len()
+    }
+
+    /// Returns the prompt between two pages.
+    pub(crate) fn prompt(&self, can_reject: bool) -> StyledText {
+        let left = pluralise(self.lines.len().saturating_sub(self.printed), "more line", "more lines");
+        let choices: &[(&str, &str)] = match can_reject {
+            true => &[("Enter", " next page"), ("n", "o"), ("l", "ater")],
+            false => &[("Enter", " next page"), ("l", "ater")],
+        };
+        styled!["  ", paint(TextStyle::Waiting, left), ": ", choice_prompt(choices), " "]
+    }
+
+    /// Explains why an answer is not accepted yet.
+    pub(crate) fn print_refusal(&self, term: &Terminal) {
+        term.eprint_line(
+            "  The call can be decided when all of it was displayed; press Enter for the next page.",
+        );
+    }
+}

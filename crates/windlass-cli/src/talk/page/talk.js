@@ -1,0 +1,456 @@
+// The page of `windlass talk`. Everything from the session is untrusted text: it is shown with textContent, never as HTML.
+'use strict';
+
+const element = (id) => document.getElementById(id);
+const page = document.body;
+const CLICK_GUARD_MS = 700;
+const RETRY_MS = [300, 600, 1200, 2500, 5000];
+
+let socket = null;
+let retries = 0;
+let hasEnded = false;
+let isMuted = false;
+let audio = null; // { context, speaker, microphone, stream }
+let audioTrouble = '';
+const items = new Map(); // item id -> list entry
+const calls = new Map(); // call id -> list entry
+const cards = new Map(); // path of a held call -> card
+
+function make(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function setStatus(text) {
+  element('status').textContent = audioTrouble ? text + ' ' + audioTrouble : text;
+}
+
+function describeState() {
+  if (hasEnded) return;
+  const link = page.dataset.link;
+  if (link === 'busy') return setStatus('Another page talks to this agent. Close it, and this one takes over.');
+  if (link === 'lost') return setStatus('The connection to windlass was lost. Trying again …');
+  if (link === 'connecting') return setStatus('Connecting …');
+  if (page.dataset.provider === 'lost') return setStatus('The voice lost its connection. Reconnecting …');
+  if (page.dataset.microphone === 'on' && isMuted) return setStatus('Muted.');
+  if (page.dataset.microphone === 'on' && page.dataset.speech === 'user') return setStatus('Listening …');
+  if (page.dataset.microphone === 'on') return setStatus('Speak. You can interrupt the answer by speaking.');
+  setStatus('Press “Start talking”, or type a message.');
+}
+
+// The socket.
+
+function connect() {
+  const address = new URL('socket', window.location.href);
+  address.protocol = 'ws:';
+  socket = new WebSocket(address);
+  socket.binaryType = 'arraybuffer';
+  socket.onmessage = (event) => {
+    if (typeof event.data === 'string') onMessage(JSON.parse(event.data));
+    else onAudio(event.data);
+  };
+  socket.onclose = () => {
+    flushSpeaker();
+    if (hasEnded) return;
+    if (page.dataset.link !== 'busy') page.dataset.link = 'lost';
+    describeState();
+    window.setTimeout(connect, RETRY_MS[Math.min(retries++, RETRY_MS.length - 1)]);
+  };
+}
+
+function send(message) {
+  if (socket && socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
+}
+
+const handlers = {
+  ready(message) {
+    items.clear();
+    calls.clear();
+    cards.clear();
+    element('transcript').replaceChildren();
+    element('approvals').replaceChildren();
+    const [agent, ...notice] = (message.notice || 'windlass talk').split('\n');
+    element('agent').textContent = agent;
+    document.title = agent + ' · windlass talk';
+    element('notice').textContent = notice.join('\n');
+  },
+  live() {
+    retries = 0;
+    page.dataset.link = 'live';
+    page.dataset.provider = 'live';
+    describeState();
+  },
+  busy() {
+    page.dataset.link = 'busy';
+    describeState();
+  },
+  item: showItem,
+  item_removed(message) {
+    const entry = items.get(message.item);
+    if (entry) entry.remove();
+    items.delete(message.item);
+  },
+  text_delta(message) {
+    const entry = items.get(message.item) || addMessage(message.item, message.role);
+    entry.querySelector('.text').textContent += message.delta;
+    entry.scrollIntoView({ block: 'nearest' });
+  },
+  speech_started() {
+    page.dataset.speech = 'user';
+    describeState();
+  },
+  speech_stopped() {
+    page.dataset.speech = 'none';
+    describeState();
+  },
+  turn_started() {
+    element('stop').disabled = false;
+  },
+  turn_ended(message) {
+    const usage = message.usage;
+    const words = [];
+    if (message.first_audio_ms !== null) words.push('first audio after ' + message.first_audio_ms + ' ms');
+    if (usage) {
+      words.push('input ' + usage.input.text + ' text, ' + usage.input.audio + ' audio tokens');
+      words.push('output ' + usage.output.text + ' text, ' + usage.output.audio + ' audio tokens');
+    }
+    element('usage').textContent = words.join(' · ');
+  },
+  track() {},
+  audio_ended() {
+    if (audio) audio.speaker.port.postMessage({ ended: true });
+  },
+  audio_interrupted() {
+    flushSpeaker();
+    page.dataset.interruptions = Number(page.dataset.interruptions || 0) + 1;
+  },
+  call_started(message) {
+    dropCard((card) => card.call === message.call);
+    setCallState(message.call, 'running', '', message.tool);
+  },
+  call_progress(message) {
+    setCallState(message.call, 'running', message.progress);
+  },
+  call_settled(message) {
+    dropCard((card) => card.call === message.call);
+    setCallState(message.call, message.status, message.output);
+  },
+  call_held: showCard,
+  decided(message) {
+    dropCard((card) => card.digest === message.digest);
+  },
+  refused(message) {
+    addNote(message.message);
+    for (const card of cards.values()) card.setBusy(false);
+  },
+  agent_changed(message) {
+    addNote(message.from + ' handed over to ' + message.to + '.');
+  },
+  disconnected(message) {
+    flushSpeaker();
+    page.dataset.provider = 'lost';
+    page.dataset.speech = 'none';
+    addNote('The voice lost its connection: ' + message.reason);
+    describeState();
+  },
+  reconnected() {
+    page.dataset.provider = 'live';
+    page.dataset.reconnects = Number(page.dataset.reconnects || 0) + 1;
+    addNote('The voice is connected again.');
+    describeState();
+  },
+  response_held() {
+    addNote('The answer waits until you have finished speaking.');
+  },
+  guardrail_tripped(message) {
+    addNote('A guardrail stopped the answer: ' + message.guardrails.join(', '));
+  },
+  error(message) {
+    addNote(message.message);
+  },
+  closed(message) {
+    hasEnded = true;
+    page.dataset.link = 'ended';
+    setStatus('The conversation has ended: ' + message.reason);
+    for (const card of cards.values()) card.setBusy(true);
+  },
+};
+
+function onMessage(message) {
+  const handle = handlers[message.type];
+  if (handle) handle(message);
+}
+
+// The transcript.
+
+function addMessage(id, role) {
+  const entry = make('li', role);
+  entry.append(make('span', 'who', role === 'user' ? 'You' : element('agent').textContent), make('span', 'text', ''));
+  items.set(id, entry);
+  return place(entry);
+}
+
+function place(entry) {
+  element('transcript').append(entry);
+  entry.scrollIntoView({ block: 'nearest' });
+  return entry;
+}
+
+function addNote(text) {
+  place(make('li', 'note', text));
+}
+
+function showItem(message) {
+  if (message.role === 'call') {
+    calls.set(message.call, callEntry(message.call, message.tool, message.item));
+    calls.get(message.call).querySelector('.text').textContent = message.tool + ' ' + message.text;
+    return;
+  }
+  if (message.role === 'output') {
+    const call = calls.get(message.call);
+    if (call && !call.dataset.status) setCallState(message.call, 'settled', message.text);
+    return;
+  }
+  if (message.role === 'system') return;
+  let entry = items.get(message.item);
+  if (!entry) {
+    entry = addMessage(message.item, message.role);
+    const before = items.get(message.after);
+    if (before && before.parentNode) before.after(entry);
+  }
+  entry.className = message.role + (message.status === 'interrupted' ? ' interrupted' : '');
+  if (message.text || message.status !== 'in_progress') entry.querySelector('.text').textContent = message.text;
+}
+
+function callEntry(call, tool, item) {
+  const known = (item && items.get(item)) || calls.get(call);
+  if (known) {
+    if (item) items.set(item, known);
+    return known;
+  }
+  const entry = make('li', 'call');
+  entry.append(make('span', 'who', 'tool call'), make('span', 'text', tool || call), make('span', 'state'), make('span', 'result'));
+  if (item) items.set(item, entry);
+  return place(entry);
+}
+
+function setCallState(call, status, output, tool) {
+  const entry = callEntry(call, tool);
+  calls.set(call, entry);
+  entry.dataset.status = status;
+  entry.querySelector('.state').textContent = ' · ' + status.replaceAll('_', ' ');
+  if (output) entry.querySelector('.result').textContent = output;
+}
+
+// Decisions.
+
+function dropCard(isIt) {
+  for (const [path, card] of cards) {
+    if (isIt(card)) {
+      card.element.remove();
+      cards.delete(path);
+    }
+  }
+}
+
+function showCard(message) {
+  dropCard((card) => card.path === message.path && card.run === message.run);
+  const box = make('article', 'card');
+  // Each line is an element of its own, whose continuations are indented, so that no text can imitate a line.
+  const text = make('pre');
+  text.append(...message.lines.flatMap((line) => line.split('\n')).map((line) => make('span', 'line', line + '\n')));
+  text.tabIndex = 0;
+  const actions = make('div', 'actions');
+  const buttons = [];
+  const card = {
+    path: message.path, run: message.run, call: message.call, digest: message.digest, element: box,
+    isRead: false, isFresh: true, isBusy: false,
+    setBusy(isBusy) {
+      card.isBusy = isBusy;
+      const isLocked = isBusy || card.isFresh;
+      for (const button of buttons) button.disabled = isLocked || !(card.isRead || button.classList.contains('reject'));
+    },
+  };
+  const decide = (decision, standing) => {
+    card.setBusy(true);
+    send({ type: 'decide', digest: message.digest, decision, standing: Boolean(standing) });
+  };
+  const addButton = (label, className, onClick) => {
+    const button = make('button', className, label);
+    button.type = 'button';
+    button.onclick = onClick;
+    buttons.push(button);
+    actions.append(button);
+  };
+  const addInput = (label) => {
+    const input = make('input');
+    input.setAttribute('aria-label', label);
+    input.placeholder = label;
+    actions.append(input);
+    return input;
+  };
+  box.append(make('h2', '', message.reason === 'question' ? 'A question for you' : 'This call waits for you'), text, actions);
+  if (message.can_decide) {
+    if (message.reason === 'question') {
+      const input = addInput('Your answer');
+      addButton('Answer', 'approve', () => decide({ kind: 'answer', value: parseAnswer(input.value) }));
+    } else if (message.reason === 'in_doubt') {
+      addButton('It did not happen: do it', 'approve', () => decide({ kind: 'confirm_not_executed' }));
+      addButton('Nobody knows', 'reject', () => decide({ kind: 'outcome_unknown' }));
+      const input = addInput('What it returned');
+      addButton('It happened', 'approve', () => decide({ kind: 'confirm_executed', output: input.value }));
+    } else {
+      let standing = null;
+      addButton('Approve', 'approve', () => decide({ kind: 'approve' }, standing && standing.checked));
+      const input = addInput('Reason, for the model');
+      addButton('Reject', 'reject', () => decide({ kind: 'reject', message: input.value }, standing && standing.checked));
+      if (message.offers_standing) {
+        standing = make('input');
+        standing.type = 'checkbox';
+        const label = make('label', '', ' also later calls of this tool');
+        label.prepend(standing);
+        actions.append(label);
+      }
+    }
+  }
+  box.append(make('p', 'hint', 'From a terminal: windlass approve ' + message.run + ' ' + message.path));
+  cards.set(message.run + ' ' + message.path, card);
+  element('approvals').append(box);
+  // A call can be approved after its last line was on the screen.
+  const look = () => {
+    card.isRead = card.isRead || text.scrollTop + text.clientHeight >= text.scrollHeight - 2;
+    card.setBusy(card.isBusy);
+  };
+  text.onscroll = look;
+  look();
+  // A click that was meant for something else does not decide a call that appears under the pointer.
+  window.setTimeout(() => {
+    card.isFresh = false;
+    card.setBusy(card.isBusy);
+  }, CLICK_GUARD_MS);
+  if (!card.isRead) box.append(make('p', 'hint', 'Scroll to the end of the call to approve it.'));
+  setCallState(message.call, 'waits for a decision', '', message.tool);
+  box.scrollIntoView({ block: 'nearest' });
+}
+
+function parseAnswer(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+// Sound.
+
+function onAudio(data) {
+  if (!audio) return;
+  const track = new DataView(data).getUint32(0, true);
+  const samples = data.slice(4, data.byteLength - (data.byteLength % 2));
+  audio.speaker.port.postMessage({ track, audio: samples }, [samples]);
+}
+
+function flushSpeaker() {
+  if (audio) audio.speaker.port.postMessage({ flush: true });
+  element('output').value = 0;
+}
+
+async function openSound(wantsMicrophone) {
+  let stream = null;
+  if (wantsMicrophone) {
+    try {
+      const wanted = { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 };
+      stream = await navigator.mediaDevices.getUserMedia({ audio: wanted });
+      audioTrouble = '';
+    } catch (error) {
+      audioTrouble = 'There is no microphone (' + error.name + '); you can type.';
+    }
+  }
+  const open = async (options) => {
+    const context = new AudioContext(options);
+    try {
+      await context.audioWorklet.addModule('audio.js');
+      const speaker = new AudioWorkletNode(context, 'speaker', { numberOfInputs: 0, outputChannelCount: [1] });
+      speaker.connect(context.destination);
+      let microphone = null;
+      if (stream) {
+        microphone = new AudioWorkletNode(context, 'microphone', { numberOfOutputs: 0 });
+        context.createMediaStreamSource(stream).connect(microphone);
+      }
+      await context.resume();
+      return { context, speaker, microphone, stream };
+    } catch (error) {
+      await context.close();
+      throw error;
+    }
+  };
+  // Some browsers cannot connect a microphone to a context of another rate; the worklets resample then.
+  const sound = await open({ sampleRate: 24000 }).catch(() => open({}));
+  sound.speaker.port.onmessage = (event) => {
+    for (const [track, bytes] of event.data.played) send({ type: 'played', track, bytes });
+    element('output').value = event.data.level;
+  };
+  if (sound.microphone) {
+    sound.microphone.port.onmessage = (event) => {
+      element('level').value = isMuted ? 0 : Math.min(1, event.data.level * 4);
+      if (!isMuted && socket && socket.readyState === WebSocket.OPEN && page.dataset.link === 'live') {
+        socket.send(event.data.audio);
+      }
+    };
+  }
+  return sound;
+}
+
+async function closeSound() {
+  if (!audio) return;
+  if (audio.stream) for (const track of audio.stream.getTracks()) track.stop();
+  await audio.context.close();
+  audio = null;
+}
+
+element('start').onclick = async () => {
+  element('start').disabled = true;
+  const wasOn = page.dataset.microphone === 'on';
+  await closeSound();
+  if (!wasOn) audio = await openSound(true);
+  const isOn = Boolean(audio && audio.microphone);
+  page.dataset.microphone = isOn ? 'on' : 'off';
+  element('start').textContent = isOn ? 'Stop talking' : 'Start talking';
+  element('start').disabled = false;
+  element('mute').disabled = !isOn;
+  if (wasOn) {
+    page.dataset.speech = 'none';
+    send({ type: 'clear_audio' });
+  }
+  describeState();
+};
+
+element('mute').onclick = () => {
+  isMuted = !isMuted;
+  element('mute').setAttribute('aria-pressed', String(isMuted));
+  element('mute').textContent = isMuted ? 'Unmute' : 'Mute';
+  if (isMuted) {
+    page.dataset.speech = 'none';
+    send({ type: 'clear_audio' });
+  }
+  describeState();
+};
+
+element('stop').onclick = () => {
+  flushSpeaker();
+  send({ type: 'interrupt' });
+};
+
+element('compose').onsubmit = async (event) => {
+  event.preventDefault();
+  const text = element('text').value.trim();
+  if (!text) return;
+  element('text').value = '';
+  // A typed message is answered by voice too.
+  if (!audio) audio = await openSound(false);
+  send({ type: 'text', text });
+};
+
+connect();

@@ -1,0 +1,492 @@
+//! Attacks of a model on the person who approves its calls. Each case is an attack that once worked, and asserts what
+//! the person sees on the screen.
+
+#![cfg(unix)]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+mod pty_screen;
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+
+use proptest::prelude::*;
+use pty_screen::PtyScreen;
+use serde_json::{Value, json};
+use support::{TestProject, windlass_command};
+
+/// Creates a project whose model makes these calls, one after the other, and then says a text.
+fn project_with_calls(more: &str, calls: &[(&str, &str, Value)], text: &str) -> TestProject {
+    let mut answers: Vec<String> = calls
+        .iter()
+        .map(|(id, tool, arguments)| {
+            json!({ "call": [{ "id": id, "tool": tool, "arguments": arguments }] }).to_string()
+        })
+        .collect();
+    answers.push(json!({ "text": text }).to_string());
+    let project = TestProject::new(more, "");
+    let agent = format!("name = \"helper\"\nmodel = \"scripted:answers.jsonl\"\n{more}\n");
+    std::fs::write(project.file("agent.toml"), agent).expect("it can be written");
+    std::fs::write(project.file("answers.jsonl"), answers.join("\n")).expect("it can be written");
+    project
+}
+
+const SHELL: &str = "tools = [\"shell\", \"files\", \"ask_person\"]";
+
+fn command(words: &[&str]) -> Value {
+    json!({ "program": words[0], "args": words[1..] })
+}
+
+#[test]
+fn an_argument_cannot_overwrite_the_command_that_is_shown() {
+    // The value moves the cursor up, erases the line, and prints a harmless one.
+    let attack = "touch stolen\r\u{1b}[2K\u{9b}G  │ shell  \"ls\"\u{1b}[8m";
+    let call = json!({ "shell": attack });
+    let project = project_with_calls(SHELL, &[("c1", "run_command", call)], "Done.");
+    let mut screen = PtyScreen::start(project.folder(), 40, 100, &["run", ".", "Go."]);
+    screen.wait_for("Allow it?");
+    let shown = screen.screen_text();
+    let literal = r#"│ shell  "touch stolen\r\u{1b}[2K\u{9b}G  │ shell  \"ls\"\u{1b}[8m""#;
+    assert!(shown.contains(literal), "{shown}");
+    screen.type_keys("l\n");
+    screen.wait_for_exit();
+}
+
+#[test]
+fn the_name_of_an_argument_is_no_control_sequence() {
+    // The tool would refuse the argument, but a person could be shown it by an older program or a remote tool.
+    let project = project_with_calls(
+        "tools = [\"ask_person\"]",
+        &[("c1", "ask_person", json!({ "question": "Who?\n\u{1b}[2J\u{1b}]52;c;cm0=\u{7}\u{9b}2J" }))],
+        "Done.",
+    );
+    let mut screen = PtyScreen::start(project.folder(), 40, 100, &["run", ".", "Go."]);
+    screen.wait_for("Your answer");
+    let shown = screen.screen_text();
+    assert!(shown.contains("ask_person asks: Who?"), "{shown}");
+    assert!(shown.contains(r"  │ \u{1b}[2J\u{1b}]52;c;cm0=\u{7}\u{9b}2J"), "{shown}");
+    screen.type_keys("\n");
+    screen.wait_for_exit();
+}
+
+#[test]
+fn names_of_tools_and_ids_of_calls_are_escaped_everywhere() {
+    let id = "c1\u{1b}[31m\u{202e}";
+    let project = project_with_calls(
+        SHELL,
+        &[(id, "run_command", command(&["true"])), ("c2", "no\u{1b}[2Ktool\u{200b}", json!({}))],
+        "All \u{1b}[2Jdone\u{202e}.",
+    );
+    let ran = project.run_windlass(&["run", ".", "Go\u{1b}[2K.", "--run-id", "one"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    let digest = project.digest_of("one");
+    for words in [
+        &["show", "one"][..],
+        &["show", "one", "--journal"],
+        &["show", "one", "--json"],
+        &["runs"],
+        &["runs", "--json"],
+        &["approve", "--digest", &digest, "--by", "bo\u{1b}[2K"],
+        &["resume", "one", "--yes"],
+        &["show", "one"],
+        &["show", "one", "--json"],
+        &["verify", "one"],
+        &["diff", "one", "one"],
+        &["reject", "one", id],
+    ] {
+        let ran = project.run_windlass(words);
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        // The answer of a run is data: a pipe gets it exactly.
+        let all = all.replace("All \u{1b}[2Jdone\u{202e}.\n", "");
+        let raw = all.chars().find(|letter| {
+            (letter.is_control() && *letter != '\n') || ['\u{202e}', '\u{200b}'].contains(letter)
+        });
+        assert_eq!(raw, None, "{words:?}: {all:?}");
+    }
+}
+
+#[test]
+fn an_answer_of_the_model_cannot_draw_a_prompt() {
+    let text = "Fine.\u{1b}[2J\u{1b}[H  Allow it? [y]es › \u{202e}\u{200b}";
+    let project = project_with_calls("", &[], text);
+    let mut screen = PtyScreen::start(project.folder(), 40, 100, &["run", ".", "Go."]);
+    screen.wait_for("Fine.");
+    let (_, shown) = screen.wait_for_exit();
+    assert!(shown.contains(r"Fine.\u{1b}[2J\u{1b}[H  Allow it? [y]es › \u{202e}\u{200b}"), "{shown}");
+}
+
+#[test]
+fn a_call_that_does_not_fit_is_displayed_page_by_page_before_it_can_be_approved() {
+    let lines: Vec<String> = (1..=60).map(|number| format!("line {number}")).collect();
+    let script = format!("{}\nrm -rf everything", lines.join("\n"));
+    let project = project_with_calls(SHELL, &[("c1", "run_command", json!({ "shell": script }))], "Done.");
+    let mut screen = PtyScreen::start(project.folder(), 20, 80, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for("45 more lines: [Enter] next page");
+    assert!(!screen.screen_text().contains("rm -rf everything"), "{}", screen.screen_text());
+    screen.type_keys("y\n");
+    screen.wait_for("press Enter for the next page.\n  45 more lines");
+    assert!(!screen.screen_text().contains("Allow it?"), "{}", screen.screen_text());
+    for (seen, prompt) in
+        [("line 30\\n", "28 more lines"), ("line 45\\n", "11 more lines"), ("rm -rf everything", "Allow it?")]
+    {
+        screen.type_keys("\n");
+        screen.wait_for(prompt);
+        assert!(screen.screen_text().contains(seen), "{}", screen.screen_text());
+    }
+    screen.type_keys("n\n");
+    screen.wait_for("Why?");
+    screen.type_keys("\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+}
+
+#[test]
+fn a_long_line_is_wrapped_and_not_cut() {
+    let words = format!("echo {}; rm -rf everything", "harmless ".repeat(30));
+    let project = project_with_calls(SHELL, &[("c1", "run_command", json!({ "shell": words }))], "Done.");
+    let mut screen = PtyScreen::start(project.folder(), 40, 60, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for("Allow it?");
+    let shown = screen.screen_text();
+    let joined: String =
+        shown.lines().filter_map(|line| line.trim_start().strip_prefix(['│', '┊'])).collect();
+    let joined = joined.replace(' ', "");
+    assert!(joined.contains(&words.replace(' ', "")), "{shown}");
+    screen.type_keys("l\n");
+    screen.wait_for_exit();
+    // A pipe gets it on one line.
+    let ran = project.run_windlass(&["show", "one"]);
+    assert!(ran.stdout.contains(&format!("shell  \"{words}\"")), "{}", ran.stdout);
+}
+
+#[test]
+fn every_line_of_a_diff_is_displayed_with_what_hides_in_it() {
+    let lines: Vec<String> = (1..=100).map(|number| format!("line {number}")).collect();
+    let content = format!("{}\r\nlast\u{202e}\u{200b}\tline\n", lines.join("\n"));
+    let project = project_with_calls(
+        SHELL,
+        &[("c1", "write_file", json!({ "path": "notes.txt", "content": content }))],
+        "Done.",
+    );
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    let shown = project.run_windlass(&["show", "one"]).stdout;
+    for number in 1..=99 {
+        assert!(shown.contains(&format!("│ +line {number}\n")), "{shown}");
+    }
+    assert!(shown.contains("│ +line 100\\r\n"), "{shown}");
+    assert!(shown.contains("│ +last\\u{202e}\\u{200b}→   line\n"), "{shown}");
+}
+
+#[test]
+fn an_edited_decision_is_verified_in_full() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    let digest = project.digest_of("one");
+    let edited = json!({ "program": "true", "args": ["x".repeat(300), "the end"] }).to_string();
+    let ran = project.run_windlass(&["approve", "--digest", &digest, "--arguments", &edited, "--resume"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let verified = project.run_windlass(&["verify", "one"]).stdout;
+    assert!(verified.contains(&format!("{}\",\"the end\"]", "x".repeat(300))), "{verified}");
+    assert!(project.run_windlass(&["show", "one"]).stdout.contains("\"the end\"]"));
+}
+
+#[test]
+fn an_approval_never_picks_a_call_by_itself() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "small"]))], "Done.");
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "small"]);
+    let seen = project.digest_of("small");
+    // Another run arrives after the person looked.
+    let answers = [
+        json!({ "call": [{ "id": "c1", "tool": "run_command", "arguments": command(&["touch", "large"]) }] }),
+        json!({ "text": "Done." }),
+    ];
+    std::fs::write(project.file("answers.jsonl"), answers.map(|answer| answer.to_string()).join("\n"))
+        .expect("it can be written");
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "large"]);
+    let ran = project.run_windlass(&["approve"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("several calls wait for a person"), "{}", ran.stderr);
+    let ran = project.run_windlass(&["approve", "large"]);
+    assert_eq!(ran.code, Some(2), "nobody saw the call: {}", ran.stderr);
+    assert!(ran.stderr.contains("--digest"), "{}", ran.stderr);
+    let ran = project.run_windlass(&["approve", "large", "--digest", &seen]);
+    assert_eq!(ran.code, Some(5), "the digest is of another call: {}", ran.stderr);
+    let ran = project.run_windlass(&["approve", "--digest", &seen[..20], "--by", "bo"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.contains("bo approved call c1 of run small"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_file_that_changed_after_it_was_shown_makes_the_digest_void() {
+    let project = project_with_calls(
+        SHELL,
+        &[("c1", "write_file", json!({ "path": "notes.txt", "content": "new\n" }))],
+        "Done.",
+    );
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    let digest = project.digest_of("one");
+    std::fs::write(project.file("notes.txt"), "somebody was here\n").expect("it can be written");
+    let ran = project.run_windlass(&["approve", "--digest", &digest]);
+    assert_eq!(ran.code, Some(5), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no pending call has this digest"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_approval_in_a_terminal_shows_the_call_and_asks() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "made"]))], "Done.");
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    let mut screen = PtyScreen::start(project.folder(), 40, 80, &["approve", "one"]);
+    screen.wait_for("Approve it?");
+    assert!(screen.screen_text().contains(r#"│ args     ["made"]"#), "{}", screen.screen_text());
+    screen.type_keys("n\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(3), "{shown}");
+    let mut screen = PtyScreen::start(project.folder(), 40, 80, &["approve", "one", "--resume"]);
+    screen.wait_for("Approve it?");
+    screen.type_keys("y\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    assert!(project.file("made").exists());
+}
+
+#[test]
+fn a_fork_does_not_approve_a_call_that_nobody_saw() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "made"]))], "Done.");
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    let ran = project.run_windlass(&["fork", "one", "--approve", "c1", "--id", "two", "--resume"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(!project.file("made").exists());
+    let words = ["fork", "one", "--approve", "c1", "--id", "two", "--resume"];
+    let mut screen = PtyScreen::start(project.folder(), 40, 80, &words);
+    screen.wait_for("Approve it?");
+    assert!(screen.screen_text().contains(r#"│ args     ["made"]"#), "{}", screen.screen_text());
+    screen.type_keys("y\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    assert!(project.file("made").exists());
+}
+
+#[test]
+fn a_decision_records_the_digest_of_what_was_displayed() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
+    let mut screen = PtyScreen::start(project.folder(), 40, 80, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for("Allow it?");
+    let digest = project.digest_of("one");
+    screen.type_keys("y\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    let shown = project.run_windlass(&["show", "one", "--json"]);
+    let steps = shown.json_lines()[0]["steps"].as_array().expect("there are steps").clone();
+    let decided =
+        steps.iter().find(|step| step["entry"]["type"] == "decision_recorded").expect("it was decided");
+    assert_eq!(decided["entry"]["displayed"], digest.as_str());
+    assert_eq!(decided["entry"]["decided_by"], "ann");
+}
+
+#[test]
+fn an_argument_that_the_tool_would_ignore_is_refused_and_nobody_is_asked() {
+    let call = json!({ "program": "touch", "args": ["stolen"], "dry_run": true });
+    let project = project_with_calls(SHELL, &[("c1", "run_command", call)], "Done.");
+    let ran = project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Done.\n"), "{}", ran.stderr);
+    let shown = project.run_windlass(&["show", "one"]).stdout;
+    assert!(shown.contains("`dry_run` is not a known field"), "{shown}");
+    assert!(!project.file("stolen").exists());
+}
+
+#[test]
+fn a_patch_that_would_be_refused_is_not_asked_about() {
+    let project = project_with_calls(
+        SHELL,
+        &[("c1", "write_file", json!({ "path": "../outside.txt", "content": "x" }))],
+        "Done.",
+    );
+    let mut screen = PtyScreen::start(project.folder(), 40, 100, &["run", ".", "Go."]);
+    screen.wait_for("Done.");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    assert!(!shown.contains("Allow it?"), "{shown}");
+    assert!(shown.contains("is not asked about: it would be refused"), "{shown}");
+}
+
+#[test]
+fn always_never_covers_another_command() {
+    let project = project_with_calls(
+        SHELL,
+        &[
+            ("c1", "run_command", command(&["touch", "one"])),
+            ("c2", "run_command", command(&["touch", "one"])),
+            ("c3", "run_command", json!({ "shell": "touch two" })),
+        ],
+        "Done.",
+    );
+    let mut screen = PtyScreen::start(project.folder(), 60, 100, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for("Allow it?");
+    screen.type_keys("a\n");
+    screen.wait_for("Number, or Enter to go back");
+    screen.type_keys("1\n");
+    screen.wait_for("is approved by your rule: exactly this command");
+    screen.wait_for(r#"shell  "touch two""#);
+    screen.wait_for("Allow it?");
+    screen.type_keys("l\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(3), "{shown}");
+    assert!(project.file("one").exists() && !project.file("two").exists(), "{shown}");
+    let digest = project.digest_of("one");
+    let ran = project.run_windlass(&["approve", "--always", "--digest", &digest]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("would approve every later command"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_edit_begins_with_the_arguments_and_is_displayed_before_it_is_approved() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "one"]))], "Done.");
+    // The editor replaces a word, so it fails unless the arguments are in the file.
+    let editor = [("EDITOR", "sed -i s/one/two/")];
+    let mut screen = PtyScreen::start_with(project.folder(), 40, 80, &["run", ".", "Go."], &editor);
+    screen.wait_for("Allow it?");
+    screen.type_keys("e\n");
+    screen.wait_for("Allow it with these arguments?");
+    assert!(screen.screen_text().contains(r#"│ args     ["two"]"#), "{}", screen.screen_text());
+    screen.type_keys("y\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    assert!(project.file("two").exists() && !project.file("one").exists(), "{shown}");
+}
+
+#[test]
+fn an_edit_that_the_tool_would_refuse_is_not_approved() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "one"]))], "Done.");
+    let editor = [("EDITOR", "sed -i s/program/programme/")];
+    let mut screen = PtyScreen::start_with(project.folder(), 40, 80, &["run", ".", "Go."], &editor);
+    screen.wait_for("Allow it?");
+    screen.type_keys("e\n");
+    screen.wait_for("[b]ack");
+    assert!(screen.screen_text().contains("`programme` is not a known field"), "{}", screen.screen_text());
+    screen.type_keys("b\n");
+    screen.wait_for("[b]ack › b\n  Allow it?");
+    screen.type_keys("l\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(3), "{shown}");
+    assert!(!project.file("one").exists());
+}
+
+#[test]
+fn the_store_is_outside_the_workspace_and_private() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    let names: Vec<String> = std::fs::read_dir(project.folder())
+        .expect("the folder is there")
+        .map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(names.iter().all(|name| !name.contains("windlass")), "{names:?}");
+    let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    let projects = project.state().join("windlass/projects");
+    assert_eq!(mode(&projects), 0o700);
+    let folders: Vec<_> = std::fs::read_dir(projects).expect("it is there").flatten().collect();
+    let [folder] = folders.as_slice() else { panic!("one project has one store: {folders:?}") };
+    assert_eq!(mode(&folder.path()), 0o700);
+    for file in std::fs::read_dir(folder.path()).expect("it is there").flatten() {
+        assert_eq!(mode(&file.path()), 0o600, "{file:?}");
+    }
+    // Two projects have two stores, though their folders have one name.
+    let other = project_with_calls(SHELL, &[], "Done.");
+    let mut command = windlass_command(&other.folder(), &["runs"]);
+    let ran = command.env("XDG_STATE_HOME", project.state()).output().expect("it runs");
+    assert_eq!(ran.status.code(), Some(5));
+}
+
+#[test]
+fn a_file_that_is_no_store_is_named_as_such() {
+    let project = project_with_calls(SHELL, &[], "Done.");
+    let ran = project.run_windlass(&["runs", "--store", "agent.toml"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("`agent.toml` is not a store of Windlass"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_chat_in_a_pipe_says_that_a_call_waits() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
+    let mut child = windlass_command(&project.folder(), &["chat"])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut input = child.stdin.take().expect("there is a pipe");
+    std::io::Write::write_all(&mut input, b"Go.\n").expect("it reads");
+    drop(input);
+    assert_eq!(child.wait().expect("it ends").code(), Some(3));
+}
+
+#[test]
+fn a_hint_works_from_the_folder_where_it_is_read() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
+    let above = project.folder().parent().expect("it is in a folder").join("elsewhere");
+    std::fs::create_dir(&above).expect("it can be made");
+    let agent = project.folder().to_string_lossy().into_owned();
+    let ran = windlass_command(&above, &["run", &agent, "Go.", "--run-id", "one"]).output().expect("it runs");
+    let hint = String::from_utf8_lossy(&ran.stderr).into_owned();
+    let start = hint.find("`windlass -C ").expect("the hint names the folder") + "`windlass ".len();
+    let words: Vec<&str> = hint[start..].split('`').next().expect("it ends").split(' ').collect();
+    let ran = windlass_command(&above, &words).output().expect("it runs");
+    assert_eq!(ran.status.code(), Some(3), "it waits again: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(6) })]
+
+    /// Whatever strings a model sends, in every place, no hidden character reaches the terminal, and the screen has
+    /// every argument as a literal.
+    #[test]
+    fn nothing_that_a_model_sends_reaches_the_terminal_raw(
+        values in prop::collection::vec(hostile_text(), 1..4),
+        id in hostile_text(),
+    ) {
+        let words: Vec<String> = values.iter().map(|value| value.replace('\0', "")).collect();
+        let call = json!({ "program": "true", "args": words });
+        let id = format!("c{id}");
+        let project = project_with_calls(SHELL, &[(&id, "run_command", call)], "Done.");
+        let mut screen = PtyScreen::start(project.folder(), 200, 100, &["run", ".", "Go."]);
+        screen.wait_for("Allow it?");
+        let shown = screen.screen_text();
+        let joined: String = shown
+            .lines()
+            .filter_map(|line| line.strip_prefix("  │ ").or_else(|| line.strip_prefix("  ┊ ")))
+            .map(|line| line.replace(' ', ""))
+            .collect();
+        let expected = windlass_text::escape_json(&json!(words).to_string()).replace(' ', "");
+        prop_assert!(joined.contains(&expected), "{shown}\n{expected}");
+        screen.type_keys("l\n");
+        screen.wait_for_exit();
+    }
+}
+
+fn hostile_text() -> impl Strategy<Value = String> {
+    let hostile = prop::sample::select(vec![
+        '\u{1b}',
+        '\u{9b}',
+        '\u{7}',
+        '\u{8}',
+        '\r',
+        '\n',
+        '\t',
+        '\u{7f}',
+        '\u{202e}',
+        '\u{2066}',
+        '\u{200b}',
+        '\u{feff}',
+        '\u{e0041}',
+        '\u{fe0f}',
+        '\u{301}',
+        '\u{2028}',
+        '\\',
+        '"',
+        'A',
+        '[',
+        '2',
+        'J',
+        'K',
+        ';',
+        ']',
+    ]);
+    prop::collection::vec(prop_oneof![3 => hostile, 1 => prop::char::range('!', '~')], 0..40)
+        .prop_map(|letters| letters.into_iter().collect())
+}

@@ -1,0 +1,250 @@
+//! An approval and a reviewer's verdict hold for what was seen: address, frame, element and picture. The
+//! computer is a real Chromium.
+
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+#[path = "support/paper.rs"]
+mod paper;
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use paper::{
+    RecordingComputer, agent_with_tool, call_with_safety_check, click_action, computer_call, image_count,
+    output_of,
+};
+use serde_json::{Value, json};
+use support::{TestPageServer, start_browser};
+use windlass::artefact::fetch_media;
+use windlass::core::item::OutputContent;
+use windlass::model::ScriptedResponse;
+use windlass::store::{MemoryStore, Store};
+use windlass::tool::fetch_evidence;
+use windlass_computer::{
+    ActionVerdict, Browser, BrowserOptions, Computer, ComputerTool, PausePolicy, PrivateNetworkPolicy,
+    SafetyCheckDecision,
+};
+
+/// A page with a button in a form, and the same page in a frame of another site.
+const SHOP: &str = "<style>body{margin:0}</style><form id=pay action=/sent method=post><p id=what>Pay for \
+                    one book</p><input type=hidden name=amount value=40><button style='position:absolute;left:40px;\
+                    top:40px;width:200px;height:40px'>Pay €40</button></form>";
+
+/// Opens the shop in a shared browser and runs an agent until it waits for the approval of a click.
+async fn run_until_approval(
+    pages: &TestPageServer,
+    url: &str,
+    actions: Value,
+) -> Option<(Arc<Browser>, windlass::agent::Agent, windlass::run::PausedRun)> {
+    pages.add("shop", SHOP);
+    let browser = Arc::new(start_browser(BrowserOptions::default()).await?);
+    browser.navigate(url).await.expect("the page opens");
+    let tool = ComputerTool::with_computer(browser.clone()).approve_if(|_| true);
+    let (agent, _) = agent_with_tool(&tool, [computer_call("c1", actions), ScriptedResponse::text("done")]);
+    let paused = agent.run("go").await.expect("the run pauses").into_paused().expect("it waits");
+    Some((browser, agent, paused))
+}
+
+#[tokio::test]
+async fn an_approved_click_lands_on_what_was_seen_or_nowhere() {
+    let pages = TestPageServer::serve().await;
+    pages.add(
+        "other",
+        "<button style='position:absolute;left:40px;top:40px;width:200px;height:40px'>Pay €40</button>",
+    );
+    let framed = format!(
+        "<style>body{{margin:0}}</style><iframe style='border:0;width:600px;height:400px' src='{}'></iframe>",
+        pages.other_site_url("shop")
+    );
+    pages.add("frame", &framed);
+    let (shop, frame) = (pages.url("shop"), pages.url("frame"));
+    let wait = "; new Promise(done => setTimeout(() => done(1), 300))";
+    for (url, change, expected) in [
+        (&shop, "1".to_owned(), None),
+        (&frame, "1".to_owned(), None),
+        (&shop, format!("location.href = '{}'", pages.url("other")), Some("the page was")),
+        (
+            &shop,
+            "document.querySelector('button').textContent = 'Pay €4000'".to_owned(),
+            Some("the element was"),
+        ),
+        (&shop, "document.querySelector('button').outerHTML = ''".to_owned(), Some("the element was")),
+        (&shop, "what.textContent = 'Delete everything'".to_owned(), Some("the text around")),
+        (&shop, "document.querySelector('input').value = 4000".to_owned(), Some("other values")),
+        (&shop, "pay.action = '/elsewhere'".to_owned(), Some("the element was")),
+        (
+            &frame,
+            format!("document.querySelector('iframe').src = '{}'", pages.url("shop")),
+            Some("the frame was"),
+        ),
+    ] {
+        let before = pages.submissions().len();
+        let Some((browser, agent, mut paused)) =
+            run_until_approval(&pages, url, json!([click_action(100, 60)])).await
+        else {
+            return;
+        };
+        browser.evaluate(&format!("{change}{wait}")).await.ok();
+        paused.approve("c1").expect("a person approves");
+        let outcome = agent.resume(paused).await.expect("the run ends");
+        let output = output_of(&outcome, "c1");
+        match expected {
+            None => {
+                assert_eq!(pages.submissions().len(), before + 1, "{url} {change}: {}", output.text());
+            }
+            Some(why) => {
+                assert_eq!(pages.submissions().len(), before, "{url} {change}");
+                assert!(output.text().contains(why), "{change}: {}", output.text());
+                assert!(matches!(output, OutputContent::Parts(_)), "the model is shown the screen");
+            }
+        }
+        browser.close().await;
+    }
+}
+
+#[tokio::test]
+async fn the_later_actions_of_an_approved_call_stop_where_the_page_changes() {
+    let pages = TestPageServer::serve().await;
+    let actions = json!([click_action(100, 55), { "type": "type", "text": "Ada" }, click_action(100, 205), click_action(100, 55)]);
+    let Some((browser, agent, mut paused)) =
+        run_until_approval(&pages, &pages.url("form.html"), actions).await
+    else {
+        return;
+    };
+    paused.approve("c1").expect("a person approves");
+    let outcome = agent.resume(paused).await.expect("the run ends");
+    assert_eq!(pages.submissions(), ["name=Ada&note="], "what was seen is done");
+    let text = output_of(&outcome, "c1").text().into_owned();
+    assert!(text.contains("`actions[3]`") && text.contains("the page was"), "{text}");
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn the_default_keeps_the_browser_while_a_person_decides() {
+    let pages = TestPageServer::serve().await;
+    let page = pages.add("shop", SHOP);
+    for (policy, submissions) in [(None, 1), (Some(PausePolicy::Dispose), 1)] {
+        let options = BrowserOptions {
+            start_url: Some(pages.url("form.html")),
+            private_networks: PrivateNetworkPolicy::Allow,
+            ..BrowserOptions::default()
+        };
+        if start_browser(BrowserOptions::default()).await.is_none() {
+            return;
+        }
+        let mut tool = ComputerTool::with_provider(Browser::provider(options))
+            .approve_if(|actions| actions.iter().any(|action| action.kind() == "click"));
+        if let Some(policy) = policy {
+            tool = tool.on_pause(policy);
+        }
+        let (agent, model) = agent_with_tool(
+            &tool,
+            [
+                computer_call("c1", json!([{ "type": "navigate", "url": page }])),
+                computer_call("c2", json!([click_action(100, 60)])),
+                ScriptedResponse::text("done"),
+            ],
+        );
+        let mut paused = agent.run("go").await.expect("the run pauses").into_paused().expect("it waits");
+        paused.approve("c2").expect("a person approves");
+        let outcome = agent.resume(paused).await.expect("the run ends");
+        assert_eq!(pages.submissions().len(), submissions, "{policy:?}");
+        let text = output_of(&outcome, "c2").text().into_owned();
+        assert_eq!(text.contains("Nothing of this call was done"), policy.is_some(), "{text}");
+        assert_eq!(image_count(&model.requests()[2].input), 2, "the model sees the screen in any case");
+    }
+}
+
+#[tokio::test]
+async fn a_person_is_shown_the_address_the_element_and_the_picture() {
+    let pages = TestPageServer::serve().await;
+    let page = pages.add("shop", SHOP);
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    browser.navigate(&page).await.expect("the page opens");
+    let browser = Arc::new(browser);
+    let tool = ComputerTool::with_computer(browser.clone()).approve_if(|_| true);
+    let (agent, _) = agent_with_tool(
+        &tool,
+        [computer_call("c1", json!([click_action(100, 60)])), ScriptedResponse::text("ok")],
+    );
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let run = agent.run("go").store(store.clone()).run_id("shown");
+    let paused = run.await.expect("the run pauses").into_paused().expect("it waits");
+    let call = paused.pending_calls()[0].path.clone();
+    let evidence = fetch_evidence(&*store, &"shown".into(), &call).await.expect("the store answers");
+    let evidence = evidence.expect("the tool saved it");
+    for shown in [page.as_str(), "button \"Pay €40\"", "of the form for", "is kept for 3600 seconds"] {
+        assert!(evidence.summary.contains(shown), "{shown}: {}", evidence.summary);
+    }
+    assert_eq!(evidence.details["address"], page.as_str());
+    let picture = evidence.picture.clone().and_then(|picture| picture.url).expect("a picture");
+    let picture = fetch_media(&*store, &picture).await.expect("the store answers").expect("it is there");
+    let picture = windlass_computer::Screenshot::from_base64(picture);
+    assert_eq!(picture.size(), Some((1280, 800)));
+    assert_eq!(evidence.details["picture"], picture.digest().to_string());
+    assert!(evidence.summary.contains(&picture.digest().to_string()));
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn the_reviewer_sees_what_the_action_would_hit_and_is_asked_once() {
+    let pages = TestPageServer::serve().await;
+    let page = pages.add("shop", SHOP);
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    browser.navigate(&page).await.expect("the page opens");
+    let browser = Arc::new(browser);
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (told, changed) = (seen.clone(), browser.clone());
+    let tool = ComputerTool::with_computer(browser.clone()).review_actions(move |proposed| {
+        let target = proposed.target.clone().unwrap_or_default();
+        let picture = proposed.screenshot.as_ref().map(|picture| picture.digest());
+        assert_eq!(picture, proposed.picture_digest);
+        assert!(picture.is_some(), "there is a picture");
+        told.lock().expect("no panic").push(format!("{} | {target}", proposed.address.unwrap_or_default()));
+        let (count, browser) = (told.lock().expect("no panic").len(), changed.clone());
+        async move {
+            // A page that changes while it is judged is not clicked.
+            if count == 1 {
+                browser.evaluate("what.textContent = 'Delete everything'").await.expect("it changes");
+            }
+            if count == 3 { ActionVerdict::AskPerson } else { ActionVerdict::Allow }
+        }
+    });
+    let click = |id: &str| computer_call(id, json!([click_action(100, 60)]));
+    let (agent, _) =
+        agent_with_tool(&tool, [click("c1"), click("c2"), click("c3"), ScriptedResponse::text("ok")]);
+    let mut paused = agent.run("go").await.expect("the run pauses").into_paused().expect("it waits");
+    assert_eq!(pages.submissions().len(), 1, "the first was withheld, the second done");
+    paused.approve("c3").expect("a person approves");
+    let outcome = agent.resume(paused).await.expect("the run ends");
+    assert!(output_of(&outcome, "c1").text().contains("the text around"));
+    let seen = seen.lock().expect("no panic").clone();
+    assert_eq!(seen.len(), 3, "each call is judged once, also after a person decided: {seen:?}");
+    let shown = format!("{page} | button \"Pay €40\" of the form for {} on {page}", pages.url("sent"));
+    assert_eq!(seen[..2], [shown.clone(), shown]);
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_safety_check_is_asked_about_once_and_the_person_has_the_last_word() {
+    let paper = RecordingComputer::default();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let tool = ComputerTool::with_computer(Arc::new(paper.clone())).on_safety_check(move |_| {
+        let count = counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            // A service that would answer otherwise the second time.
+            match count {
+                0 => SafetyCheckDecision::AskPerson,
+                _ => SafetyCheckDecision::Refused("not again".to_owned()),
+            }
+        }
+    });
+    let (agent, _) = agent_with_tool(&tool, [call_with_safety_check("c1"), ScriptedResponse::text("done")]);
+    let mut paused = agent.run("go").await.expect("the run pauses").into_paused().expect("it waits");
+    paused.approve("c1").expect("a person approves");
+    agent.resume(paused).await.expect("the run ends");
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(paper.operations(), ["click (1, 2) 1"], "the person's decision stands");
+}

@@ -1,0 +1,237 @@
+//! A browser that runs already, stored state, languages and devices, and pages by reference. The browsers are
+//! real.
+
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+#[path = "support/paper.rs"]
+mod paper;
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use paper::output_of;
+use serde_json::json;
+use support::{TestPageServer, poll_until, start_browser};
+use windlass::agent::Agent;
+use windlass::model::{ScriptedModel, ScriptedResponse};
+use windlass::tool::Tool;
+use windlass_computer::{
+    Browser, BrowserOptions, Computer, ComputerSecret, ComputerTool, EmulatedDevice, PageContent,
+    PrivateNetworkPolicy, StorageState, UploadPolicy,
+};
+
+/// A browser that another program started, with an open port on this machine.
+struct RunningBrowser {
+    child: Child,
+    address: String,
+    _profile: tempfile::TempDir,
+}
+
+impl RunningBrowser {
+    fn start() -> Self {
+        let profile = tempfile::tempdir().expect("a folder");
+        let mut child = Command::new("chromium")
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--no-first-run",
+                "--remote-debugging-port=0",
+                "about:blank",
+            ])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let errors = BufReader::new(child.stderr.take().expect("a pipe"));
+        let line = errors.lines().map_while(Result::ok).find(|line| line.contains("DevTools listening on"));
+        let address = line.and_then(|line| line.split("listening on ").nth(1).map(str::to_owned));
+        Self { child, address: address.expect("an address"), _profile: profile }
+    }
+}
+
+impl Drop for RunningBrowser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_browser_that_runs_already_is_used_and_left_as_it_was() {
+    let pages = TestPageServer::serve().await;
+    let Some(ours) = start_browser(BrowserOptions::default()).await else { return };
+    ours.close().await;
+    let running = RunningBrowser::start();
+    let options =
+        BrowserOptions { private_networks: PrivateNetworkPolicy::Allow, ..BrowserOptions::default() };
+    let port = running.address.split(['/', ':']).nth(4).expect("a port").to_owned();
+    for endpoint in [running.address.clone(), format!("http://127.0.0.1:{port}")] {
+        let browser = Browser::connect(&endpoint, options.clone()).await.expect("it connects");
+        browser.navigate(&pages.url("form.html")).await.expect("the page opens");
+        assert_eq!(browser.screenshot().await.expect("a picture").size(), Some((1280, 800)));
+        let tabs = browser.list_tabs().await.expect("tabs");
+        assert_eq!(tabs.len(), 1, "the tabs of others are not ours: {tabs:?}");
+        browser.evaluate("document.cookie = 'mine=1; max-age=1000'; 1").await.expect("a cookie");
+        browser.close().await;
+        assert!(
+            poll_until(
+                async || browser.is_closed() || browser.list_tabs().await.map_or(0, |tabs| tabs.len()) == 0
+            )
+            .await
+        );
+    }
+    // Nothing of the first remains for the second.
+    let browser = Browser::connect(&running.address, options).await.expect("it still runs");
+    browser.navigate(&pages.url("form.html")).await.expect("the page opens");
+    assert_eq!(browser.evaluate("document.cookie").await.expect("cookies"), "");
+    browser.close().await;
+    let error =
+        Browser::connect("http://127.0.0.1:1", BrowserOptions::default()).await.err().expect("no browser");
+    assert!(error.to_string().contains("could not be reached"), "{error}");
+}
+
+#[tokio::test]
+async fn a_state_is_stored_and_a_later_browser_begins_with_it() {
+    let pages = TestPageServer::serve().await;
+    let Some(first) = start_browser(BrowserOptions::default()).await else { return };
+    first.navigate(&pages.url("form.html")).await.expect("the page opens");
+    let script =
+        "document.cookie = 'user=ada; max-age=1000; path=/'; localStorage.setItem('basket', 'book'); 1";
+    first.evaluate(script).await.expect("it is stored");
+    let state = first.storage_state().await.expect("the state");
+    first.close().await;
+    assert!(!format!("{state:?}").contains("ada"), "it is not printed");
+    let state = StorageState::from_json(state.to_json().clone()).expect("it is read again");
+    StorageState::from_json(json!({})).expect_err("that is no state");
+
+    let options = BrowserOptions {
+        storage_state: Some(state),
+        locale: Some("de-DE".to_owned()),
+        time_zone: Some("Asia/Tokyo".to_owned()),
+        device: Some(EmulatedDevice::android_phone()),
+        width: 400,
+        height: 800,
+        ..BrowserOptions::default()
+    };
+    let Some(second) = start_browser(options).await else { return };
+    second.navigate(&pages.url("form.html")).await.expect("the page opens");
+    let seen = second
+        .evaluate(
+            "[document.cookie, localStorage.getItem('basket'), navigator.language, \
+             Intl.DateTimeFormat().resolvedOptions().timeZone, /Android/.test(navigator.userAgent), \
+             navigator.maxTouchPoints > 0, screen.width]",
+        )
+        .await
+        .expect("the page answers");
+    assert_eq!(seen, json!(["user=ada", "book", "de-DE", "Asia/Tokyo", true, true, 400]));
+    second.close().await;
+}
+
+#[tokio::test]
+async fn a_page_is_read_and_filled_in_by_reference() {
+    let pages = TestPageServer::serve().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("cv.txt"), "a life").expect("a file");
+    pages.add("inner", "<label>Code <input id=code></label>");
+    let framed = pages.other_site_url("inner");
+    let url = pages.add(
+        "long",
+        &format!(
+            "<h1>Apply</h1><p>Please fill in.</p><p style='display:none'>hidden words</p>\
+             <form action=/sent method=post><label>Name <input name=name></label><label>Day <input type=date name=day></label>\
+             <label>Country <select name=country><option>France<option value=de>Germany</select></label>\
+             <label><input type=checkbox name=agree value=yes> I agree</label><input type=file id=file aria-label=CV>\
+             <label>Password <input type=password name=word></label><div style='height:3000px'></div>\
+             <button>Send it</button></form><iframe src='{framed}'></iframe>"
+        ),
+    );
+    let options =
+        BrowserOptions { uploads: UploadPolicy::From(folder.path().to_owned()), ..BrowserOptions::default() };
+    let Some(browser) = start_browser(options).await else { return };
+    let browser = Arc::new(browser);
+    browser.navigate(&url).await.expect("the page opens");
+    let text = browser.read_page(PageContent::All).await.expect("it is read");
+    for part in [
+        "# Apply",
+        "Please fill in.",
+        "text \"Name\"",
+        "options: *France | Germany",
+        "button \"Send it\"",
+        "frame http://localhost",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("hidden words"), "{text}");
+    let reference = async |query: &str| {
+        let found = browser.find_elements(query).await.expect("it is found");
+        let name = found.split(['[', ']']).nth(1).map(str::to_owned);
+        name.unwrap_or_else(|| panic!("{query}: {found}"))
+    };
+    let code = reference("Code").await;
+    let fill = |element: String, value: &str| json!({ "op": "fill", "element": element, "value": value });
+    let steps = [
+        fill(reference("Name").await, "Ada"),
+        fill(reference("Day").await, "2026-05-17"),
+        fill(reference("Country").await, "Germany"),
+        fill(reference("agree").await, "true"),
+        fill(code.clone(), "1234"),
+        fill(reference("Password").await, "{{secret:word}}"),
+        json!({ "op": "upload", "element": reference("CV").await, "files": ["cv.txt"] }),
+        // The secret is not for the frame of another site.
+        fill(code.clone(), "{{secret:word}}"),
+        fill(reference("Country").await, "Atlantis"),
+        json!({ "op": "read", "content": "interactive" }),
+        json!({ "op": "click", "element": reference("Send it").await }),
+        fill("e9999".to_owned(), "nothing"),
+    ];
+    let tool = ComputerTool::with_computer(browser.clone())
+        .secret("word", ComputerSecret::new("hunter22").only_on(["127.0.0.1"]));
+    let tool: Tool = tool.page_tool();
+    let calls = steps.iter().enumerate();
+    let calls = calls.map(|(at, step)| ScriptedResponse::call(&format!("c{at}"), "page", step.clone()));
+    let model = ScriptedModel::new(calls.chain([ScriptedResponse::text("done")]));
+    let agent = Agent::new("clerk").model(model).tools(tool);
+    let outcome = agent.run("Apply").max_turns(30).await.expect("the run ends");
+    let told = |at: usize| output_of(&outcome, &format!("c{at}")).text().into_owned();
+    for (at, step) in steps.iter().enumerate().take(7) {
+        assert!(!told(at).contains("failed"), "{step}: {}", told(at));
+    }
+    assert!(told(7).contains("is not filled in here"), "{}", told(7));
+    assert!(told(8).contains("France | Germany"), "{}", told(8));
+    assert!(told(9).contains("value \"Ada\"") && !told(9).contains("hunter22"), "{}", told(9));
+    assert!(told(11).contains("read the page again"), "{}", told(11));
+    assert_eq!(
+        pages.submissions(),
+        ["name=Ada&day=2026-05-17&country=de&agree=yes&word=hunter22"],
+        "{}",
+        told(10)
+    );
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn an_element_by_reference_is_approved_and_reviewed_like_one_in_the_picture() {
+    let pages = TestPageServer::serve().await;
+    let url = pages.add("shop", "<form action=/sent method=post><button>Pay €40</button></form>");
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    for (change, submissions) in [("1", 1), ("document.querySelector('button').textContent = 'Pay €4000'", 1)]
+    {
+        browser.navigate(&url).await.expect("the page opens");
+        let found = browser.find_elements("Pay").await.expect("it is found");
+        let element = found.split(['[', ']']).nth(1).expect("a reference").to_owned();
+        let tool: Tool = ComputerTool::with_computer(browser.clone()).approve_if(|_| true).page_tool();
+        let click = ScriptedResponse::call("c1", "page", json!({ "op": "click", "element": element }));
+        let model = ScriptedModel::new([click, ScriptedResponse::text("done")]);
+        let agent = Agent::new("clerk").model(model).tools(tool);
+        let mut paused = agent.run("go").await.expect("the run pauses").into_paused().expect("it waits");
+        browser.evaluate(change).await.expect("the page changes");
+        paused.approve("c1").expect("a person approves");
+        agent.resume(paused).await.expect("the run ends");
+        assert_eq!(pages.submissions().len(), submissions, "{change}");
+    }
+    browser.close().await;
+}

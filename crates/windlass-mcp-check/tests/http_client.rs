@@ -1,0 +1,249 @@
+//! The client over HTTP against a server without an SDK: overload, broken responses, reused connections, and the older
+//! HTTP+SSE transport.
+
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::call_outputs;
+use common::http::{ReceivedRequest, raw_response, raw_result, serve_raw};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use windlass::prelude::*;
+use windlass_mcp::{
+    McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig, McpServerState, ProtocolEra,
+};
+
+/// The calls of the tool, and the connections that they came on.
+#[derive(Default)]
+struct CallLog(Mutex<Vec<(String, usize)>>);
+
+impl CallLog {
+    fn calls_of(&self, kind: &str) -> usize {
+        self.0.lock().expect("a log").iter().filter(|(name, _)| name == kind).count()
+    }
+
+    fn connections(&self) -> usize {
+        let log = self.0.lock().expect("a log");
+        log.iter().map(|(_, connection)| connection).collect::<std::collections::BTreeSet<_>>().len()
+    }
+}
+
+fn handshake_or_list(request: &ReceivedRequest) -> Option<String> {
+    let id = &request.body["id"];
+    match request.body["method"].as_str() {
+        _ if request.method != "POST" => Some(raw_response("405 Method Not Allowed", "text/plain", "")),
+        Some("initialize") => Some(raw_result(
+            id,
+            &json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} },
+                     "serverInfo": { "name": "raw", "version": "1" } }),
+        )),
+        Some("tools/list") => Some(raw_result(
+            id,
+            &json!({ "tools": [{ "name": "act", "description": "Acts.", "inputSchema": { "type": "object",
+                     "properties": { "kind": { "type": "string" } } } }] }),
+        )),
+        Some("tools/call") => None,
+        Some(method) if method.starts_with("notifications/") => {
+            Some(raw_response("202 Accepted", "text/plain", ""))
+        }
+        _ => Some(raw_response("400 Bad Request", "text/plain", "what?")),
+    }
+}
+
+fn overloaded(status: &str, retry_after: Option<&str>) -> String {
+    let header = retry_after.map(|value| format!("retry-after: {value}\r\n")).unwrap_or_default();
+    format!("HTTP/1.1 {status}\r\n{header}content-length: 0\r\n\r\n")
+}
+
+/// Starts the server and calls its tool once for each kind, in turns. Returns the outputs and the log.
+async fn call_kinds(kinds: &[&str]) -> (BTreeMap<String, String>, Arc<CallLog>) {
+    let log = Arc::new(CallLog::default());
+    let seen = log.clone();
+    let address = serve_raw(move |request| {
+        if let Some(response) = handshake_or_list(&request) {
+            return response;
+        }
+        let kind = request.body["params"]["arguments"]["kind"].as_str().unwrap_or_default().to_owned();
+        seen.0.lock().expect("a log").push((kind.clone(), request.connection));
+        answer_call(&kind, &request.body["id"], seen.calls_of(&kind))
+    })
+    .await;
+    let server = McpServerConfig::http("raw", format!("http://{address}/mcp"))
+        .era(ProtocolEra::Legacy)
+        .call_timeout(Duration::from_secs(600));
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+    let turns = kinds.iter().map(|kind| ScriptedResponse::call(kind, "act", json!({ "kind": kind })));
+    let model = ScriptedModel::new(turns.chain([ScriptedResponse::text("done")]));
+    let agent =
+        Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
+    let running = agent.run("go").max_turns(100);
+    let outcome = tokio::time::timeout(Duration::from_secs(120), running.into_future());
+    let outcome = outcome.await.expect("no call waits for its timeout").expect("the run ends well");
+    (call_outputs(&outcome), log)
+}
+
+fn answer_call(kind: &str, id: &Value, times: usize) -> String {
+    let text = |words: &str| json!({ "content": [{ "type": "text", "text": words }] });
+    let events = |data: &str| raw_response("200 OK", "text/event-stream", &format!("data: {data}\n\n"));
+    match kind {
+        "busy" if times < 3 => overloaded("429 Too Many Requests", Some("0")),
+        "away" if times < 2 => overloaded("503 Service Unavailable", Some("0.1")),
+        "always busy" => overloaded("429 Too Many Requests", Some("86400")),
+        "lost" => overloaded("503 Service Unavailable", None),
+        "broken" => overloaded("500 Internal Server Error", None),
+        "refused" => raw_response("422 Unprocessable Content", "text/plain", "no such thing"),
+        "surrogate" => raw_response(
+            "200 OK",
+            "application/json",
+            &format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"a\ud800b"}}]}}}}"#
+            ),
+        ),
+        "garbage" => raw_response("200 OK", "application/json", "<html>"),
+        "surrogate event" => events(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"a\ud800b"}}]}}}}"#
+        )),
+        "deep event" => events(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{}{}}}"#,
+            "[".repeat(500),
+            "]".repeat(500)
+        )),
+        other => raw_result(id, &text(other)),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overloaded_server_is_asked_again_as_it_says() {
+    let (said, log) = call_kinds(&["busy", "away", "always busy", "lost", "broken", "refused"]).await;
+    assert_eq!((said["busy"].as_str(), log.calls_of("busy")), ("busy", 3));
+    assert_eq!((said["away"].as_str(), log.calls_of("away")), ("away", 2));
+    assert!(said["always busy"].contains("The call was not made"), "{said:?}");
+    assert!(said["always busy"].contains("86400"), "{said:?}");
+    assert!(said["refused"].contains("no such thing") && said["refused"].contains("not made"), "{said:?}");
+    // The server does not say that it did nothing, so the call is made once and its outcome is unknown.
+    for kind in ["lost", "broken"] {
+        assert!(said[kind].contains("is not known"), "{said:?}");
+        assert_eq!(log.calls_of(kind), 1);
+    }
+    assert_eq!(log.calls_of("refused"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_cannot_be_read_settles_its_call() {
+    let (said, _) = call_kinds(&["surrogate", "garbage", "surrogate event", "deep event"]).await;
+    assert_eq!(said["surrogate"], "a\u{fffd}b");
+    assert_eq!(said["surrogate event"], "a\u{fffd}b");
+    assert!(said["garbage"].contains("cannot be read") && said["garbage"].contains("<html>"), "{said:?}");
+    assert!(said["deep event"].contains("recursion limit"), "{said:?}");
+    assert!(!said["deep event"].contains("try again"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_reused() {
+    let kinds: Vec<String> = (0..20).map(|at| format!("k{at}")).collect();
+    let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+    let (said, log) = call_kinds(&kinds).await;
+    assert_eq!(said.len(), 20);
+    assert!(log.connections() <= 2, "20 calls used {} connections", log.connections());
+}
+
+/// The reason of a failed connection names what the server answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cause_of_a_failed_connection_is_shown() {
+    let address = serve_raw(|_| raw_response("418 I'm a teapot", "text/plain", "short and stout")).await;
+    let server = McpServerConfig::http("tea", format!("http://{address}/mcp"));
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+    let missing = servers.report().await.unavailable_servers().join("\n");
+    assert!(missing.contains("418") && missing.contains("short and stout"), "{missing}");
+}
+
+/// A server from before streamable HTTP: it refuses POST at its URL, and names another URL on an event stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_the_older_transport_is_recognised() {
+    let address = serve_older_transport().await;
+    let server = McpServerConfig::http("older", format!("http://{address}/sse"));
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+    let report = servers.report().await;
+    assert_eq!(
+        report.servers[0].state,
+        McpServerState::Ready { era: Some(ProtocolEra::Legacy), tools: 1 },
+        "{report:?}"
+    );
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "act", json!({ "kind": "hello" })),
+        ScriptedResponse::text("done"),
+    ]);
+    let agent =
+        Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
+    let outcome = agent.run("go").await.expect("the run ends well");
+    assert_eq!(call_outputs(&outcome)["c1"], "hello");
+}
+
+async fn serve_older_transport() -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let (events, _) = tokio::sync::broadcast::channel::<String>(16);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let events = events.clone();
+            tokio::spawn(async move {
+                let mut heard = Vec::new();
+                let mut piece = [0; 4096];
+                loop {
+                    let read = stream.read(&mut piece).await.unwrap_or(0);
+                    if read == 0 {
+                        return;
+                    }
+                    heard.extend_from_slice(&piece[..read]);
+                    let text = String::from_utf8_lossy(&heard).into_owned();
+                    let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+                    let response = match head.split(' ').take(2).collect::<Vec<_>>().as_slice() {
+                        ["GET", "/sse"] => {
+                            let mut said = events.subscribe();
+                            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+                            let first = "event: endpoint\ndata: /messages?session=7\n\n";
+                            let _gone = stream.write_all(format!("{head}{first}").as_bytes()).await;
+                            while let Ok(message) = said.recv().await {
+                                let event = format!("event: message\ndata: {message}\n\n");
+                                if stream.write_all(event.as_bytes()).await.is_err() {
+                                    return;
+                                }
+                            }
+                            return;
+                        }
+                        ["POST", "/messages?session=7"] => {
+                            let Ok(body) = serde_json::from_str::<Value>(body) else { continue };
+                            if let Some(answer) = older_answer(&body) {
+                                let _nobody = events.send(answer.to_string());
+                            }
+                            raw_response("202 Accepted", "text/plain", "Accepted")
+                        }
+                        _ => raw_response("405 Method Not Allowed", "text/plain", ""),
+                    };
+                    heard.clear();
+                    let _gone = stream.write_all(response.as_bytes()).await;
+                }
+            });
+        }
+    });
+    address
+}
+
+fn older_answer(request: &Value) -> Option<Value> {
+    let result = match request["method"].as_str()? {
+        "initialize" => json!({ "protocolVersion": "2024-11-05", "capabilities": { "tools": {} },
+                                "serverInfo": { "name": "older", "version": "1" } }),
+        "tools/list" => json!({ "tools": [{ "name": "act", "inputSchema": { "type": "object" } }] }),
+        "tools/call" => {
+            json!({ "content": [{ "type": "text", "text": request["params"]["arguments"]["kind"] }] })
+        }
+        _ => return None,
+    };
+    Some(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }))
+}

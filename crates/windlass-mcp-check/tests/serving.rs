@@ -1,0 +1,480 @@
+//! A server under load, and calls that outlive their request: limits, sessions, authentication, idempotency keys, and
+//! runs that wait for a person.
+
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::http::{RawResponse, send_raw};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use windlass::prelude::*;
+use windlass::store::MemoryStore;
+use windlass_mcp::{
+    HttpLimits, McpAuthRefusal, McpClientIdentity, McpConfig, McpConnections, McpPrompt, McpPromptArgument,
+    McpPromptMessage, McpResource, McpServer, McpServerConfig, MessageAuthor, ProtocolEra,
+};
+
+#[derive(Default)]
+struct TillCounters {
+    name: String,
+    payments: AtomicUsize,
+}
+
+/// Says it again.
+#[tool(effect = pure)]
+async fn echo(text: String) -> String {
+    text
+}
+
+/// Pays.
+#[tool(needs_approval = |args| args.cents > 100)]
+async fn pay(ctx: &ToolContext<TillCounters>, cents: u32, memo: Option<String>) -> String {
+    ctx.payments.fetch_add(1, Ordering::SeqCst);
+    // Repetitions that arrive meanwhile attach to this run.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let _unused = memo;
+    format!("{} paid {cents}", ctx.name)
+}
+
+/// Fails the first time.
+#[tool(effect = idempotent)]
+async fn retried(ctx: &ToolContext<TillCounters>) -> Result<String, String> {
+    match ctx.payments.fetch_add(1, Ordering::SeqCst) {
+        0 => Err("not yet".to_owned()),
+        _ => Ok("done".to_owned()),
+    }
+}
+
+/// Fails every time.
+#[tool]
+async fn unrepeatable(ctx: &ToolContext<TillCounters>) -> Result<String, String> {
+    ctx.payments.fetch_add(1, Ordering::SeqCst);
+    Err("the line broke".to_owned())
+}
+
+fn till_server(till: &Arc<TillCounters>) -> McpServer<TillCounters> {
+    // The model has one response for each turn of one run; a run that started again would have none.
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("inner", "pay", json!({ "cents": 500, "memo": null })),
+        ScriptedResponse::text("it is paid"),
+    ]);
+    let cashier = Agent::new("cashier").tool(pay).model(model);
+    let schema = json!({ "type": "object", "properties": { "degrees": { "type": "number" } }, "required": ["degrees"] });
+    let measure = Tool::dynamic(
+        "measure",
+        "Measures.",
+        json!({ "type": "object", "properties": {} }),
+        |_, _: Value| async { Ok::<_, String>(json!({ "degrees": 21 })) },
+    );
+    McpServer::with_context("till", till.clone())
+        .tools((echo, pay))
+        .tool(measure.output_schema(schema))
+        .agent(&cashier, "ask_cashier", "Asks the cashier.")
+}
+
+/// A server that serves until the test ends.
+async fn start(server: McpServer<TillCounters>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(server.serve_http(listener, std::future::pending()));
+    address
+}
+
+/// A legacy client over HTTP, without an SDK.
+struct RawSession {
+    address: SocketAddr,
+    id: String,
+    token: Option<&'static str>,
+    next_id: u64,
+}
+
+impl RawSession {
+    async fn open(address: SocketAddr, token: Option<&'static str>) -> Self {
+        let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
+            "clientInfo": { "name": "by hand", "version": "1" } } });
+        let mut session = Self { address, id: String::new(), token, next_id: 1 };
+        let mut response = session.post(&hello).await;
+        assert_eq!(response.status, 200);
+        session.id = response.headers["mcp-session-id"].clone();
+        response.answer_to(1).await;
+        let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        assert_eq!(session.post(&ready).await.status, 202);
+        session
+    }
+
+    async fn send(&self, method: &str, body: Option<&Value>) -> RawResponse {
+        let bearer = self.token.map(|token| format!("Bearer {token}"));
+        let mut headers = Vec::new();
+        if !self.id.is_empty() {
+            headers.push(("mcp-session-id", self.id.as_str()));
+        }
+        if let Some(bearer) = &bearer {
+            headers.push(("authorization", bearer));
+        }
+        send_raw(self.address, method, &headers, body).await
+    }
+
+    async fn post(&self, body: &Value) -> RawResponse {
+        self.send("POST", Some(body)).await
+    }
+
+    async fn request(&mut self, method: &str, params: Value) -> (u64, RawResponse) {
+        self.next_id += 1;
+        let body = json!({ "jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params });
+        (self.next_id, self.post(&body).await)
+    }
+
+    /// Calls a tool and returns the whole response message.
+    async fn call(&mut self, tool: &str, arguments: Value, key: Option<&str>) -> Value {
+        let (id, mut response) = self.start_call(tool, arguments, key).await;
+        assert_eq!(response.status, 200);
+        response.answer_to(id).await
+    }
+
+    async fn start_call(&mut self, tool: &str, arguments: Value, key: Option<&str>) -> (u64, RawResponse) {
+        let mut params = json!({ "name": tool, "arguments": arguments });
+        if let Some(key) = key {
+            params["_meta"] = json!({ "dev.windlass/idempotencyKey": key });
+        }
+        self.request("tools/call", params).await
+    }
+
+    /// Answers an elicitation.
+    async fn answer(&self, question: &Value, decision: &str) {
+        let result = json!({ "action": "accept", "content": { "decision": decision } });
+        let reply = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+        assert_eq!(self.post(&reply).await.status, 202);
+    }
+}
+
+async fn next_question(response: &mut RawResponse) -> Value {
+    loop {
+        let message = response.next_message().await.expect("the stream goes on");
+        if message["method"] == "elicitation/create" {
+            return message;
+        }
+    }
+}
+
+fn text_of(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"))
+}
+
+/// An approver sees every byte of the arguments, because the approval covers all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_shows_all_arguments() {
+    let till = Arc::new(TillCounters::default());
+    let mut client = RawSession::open(start(till_server(&till)).await, None).await;
+    let memo = format!("{} and all of my savings", "nothing ".repeat(4000));
+    let (id, mut response) = client.start_call("pay", json!({ "cents": 500, "memo": memo }), None).await;
+    let question = next_question(&mut response).await;
+    assert!(question["params"]["message"].as_str().expect("a text").contains("and all of my savings"));
+    client.answer(&question, "approve").await;
+    assert_eq!(text_of(&response.answer_to(id).await), " paid 500");
+}
+
+/// A call that waits for a person outlives the timeout of idle sessions.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_for_a_person_is_not_idleness() {
+    let till = Arc::new(TillCounters::default());
+    let mut limits = HttpLimits::default();
+    limits.session_idle_timeout = Duration::from_millis(200);
+    let address = start(till_server(&till).http_limits(limits)).await;
+    let idle = RawSession::open(address, None).await;
+    let mut client = RawSession::open(address, None).await;
+    let (id, mut response) = client.start_call("pay", json!({ "cents": 500 }), None).await;
+    let question = next_question(&mut response).await;
+    // The other session is closed after a while; the one that waits is not.
+    loop {
+        let ping = json!({ "jsonrpc": "2.0", "id": 9, "method": "ping" });
+        if idle.post(&ping).await.status == 404 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    client.answer(&question, "approve").await;
+    assert_eq!(text_of(&response.answer_to(id).await), " paid 500");
+}
+
+/// The client is gone while a person decides. The run waits, and the repeated call continues it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_client_finds_its_call_again() {
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till)).await;
+    let mut lost = RawSession::open(address, None).await;
+    let (_, mut response) = lost.start_call("ask_cashier", json!({ "input": "pay" }), Some("k1")).await;
+    next_question(&mut response).await;
+    drop(response);
+    assert!(lost.send("DELETE", None).await.status < 300);
+    let mut again = RawSession::open(address, None).await;
+    let (id, mut response) = again.start_call("ask_cashier", json!({ "input": "pay" }), Some("k1")).await;
+    let question = next_question(&mut response).await;
+    again.answer(&question, "approve").await;
+    assert_eq!(text_of(&response.answer_to(id).await), "it is paid");
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
+}
+
+/// The client cannot ask at the moment. The same call without a key continues the run, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_nobody_could_be_asked_about_continues() {
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till)).await;
+    let mut client = RawSession::open(address, None).await;
+    let (id, mut response) = client.start_call("ask_cashier", json!({ "input": "pay" }), None).await;
+    let question = next_question(&mut response).await;
+    let error = json!({ "code": -32603, "message": "the person is at lunch" });
+    client.post(&json!({ "jsonrpc": "2.0", "id": question["id"], "error": error })).await;
+    let failed = response.answer_to(id).await;
+    assert!(failed["error"]["message"].as_str().expect("an error").contains("at lunch"), "{failed}");
+    let (id, mut response) = client.start_call("ask_cashier", json!({ "input": "pay" }), None).await;
+    let question = next_question(&mut response).await;
+    client.answer(&question, "approve").await;
+    assert_eq!(text_of(&response.answer_to(id).await), "it is paid");
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
+}
+
+/// A repeated call with the same key attaches to the run of the first one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_the_identity_of_a_call() {
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till)).await;
+    let mut one = RawSession::open(address, None).await;
+    let mut other = RawSession::open(address, None).await;
+    // At the same time, and afterwards.
+    let (first, second) = tokio::join!(
+        one.call("pay", json!({ "cents": 5 }), Some("k1")),
+        other.call("pay", json!({ "cents": 5 }), Some("k1")),
+    );
+    let third = other.call("pay", json!({ "cents": 5 }), Some("k1")).await;
+    assert_eq!((text_of(&first), text_of(&second), text_of(&third)), (" paid 5", " paid 5", " paid 5"));
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
+    let reused = one.call("pay", json!({ "cents": 6 }), Some("k1")).await;
+    assert!(reused["error"]["message"].as_str().expect("an error").contains("other arguments"), "{reused}");
+    one.call("pay", json!({ "cents": 5 }), Some("k2")).await;
+    one.call("pay", json!({ "cents": 5 }), None).await;
+    assert_eq!(till.payments.load(Ordering::SeqCst), 3);
+}
+
+/// With a store, the key identifies the call in every process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_keeps_the_result_of_a_key() {
+    let till = Arc::new(TillCounters::default());
+    let store = Arc::new(MemoryStore::default());
+    for _ in 0..2 {
+        let address = start(till_server(&till).store(store.clone())).await;
+        let mut client = RawSession::open(address, None).await;
+        let answer = client.call("pay", json!({ "cents": 7 }), Some("k1")).await;
+        assert_eq!(text_of(&answer), " paid 7");
+    }
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
+    let address = start(till_server(&till).store(store)).await;
+    let mut client = RawSession::open(address, None).await;
+    let reused = client.call("pay", json!({ "cents": 8 }), Some("k1")).await;
+    assert!(reused["error"]["message"].as_str().expect("an error").contains("other arguments"), "{reused}");
+}
+
+/// A failure is no result to keep, if the effect of the tool allows another execution.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_of_an_idempotent_call_is_not_kept() {
+    for store in [None, Some(Arc::new(MemoryStore::default()))] {
+        let till = Arc::new(TillCounters::default());
+        let server = till_server(&till).tools((retried, unrepeatable));
+        let address = start(match store {
+            Some(store) => server.store(store),
+            None => server,
+        })
+        .await;
+        let mut client = RawSession::open(address, None).await;
+        let mut outputs = Vec::new();
+        for _ in 0..3 {
+            let answer = client.call("retried", json!({}), Some("k1")).await;
+            outputs.push(answer["result"]["isError"] == true);
+        }
+        assert_eq!((outputs, till.payments.load(Ordering::SeqCst)), (vec![true, false, false], 2));
+        for _ in 0..3 {
+            let answer = client.call("unrepeatable", json!({}), Some("k1")).await;
+            assert_eq!(answer["result"]["isError"], true, "{answer}");
+        }
+        assert_eq!(till.payments.load(Ordering::SeqCst), 3);
+    }
+}
+
+/// A call that was given up while it ran is not executed again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_given_up_is_not_executed_again() {
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till)).await;
+    let mut client = RawSession::open(address, None).await;
+    let (id, response) = client.start_call("pay", json!({ "cents": 9 }), Some("k1")).await;
+    common::wait_until(|| till.payments.load(Ordering::SeqCst) == 1).await;
+    let cancel =
+        json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } });
+    client.post(&cancel).await;
+    drop(response);
+    let again = client.call("pay", json!({ "cents": 9 }), Some("k1")).await;
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1, "{again}");
+}
+
+/// The client lists and reads the prompts and resources of a server, and the model reads resources with tools.
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_and_resources_are_fetched() {
+    let till = Arc::new(TillCounters::default());
+    let prompt = McpPrompt::new("greet", "Greets.", |arguments| async move {
+        Ok(vec![McpPromptMessage::User(format!("Greet {}.", arguments["name"]))])
+    });
+    let server = till_server(&till)
+        .resource(McpResource::text("till://prices", "prices", "bread 3").description("The prices."))
+        .prompt(prompt.argument(McpPromptArgument::required("name", "Whom.")));
+    let address = start(server).await;
+    for era in [ProtocolEra::Legacy, ProtocolEra::Modern] {
+        let config = McpServerConfig::http("till", format!("http://{address}/mcp")).era(era);
+        let servers = McpConnections::connect(McpConfig::new().server(config)).await;
+        let prompts = servers.list_prompts().await;
+        assert_eq!(
+            (prompts[0].name.as_str(), &prompts[0].arguments),
+            ("greet", &vec![("name".to_owned(), true)])
+        );
+        let messages = servers.get_prompt("till", "greet", [("name", "Ann")]).await.expect("it is there");
+        assert_eq!((messages[0].author, messages[0].text.as_str()), (MessageAuthor::User, "Greet Ann."));
+        assert!(servers.get_prompt("till", "insult", [("name", "Ann")]).await.is_err());
+        assert_eq!(servers.list_resources().await[0].uri, "till://prices");
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "list_mcp_resources", json!({})).and_call(
+                "c2",
+                "read_mcp_resource",
+                json!({ "server": "till", "uri": "till://prices" }),
+            ),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent: Agent = Agent::new("desk").model(model).tools(servers.resource_tools());
+        let said = common::call_outputs(&agent.run("go").await.expect("the run ends well"));
+        assert!(said["c1"].contains("till://prices") && said["c1"].contains("The prices."), "{said:?}");
+        assert!(
+            said["c2"].contains("[resource till://prices]") && said["c2"].contains("bread 3"),
+            "{said:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_schema_is_served_with_structured_content() {
+    let till = Arc::new(TillCounters::default());
+    let mut client = RawSession::open(start(till_server(&till)).await, None).await;
+    let (id, mut response) = client.request("tools/list", json!({})).await;
+    let listed = response.answer_to(id).await;
+    let tools = listed["result"]["tools"].as_array().expect("tools");
+    let measure = tools.iter().find(|tool| tool["name"] == "measure").expect("it is listed");
+    assert_eq!(measure["outputSchema"]["required"], json!(["degrees"]));
+    let answer = client.call("measure", json!({}), None).await;
+    assert_eq!(answer["result"]["structuredContent"], json!({ "degrees": 21 }), "{answer}");
+}
+
+/// Each client has its own context, and cannot use what belongs to another.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_authenticated_and_kept_apart() {
+    let till = Arc::new(TillCounters::default());
+    let server = till_server(&till)
+        .authenticate(|request| async move {
+            match request.bearer_token() {
+                Some(name @ ("ann" | "bob")) => Ok(McpClientIdentity::new(name)),
+                Some(_) => Err(McpAuthRefusal::Forbidden),
+                None => Err(McpAuthRefusal::bearer_required()),
+            }
+        })
+        .client_context(|identity| {
+            Arc::new(TillCounters { name: identity.name().to_owned(), ..TillCounters::default() })
+        });
+    let address = start(server).await;
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {} });
+    let refused = send_raw(address, "POST", &[], Some(&hello)).await;
+    assert_eq!((refused.status, refused.headers["www-authenticate"].as_str()), (401, "Bearer"));
+    let refused = send_raw(address, "POST", &[("authorization", "Bearer eve")], Some(&hello)).await;
+    assert_eq!(refused.status, 403);
+    let mut ann = RawSession::open(address, Some("ann")).await;
+    let mut bob = RawSession::open(address, Some("bob")).await;
+    assert_eq!(text_of(&ann.call("pay", json!({ "cents": 1 }), Some("k1")).await), "ann paid 1");
+    assert_eq!(text_of(&bob.call("pay", json!({ "cents": 1 }), Some("k1")).await), "bob paid 1");
+    let stolen = RawSession { address, id: ann.id.clone(), token: Some("bob"), next_id: 50 };
+    let ping = json!({ "jsonrpc": "2.0", "id": 51, "method": "ping" });
+    assert_eq!(stolen.post(&ping).await.status, 404);
+    assert_eq!(ann.post(&ping).await.status, 200);
+}
+
+/// Many streams, connections and sessions cost the client that opens them, and others are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_does_not_starve_others() {
+    let till = Arc::new(TillCounters::default());
+    let mut limits = HttpLimits::default();
+    limits.max_connections = 24;
+    limits.max_streams_per_client = 4;
+    limits.max_sessions = 8;
+    let address = start(till_server(&till).http_limits(limits)).await;
+    let mut client = RawSession::open(address, None).await;
+    // Streams that nobody reads.
+    let mut streams = Vec::new();
+    for _ in 0..40 {
+        streams.push(client.send("GET", None).await);
+    }
+    assert_eq!(text_of(&client.call("echo", json!({ "text": "streams" }), None).await), "streams");
+    // Connections that send half a request.
+    let mut halves = Vec::new();
+    for _ in 0..60 {
+        let mut half = TcpStream::connect(address).await.expect("it listens");
+        half.write_all(b"POST /mcp HTTP/1.1\r\nhost: ").await.expect("it is sent");
+        halves.push(half);
+    }
+    assert_eq!(text_of(&client.call("echo", json!({ "text": "halves" }), None).await), "halves");
+    drop((streams, halves));
+    // Sessions that nobody closes.
+    for _ in 0..20 {
+        RawSession::open(address, None).await;
+    }
+    let mut late = RawSession::open(address, None).await;
+    assert_eq!(text_of(&late.call("echo", json!({ "text": "sessions" }), None).await), "sessions");
+}
+
+/// A process that is out of descriptors serves again when there are some.
+#[tokio::test(flavor = "multi_thread")]
+async fn serving_survives_the_end_of_descriptors() {
+    let mut child = tokio::process::Command::new("/bin/sh")
+        .args(["-c", "ulimit -n 48; exec \"$0\"", env!("CARGO_BIN_EXE_served")])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("an output")).lines();
+    let address: SocketAddr =
+        lines.next_line().await.expect("a line").expect("a line").parse().expect("an address");
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let mut half = TcpStream::connect(address).await.expect("the queue takes it");
+        half.write_all(b"POST /mcp HTTP/1.1\r\n").await.expect("it is sent");
+        held.push(half);
+    }
+    let mut client = RawSession::open(address, None).await;
+    assert_eq!(text_of(&client.call("echo", json!({ "text": "hello" }), None).await), "hello");
+    drop(held);
+    assert_eq!(text_of(&client.call("echo", json!({ "text": "again" }), None).await), "again");
+    child.kill().await.expect("it ends");
+}
+
+/// The head of a request must arrive in time; the connection is closed otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_slow_head_ends_its_connection() {
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till)).await;
+    let mut slow = TcpStream::connect(address).await.expect("it listens");
+    slow.write_all(b"POST /mcp HTTP/1.1\r\nhost: ").await.expect("it is sent");
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(3600), slow.read_to_end(&mut rest)).await;
+    assert!(closed.is_ok(), "it is closed before an hour has passed");
+}

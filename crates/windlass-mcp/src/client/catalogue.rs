@@ -1,0 +1,237 @@
+//! The prompts and resources of a server.
+
+use std::collections::BTreeMap;
+
+use rmcp::model::{
+    ContentBlock, GetPromptRequestParams, GetPromptResponse, PaginatedRequestParams,
+    ReadResourceRequestParams, ReadResourceResponse, ResourceContents,
+};
+use rmcp::service::ServiceError;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::MessageAuthor;
+use super::call::error_data_suffix;
+use super::connection::{LiveConnection, McpConnectError, McpConnection};
+
+/// Maximum number of pages of a list of prompts or resources.
+const MAX_PAGES: usize = 100;
+
+/// An error of a request for a prompt or a resource.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum McpRequestError {
+    /// The server cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] McpConnectError),
+    /// The server answered with an error.
+    #[error("the server refused: {reason}")]
+    Refused {
+        /// The server's message.
+        reason: String,
+    },
+    /// The connection failed, or the response is not usable.
+    #[error("{reason}")]
+    Failed {
+        /// The reason.
+        reason: String,
+    },
+    /// The server did not answer within the call timeout.
+    #[error("the server did not answer in time")]
+    TimedOut,
+}
+
+/// A prompt that a server offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct McpPromptInfo {
+    /// The server's configured name.
+    pub server: String,
+    /// The name of the prompt.
+    pub name: String,
+    /// The description for people.
+    pub description: Option<String>,
+    /// The arguments, each with its name and true if it is required.
+    pub arguments: Vec<(String, bool)>,
+}
+
+/// A message of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FetchedPromptMessage {
+    /// The author of the message.
+    pub author: MessageAuthor,
+    /// The text; content that is not text is JSON.
+    pub text: String,
+}
+
+/// A resource, or a template of resources, that a server offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct McpResourceInfo {
+    /// The server's configured name.
+    pub server: String,
+    /// The URI, with variables in braces if it is a template.
+    pub uri: String,
+    /// The name.
+    pub name: String,
+    /// The description.
+    pub description: Option<String>,
+    /// The media type.
+    pub mime_type: Option<String>,
+}
+
+/// The content of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FetchedResource {
+    /// The URI.
+    pub uri: String,
+    /// The media type.
+    pub mime_type: Option<String>,
+    /// The content.
+    pub body: ResourceBody,
+}
+
+/// The body of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResourceBody {
+    /// A text.
+    Text(String),
+    /// Bytes, in base64.
+    Base64(String),
+}
+
+impl McpConnection {
+    /// Sends a request on the live connection, within the call timeout.
+    async fn ask<T>(
+        &self,
+        request: impl AsyncFnOnce(&LiveConnection) -> Result<T, ServiceError>,
+    ) -> Result<T, McpRequestError> {
+        let live = self.live_connection().await?;
+        let answered = tokio::time::timeout(self.config.call_timeout, request(&live)).await;
+        match answered {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(ServiceError::McpError(error))) => Err(McpRequestError::Refused {
+                reason: format!("{}{}", error.message, error_data_suffix(error.data.as_ref())),
+            }),
+            Ok(Err(error)) => Err(McpRequestError::Failed { reason: self.describe_error(&live, &error) }),
+            Err(_) => Err(McpRequestError::TimedOut),
+        }
+    }
+
+    /// Returns the prompts that the server offers; none if it does not offer prompts.
+    pub(crate) async fn list_prompts(&self) -> Result<Vec<McpPromptInfo>, McpRequestError> {
+        if !self.live_connection().await?.offers_prompts() {
+            return Ok(Vec::new());
+        }
+        let mut prompts = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
+            let page = self.ask(async |live| live.peer.list_prompts(Some(params)).await).await?;
+            prompts.extend(page.prompts.into_iter().map(|prompt| {
+                McpPromptInfo {
+                    server: self.config.name().to_owned(),
+                    name: prompt.name,
+                    description: prompt.description,
+                    arguments: prompt
+                        .arguments
+                        .unwrap_or_default()
+                        .into_iter()
+                        .map(|argument| (argument.name, argument.required == Some(true)))
+                        .collect(),
+                }
+            }));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(prompts)
+    }
+
+    /// Returns the messages of a prompt.
+    pub(crate) async fn get_prompt(
+        &self,
+        name: &str,
+        arguments: BTreeMap<String, String>,
+    ) -> Result<Vec<FetchedPromptMessage>, McpRequestError> {
+        let mut params = GetPromptRequestParams::new(name);
+        params.arguments =
+            Some(arguments.into_iter().map(|(name, value)| (name, Value::String(value))).collect());
+        let answer = self.ask(async |live| live.peer.get_prompt_once(params).await).await?;
+        let GetPromptResponse::Complete(prompt) = answer else { return Err(needs_input()) };
+        let messages = prompt.messages.into_iter().map(|message| FetchedPromptMessage {
+            author: message.role.into(),
+            text: match message.content {
+                ContentBlock::Text(text) => text.text,
+                other => serde_json::to_string(&other).unwrap_or_default(),
+            },
+        });
+        Ok(messages.collect())
+    }
+
+    /// Returns the resources and templates that the server offers; none if it does not offer resources.
+    pub(crate) async fn list_resources(&self) -> Result<Vec<McpResourceInfo>, McpRequestError> {
+        if !self.live_connection().await?.offers_resources() {
+            return Ok(Vec::new());
+        }
+        let server = || self.config.name().to_owned();
+        let mut resources = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
+            let page = self.ask(async |live| live.peer.list_resources(Some(params)).await).await?;
+            resources.extend(page.resources.into_iter().map(|resource| McpResourceInfo {
+                server: server(),
+                uri: resource.uri,
+                name: resource.name,
+                description: resource.description,
+                mime_type: resource.mime_type,
+            }));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        // A server without templates may refuse to list them.
+        let templates = self.ask(async |live| live.peer.list_resource_templates(None).await).await;
+        resources.extend(templates.into_iter().flat_map(|page| page.resource_templates).map(|template| {
+            McpResourceInfo {
+                server: server(),
+                uri: template.uri_template,
+                name: template.name,
+                description: template.description,
+                mime_type: template.mime_type,
+            }
+        }));
+        Ok(resources)
+    }
+
+    /// Returns the contents of a resource.
+    pub(crate) async fn read_resource(&self, uri: &str) -> Result<Vec<FetchedResource>, McpRequestError> {
+        let params = ReadResourceRequestParams::new(uri);
+        let answer = self.ask(async |live| live.peer.read_resource_once(params).await).await?;
+        let ReadResourceResponse::Complete(resource) = answer else { return Err(needs_input()) };
+        Ok(resource.contents.into_iter().filter_map(convert_contents).collect())
+    }
+}
+
+fn needs_input() -> McpRequestError {
+    McpRequestError::Failed {
+        reason: "the server asks for input, which only a tool call can give".to_owned(),
+    }
+}
+
+fn convert_contents(contents: ResourceContents) -> Option<FetchedResource> {
+    match contents {
+        ResourceContents::TextResourceContents { uri, mime_type, text, .. } => {
+            Some(FetchedResource { uri, mime_type, body: ResourceBody::Text(text) })
+        }
+        ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
+            Some(FetchedResource { uri, mime_type, body: ResourceBody::Base64(blob) })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,150 @@
+//! Responses outside the conversation. Invariant: they change neither the history nor the current turn, and their calls
+//! are not executed.
+
+use std::time::Duration;
+
+use super::agent_changes::ConfigurationState;
+use super::response_scheduler::RequestBody;
+use super::{ConnectionState, RealtimeMachine, request_command};
+use crate::event::{RealtimeError, RealtimeEvent};
+use crate::id::{CommandId, ItemId, ResponseId};
+use crate::model::{RealtimeCommandKind, RealtimeModelEvent, RealtimeUsage, ResponseScope, ResponseStatus};
+
+/// A response that is not part of the conversation.
+#[derive(Debug)]
+pub(super) struct SideResponse {
+    kind: SideResponseKind,
+    /// The text so far, by item and content part, in the order of arrival.
+    texts: Vec<((ItemId, u32), String)>,
+}
+
+/// The reason why a response is not part of the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SideResponseKind {
+    /// It was requested outside the conversation.
+    OutOfBand,
+    /// It started while the model did not have the agent's configuration, and was cancelled.
+    Unconfigured,
+}
+
+/// Maximum number of open side responses and of requests for them.
+const MAX_SIDE_RESPONSES: usize = 64;
+/// Time after which a request for a side response counts as lost.
+const SIDE_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl RealtimeMachine {
+    /// Requests a response outside the conversation. Returns false if that is not possible now.
+    pub(super) fn request_side_response(&mut self, body: RequestBody) -> bool {
+        let now = self.now;
+        self.side_requests.retain(|_, at| now < at.saturating_add(SIDE_REQUEST_TIMEOUT));
+        let is_ready = self.connection_state == ConnectionState::Connected
+            && self.configuration_state == ConfigurationState::Confirmed
+            && self.side_requests.len() < MAX_SIDE_RESPONSES;
+        if is_ready {
+            let command = self.send_command(request_command(Some(body)));
+            self.side_requests.insert(command, self.now);
+        }
+        is_ready
+    }
+
+    /// Returns true if the start of a response was that of a side response.
+    pub(super) fn start_side_response(
+        &mut self,
+        response: &ResponseId,
+        requested_by: Option<&CommandId>,
+        scope: ResponseScope,
+    ) -> bool {
+        if self.side_responses.contains_key(response) {
+            return true;
+        }
+        let is_requested = requested_by.is_some_and(|by| self.side_requests.remove(by).is_some());
+        let kind = match scope {
+            _ if is_requested => SideResponseKind::OutOfBand,
+            ResponseScope::OutOfBand => SideResponseKind::OutOfBand,
+            ResponseScope::InConversation
+                if self.configuration_state == ConfigurationState::Unconfirmed
+                    && !self.ended_responses.contains(response)
+                    && !self.turns.contains_key(response) =>
+            {
+                SideResponseKind::Unconfigured
+            }
+            ResponseScope::InConversation => return false,
+        };
+        if self.side_responses.len() >= MAX_SIDE_RESPONSES {
+            self.side_responses.pop_first();
+        }
+        self.side_responses.insert(response.clone(), SideResponse { kind, texts: Vec::new() });
+        if kind == SideResponseKind::Unconfigured {
+            self.emit_error(RealtimeError::ResponseUnconfigured { response: response.clone() });
+            self.send_command(RealtimeCommandKind::CancelResponse { response: response.clone() });
+        }
+        true
+    }
+
+    /// Applies an event of a side response. Returns the event if it belongs to none.
+    pub(super) fn take_side_event(&mut self, event: RealtimeModelEvent) -> Option<RealtimeModelEvent> {
+        match &event {
+            RealtimeModelEvent::OutputTextDelta { response, item, content_index, delta, .. } => {
+                let Some(side) = self.side_responses.get_mut(response) else { return Some(event) };
+                side.append_text((item.clone(), *content_index), delta);
+            }
+            RealtimeModelEvent::OutputTextEnded { response, item, content_index, text, .. } => {
+                let Some(side) = self.side_responses.get_mut(response) else { return Some(event) };
+                side.texts.retain(|(place, _)| *place != (item.clone(), *content_index));
+                side.append_text((item.clone(), *content_index), text);
+            }
+            RealtimeModelEvent::AudioDelta { response, .. }
+            | RealtimeModelEvent::AudioEnded { response, .. }
+            | RealtimeModelEvent::ArgumentsDelta { response, .. } => {
+                if !self.side_responses.contains_key(response) {
+                    return Some(event);
+                }
+            }
+            RealtimeModelEvent::ItemChanged { item, .. } => {
+                let is_side = item.response.as_ref().is_some_and(|by| self.side_responses.contains_key(by));
+                if !is_side {
+                    return Some(event);
+                }
+            }
+            RealtimeModelEvent::ResponseEnded { response, status, usage, .. } => {
+                let Some(side) = self.side_responses.remove(response) else { return Some(event) };
+                let (response, status, usage) = (response.clone(), status.clone(), *usage);
+                self.remember_ended_response(&response);
+                self.end_side_response(response, side, status, usage);
+            }
+            _ => return Some(event),
+        }
+        None
+    }
+
+    fn end_side_response(
+        &mut self,
+        response: ResponseId,
+        side: SideResponse,
+        status: ResponseStatus,
+        usage: Option<RealtimeUsage>,
+    ) {
+        self.metrics.usage.add(&usage.unwrap_or_else(RealtimeUsage::of_unknown_request));
+        if side.kind == SideResponseKind::OutOfBand {
+            let text = side.texts.into_iter().map(|(_, text)| text).collect();
+            self.emit_event(RealtimeEvent::SideResponseEnded { response, status, text, usage });
+        }
+    }
+
+    /// Ends the side responses of a lost connection. They are not requested again.
+    pub(super) fn end_side_responses(&mut self) {
+        self.side_requests.clear();
+        for (response, side) in std::mem::take(&mut self.side_responses) {
+            self.end_side_response(response, side, ResponseStatus::Unknown, None);
+        }
+    }
+}
+
+impl SideResponse {
+    fn append_text(&mut self, place: (ItemId, u32), text: &str) {
+        match self.texts.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, known)) => known.push_str(text),
+            None => self.texts.push((place, text.to_owned())),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Sessions with servers that misbehave as a seed decides. Whatever the server does: each call gets one output, one
+//! response is active at a time, every response has the configuration of the agent that it is attributed to, requests
+//! and connections are bounded, and the session ends.
+
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use windlass::prelude::*;
+use windlass_realtime::audio::AudioFormat;
+use windlass_realtime::settings::{RealtimeSettings, ServerVad, TurnDetection};
+use windlass_realtime::testing::{
+    LoopbackReply, LoopbackServer, Misbehaviour, WireRecord, WireSender, find_wire_violations, tone,
+};
+use windlass_realtime::{
+    CloseReport, RealtimeEvent, RealtimeItemKind, RealtimeSession, RealtimeSessionBuilder, ReconnectPolicy,
+    SessionStartError,
+};
+
+/// Number of seeds in an ordinary run; `WINDLASS_SEEDS` sets another.
+const SEEDS: u64 = 40;
+
+/// A server whose messages begin with the instructions that it has, so that the configuration of each response shows.
+/// Each second response makes a call; call ids restart in each response.
+fn echoing_server(misbehaviour: &Misbehaviour) -> LoopbackServer {
+    let count = AtomicU64::new(0);
+    let server = LoopbackServer::with_reply_function(move |said| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        let instructions = said.session["instructions"].as_str().unwrap_or_default();
+        let reply = LoopbackReply::message(format!("{instructions} Answer {number}."));
+        match number % 4 {
+            0 => reply.and_call("call_1", "look", "{}"),
+            2 => reply.and_call("call_1", "slow", "{}").and_call("call_2", "transfer_to_other", "{}"),
+            _ => reply,
+        }
+    });
+    misbehaviour.apply_to(server)
+}
+
+fn agents(runs: &Arc<AtomicU64>) -> Agent {
+    let tool = |name: &'static str, takes: u64| {
+        let runs = runs.clone();
+        let schema =
+            json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+        Tool::dynamic(name, "Looks.", schema, move |_, _| {
+            let runs = runs.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(takes)).await;
+                runs.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, ToolError>("done")
+            }
+        })
+    };
+    let other = Agent::new("other").instructions("I am other.").tools((tool("look", 0), tool("slow", 900)));
+    Agent::new("guide")
+        .instructions("I am guide.")
+        .tools((tool("look", 0), tool("slow", 900)))
+        .handoff(&other)
+}
+
+async fn converse(session: &RealtimeSession) {
+    for step in 0..6 {
+        let done = match step {
+            2 | 4 => {
+                let mut speech = tone(300);
+                speech.extend(vec![0; 24 * 700]);
+                for chunk in speech.chunks(2400) {
+                    let _ = session.send_audio(AudioFormat::Pcm24k.encode(chunk));
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Ok(())
+            }
+            5 => {
+                let agent = Agent::new("third").instructions("I am third.");
+                session.update_agent(agent).await.map_err(|_| ())
+            }
+            _ => session.send_text(format!("step {step}")).await.map(drop).map_err(|_| ()),
+        };
+        if done.is_err() && session.is_closed() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(180)).await;
+}
+
+/// Checks that each call has exactly one output, unless the session ended with calls in progress.
+fn check_outputs(report: &CloseReport) {
+    let mut outputs: BTreeMap<String, u32> = BTreeMap::new();
+    let mut calls = BTreeSet::new();
+    for item in report.history.items() {
+        match &item.kind {
+            RealtimeItemKind::Call { call, .. } => {
+                assert!(calls.insert(call.to_string()), "two calls with the id `{call}`");
+            }
+            RealtimeItemKind::Output { call, .. } => *outputs.entry(call.to_string()).or_default() += 1,
+            _ => {}
+        }
+    }
+    let stopped: BTreeSet<String> = report
+        .stopped
+        .iter()
+        .chain(&report.in_doubt)
+        .chain(&report.draining)
+        .map(ToString::to_string)
+        .collect();
+    let is_whole = matches!(report.reason, windlass_realtime::CloseReason::Closed);
+    for call in &calls {
+        let count = outputs.get(call).copied().unwrap_or_default();
+        assert!(
+            count == 1 || (count == 0 && (stopped.contains(call) || !is_whole)),
+            "`{call}`: {count} outputs"
+        );
+    }
+    assert!(outputs.keys().all(|call| calls.contains(call)), "an output without a call");
+}
+
+/// Checks that the text of each requested response has the instructions of the agent that it is attributed to.
+fn check_configuration(server: &LoopbackServer, report: &CloseReport) {
+    let log = server.wire_log();
+    let (mut requested, mut unrequested) = (BTreeSet::new(), BTreeSet::new());
+    let is_start =
+        |seen: &&WireRecord| seen.sender == WireSender::Server && seen.event["type"] == "response.created";
+    for seen in log.iter().filter(is_start) {
+        let response = &seen.event["response"];
+        let id = response["id"].as_str().unwrap_or_default().to_owned();
+        match response["metadata"].is_null() {
+            true => unrequested.insert(id),
+            false => requested.insert(id),
+        };
+    }
+    // A response that the server starts by itself may cross a change on the wire. Its id may be used again.
+    requested.retain(|id| !unrequested.contains(id));
+    for item in report.history.items() {
+        let (Some(agent), Some(response)) = (&item.agent, &item.response) else { continue };
+        let wire_id = response.as_str().split('.').next().unwrap_or_default();
+        let said = item.text();
+        if requested.contains(wire_id) && said.len() > 20 {
+            assert!(said.starts_with(&format!("I am {agent}.")), "`{agent}` said: {said}");
+        }
+    }
+}
+
+fn play(seed: u64) {
+    let misbehaviour = Misbehaviour::from_seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let runs = Arc::new(AtomicU64::new(0));
+        let server = echoing_server(&misbehaviour);
+        let settings = RealtimeSettings {
+            turn_detection: TurnDetection::ServerVad(ServerVad::default()),
+            ..RealtimeSettings::default()
+        };
+        let connected = RealtimeSessionBuilder::new(agents(&runs), server.client_model())
+            .settings(settings)
+            .connect()
+            .await;
+        let session = match connected {
+            Ok(session) => session,
+            // The fault was the first configuration's.
+            Err(SessionStartError::ConfigurationRejected(_) | SessionStartError::ConnectFailed(_)) => return,
+            Err(error) => panic!("{error}"),
+        };
+        let mut events = session.events();
+        converse(&session).await;
+        let report = session.close().await;
+        let mut seen = Vec::new();
+        while let Some(event) = events.next().await {
+            seen.push(event);
+        }
+        assert!(matches!(seen.last(), Some(RealtimeEvent::Closed(_))), "the last event is the end");
+        let count = |name: &str| seen.iter().filter(|event| format!("{event:?}").starts_with(name)).count();
+        // At most six connections in each minute of the conversation, and three requests for each demand.
+        let connections = server.connection_count();
+        let limit = u64::from(ReconnectPolicy::default().max_attempts) * 5 + 1;
+        assert!(connections <= limit, "{connections} connections");
+        let outputs = report.history.items().iter();
+        let outputs = outputs.filter(|item| matches!(item.kind, RealtimeItemKind::Output { .. })).count();
+        let demands = 6 + 4 * outputs + usize::try_from(connections).unwrap_or(usize::MAX);
+        let requests = server.client_events(Some("response.create")).len();
+        assert!(requests <= 3 * demands, "{requests} requests for {demands} demands");
+        assert!(count("TurnStarted") >= count("TurnEnded"));
+        assert_eq!(
+            find_wire_violations(&server.wire_log(), misbehaviour.hides_responses),
+            Vec::<String>::new()
+        );
+        check_outputs(&report);
+        check_configuration(&server, &report);
+        drop(session);
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "tasks are left");
+    });
+}
+
+#[test]
+fn whatever_a_server_does_the_session_keeps_its_rules() {
+    let seeds = std::env::var("WINDLASS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    let first = std::env::var("WINDLASS_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    for seed in first..first + seeds {
+        let played = std::panic::catch_unwind(|| play(seed));
+        assert!(played.is_ok(), "seed {seed}: {:#?}", Misbehaviour::from_seed(seed));
+    }
+}
+
+#[test]
+fn a_seed_decides_the_misbehaviour() {
+    assert_eq!(Misbehaviour::from_seed(7), Misbehaviour::from_seed(7));
+    let plans: Vec<Misbehaviour> = (0..200).map(Misbehaviour::from_seed).collect();
+    assert!(
+        plans.iter().any(|plan| plan.has_restarting_ids) && plans.iter().any(|plan| plan.hides_responses)
+    );
+}

@@ -1,0 +1,200 @@
+//! Conditions of a rule: on an argument, and on the time of day.
+
+use std::path::{Component, Path, PathBuf};
+
+use regex::Regex;
+use serde_json::Value;
+
+use super::rule::NamePattern;
+
+/// The result of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConditionOutcome {
+    Holds,
+    Fails,
+    /// The argument is there, but the condition does not apply to it: another type, an ambiguous path or address.
+    Unknown,
+}
+
+impl ConditionOutcome {
+    fn of(holds: bool) -> Self {
+        if holds { Self::Holds } else { Self::Fails }
+    }
+
+    pub(super) fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Holds, _) | (_, Self::Holds) => Self::Holds,
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            (Self::Fails, Self::Fails) => Self::Fails,
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Fails, _) | (_, Self::Fails) => Self::Fails,
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            (Self::Holds, Self::Holds) => Self::Holds,
+        }
+    }
+}
+
+/// A condition on one argument; all of its parts must hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ArgumentCondition {
+    pub(super) equals: Vec<Value>,
+    pub(super) at_most: Option<f64>,
+    pub(super) at_least: Option<f64>,
+    pub(super) inside: Vec<PathBuf>,
+    pub(super) hosts: Vec<NamePattern>,
+    pub(super) matches: Option<Regex>,
+}
+
+impl ArgumentCondition {
+    /// Checks the argument at a path of field names joined by dots. Every element of a list must satisfy it.
+    pub(super) fn check(&self, arguments: &Value, path: &str, workspace: &Path) -> ConditionOutcome {
+        let mut value = arguments;
+        for field in path.split('.') {
+            match value.get(field) {
+                None | Some(Value::Null) => return ConditionOutcome::Fails,
+                Some(inner) => value = inner,
+            }
+        }
+        match value {
+            Value::Array(values) if values.is_empty() => ConditionOutcome::Unknown,
+            Value::Array(values) if self.equals.is_empty() => values
+                .iter()
+                .map(|value| self.check_value(value, workspace))
+                .fold(ConditionOutcome::Holds, ConditionOutcome::and),
+            value => self.check_value(value, workspace),
+        }
+    }
+
+    fn check_value(&self, value: &Value, workspace: &Path) -> ConditionOutcome {
+        let mut outcome = ConditionOutcome::Holds;
+        if !self.equals.is_empty() {
+            outcome = outcome.and(ConditionOutcome::of(self.equals.iter().any(|one| is_equal(one, value))));
+        }
+        for (bound, is_within) in [
+            (self.at_most, (|value, bound| value <= bound) as fn(f64, f64) -> bool),
+            (self.at_least, |value, bound| value >= bound),
+        ] {
+            if let Some(bound) = bound {
+                outcome = outcome.and(match value.as_f64() {
+                    Some(number) if number.is_finite() => ConditionOutcome::of(is_within(number, bound)),
+                    _ => ConditionOutcome::Unknown,
+                });
+            }
+        }
+        if !self.inside.is_empty() {
+            outcome = outcome.and(match value.as_str().and_then(|path| resolve_path(path, workspace)) {
+                Some(path) => ConditionOutcome::of(self.inside.iter().any(|folder| {
+                    resolve_path(&folder.to_string_lossy(), workspace)
+                        .is_some_and(|folder| path.starts_with(folder))
+                })),
+                None => ConditionOutcome::Unknown,
+            });
+        }
+        if !self.hosts.is_empty() {
+            outcome = outcome.and(match value.as_str().and_then(url_host) {
+                Some(host) => ConditionOutcome::of(self.hosts.iter().any(|pattern| pattern.matches(&host))),
+                None => ConditionOutcome::Unknown,
+            });
+        }
+        if let Some(pattern) = &self.matches {
+            outcome = outcome.and(match value.as_str() {
+                Some(text) => ConditionOutcome::of(pattern.is_match(text)),
+                None => ConditionOutcome::Unknown,
+            });
+        }
+        outcome
+    }
+}
+
+fn is_equal(one: &Value, other: &Value) -> bool {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+/// Returns a path without `.`, resolved against the workspace; `None` if it has `..`, control characters, or a home
+/// folder's `~`.
+fn resolve_path(text: &str, workspace: &Path) -> Option<PathBuf> {
+    if text.contains(char::is_control) || text.starts_with('~') {
+        return None;
+    }
+    let mut resolved = workspace.to_owned();
+    for part in Path::new(text).components() {
+        match part {
+            Component::RootDir => resolved = PathBuf::from("/"),
+            Component::CurDir => {}
+            Component::Normal(part) => resolved.push(part),
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(resolved)
+}
+
+/// Returns the host of a URL in lower case; `None` if the URL could be read in more than one way.
+pub(super) fn url_host(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    if !scheme.eq_ignore_ascii_case("https") && !scheme.eq_ignore_ascii_case("http") {
+        return None;
+    }
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        Some(_) => return None,
+        None => authority,
+    };
+    // Other characters, such as `@`, `\` and percent signs, are read differently by different programs.
+    let is_plain = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
+    (is_plain && !host.is_empty() && !url.contains(['\\', ' ', '\t', '\n', '\r']))
+        .then(|| host.trim_end_matches('.').to_ascii_lowercase())
+}
+
+/// A range of the time of day, which may span midnight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HoursRange {
+    /// Minutes since midnight, UTC: the first of the range, and the first after it.
+    start: u32,
+    end: u32,
+}
+
+const MINUTES_OF_DAY: u32 = 24 * 60;
+
+impl HoursRange {
+    /// Parses `09:00-17:30`, `22:00-06:00` or, with an offset from UTC, `09:00-17:30+02:00`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let clock = |text: &str| -> Option<u32> {
+            let (hour, minute) = text.split_once(':')?;
+            let digits = |text: &str| {
+                (text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit()))
+                    .then(|| text.parse().ok())
+                    .flatten()
+            };
+            let (hour, minute): (u32, u32) = (digits(hour)?, digits(minute)?);
+            (hour < 24 && minute < 60).then_some(hour * 60 + minute)
+        };
+        let (start, rest) = text.split_at_checked(5)?;
+        let (end, offset) = rest.strip_prefix('-')?.split_at_checked(5)?;
+        // Minutes to add to a local time for the time in UTC.
+        let shift = match offset.split_at_checked(1) {
+            None => 0,
+            Some(("+", offset)) => MINUTES_OF_DAY - clock(offset)?,
+            Some(("-", offset)) => clock(offset)?,
+            Some(_) => return None,
+        };
+        let to_utc = |minute: u32| (minute + shift) % MINUTES_OF_DAY;
+        Some(Self { start: to_utc(clock(start)?), end: to_utc(clock(end)?) })
+    }
+
+    pub(super) fn check(&self, minute_of_day: Option<u32>) -> ConditionOutcome {
+        let Some(now) = minute_of_day else { return ConditionOutcome::Unknown };
+        ConditionOutcome::of(if self.start < self.end {
+            (self.start..self.end).contains(&now)
+        } else {
+            now >= self.start || now < self.end
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! Attacks on policies: the samples of the guide, and rules that allow more than they seem to.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use windlass::prelude::*;
+use windlass_tools::tool_policy::{PolicyCall, PolicyVerdict, RecordedHandling, ToolPolicy};
+
+use crate::commands::make_workspace;
+
+/// Returns the policies of the guide: the TOML blocks with rules.
+fn guide_policies() -> Vec<ToolPolicy> {
+    let mut found = Vec::new();
+    for page in [
+        include_str!("../../../../docs/guide/command.md"),
+        include_str!("../../../../docs/guide/built-in-tools.md"),
+        include_str!("../../../../docs/guide/policy.md"),
+    ] {
+        for block in page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            if block.contains("[[policy.rule]]") {
+                found.extend(ToolPolicy::parse_section("guide", block).expect("it is a policy"));
+            } else if block.contains("[[rule]]") {
+                found.push(ToolPolicy::parse("guide", block).expect("it is a policy"));
+            }
+        }
+    }
+    assert!(found.len() >= 2, "the guide has samples");
+    found
+}
+
+fn verdict(policy: &ToolPolicy, tool: &str, arguments: &Value) -> PolicyVerdict {
+    policy.decide(&PolicyCall::new("helper", tool, arguments)).verdict
+}
+
+fn command(program: &str, args: &[&str]) -> Value {
+    json!({ "program": program, "args": args })
+}
+
+#[test]
+fn the_samples_of_the_guide_allow_no_attack() {
+    let attacks = [
+        ("run_command", command("git", &["-c", "alias.x=!sh -c 'id'", "x"])),
+        ("run_command", command("git", &["status", "--short", "-c", "core.fsmonitor=id"])),
+        ("run_command", command("git", &["--exec-path=.", "status"])),
+        ("run_command", command("git", &["diff", "--ext-diff"])),
+        ("run_command", command("git", &["grep", "-O./x", "a"])),
+        ("run_command", command("git", &["commit", "-m", "x"])),
+        ("run_command", command("find", &[".", "-exec", "sh", "-c", "id", ";"])),
+        ("run_command", command("make", &[])),
+        ("run_command", command("make", &["test", "SHELL=./x"])),
+        ("run_command", command("env", &["sh", "-c", "id"])),
+        ("run_command", command("vim", &["-c", ":!id"])),
+        ("run_command", command("ed", &["x"])),
+        ("run_command", command("sort", &["--compress-program=./x"])),
+        ("run_command", command("sh", &["-c", "id"])),
+        ("run_command", command("./ls", &[])),
+        ("run_command", command("/bin/../tmp/ls", &[])),
+        ("run_command", json!({ "shell": "ls" })),
+        ("run_command", json!({ "program": "ls", "shell": "id" })),
+        ("run_command", json!({ "program": "ls", "args": "-la" })),
+        ("patch_file", json!({ "path": "agent.toml", "version": "0" })),
+        ("patch_file", json!({ "path": "drafts/../agent.toml", "version": "0" })),
+        ("patch_file", json!({ "path": "/etc/passwd", "version": "0" })),
+        ("write_file", json!({ "path": ".git/hooks/pre-commit", "content": "x" })),
+        ("write_file", json!({ "path": "drafts2/x", "content": "x" })),
+        ("write_file", json!({ "path": "~/drafts/x", "content": "x" })),
+        ("write_file", json!({ "path": ["drafts/x", "agent.toml"], "content": "x" })),
+        ("fetch_url", json!({ "url": "https://docs.rs@evil.test/" })),
+        ("fetch_url", json!({ "url": "https://docs.rs.evil.test/" })),
+        ("fetch_url", json!({ "url": "https://evil.test/?docs.rs" })),
+        ("fetch_url", json!({ "url": "https://evil.test\\@docs.rs/" })),
+        ("fetch_url", json!({ "url": "https://evil.test\\.rust-lang.org/" })),
+        ("fetch_url", json!({ "url": "https://evil.test@x.rust-lang.org/" })),
+        ("fetch_url", json!({ "url": "file://docs.rs/etc/passwd" })),
+        ("a_new_tool", json!({})),
+        ("pay", json!({ "amount": 1_000_000 })),
+        ("pay", json!({ "amount": "5" })),
+        ("pay", json!({ "amount": -1, "to": "me" })),
+    ];
+    for policy in guide_policies() {
+        for (tool, arguments) in &attacks {
+            assert!(verdict(&policy, tool, arguments) >= PolicyVerdict::Ask, "{tool} {arguments}");
+        }
+        // A server that offers tools under the same names is not covered.
+        for tool in ["read_file", "write_file", "fetch_url"] {
+            let arguments = json!({ "path": "drafts/x", "url": "https://docs.rs/", "content": "" });
+            let call = PolicyCall::new("helper", tool, &arguments).origin("evil");
+            assert!(policy.decide(&call).verdict >= PolicyVerdict::Ask, "{tool}");
+        }
+    }
+}
+
+/// A model that patches the policy itself is refused by the tool, though the policy allows the folder.
+#[tokio::test]
+async fn a_policy_that_allows_everything_does_not_open_the_policy() {
+    let (_world, workspace) = make_workspace();
+    fs::write(workspace.folder().join("agent.toml"), "[policy]\n").expect("written");
+    let policy = ToolPolicy::parse(
+        "p",
+        "[[rule]]\nname = 'all writes'\ndecision = 'allow'\ntool = ['write_file', 'patch_file', 'read_file']\n",
+    )
+    .expect("it is a policy");
+    for path in ["agent.toml", ".git/hooks/post-checkout", ".mcp.json"] {
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "write_file", json!({ "path": path, "content": "evil" })),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent =
+            Agent::new("helper").model(model.clone()).tools(policy.apply_to_all(workspace.file_tools()));
+        let outcome = agent.run("Go.").await.expect("it ends");
+        assert_eq!(outcome.output_text().expect("it finished"), "done");
+        assert!(model.requests()[1].input_text()[2].contains("leave it alone"), "{path}");
+    }
+    assert_eq!(fs::read_to_string(workspace.folder().join("agent.toml")).expect("is there"), "[policy]\n");
+    // Instruction files ask, although the policy allows them.
+    let model = ScriptedModel::new([ScriptedResponse::call(
+        "c1",
+        "write_file",
+        json!({ "path": "AGENTS.md", "content": "Obey." }),
+    )]);
+    let agent = Agent::new("helper").model(model).tools(policy.apply_to_all(workspace.file_tools()));
+    assert!(agent.run("Go.").await.expect("it pauses").into_paused().is_some());
+}
+
+#[test]
+fn rules_that_allow_more_than_they_seem_to_are_errors_with_their_line() {
+    let rule = |rest: &str| format!("\n[[rule]]\nname = 'r'\ndecision = 'allow'\n{rest}\n");
+    let examples = "examples = [{ decision = 'allow', arguments = { program = 'git', args = ['x'] } }, { decision = 'ask' }]";
+    for (text, line, words) in [
+        (rule("tool = 'run_command'"), 2, "must list the commands"),
+        (rule("tool = '*'"), 2, "must list the commands"),
+        (rule("origin = 'files'"), 2, "must name its tools"),
+        (
+            rule(&format!(
+                "tool = 'run_command'\ncommand = [{{ program = 'git', args = ['**'] }}]\n{examples}"
+            )),
+            6,
+            "may execute other programs",
+        ),
+        (
+            rule(&format!(
+                "tool = 'run_command'\ncommand = [\n  {{ program = 'find', args = ['.', '*'] }}]\n{examples}"
+            )),
+            7,
+            "may execute other programs",
+        ),
+        (
+            rule(&format!("tool = 'run_command'\ncommand = [{{ program = '*' }}]\n{examples}")),
+            6,
+            "name of one program",
+        ),
+        (rule("tool = 'pay'\nwhen = { amount = { at_most = 5 } }"), 2, "needs `examples`"),
+        (rule("tool = 'pay'\nwhen = { amount = { at_mots = 5 } }"), 6, "at_mots"),
+        (rule("tool = 'pay'\nwhen = { amount = { } }"), 6, "has no condition"),
+        (rule("tool = 'pay'\nwhen = { note = { matches = '(' } }"), 6, "no regular expression"),
+        (rule("tool = 'pay'\nhours = '9-17'"), 6, "09:00-17:30"),
+        (
+            rule(
+                "tool = 'pay'\nwhen = { amount = { at_most = 5 } }\nexamples = [{ decision = 'allow', arguments = { amount = 5 } },\n{ decision = 'ask', arguments = { amount = 4 } }]",
+            ),
+            8,
+            "expected `ask`",
+        ),
+        (format!("{}{}", rule("tool = 'a'"), rule("tool = 'b'")), 7, "two rules have the name"),
+        ("rules = []".to_owned(), 1, "rules"),
+        (rule("decision = 'deny'"), 5, "duplicate"),
+    ] {
+        let error = ToolPolicy::parse("policy.toml", &text).expect_err(&text);
+        assert!(error.message.contains(words), "{text}: {error}");
+        assert_eq!(error.line, line, "{text}: {error}");
+    }
+}
+
+#[test]
+fn the_strictest_rule_decides_and_is_named() {
+    let policy = ToolPolicy::parse(
+        "p.toml",
+        r#"
+        [[rule]]
+        name = "small"
+        decision = "allow"
+        tool = "pay"
+        when = { amount = { at_least = 0, at_most = 20 } }
+        examples = [{ decision = "allow", arguments = { amount = 20 }, time = "12:00" }, { decision = "ask", arguments = { amount = 21 }, time = "12:00" }]
+        [[rule]]
+        name = "at night"
+        decision = "ask"
+        tool = "p*"
+        hours = "22:00-06:00"
+        [[rule]]
+        name = "large"
+        decision = "deny"
+        tool = "pay"
+        when = { amount = { at_least = 1000 } }
+        [[rule]]
+        name = "guests"
+        decision = "deny"
+        agent = "guest-*"
+        [[rule]]
+        name = "files of the server"
+        decision = "allow"
+        tool = "read_*"
+        origin = "files"
+        "#,
+    )
+    .expect("it is a policy");
+    let day = Some(12 * 60);
+    for (agent, tool, origin, arguments, minute, expected) in [
+        ("clerk", "pay", None, json!({ "amount": 5 }), day, "allowed by the rule `small` (p.toml:2)"),
+        (
+            "clerk",
+            "pay",
+            None,
+            json!({ "amount": 5 }),
+            Some(23 * 60),
+            "asked about by the rule `at night` (p.toml:8)",
+        ),
+        (
+            "clerk",
+            "pay",
+            None,
+            json!({ "amount": 5 }),
+            Some(6 * 60),
+            "allowed by the rule `small` (p.toml:2)",
+        ),
+        // An unknown time and an amount that is no number count against the call.
+        ("clerk", "pay", None, json!({ "amount": 5 }), None, "asked about by the rule `at night` (p.toml:8)"),
+        ("clerk", "pay", None, json!({ "amount": "5" }), day, "denied by the rule `large` (p.toml:13)"),
+        ("clerk", "pay", None, json!({ "amount": 1000 }), Some(0), "denied by the rule `large` (p.toml:13)"),
+        ("clerk", "pay", None, json!({ "Amount": 5 }), day, "asked about, because no rule matches (p.toml)"),
+        ("guest-7", "pay", None, json!({ "amount": 5 }), day, "denied by the rule `guests` (p.toml:18)"),
+        (
+            "clerk",
+            "read_x",
+            Some("files"),
+            json!({}),
+            day,
+            "allowed by the rule `files of the server` (p.toml:22)",
+        ),
+        ("clerk", "read_x", Some("other"), json!({}), day, "asked about, because no rule matches (p.toml)"),
+        ("clerk", "read_x", None, json!({}), day, "asked about, because no rule matches (p.toml)"),
+    ] {
+        let call = PolicyCall { agent, tool, origin, arguments: &arguments, minute_of_day: minute };
+        assert_eq!(policy.decide(&call).to_string(), expected, "{tool} {arguments} {minute:?}");
+    }
+}
+
+/// Denied calls are refused with the rule's name, asked ones wait, allowed ones run, and a replay says what changes.
+#[tokio::test]
+async fn a_run_follows_its_policy_and_can_be_replayed_under_another() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "amount": { "type": "number" } },
+        "required": ["amount"],
+        "additionalProperties": false
+    });
+    let pay = Tool::dynamic("pay", "Pays.", schema, |_: ToolContext<()>, args: Value| async move {
+        Ok::<_, ToolError>(format!("paid {}", args["amount"]))
+    });
+    let rules = |most: u32| {
+        format!(
+            "[[rule]]\nname = 'small'\ndecision = 'allow'\ntool = 'pay'\nwhen = {{ amount = {{ at_most = {most} }} }}\n\
+             examples = [{{ decision = 'allow', arguments = {{ amount = 1 }} }}, {{ decision = 'ask' }}]\n\
+             [[rule]]\nname = 'large'\ndecision = 'deny'\ntool = 'pay'\nwhen = {{ amount = {{ at_least = 1000 }} }}\n"
+        )
+    };
+    let policy = ToolPolicy::parse("p", &rules(20)).expect("it is a policy");
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "pay", json!({ "amount": 5 }))
+            .and_call("c2", "pay", json!({ "amount": 50 }))
+            .and_call("c3", "pay", json!({ "amount": 5000 })),
+        ScriptedResponse::text("done"),
+    ]);
+    let agent = Agent::new("clerk").model(model.clone()).tool(policy.apply_to(pay));
+    let mut paused = agent.run("Go.").await.expect("it pauses").into_paused().expect("one call waits");
+    assert_eq!(paused.pending_calls().len(), 1);
+    assert_eq!(paused.pending_calls()[0].path.to_string(), "c2");
+    let journal = paused.record().journal().to_vec();
+    let same: Vec<_> =
+        policy.replay(&journal).iter().map(|call| (call.recorded, call.is_changed())).collect();
+    assert_eq!(
+        same,
+        [
+            (RecordedHandling::Ran, false),
+            (RecordedHandling::Asked, false),
+            (RecordedHandling::Refused, false)
+        ]
+    );
+    let wider = ToolPolicy::parse("p2", &rules(100)).expect("it is a policy");
+    let changed: Vec<String> = wider
+        .replay(&journal)
+        .iter()
+        .filter(|call| call.is_changed())
+        .map(|call| format!("{} {} {}: {}", call.agent, call.tool, call.arguments, call.decision))
+        .collect();
+    assert_eq!(changed, [r#"clerk pay {"amount":50}: allowed by the rule `small` (p2:1)"#]);
+    paused.approve("c2").expect("it is known");
+    let finished = agent.resume(paused).await.expect("it ends");
+    assert_eq!(finished.output_text().expect("it finished"), "done");
+    let told = model.requests()[1].input_text();
+    assert!(
+        told.iter().any(|line| line.contains("this call is denied by the rule `large` (p:7)")),
+        "{told:?}"
+    );
+}

@@ -1,0 +1,247 @@
+//! Attempts to change the files that decide what is permitted and what is executed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+use tempfile::{TempDir, tempdir};
+use windlass::prelude::*;
+use windlass_tools::Workspace;
+
+use crate::commands::{make_workspace, run};
+use crate::support::{call_tool, open_workspace, parse_version};
+use crate::{has_program, report_skipped};
+
+/// Paths that are read-only for every tool.
+const READ_ONLY: [&str; 10] = [
+    "agent.toml",
+    ".mcp.json",
+    ".git/config",
+    ".git/hooks/pre-commit",
+    ".git/info/attributes",
+    ".gitattributes",
+    ".windlass/runs.db",
+    "rules/policy.toml",
+    "state.db",
+    "state.db-wal",
+];
+
+/// Creates a workspace with a repository, rules, a store and instructions.
+fn make_project() -> (TempDir, Workspace) {
+    let (world, _) = make_workspace();
+    let root = world.path().join("work");
+    for path in READ_ONLY.iter().copied().chain(["AGENTS.md", "sub/CLAUDE.md", ".git/HEAD"]) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("has one")).expect("made");
+        fs::write(path, "old\n").expect("written");
+    }
+    let workspace = open_workspace(&root).protect("rules").protect("state.db");
+    (world, workspace)
+}
+
+fn assert_unchanged(root: &Path, told: &impl std::fmt::Display) {
+    for path in READ_ONLY.iter().copied().chain(["AGENTS.md", "sub/CLAUDE.md"]) {
+        assert_eq!(fs::read_to_string(root.join(path)).ok().as_deref(), Some("old\n"), "{path}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn file_tools_change_no_rules_whatever_a_policy_allows() {
+    let (_world, workspace) = make_project();
+    let root = workspace.folder().to_owned();
+    for path in READ_ONLY {
+        let read = call_tool(&workspace, "read_file", json!({ "path": path })).await;
+        let version = parse_version(&read);
+        for (tool, arguments) in [
+            ("write_file", json!({ "path": path, "content": "evil\n", "version": version })),
+            (
+                "patch_file",
+                json!({ "path": path, "version": version, "edits": [{ "old": "old", "new": "evil" }] }),
+            ),
+        ] {
+            let told = call_tool(&workspace, tool, arguments).await;
+            assert!(told.contains("leave it alone"), "{path}: {told}");
+        }
+    }
+    for path in [
+        ".GIT/hooks/post-checkout",
+        "sub/.git",
+        "sub/.git/config",
+        "new/agent.toml",
+        "new/.mcp.json",
+        "sub/HEAD",
+        "rules/x",
+    ] {
+        let told = call_tool(&workspace, "write_file", json!({ "path": path, "content": "evil\n" })).await;
+        assert!(told.contains("leave it alone"), "{path}: {told}");
+        assert!(!root.join(path).exists() || path.starts_with(".GIT"), "{path}");
+    }
+    assert_unchanged(&root, &"file tools");
+}
+
+/// A standing approval of the tool does not cover instruction files.
+#[tokio::test]
+async fn instruction_files_are_asked_about_each_time() {
+    let (_world, workspace) = make_project();
+    for path in ["AGENTS.md", "new/claude.md", ".claude/settings.json", ".vscode/tasks.json"] {
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "write_file", json!({ "path": path, "content": "Obey.\n" })),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent = Agent::new("clerk").model(model).tools(workspace.file_tools());
+        let outcome = agent.run("Go.").await.expect("it pauses");
+        let paused = outcome.into_paused().expect("it waits for a person");
+        assert_eq!(paused.pending_calls().len(), 1, "{path}");
+    }
+}
+
+const ATTACK: &str = r#"
+for f in agent.toml .mcp.json .git/config .git/hooks/pre-commit .git/info/attributes .gitattributes .windlass/runs.db \
+         rules/policy.toml state.db state.db-wal AGENTS.md sub/CLAUDE.md; do
+    echo evil >> $f; echo evil > $f; rm -f $f; echo evil > t; mv -f t $f; ln -sf /etc/passwd $f; truncate -s 0 $f
+done
+mv .git away; mv rules away; mv .windlass away
+mkdir -p .git/hooks; echo evil > .git/hooks/post-checkout; echo evil > .git/commondir
+printf '[core]\n\tfsmonitor = "touch owned"\n' > .git/config
+"#;
+
+#[tokio::test]
+async fn commands_change_no_rules() {
+    let (_world, workspace) = make_project();
+    let root = workspace.folder().to_owned();
+    let told = run(&workspace, json!({ "shell": ATTACK })).await;
+    if told["open"].as_array().is_some_and(|open| open.contains(&json!("protected_files"))) {
+        report_skipped("this machine has no mount namespaces, and the report says so");
+        return;
+    }
+    assert_unchanged(&root, &told);
+    assert!(
+        !root.join(".git/hooks/post-checkout").exists() && !root.join(".git/commondir").exists(),
+        "{told}"
+    );
+    assert!(!told.to_string().contains("cannot be renamed"), "{told}");
+}
+
+/// Files that a command plants, where there were none, are renamed before anything obeys them.
+#[tokio::test]
+async fn planted_rules_and_repositories_are_set_aside() {
+    let (world, workspace) = make_workspace();
+    fs::create_dir(workspace.folder().join("kept")).expect("made");
+    fs::write(workspace.folder().join("kept/agent.toml"), "old\n").expect("written");
+    let told = run(
+        &workspace,
+        json!({ "shell": "mkdir -p .git/hooks sub/.git; echo evil > .git/hooks/post-checkout; echo evil > sub/.git/config; \
+                          echo evil > agent.toml; echo evil > sub/.mcp.json; echo evil > CLAUDE.md; echo fine > fine.txt; \
+                          mkdir -p node_modules/p; echo theirs > node_modules/p/AGENTS.md; mv kept moved" }),
+    )
+    .await;
+    let root = world.path().join("work");
+    for path in [".git", "sub/.git", "agent.toml", "sub/.mcp.json", "CLAUDE.md"] {
+        assert!(!root.join(path).exists(), "{path}: {told}");
+        assert!(told["protected"].to_string().contains(&format!("`{path}` was made")), "{path}: {told}");
+    }
+    for path in ["fine.txt", "node_modules/p/AGENTS.md", "moved/agent.toml"] {
+        assert!(root.join(path).exists(), "{path}: {told}");
+    }
+}
+
+/// The program that `without_mount_namespaces` starts in a user namespace that permits none.
+#[test]
+fn a_program_without_mount_namespaces() {
+    let Some(folder) = std::env::var_os("WINDLASS_HOSTILE_FOLDER") else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let workspace = open_workspace(Path::new(&folder)).protect("rules").protect("state.db");
+    let told = runtime.block_on(run(&workspace, json!({ "shell": ATTACK })));
+    println!("TOLD {told}");
+}
+
+#[test]
+fn without_mount_namespaces_changes_are_undone_and_reported() {
+    let (_world, workspace) = make_project();
+    let root = workspace.folder().to_owned();
+    let program = std::env::current_exe().expect("a test");
+    let ran = Command::new("unshare")
+        .args([
+            "--user",
+            "--map-root-user",
+            "sh",
+            "-c",
+            "echo 0 > /proc/sys/user/max_mnt_namespaces && exec \"$@\"",
+            "sh",
+        ])
+        .arg(program)
+        .args(["--exact", "protected::a_program_without_mount_namespaces", "--nocapture"])
+        .env("WINDLASS_HOSTILE_FOLDER", &root)
+        .output();
+    let output = match ran {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Ok(output) => {
+            report_skipped(&format!("no user namespace: {}", String::from_utf8_lossy(&output.stderr)));
+            return;
+        }
+        Err(error) => return report_skipped(&format!("no user namespace: {error}")),
+    };
+    let told = output.lines().find_map(|line| line.split_once("TOLD ")).expect("it ran").1.to_owned();
+    assert!(told.contains("\"confined\":\"partial\"") && told.contains("\"protected_files\""), "{told}");
+    for path in ["agent.toml", ".mcp.json", ".gitattributes", "AGENTS.md", "sub/CLAUDE.md", "state.db"] {
+        assert_eq!(fs::read_to_string(root.join(path)).ok().as_deref(), Some("old\n"), "{path}: {told}");
+    }
+    assert!(
+        !root.join(".git/hooks/post-checkout").exists() && !root.join(".git/commondir").exists(),
+        "{told}"
+    );
+}
+
+fn git(root: &Path, args: &[&str]) -> String {
+    let output = Command::new("git").args(args).current_dir(root).output().expect("git runs");
+    assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn commits_are_possible_and_run_no_hook() {
+    if !has_program("git") {
+        return;
+    }
+    let world = tempdir().expect("a folder");
+    let root = world.path().join("work");
+    fs::create_dir(&root).expect("made");
+    git(&root, &["init", "--quiet", "--initial-branch=main"]);
+    for (name, hook) in [("pre-commit", "touch ran-hook; exit 1"), ("post-commit", "touch ran-hook")] {
+        let path = root.join(".git/hooks").join(name);
+        fs::write(&path, format!("#!/bin/sh\n{hook}\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
+    }
+    git(&root, &["config", "core.fsmonitor", "touch ran-monitor; false"]);
+    let config = fs::read_to_string(root.join(".git/config")).expect("is there");
+    fs::write(root.join("a.txt"), "one\n").expect("written");
+    fs::write(root.join("b.txt"), "two\n").expect("written");
+    let workspace = open_workspace(&root).git_identity("Clerk", "clerk@example.org");
+    let told = call_tool(
+        &workspace,
+        "git_commit",
+        json!({ "message": "--amend $(touch owned)\n\nwith a body", "paths": ["a.txt"] }),
+    )
+    .await;
+    assert!(told.contains("\"exit_code\":0"), "{told}");
+    git(&root, &["config", "core.fsmonitor", "false"]);
+    assert_eq!(
+        git(&root, &["log", "--format=%an %s", "--name-only"]),
+        "Clerk --amend $(touch owned)\n\na.txt\n"
+    );
+    for path in ["ran-hook", "ran-monitor", "owned"] {
+        assert!(!root.join(path).exists(), "{path}");
+    }
+    assert!(config.contains("ran-monitor"));
+    // A command reads the repository, and cannot commit by itself where mounts protect it.
+    let told = run(&workspace, json!({ "program": "git", "args": ["log", "--oneline"] })).await;
+    assert_eq!(told["exit_code"], 0, "{told}");
+    let told = run(
+        &workspace,
+        json!({ "shell": "git add b.txt && git -c user.name=x -c user.email=x commit -m two" }),
+    )
+    .await;
+    assert_ne!(told["exit_code"], 0, "{told}");
+}

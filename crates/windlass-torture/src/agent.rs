@@ -1,0 +1,68 @@
+//! The tested agents: models that follow an order, and the tools of one build.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use windlass::agent::Agent;
+use windlass::core::item::Item;
+use windlass::core::usage::Usage;
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass_sim::SimRng;
+
+use crate::deployment::WorkerBuild;
+use crate::order::{AGENT, HELPER, RunOrder};
+use crate::tools::{TortureContext, build_tools};
+
+const AGENT_TOOLS: &[&str] =
+    &["once", "asked", "guarded", "key", "store_key", "look", "gated", "gated_key", "question", "legacy"];
+const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key"];
+
+/// Creates the agent that carries out an order, as one build has it.
+pub fn torture_agent(order: &RunOrder, build: WorkerBuild) -> Agent<TortureContext> {
+    let model = || OrderModel { order: order.clone(), build };
+    let helper = Agent::new(HELPER).model(model()).tools(build_tools(build, HELPER_TOOLS));
+    let mut tools = build_tools(build, AGENT_TOOLS);
+    if order.session.is_some() {
+        tools.extend(build_tools(build, &["session_key"]));
+    }
+    tools.push(helper.as_tool(HELPER, "Asks the helper."));
+    Agent::new(AGENT).model(model()).tools(tools)
+}
+
+/// A model whose responses depend only on the order, the agent and the turn.
+struct OrderModel {
+    order: RunOrder,
+    build: WorkerBuild,
+}
+
+impl Model for OrderModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let agent = request.agent.as_str();
+        // Most of a run's time passes in model requests, and so do most of its crashes.
+        let purpose = format!("delay {agent} {}", request.turn);
+        let delay = SimRng::for_purpose(self.order.seed, &purpose).below(15_000);
+        tokio::time::sleep(Duration::from_micros(delay)).await;
+        let calls = self.order.calls_of_turn(agent, request.turn);
+        let items = if calls.is_empty() {
+            let text = if agent == HELPER { "helped".to_owned() } else { self.order.final_message() };
+            vec![Arc::new(Item::assistant(text))]
+        } else {
+            let items = calls.into_iter().map(|call| {
+                let arguments = match (call.tool, self.build) {
+                    (HELPER, _) => json!({ "input": call.what }),
+                    // A strict schema has the model mention every parameter.
+                    (_, WorkerBuild::Extended) => json!({ "what": call.what, "note": null }),
+                    _ => json!({ "what": call.what }),
+                };
+                Arc::new(Item::call(call.id, call.tool, arguments.to_string()))
+            });
+            items.collect()
+        };
+        Ok(ModelResponse { items, usage: Some(Usage::of_tokens(1, 1)), ..ModelResponse::default() })
+    }
+}

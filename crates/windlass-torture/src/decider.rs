@@ -1,0 +1,274 @@
+//! The decider process: a person who approves, edits, rejects, answers, corrects herself, and settles calls in doubt by
+//! looking at the ledger. She also forks runs that have ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use windlass::core::decision::{Decision, DecisionScope, HoldReason, PendingCall};
+use windlass::core::id::{CallPath, RunId};
+use windlass::core::inspect::ForkChange;
+use windlass::core::journal::{JournalEntry, JournalRecord};
+use windlass::error::StoreErrorKind;
+use windlass::run::PausedRun;
+use windlass::store::{
+    PostDecisionError, RunQuery, RunStatus, SqliteStore, fork_run, list_all_runs, load_paused, post_decision,
+};
+use windlass_sim::SimRng;
+
+use crate::decision_log::{DecisionLine, DecisionStage, LoggedDecision, log_decision};
+use crate::files::{RoundFolder, append_line};
+use crate::order::RunOrder;
+use crate::outside::OutsideWorld;
+use crate::tools::success_text;
+use crate::worker::{load_orders, open_store};
+
+/// Maximum number of forks in a round.
+const MAX_FORKS: usize = 4;
+
+/// The settings of the decider process.
+#[derive(Clone, Debug)]
+pub struct DeciderSettings {
+    /// The folder of the round.
+    pub folder: RoundFolder,
+    /// The outside world.
+    pub world: OutsideWorld,
+    /// Seed of all decisions.
+    pub seed: u64,
+    /// True if she corrects some of her decisions.
+    pub has_corrections: bool,
+}
+
+struct Decider {
+    settings: DeciderSettings,
+    store: std::sync::Arc<SqliteStore>,
+    /// Holds that are decided: the call, the attempt and the digest that was shown.
+    decided: BTreeSet<(String, String, u32, String)>,
+}
+
+/// Decides until the process is killed.
+///
+/// # Errors
+/// Returns the message of an error of the outside world. Errors of the store are retried.
+pub async fn decide(settings: DeciderSettings) -> Result<(), String> {
+    let store = open_store(&settings.folder).await;
+    let mut decider = Decider { settings, store, decided: BTreeSet::new() };
+    loop {
+        if let Err(error) = decider.decide_round().await {
+            eprintln!("decider: {error}");
+            // A store whose disk failed has to be opened again.
+            decider.store = open_store(&decider.settings.folder).await;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Decider {
+    async fn decide_round(&mut self) -> Result<(), String> {
+        let orders = load_orders(&self.settings.folder).map_err(|error| error.to_string())?;
+        let orders: BTreeMap<String, RunOrder> =
+            orders.into_iter().map(|order| (order.run.clone(), order)).collect();
+        let query = |statuses| RunQuery { statuses, ..RunQuery::default() };
+        // A run whose worker was killed between its hold and its pause is listed as running.
+        let open = list_all_runs(&*self.store, query(vec![RunStatus::Paused, RunStatus::Running]));
+        for stored in open.await.map_err(|error| error.to_string())? {
+            let Some(order) = orders.get(stored.run.as_str()) else { continue };
+            let paused = load_paused(&*self.store, &stored.run).await.map_err(|error| error.to_string())?;
+            for pending in paused.pending_calls() {
+                self.decide_call(order, &paused, &pending).await?;
+            }
+        }
+        let ended = list_all_runs(&*self.store, query(vec![RunStatus::Finished]));
+        let ended = ended.await.map_err(|error| error.to_string())?;
+        for stored in ended {
+            if let Some(order) = orders.get(stored.run.as_str()) {
+                self.fork_sometimes(order, stored.record_count, &orders).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn decide_call(
+        &mut self,
+        order: &RunOrder,
+        paused: &PausedRun,
+        pending: &PendingCall,
+    ) -> Result<(), String> {
+        let call = pending.path.to_string();
+        let hold = (order.run.clone(), call.clone(), pending.attempt, pending.digest.to_string());
+        if self.decided.contains(&hold) {
+            return Ok(());
+        }
+        let purpose = format!("{} {call} {} {}", order.run, pending.attempt, pending.digest);
+        let mut rng = SimRng::for_purpose(self.settings.seed, &purpose);
+        let plan = match &pending.reason {
+            HoldReason::InDoubt => vec![self.look_at_ledger(order, paused, pending)?],
+            HoldReason::Question(_) => plan_answers(&mut rng),
+            _ => plan_approval(&mut rng, pending),
+        };
+        let steps = if self.settings.has_corrections { plan.len() } else { 1 };
+        for (place, (decision, logged)) in plan.into_iter().take(steps).enumerate() {
+            if place > 0 {
+                tokio::time::sleep(Duration::from_micros(rng.below(15_000))).await;
+            }
+            self.post(order, pending, decision, logged).await?;
+        }
+        self.decided.insert(hold);
+        Ok(())
+    }
+
+    /// Logs a decision, posts it, and logs the reply.
+    async fn post(
+        &self,
+        order: &RunOrder,
+        pending: &PendingCall,
+        decision: Decision,
+        logged: LoggedDecision,
+    ) -> Result<(), String> {
+        let mut line = DecisionLine {
+            run: order.run.clone(),
+            call: pending.path.to_string(),
+            attempt: pending.attempt,
+            decision: logged,
+            stage: DecisionStage::Posting,
+            reply: None,
+        };
+        log_decision(&self.settings.folder, &line).map_err(|error| error.to_string())?;
+        let run = RunId::new(order.run.as_str());
+        let path = pending.path.clone();
+        let posted =
+            post_decision(&*self.store, &run, path, decision, DecisionScope::ThisCall, "decider").await;
+        line.stage = match &posted {
+            Ok(()) => DecisionStage::Accepted,
+            Err(PostDecisionError::Decide(_) | PostDecisionError::AlreadyTaken(_)) => DecisionStage::Refused,
+            Err(PostDecisionError::Store(error)) if error.kind() == StoreErrorKind::AlreadyDecided => {
+                self.check_taken(&run, pending).await
+            }
+            Err(_) => DecisionStage::Unknown,
+        };
+        line.reply = posted.err().map(|error| error.to_string());
+        log_decision(&self.settings.folder, &line).map_err(|error| error.to_string())?;
+        if line.stage == DecisionStage::Unknown { Err(line.reply.unwrap_or_default()) } else { Ok(()) }
+    }
+
+    /// Returns the stage of a refused decision: the journal must show that the earlier one was taken.
+    async fn check_taken(&self, run: &RunId, pending: &PendingCall) -> DecisionStage {
+        let Ok(paused) = load_paused(&*self.store, run).await else { return DecisionStage::Unknown };
+        let is_pending = paused
+            .pending_calls()
+            .iter()
+            .any(|other| other.path == pending.path && other.attempt == pending.attempt);
+        if is_pending { DecisionStage::RefusedUntaken } else { DecisionStage::Refused }
+    }
+
+    fn look_at_ledger(
+        &self,
+        order: &RunOrder,
+        paused: &PausedRun,
+        pending: &PendingCall,
+    ) -> Result<(Decision, LoggedDecision), String> {
+        let key = recorded_key(paused.record().journal(), &pending.path)
+            .ok_or_else(|| format!("{}: {} is in doubt without a start", order.run, pending.path))?;
+        let has_effect =
+            self.settings.world.has_effect(order, &key, None).map_err(|error| error.to_string())?;
+        Ok(if has_effect {
+            let output = success_text(&order.run, &pending.path.to_string());
+            (Decision::ConfirmExecuted { output: output.into() }, LoggedDecision::ConfirmExecuted)
+        } else {
+            (Decision::ConfirmNotExecuted, LoggedDecision::ConfirmNotExecuted)
+        })
+    }
+
+    /// Forks a run that has ended and belongs to no session. A run that goes on beside its fork would do the calls that
+    /// are under way twice, under one key.
+    async fn fork_sometimes(
+        &self,
+        order: &RunOrder,
+        record_count: u64,
+        orders: &BTreeMap<String, RunOrder>,
+    ) -> Result<(), String> {
+        let new_run = format!("fork-of-{}", order.run);
+        let mut rng = SimRng::for_purpose(self.settings.seed, &new_run);
+        let fork_count = orders.values().filter(|order| order.fork_of.is_some()).count();
+        let is_wanted = rng.chance(50) && order.session.is_none() && order.fork_of.is_none();
+        if !is_wanted || fork_count >= MAX_FORKS || orders.contains_key(&new_run) {
+            return Ok(());
+        }
+        let at = rng.below(record_count.saturating_sub(1));
+        let from = RunId::new(order.run.as_str());
+        let made =
+            fork_run(&*self.store, &from, at, RunId::new(new_run.as_str()), ForkChange::Unchanged).await;
+        if let Err(error) = made {
+            eprintln!("decider: {new_run}: {error}");
+            // A decider that was killed after the fork and before the line below finds the fork there.
+            if load_paused(&*self.store, &RunId::new(new_run.as_str())).await.is_err() {
+                return Ok(());
+            }
+        }
+        let fork =
+            RunOrder { run: new_run, seed: order.seed, session: None, fork_of: Some(order.run.clone()) };
+        append_line(&self.settings.folder.forks(), &fork).map_err(|error| error.to_string())
+    }
+}
+
+/// Returns the idempotency key of a call in the journal.
+pub fn recorded_key(records: &[JournalRecord], path: &CallPath) -> Option<String> {
+    let mut starts = records.iter().filter_map(|record| match &record.entry {
+        JournalEntry::CallStarted(started)
+            if started.call == *path.call() && record.path == path.parent_calls() =>
+        {
+            Some(started.idempotency_key.to_string())
+        }
+        _ => None,
+    });
+    starts.next_back()
+}
+
+/// Plans the decisions about a call: each after the first is a correction.
+fn plan_approval(rng: &mut SimRng, pending: &PendingCall) -> Vec<(Decision, LoggedDecision)> {
+    let shown = without_nulls(pending.arguments_value());
+    let approve = (Decision::Approve, LoggedDecision::Approve { arguments: shown.clone() });
+    let reject = || {
+        let message = Some(format!("rejected {}", pending.path));
+        (Decision::Reject { message }, LoggedDecision::Reject)
+    };
+    let edited_what = format!("{}-edited", shown["what"].as_str().unwrap_or_default());
+    let mut edited = pending.arguments_value();
+    edited["what"] = json!(edited_what);
+    let edit = (
+        Decision::ApproveEdited { arguments: edited.to_string() },
+        LoggedDecision::Edit { arguments: without_nulls(edited) },
+    );
+    match rng.below(20) {
+        0..=5 => vec![approve],
+        6..=7 => vec![edit],
+        8..=9 => vec![reject()],
+        10..=12 => vec![approve, reject()],
+        13..=15 => vec![reject(), approve],
+        16..=17 => vec![approve, edit],
+        _ => vec![edit, reject(), approve],
+    }
+}
+
+fn plan_answers(rng: &mut SimRng) -> Vec<(Decision, LoggedDecision)> {
+    let answer = |value: u64| {
+        let value = json!(format!("answer-{value}"));
+        (Decision::Answer { value: value.clone() }, LoggedDecision::Answer { value })
+    };
+    let first = answer(rng.below(1000));
+    match rng.below(10) {
+        0..=6 => vec![first],
+        7..=8 => vec![first, answer(1000 + rng.below(1000))],
+        _ => {
+            let message = Some("not answered".to_owned());
+            vec![first, (Decision::Reject { message }, LoggedDecision::Reject)]
+        }
+    }
+}
+
+fn without_nulls(mut arguments: Value) -> Value {
+    if let Some(object) = arguments.as_object_mut() {
+        object.retain(|_, value| !value.is_null());
+    }
+    arguments
+}

@@ -1,0 +1,112 @@
+//! The faults that the torturer injects, and their counts.
+
+use windlass_sim::SimRng;
+
+/// A fault that hits one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL, at this instant.
+    Kill,
+    /// SIGKILL inside one of the next store operations.
+    KillInStore,
+    /// SIGTERM: the process detaches from its runs.
+    Terminate,
+    /// SIGTERM, and a start with another build.
+    Redeploy,
+    /// SIGSTOP for longer than a lease.
+    Freeze,
+    /// A step of the wall clock by an hour.
+    ClockStep,
+    /// Writes to the store fail for a while.
+    FullDisk,
+    /// The next syncs of the store fail.
+    FailedSync,
+}
+
+impl Fault {
+    /// Returns the name of the fault in the option `--except`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::KillInStore => "kill_in_store",
+            Self::Terminate => "terminate",
+            Self::Redeploy => "redeploy",
+            Self::Freeze => "freeze",
+            Self::ClockStep => "clock_step",
+            Self::FullDisk => "full_disk",
+            Self::FailedSync => "failed_sync",
+        }
+    }
+}
+
+/// The set of faults that a round has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultMenu {
+    /// Names of the faults that the user has left out.
+    pub left_out: Vec<String>,
+    /// True if the round has freezes. Its tools pass fences on.
+    pub has_freezes: bool,
+    /// True if the fault shim could be compiled.
+    pub has_shim: bool,
+}
+
+impl FaultMenu {
+    /// Draws a fault.
+    pub fn draw(&self, rng: &mut SimRng) -> Fault {
+        if self.has_freezes && rng.chance(15) {
+            return Fault::Freeze;
+        }
+        loop {
+            let fault = match rng.below(100) {
+                0..=26 => Fault::Kill,
+                27..=49 => Fault::KillInStore,
+                50..=57 => Fault::Terminate,
+                58..=64 => Fault::Redeploy,
+                65..=74 => Fault::Freeze,
+                75..=84 => Fault::ClockStep,
+                85..=91 => Fault::FullDisk,
+                _ => Fault::FailedSync,
+            };
+            let is_available = match fault {
+                Fault::Kill | Fault::Terminate | Fault::Redeploy => true,
+                Fault::Freeze => self.has_freezes,
+                Fault::KillInStore | Fault::ClockStep | Fault::FullDisk | Fault::FailedSync => self.has_shim,
+            };
+            if is_available && !self.left_out.iter().any(|name| name == fault.name()) {
+                return fault;
+            }
+        }
+    }
+}
+
+/// The number of faults that were injected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// SIGKILLs, those inside store operations included.
+    pub kills: u64,
+    /// SIGKILLs inside store operations.
+    pub kills_in_store: u64,
+    /// SIGTERMs, redeploys included.
+    pub terminations: u64,
+    /// SIGSTOPs beyond the lease.
+    pub freezes: u64,
+    /// Steps of the wall clock.
+    pub clock_steps: u64,
+    /// Processes that started with another build than the one before them.
+    pub redeploys: u64,
+    /// Periods with a full disk.
+    pub full_disks: u64,
+    /// Series of failing syncs.
+    pub failed_syncs: u64,
+    /// Writes that failed for want of space.
+    pub failed_write_calls: u64,
+    /// Sync calls that failed.
+    pub failed_sync_calls: u64,
+}
+
+impl FaultCounts {
+    /// Returns the number of faults, each counted once.
+    pub fn total(&self) -> u64 {
+        self.kills + self.terminations + self.freezes + self.clock_steps + self.full_disks + self.failed_syncs
+    }
+}

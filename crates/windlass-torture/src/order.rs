@@ -1,0 +1,95 @@
+//! Orders: the runs that the workers have to drive, and the words that users and models say in them. Everything is
+//! derived from the order, so that the verdict knows without Windlass what each session must contain.
+
+use serde::{Deserialize, Serialize};
+use windlass_sim::SimRng;
+
+/// A run that workers have to drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunOrder {
+    /// Id of the run.
+    pub run: String,
+    /// Seed of the run's model.
+    pub seed: u64,
+    /// Session that the run belongs to.
+    pub session: Option<String>,
+    /// The run that this one is a fork of.
+    pub fork_of: Option<String>,
+}
+
+/// A call that the model of a run makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptedCall {
+    /// Id of the call.
+    pub id: String,
+    /// Name of the tool.
+    pub tool: &'static str,
+    /// Value of the parameter `what`.
+    pub what: String,
+}
+
+/// Number of turns with calls in a run.
+pub const TURN_COUNT: u32 = 3;
+/// Number of turns with calls of the nested agent.
+pub const HELPER_TURN_COUNT: u32 = 2;
+/// Name of the agent of a run.
+pub const AGENT: &str = "tortured";
+/// Name of the nested agent.
+pub const HELPER: &str = "helper";
+
+const TOOLS: &[&str] = &[
+    "once",
+    "asked",
+    "guarded",
+    "key",
+    "key",
+    "store_key",
+    "look",
+    "gated",
+    "gated",
+    "gated_key",
+    "question",
+    "legacy",
+    "helper",
+];
+const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key"];
+
+impl RunOrder {
+    /// Returns the words of the user, which no other run has.
+    pub fn user_message(&self) -> String {
+        format!("please carry out {}", self.run)
+    }
+
+    /// Returns the last words of the model, which no other run has.
+    pub fn final_message(&self) -> String {
+        format!("{} is carried out", self.run)
+    }
+
+    /// Returns the calls of a turn, counted from 1; none after the last turn with calls.
+    pub fn calls_of_turn(&self, agent: &str, turn: u32) -> Vec<ScriptedCall> {
+        let turns = if agent == HELPER { HELPER_TURN_COUNT } else { TURN_COUNT };
+        if turn > turns {
+            return Vec::new();
+        }
+        let mut rng = SimRng::for_purpose(self.seed, &format!("{agent} turn {turn}"));
+        let mut tools = if agent == HELPER { HELPER_TOOLS.to_vec() } else { TOOLS.to_vec() };
+        if self.session.is_some() && agent == AGENT {
+            tools.push("session_key");
+            tools.push("session_key");
+        }
+        (0..1 + rng.below(3))
+            .map(|place| {
+                let tool = *rng.pick(&tools);
+                // Few values for tools with receipts, so that identical calls meet.
+                let values = if tool.ends_with("key") { 3 } else { 1000 };
+                let what = format!("{tool}-{}", rng.below(values));
+                ScriptedCall { id: format!("{}.{agent}.t{turn}c{place}", self.run), tool, what }
+            })
+            .collect()
+    }
+
+    /// Returns all calls of the run's own agent.
+    pub fn own_calls(&self) -> impl Iterator<Item = ScriptedCall> + '_ {
+        (1..=TURN_COUNT).flat_map(|turn| self.calls_of_turn(AGENT, turn))
+    }
+}

@@ -1,0 +1,336 @@
+//! A place for a process: the process itself, its fault control, and its successors.
+
+use std::fs::OpenOptions;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use windlass_sim::SimRng;
+
+use crate::deployment::WorkerBuild;
+use crate::fault::{Fault, FaultCounts};
+use crate::files::RoundFolder;
+use crate::shim::{FaultControl, FaultShim, KillStage};
+
+/// The part that a process plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessRole {
+    /// A worker.
+    Worker,
+    /// The decider.
+    Decider,
+}
+
+/// The settings that all processes of a round share.
+#[derive(Clone, Debug)]
+pub struct RoundSettings {
+    /// The folder of the round.
+    pub folder: RoundFolder,
+    /// Seed of the round.
+    pub seed: u64,
+    /// Duration of leases.
+    pub lease_duration: Duration,
+    /// True if the tools pass fences on, and stale ones are refused.
+    pub is_fenced: bool,
+    /// True if the decider corrects some of her decisions.
+    pub has_corrections: bool,
+    /// The fault shim, if there is one.
+    pub shim: Option<FaultShim>,
+}
+
+/// A place for a process.
+pub struct ProcessSlot {
+    role: ProcessRole,
+    name: String,
+    build: WorkerBuild,
+    incarnation: u64,
+    child: Option<Child>,
+    control: Option<FaultControl>,
+    clock_offset: i64,
+    /// True while the shim is set to kill the process.
+    is_doomed: bool,
+    /// Time at which the process is to have ended after a SIGTERM.
+    termination: Option<Instant>,
+    next_build: Option<WorkerBuild>,
+    frozen_until: Option<Instant>,
+    disk_full_until: Option<Instant>,
+}
+
+/// Time within which a process must end after a SIGTERM.
+const TERMINATION_LIMIT: Duration = Duration::from_secs(30);
+
+impl ProcessSlot {
+    /// Creates a place without a process.
+    pub fn new(role: ProcessRole, name: String) -> Self {
+        Self {
+            role,
+            name,
+            build: WorkerBuild::Base,
+            incarnation: 0,
+            child: None,
+            control: None,
+            clock_offset: 0,
+            is_doomed: false,
+            termination: None,
+            next_build: None,
+            frozen_until: None,
+            disk_full_until: None,
+        }
+    }
+
+    /// Returns true if no fault is under way here.
+    pub fn is_calm(&self) -> bool {
+        self.child.is_some()
+            && !self.is_doomed
+            && self.termination.is_none()
+            && self.frozen_until.is_none()
+            && self.disk_full_until.is_none()
+    }
+
+    /// Returns true if the process decides.
+    pub fn is_decider(&self) -> bool {
+        self.role == ProcessRole::Decider
+    }
+
+    /// Starts the next process here.
+    ///
+    /// # Errors
+    /// Returns the message of the error.
+    pub fn start(&mut self, round: &RoundSettings, counts: &mut FaultCounts) -> Result<(), String> {
+        let said = |error: std::io::Error| error.to_string();
+        if let Some(build) = self.next_build.take().filter(|_| self.role == ProcessRole::Worker) {
+            counts.redeploys += u64::from(build != self.build);
+            self.build = build;
+        }
+        self.incarnation += 1;
+        self.collect_failures(counts);
+        let program = std::env::current_exe().map_err(said)?;
+        let mut command = Command::new(program);
+        command.arg(match self.role {
+            ProcessRole::Worker => "worker",
+            ProcessRole::Decider => "decider",
+        });
+        command
+            .arg(round.folder.path())
+            .arg(if round.has_corrections { "correcting" } else { "final" })
+            .arg(if round.is_fenced { "fenced" } else { "plain" })
+            .arg(round.lease_duration.as_millis().to_string())
+            .arg(round.seed.to_string())
+            .arg(format!("{}-{}", self.name, self.incarnation))
+            .arg(self.build.to_string());
+        let log = round.folder.path().join("logs").join(format!("{}.log", self.name));
+        let log = OpenOptions::new().create(true).append(true).open(log).map_err(said)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        if let Some(shim) = &round.shim {
+            let path = round.folder.path().join("shim").join(format!("{}-{}", self.name, self.incarnation));
+            let control = FaultControl::create(path).map_err(said)?;
+            control.set_clock_offset(self.clock_offset).map_err(said)?;
+            shim.preload(&mut command, &control);
+            self.control = Some(control);
+        }
+        self.child = Some(command.spawn().map_err(said)?);
+        (self.is_doomed, self.termination) = (false, None);
+        (self.frozen_until, self.disk_full_until) = (None, None);
+        Ok(())
+    }
+
+    /// Injects a fault. Returns false if it cannot hit this process.
+    ///
+    /// # Errors
+    /// Returns the message of the error.
+    pub fn inject(
+        &mut self,
+        fault: Fault,
+        round: &RoundSettings,
+        rng: &mut SimRng,
+        counts: &mut FaultCounts,
+    ) -> Result<bool, String> {
+        let said = |error: std::io::Error| error.to_string();
+        let Some(child) = &mut self.child else { return Ok(false) };
+        let control = self.control.as_ref();
+        let next_build = rng.chance(40).then(|| *rng.pick(&WorkerBuild::ALL));
+        match fault {
+            Fault::Kill => {
+                child.kill().map_err(said)?;
+                counts.kills += 1;
+                // The next loop finds it ended; a doomed process is not counted again.
+                self.is_doomed = true;
+                self.next_build = next_build;
+            }
+            Fault::KillInStore => {
+                let Some(control) = control else { return Ok(false) };
+                let stage = *rng.pick(&[KillStage::Before, KillStage::Torn, KillStage::After]);
+                let operations = 1 + rng.below(120) as i64;
+                control.kill_in_operation(operations, stage).map_err(said)?;
+                counts.kills += 1;
+                counts.kills_in_store += 1;
+                self.is_doomed = true;
+                self.next_build = next_build;
+            }
+            Fault::Terminate | Fault::Redeploy => {
+                if self.role == ProcessRole::Decider {
+                    return Ok(false);
+                }
+                send_signal(child, Signal::TERM)?;
+                counts.terminations += 1;
+                self.termination = Some(Instant::now() + TERMINATION_LIMIT);
+                self.next_build = match fault {
+                    Fault::Redeploy => {
+                        let others = WorkerBuild::ALL.into_iter().filter(|build| *build != self.build);
+                        Some(*rng.pick(&others.collect::<Vec<_>>()))
+                    }
+                    _ => next_build,
+                };
+            }
+            Fault::Freeze => {
+                if self.role == ProcessRole::Decider {
+                    return Ok(false);
+                }
+                send_signal(child, Signal::STOP)?;
+                counts.freezes += 1;
+                let beyond = round.lease_duration.mul_f64(1.2 + rng.below(150) as f64 / 100.0);
+                self.frozen_until = Some(Instant::now() + beyond);
+            }
+            Fault::ClockStep => {
+                let Some(control) = control else { return Ok(false) };
+                let others = [-3_600, 0, 3_600].into_iter().filter(|offset| *offset != self.clock_offset);
+                self.clock_offset = *rng.pick(&others.collect::<Vec<_>>());
+                control.set_clock_offset(self.clock_offset).map_err(said)?;
+                counts.clock_steps += 1;
+            }
+            Fault::FullDisk => {
+                let Some(control) = control else { return Ok(false) };
+                control.set_disk_full(true).map_err(said)?;
+                counts.full_disks += 1;
+                self.disk_full_until = Some(Instant::now() + Duration::from_millis(20 + rng.below(200)));
+            }
+            Fault::FailedSync => {
+                let Some(control) = control else { return Ok(false) };
+                control.fail_syncs(1 + rng.below(3) as i64).map_err(said)?;
+                counts.failed_syncs += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends faults whose time is over, and starts the next process if this one has ended.
+    ///
+    /// # Errors
+    /// Returns the message of the error, also if the process ended by itself or outlives its SIGTERM.
+    pub fn tend(&mut self, round: &RoundSettings, counts: &mut FaultCounts) -> Result<(), String> {
+        let now = Instant::now();
+        if self.frozen_until.is_some_and(|until| until <= now) {
+            self.frozen_until = None;
+            if let Some(child) = &self.child {
+                send_signal(child, Signal::CONT)?;
+            }
+        }
+        if self.disk_full_until.is_some_and(|until| until <= now) {
+            self.disk_full_until = None;
+            if let Some(control) = &self.control {
+                control.set_disk_full(false).map_err(|error| error.to_string())?;
+            }
+        }
+        let Some(child) = &mut self.child else { return Ok(()) };
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => {
+                if !self.is_doomed && self.termination.is_none() {
+                    return Err(format!("{} ended by itself: {status}", self.name));
+                }
+                // A SIGTERM may come before the process listens for it.
+                let is_stopped = status.success() || status.signal() == Some(Signal::TERM.as_raw());
+                if !self.is_doomed && !is_stopped {
+                    return Err(format!("{} failed after a SIGTERM: {status}", self.name));
+                }
+                self.child = None;
+                self.start(round, counts)
+            }
+            None if self.termination.is_some_and(|limit| limit <= now) => {
+                Err(format!("{} has not ended {TERMINATION_LIMIT:?} after a SIGTERM", self.name))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a freeze.
+    ///
+    /// # Errors
+    /// Returns the message of the error.
+    pub fn thaw(&mut self) -> Result<(), String> {
+        match (&self.child, self.frozen_until.take()) {
+            (Some(child), Some(_)) => send_signal(child, Signal::CONT),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends all faults and replaces the process by one of the build that knows the tools and parameters of all others.
+    ///
+    /// # Errors
+    /// Returns the message of the error.
+    pub fn calm_down(&mut self, round: &RoundSettings, counts: &mut FaultCounts) -> Result<(), String> {
+        // A kill that was announced takes place.
+        if !self.is_doomed && self.termination.is_none() && self.role == ProcessRole::Worker {
+            self.stop()?;
+        } else {
+            self.kill();
+        }
+        self.next_build = Some(WorkerBuild::Extended);
+        self.start(round, counts)
+    }
+
+    /// Stops the process with a SIGTERM, and waits for its end.
+    ///
+    /// # Errors
+    /// Returns the message of the error, also if the process outlives its SIGTERM.
+    pub fn stop(&mut self) -> Result<(), String> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        if let Some(control) = &self.control {
+            control.clear_faults().map_err(|error| error.to_string())?;
+        }
+        if child.try_wait().map_err(|error| error.to_string())?.is_none() {
+            send_signal(child, Signal::TERM)?;
+        }
+        let limit = Instant::now() + TERMINATION_LIMIT;
+        while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+            if Instant::now() > limit {
+                self.kill();
+                return Err(format!("{} has not ended {TERMINATION_LIMIT:?} after a SIGTERM", self.name));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.child = None;
+        Ok(())
+    }
+
+    /// Kills the process, if there is one.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+
+    fn collect_failures(&mut self, counts: &mut FaultCounts) {
+        if let Some(Ok((writes, syncs))) = self.control.take().map(|control| control.failure_counts()) {
+            counts.failed_write_calls += writes;
+            counts.failed_sync_calls += syncs;
+        }
+    }
+}
+
+impl Drop for ProcessSlot {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn send_signal(child: &Child, signal: Signal) -> Result<(), String> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| format!("{} is no process id", child.id()))?;
+    match kill_process(pid, signal) {
+        // The child has ended and was not waited for yet, so its id is not in use again.
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}

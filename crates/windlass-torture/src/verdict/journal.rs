@@ -1,0 +1,102 @@
+//! The calls of a journal, each with its starts, its decision and its settlement.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use windlass::core::decision::Decision;
+use windlass::core::id::CallPath;
+use windlass::core::item::Item;
+use windlass::core::journal::{CallStatus, JournalEntry, JournalRecord};
+
+/// A call in the journal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct JournalCall {
+    /// Agent that made the call.
+    pub(super) agent: String,
+    /// Name of the tool.
+    pub(super) tool: String,
+    /// Arguments that the model wrote, without nulls.
+    pub(super) arguments: Value,
+    /// Arguments that a person wrote in their place, without nulls.
+    pub(super) edited: Option<Value>,
+    /// Keys of the starts.
+    pub(super) keys: Vec<String>,
+    /// The decisions that the journal has, oldest first: true if it approves.
+    pub(super) approvals: Vec<bool>,
+    /// Status of the settlement.
+    pub(super) status: Option<CallStatus>,
+    /// Output of the settlement.
+    pub(super) output: String,
+}
+
+/// The journal of a run.
+#[derive(Debug, Default)]
+pub(super) struct RunJournal {
+    /// The calls by path.
+    pub(super) calls: BTreeMap<String, JournalCall>,
+}
+
+impl RunJournal {
+    pub(super) fn read(records: Vec<JournalRecord>) -> Self {
+        let mut journal = Self::default();
+        for record in &records {
+            journal.add(record);
+        }
+        journal
+    }
+
+    fn add(&mut self, record: &JournalRecord) {
+        let path = |call: &windlass::core::id::CallId| CallPath::new(&record.path, call.clone()).to_string();
+        match &record.entry {
+            JournalEntry::ModelResponded(response) => {
+                for item in &response.items {
+                    let Item::Call(call) = &**item else { continue };
+                    let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
+                    let call = self.calls.entry(path(&call.id)).or_insert_with(|| JournalCall {
+                        agent: response.agent.to_string(),
+                        tool: call.name.to_string(),
+                        arguments: without_nulls(arguments),
+                        ..JournalCall::default()
+                    });
+                    debug_assert!(call.status.is_none() || !call.tool.is_empty());
+                }
+            }
+            JournalEntry::CallStarted(started) => {
+                let call = self.calls.entry(path(&started.call)).or_default();
+                call.keys.push(started.idempotency_key.to_string());
+            }
+            JournalEntry::DecisionRecorded(decided) => {
+                let call = self.calls.entry(path(&decided.call)).or_default();
+                match &decided.decision {
+                    Decision::Approve => {
+                        call.approvals.push(true);
+                        call.edited = None;
+                    }
+                    Decision::ApproveEdited { arguments } => {
+                        call.approvals.push(true);
+                        let arguments = serde_json::from_str(arguments).unwrap_or_default();
+                        call.edited = Some(without_nulls(arguments));
+                    }
+                    Decision::Reject { .. } => call.approvals.push(false),
+                    Decision::ConfirmExecuted { .. }
+                    | Decision::ConfirmNotExecuted
+                    | Decision::OutcomeUnknown
+                    | Decision::Answer { .. } => {}
+                }
+            }
+            JournalEntry::CallSettled(settled) => {
+                let call = self.calls.entry(path(&settled.call)).or_default();
+                call.status = Some(settled.status.clone());
+                call.output = settled.output.text().into_owned();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn without_nulls(mut arguments: Value) -> Value {
+    if let Some(object) = arguments.as_object_mut() {
+        object.retain(|_, value| !value.is_null());
+    }
+    arguments
+}

@@ -1,0 +1,142 @@
+//! The session of a run: it gets the run's input and the items of settled turns, derived from the journal.
+//!
+//! Invariant: the session has the items of the run up to a position that the session itself stores, so that every
+//! driver continues where the last one stopped, whatever happened in between.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use windlass_core::journal::JournalEntry;
+use windlass_core::run::{Run, RunEnd};
+
+use super::Driver;
+use super::session_hold::{LocalSessionHold, SessionWait};
+use crate::error::{ConfigError, RunError};
+use crate::journal::RunJournal;
+use crate::run::{CancelSignal, OnSessionBusy};
+use crate::session::{Session, SessionWrite};
+use crate::store::Store;
+
+/// The means to hold a session for a driver.
+pub(super) struct SessionHold<'a> {
+    pub(super) journal: &'a RunJournal,
+    pub(super) policy: OnSessionBusy,
+    pub(super) cancel: &'a CancelSignal,
+    /// The hold of a session that is not in the run's store, if the driver has it already.
+    pub(super) acquired: Option<LocalSessionHold>,
+}
+
+/// The session of a run.
+pub(super) struct RunSession {
+    session: Session,
+    /// True if the session is in the run's own store, so that both are written in one transaction.
+    is_in_store: bool,
+    /// Position of the run up to which items were written.
+    position: AtomicU64,
+    /// The right to append to a session that is not in the run's store.
+    _hold: Option<LocalSessionHold>,
+}
+
+impl RunSession {
+    /// Finds the session of a run. `given` is the one that the application handed over.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the run belongs to another session than the given one, or to one that cannot be reached.
+    pub(super) async fn find(
+        run: &Run,
+        given: Option<Session>,
+        store: Option<&Arc<dyn Store>>,
+        hold: SessionHold<'_>,
+    ) -> Result<Option<Self>, RunError> {
+        let session = match (run.session(), given) {
+            (None, None) => return Ok(None),
+            (Some(expected), Some(given)) if given.id() == expected => given,
+            (expected, Some(given)) => {
+                let (expected, given) = (expected.cloned(), given.id().clone());
+                return Err(ConfigError::OtherSession { run: run.id().clone(), expected, given }.into());
+            }
+            (Some(session), None) => {
+                // A run that refers to its session has it in its store; any other session was elsewhere.
+                let store = store.filter(|_| run.referenced_history().is_some());
+                let found = store.and_then(|store| Session::of_stored_run(session.clone(), store));
+                found.ok_or_else(|| ConfigError::NoSession {
+                    run: run.id().clone(),
+                    session: session.clone(),
+                })?
+            }
+        };
+        let is_in_store = store.is_some_and(|store| session.is_in_store(&**store));
+        let SessionHold { journal, policy, cancel, acquired } = hold;
+        let hold = match acquired {
+            Some(hold) => Some(hold),
+            None if is_in_store => {
+                let mut wait = SessionWait::new(policy, cancel, store.map(|store| (session.id(), store)));
+                while let Err(error) = journal.hold_session(session.id()).await {
+                    wait.wait_after(error).await?;
+                }
+                None
+            }
+            None => Some(LocalSessionHold::acquire(&session, policy, cancel).await?),
+        };
+        let position = session.run_position(run.id()).await.map_err(RunError::Session)?;
+        Ok(Some(Self { session, is_in_store, position: AtomicU64::new(position), _hold: hold }))
+    }
+
+    /// Returns the session, for the application.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Returns what the session lacks of the run, up to its last settled turn. The message of a run that was cancelled
+    /// before the model answered is not part of the conversation.
+    fn missing_items(&self, run: &Run) -> Option<SessionWrite> {
+        let from = self.position.load(Ordering::Relaxed);
+        let is_void = matches!(run.outcome(), Some(RunEnd::Cancelled)) && run.turn() == 0;
+        let to = 1 + run.settled_item_count() as u64;
+        if to <= from || (from == 0 && is_void) {
+            return None;
+        }
+        let mut items = if from == 0 { run.input().to_vec() } else { Vec::new() };
+        items.extend(run.session_items(from.saturating_sub(1) as usize));
+        let (session, run) = (self.session.id().clone(), run.id().clone());
+        Some(SessionWrite { session, run, from, to, items })
+    }
+}
+
+impl<C: Send + Sync + 'static> Driver<C> {
+    /// Returns the items that the session lacks, for the entry that is about to be enqueued, and counts them as written.
+    fn take_missing_items(&self, session: &RunSession) -> Option<SessionWrite> {
+        let mut write = self.with_run(|run| session.missing_items(run))?;
+        write.items = self.shared.secrets.redact_items(&[], write.items);
+        session.position.store(write.to, Ordering::Relaxed);
+        Some(write)
+    }
+
+    /// Returns the items of settled turns that are written in the transaction of a model response.
+    pub(super) fn session_items_before(&self, entry: &JournalEntry) -> Option<SessionWrite> {
+        let session = self.session.as_ref().filter(|session| session.is_in_store)?;
+        matches!(entry, JournalEntry::ModelResponded(_)).then(|| self.take_missing_items(session))?
+    }
+
+    /// Returns the items that are written in the transaction of the run's end, after the end was applied.
+    pub(super) fn session_items_at_end(&self) -> Option<SessionWrite> {
+        let session = self.session.as_ref().filter(|session| session.is_in_store)?;
+        self.with_run(|run| run.outcome().is_some()).then(|| self.take_missing_items(session))?
+    }
+
+    /// Writes the items of the last settled turn to a session that is not in the run's store.
+    pub(super) async fn save_turn_to_session(&self) -> Result<(), RunError> {
+        match &self.session {
+            Some(session) if !session.is_in_store => self.update_session().await,
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Writes all that the session lacks of the run: at its start, when a driver takes over, and when it leaves.
+    pub(super) async fn update_session(&self) -> Result<(), RunError> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let Some(write) = self.take_missing_items(session) else { return Ok(()) };
+        session.session.append_run_items(write).await.map_err(RunError::Session)
+    }
+}

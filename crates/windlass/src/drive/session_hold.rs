@@ -1,0 +1,147 @@
+//! One run at a time appends to a session: waiting for the run that does, or refusing.
+//!
+//! Invariant: a driver holds the session while it works on its run, and never while the run is parked. A session in the
+//! run's own store is held with the run's lease, across processes; any other by the drivers of this process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, timeout};
+use windlass_core::id::SessionId;
+
+use crate::error::{RunError, StoreError, StoreErrorKind};
+use crate::run::{CancelSignal, OnSessionBusy};
+use crate::session::Session;
+use crate::store::{LeaseObserver, LeaseStanding, Store};
+
+/// Longest time between two attempts to hold a session.
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
+
+/// Number of attempts to start a run on a session that is changed by somebody else each time.
+const MAX_STALE_ATTEMPTS: u32 = 100;
+
+/// The attempts of a driver to hold a session.
+pub(super) struct SessionWait<'a> {
+    policy: OnSessionBusy,
+    cancel: &'a CancelSignal,
+    /// The session and its store, if that is the run's own.
+    session: Option<(&'a SessionId, &'a Arc<dyn Store>)>,
+    /// The leases of the runs that hold the session.
+    observer: LeaseObserver,
+    started: Instant,
+    delay: Duration,
+    stale_attempts: u32,
+}
+
+impl<'a> SessionWait<'a> {
+    pub(super) fn new(
+        policy: OnSessionBusy,
+        cancel: &'a CancelSignal,
+        session: Option<(&'a SessionId, &'a Arc<dyn Store>)>,
+    ) -> Self {
+        let (observer, delay) = (LeaseObserver::new(), Duration::from_millis(2));
+        Self { policy, cancel, session, observer, started: Instant::now(), delay, stale_attempts: 0 }
+    }
+
+    /// Frees the session if the run that holds it has no driver any more. Returns true if it did.
+    async fn free_abandoned_session(&self) -> Result<bool, StoreError> {
+        let Some((session, store)) = self.session else { return Ok(false) };
+        let Some(holder) = store.session_holder(session).await? else { return Ok(true) };
+        match self.observer.observe(&**store, &holder).await? {
+            LeaseStanding::Free => Ok(true),
+            LeaseStanding::Abandoned(lease) => {
+                store.free_session(session, &holder, &lease).await?;
+                Ok(true)
+            }
+            LeaseStanding::Held { .. } => Ok(false),
+        }
+    }
+
+    /// Waits until the next attempt is due, after one failed because the session is busy, or was changed while it was
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error if the policy waits no longer, or if there is another reason.
+    pub(super) async fn wait_after(&mut self, error: RunError) -> Result<(), RunError> {
+        let error = match error {
+            RunError::Store(error) if error.kind() == StoreErrorKind::SessionBusy => error,
+            RunError::Store(error) if error.kind() == StoreErrorKind::Stale => {
+                self.stale_attempts += 1;
+                let has_given_up = self.stale_attempts >= MAX_STALE_ATTEMPTS;
+                return if has_given_up { Err(RunError::Session(error)) } else { Ok(()) };
+            }
+            error => return Err(error),
+        };
+        if self.free_abandoned_session().await.map_err(RunError::Session)? {
+            self.stale_attempts += 1;
+            if self.stale_attempts < MAX_STALE_ATTEMPTS {
+                return Ok(());
+            }
+        }
+        let left = match self.policy {
+            OnSessionBusy::Wait(limit) => limit.saturating_sub(self.started.elapsed()),
+            OnSessionBusy::Refuse => Duration::ZERO,
+        };
+        let is_cancelled = timeout(self.delay.min(left), self.cancel.token.cancelled()).await.is_ok();
+        if left.is_zero() || is_cancelled {
+            return Err(RunError::Session(error));
+        }
+        self.delay = (self.delay * 2).min(MAX_RETRY_DELAY);
+        Ok(())
+    }
+}
+
+/// The right of a driver to append to a session that is not in the store of its run. Dropping it releases the session.
+pub(super) struct LocalSessionHold {
+    _guard: OwnedMutexGuard<()>,
+}
+
+type SessionGate = tokio::sync::Mutex<()>;
+
+/// The sessions that drivers of this process hold, by the address of their store.
+static SESSION_GATES: Mutex<BTreeMap<(usize, SessionId), Weak<SessionGate>>> = Mutex::new(BTreeMap::new());
+
+impl LocalSessionHold {
+    /// Holds a session among the drivers of this process.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::SessionBusy`] if another driver holds it for longer than the policy
+    /// waits.
+    pub(super) async fn acquire(
+        session: &Session,
+        policy: OnSessionBusy,
+        cancel: &CancelSignal,
+    ) -> Result<Self, RunError> {
+        let gate = find_gate((session.store_address(), session.id().clone()));
+        if let Ok(guard) = gate.clone().try_lock_owned() {
+            return Ok(Self { _guard: guard });
+        }
+        let held = match policy {
+            OnSessionBusy::Refuse => None,
+            OnSessionBusy::Wait(limit) => tokio::select! {
+                biased;
+                held = timeout(limit, gate.lock_owned()) => held.ok(),
+                () = cancel.token.cancelled() => None,
+            },
+        };
+        match held {
+            Some(guard) => Ok(Self { _guard: guard }),
+            None => Err(RunError::Session(StoreError::session_busy_here(session.id()))),
+        }
+    }
+}
+
+fn find_gate(key: (usize, SessionId)) -> Arc<SessionGate> {
+    let mut gates = SESSION_GATES.lock().unwrap_or_else(PoisonError::into_inner);
+    gates.retain(|_, gate| gate.strong_count() > 0);
+    if let Some(gate) = gates.get(&key).and_then(Weak::upgrade) {
+        return gate;
+    }
+    let gate = Arc::new(SessionGate::default());
+    gates.insert(key, Arc::downgrade(&gate));
+    gate
+}

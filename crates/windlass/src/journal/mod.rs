@@ -1,0 +1,12 @@
+//! Writing of a run's journal: the ordered write queue, snapshots, and outputs that guardrails withhold.
+//!
+//! Invariant: an entry gets its place in the journal when it is enqueued, before the first await.
+
+mod run_journal;
+mod snapshot_schedule;
+mod withheld;
+mod write_queue;
+
+pub(crate) use self::run_journal::{EnqueuedEntry, LeaseTerms, RunJournal};
+pub(crate) use self::withheld::WithheldOutputs;
+pub(crate) use self::write_queue::{AppendTarget, PendingWrite};

@@ -1,0 +1,436 @@
+//! The journal of one run, shared by its driver and the drivers of nested agents.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use windlass_core::{
+    id::{CallId, RunId, SessionId, Timestamp},
+    journal::{HashChain, JournalEntry, JournalRecord, RunStarted},
+    run::ReplayedRun,
+    usage::Usage,
+};
+
+use super::snapshot_schedule::SnapshotSchedule;
+use super::write_queue::{AppendTarget, PendingWrite, WriteQueue};
+use crate::clock::RunClock;
+use crate::error::{RunError, StoreError};
+use crate::lock_unpoisoned;
+use crate::observe::LiveEvents;
+use crate::run::{CancelSignal, JournalRecords, RunRecord};
+use crate::session::{SessionWrite, export_items};
+use crate::store::{
+    AcquiredLease, Durability, Lease, LeaseClaim, LeaseHeartbeat, LeaseObserver, LeaseOwner, OpenedRun,
+    PostedDecision, RunStatus, Store, StoredSnapshot, acquire_lease, read_run,
+};
+
+/// The journal of one run, with its write queue if there is a store.
+pub(crate) struct RunJournal {
+    owned: Option<Box<OwnedRun>>,
+    clock: RunClock,
+    state: Mutex<JournalState>,
+}
+
+/// An entry that has its place in the journal.
+pub(crate) struct EnqueuedEntry<'a> {
+    pub(crate) seq: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) durability: Durability,
+    /// The write, if there is a store.
+    pub(crate) writing: Option<PendingWrite<'a>>,
+}
+
+/// A stored run whose lease this driver holds.
+struct OwnedRun {
+    queue: WriteQueue,
+    /// The last time at which the driver before was seen.
+    previous_driver_seen: Option<Timestamp>,
+    /// Maximum time to release the lease after a failure.
+    release_limit: Duration,
+    _heartbeat: LeaseHeartbeat,
+}
+
+/// The terms of a run's lease.
+#[derive(Clone)]
+pub(crate) struct LeaseTerms {
+    /// Duration of the lease without a renewal.
+    pub(crate) lease_duration: Duration,
+    /// The application's observations of leases; without them, the driver waits until a lease is abandoned.
+    pub(crate) observer: Option<LeaseObserver>,
+    /// Signal that cancels the driver when another one has taken over the run.
+    pub(crate) cancel_on_loss: CancelSignal,
+}
+
+/// The records written so far, and the state derived from them.
+#[derive(Default)]
+struct JournalState {
+    records: JournalRecords,
+    snapshot_schedule: SnapshotSchedule,
+    usage: Usage,
+}
+
+impl RunJournal {
+    /// Creates the journal of a new run.
+    pub(crate) async fn create(
+        started: RunStarted,
+        store: Option<Arc<dyn Store>>,
+        terms: LeaseTerms,
+    ) -> Result<Self, RunError> {
+        let clock = RunClock::start();
+        let (run, agent) = (started.run.clone(), started.agent.clone());
+        let entry = JournalEntry::RunStarted(started.into());
+        let first = JournalRecord { seq: 0, at: clock.now(), path: Vec::new(), entry };
+        let mut written = JournalState::default();
+        let owned = match store {
+            Some(store) => {
+                let owner = LeaseOwner::for_new_driver().to_string();
+                let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: terms.lease_duration };
+                let requested_at = Instant::now();
+                let mut chain = HashChain::default();
+                let line = chain.append(&first);
+                let lease = store.create_run(&run, &agent, claim, vec![line]).await?;
+                let acquired = AcquiredLease { lease, requested_at, previous: None };
+                Some(OwnedRun::new(store, acquired, clock, terms, 1, chain))
+            }
+            None => None,
+        };
+        written.records.push(first);
+        Ok(Self::from_parts(owned, clock, written))
+    }
+
+    /// Opens the journal of a paused run that the caller holds. Fails if the store has records that the value
+    /// lacks: then the run has continued elsewhere and the value is stale.
+    pub(crate) async fn resume(
+        record: RunRecord,
+        store: Option<Arc<dyn Store>>,
+        terms: LeaseTerms,
+    ) -> Result<Self, RunError> {
+        let RunRecord { run, records, usage } = record;
+        let clock = RunClock::start();
+        let Some(store) = store else {
+            let written = JournalState { records, usage, ..JournalState::default() };
+            return Ok(Self::from_parts(None, clock, written));
+        };
+        let owner = LeaseOwner::for_new_driver().to_string();
+        // The snapshot that the value was opened from is of records that its store has. Another store has none of them.
+        let shared = records.snapshot_len().saturating_sub(1);
+        let known = store.load_journal(run.id(), shared).await?;
+        let known =
+            if known.is_empty() { (0, store.load_journal(run.id(), 0).await?) } else { (shared, known) };
+        let (acquired, kept) = match known {
+            (from, known) if !known.is_empty() => {
+                let acquired = terms.acquire(&*store, run.id(), &owner).await?;
+                let count = from + known.len() as u64;
+                let mut chain = records.chain_after_snapshot();
+                let own = known.last().map(|line| line.hash);
+                let is_prefix = match count.checked_sub(records.snapshot_len()) {
+                    // The value has lines that the store lacks before the snapshot: another run of the same id.
+                    None => false,
+                    Some(0) => own == Some(chain.head()),
+                    Some(later) => {
+                        let later = usize::try_from(later).unwrap_or(usize::MAX);
+                        let record = records.later_records().get(later - 1);
+                        record.is_some() && {
+                            for record in &records.later_records()[..later] {
+                                chain.append(record);
+                            }
+                            own == Some(chain.head())
+                        }
+                    }
+                };
+                if !is_prefix {
+                    store.release_lease(&acquired.lease).await?;
+                    return Err(StoreError::stale_read(run.id(), count, records.len() as u64).into());
+                }
+                (acquired, count)
+            }
+            _ => {
+                let lines = records.lines()?;
+                let agent = match records.all_records()?.first().map(|record| &record.entry) {
+                    Some(JournalEntry::RunStarted(started)) => started.agent.clone(),
+                    _ => run.agent().clone(),
+                };
+                let count = lines.len() as u64;
+                let requested_at = Instant::now();
+                let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: terms.lease_duration };
+                // The session that the run refers to may be in another store.
+                let history = run.referenced_history().and_then(|history| history.items().ok());
+                let lease = match history {
+                    Some(items) => {
+                        store.import_run(run.id(), &agent, claim, lines, export_items(items).into()).await?
+                    }
+                    None => store.create_run(run.id(), &agent, claim, lines).await?,
+                };
+                (AcquiredLease { lease, requested_at, previous: None }, count)
+            }
+        };
+        let lines = records.later_lines();
+        let chain = lines
+            .last()
+            .map_or_else(|| records.chain_after_snapshot(), |line| HashChain::from_head(line.hash));
+        let written = usize::try_from(kept - records.snapshot_len()).unwrap_or(usize::MAX);
+        let new = lines.get(written..).unwrap_or_default().to_vec();
+        if !new.is_empty() {
+            let appended = store.append_journal(&acquired.lease, kept, new, Durability::Sync).await;
+            release_on_error(&*store, &acquired, appended).await?;
+        }
+        let owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain);
+        let written = JournalState { records, usage, ..JournalState::default() };
+        Ok(Self::from_parts(Some(owned), clock, written))
+    }
+
+    /// Opens the journal of a stored run and replays it, whatever happened to its last driver.
+    pub(crate) async fn open(
+        run: &RunId,
+        store: Arc<dyn Store>,
+        terms: LeaseTerms,
+    ) -> Result<(Self, ReplayedRun), RunError> {
+        let owner = LeaseOwner::for_new_driver().to_string();
+        let acquired = terms.acquire(&*store, run, &owner).await?;
+        let clock = RunClock::start();
+        let OpenedRun { replay, records, chain, snapshot_record_count: covered } =
+            release_on_error(&*store, &acquired, read_run(&*store, run).await).await?;
+        let snapshots = SnapshotSchedule::after_open(&replay, covered);
+        let mut owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain);
+        let last_record_at = records.later_records().last().map(|record| record.at);
+        owned.previous_driver_seen = owned.previous_driver_seen.max(last_record_at);
+        let written = JournalState { records, snapshot_schedule: snapshots, usage: replay.usage };
+        Ok((Self::from_parts(Some(owned), clock, written), replay))
+    }
+
+    fn from_parts(owned: Option<Box<OwnedRun>>, clock: RunClock, written: JournalState) -> Self {
+        Self { owned, clock, state: Mutex::new(written) }
+    }
+
+    /// Holds a session of the run's store for this driver.
+    pub(crate) async fn hold_session(&self, session: &SessionId) -> Result<(), RunError> {
+        match self.store_and_lease() {
+            Some((store, lease)) => Ok(store.hold_session(lease, session).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the sequence number of the last record.
+    pub(crate) fn last_sequence(&self) -> u64 {
+        lock_unpoisoned(&self.state).records.len().saturating_sub(1) as u64
+    }
+
+    /// Returns the observations of a run that has these records.
+    pub(crate) fn resume_events(&self) -> LiveEvents {
+        let records = &lock_unpoisoned(&self.state).records;
+        LiveEvents::resume(records.snapshot_base(), records.later_records())
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Appends an entry and waits until it is durable. The entry is enqueued before the first await, so records
+    /// keep the order of the calls.
+    pub(crate) async fn append(&self, path: &[CallId], entry: JournalEntry) -> Result<(), StoreError> {
+        match self.enqueue(path, entry, None)?.writing {
+            Some(writing) => writing.await,
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues an entry, and with it the items that the run's session in the same store gets.
+    pub(crate) fn enqueue(
+        &self,
+        path: &[CallId],
+        entry: JournalEntry,
+        session_write: Option<SessionWrite>,
+    ) -> Result<EnqueuedEntry<'_>, StoreError> {
+        let durability = required_durability(&entry);
+        let queue = self.owned.as_ref().map(|owned| &owned.queue);
+        let mut written = lock_unpoisoned(&self.state);
+        let seq = written.records.len() as u64;
+        let at = self.clock.now();
+        let record = JournalRecord { seq, at, path: path.to_vec(), entry };
+        let writing = queue.map(|queue| queue.enqueue(&record, durability, session_write)).transpose()?;
+        written.usage.add(&record.entry.model_usage());
+        written.records.push(record);
+        Ok(EnqueuedEntry { seq, at, durability, writing })
+    }
+
+    /// Returns the store and this driver's owner name.
+    pub(crate) fn store_and_owner(&self) -> Option<(&Arc<dyn Store>, &str)> {
+        self.store_and_lease().map(|(store, lease)| (store, lease.owner.as_str()))
+    }
+
+    /// Returns the store and the lease of the run.
+    pub(crate) fn store_and_lease(&self) -> Option<(&Arc<dyn Store>, &Lease)> {
+        let target = self.owned.as_ref()?.queue.target();
+        Some((&target.store, &target.lease))
+    }
+
+    /// Returns the store and the lease of the run, to share.
+    pub(crate) fn ownership(&self) -> Option<Arc<AppendTarget>> {
+        Some(self.owned.as_ref()?.queue.target().clone())
+    }
+
+    /// Returns the epoch of the lease: the fencing token; 0 without a store.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.store_and_lease().map_or(0, |(_, lease)| lease.epoch)
+    }
+
+    /// Returns the last time at which the driver before this one was seen: its last renewal, or the last record before
+    /// this driver's own.
+    pub(crate) fn previous_driver_seen(&self) -> Option<Timestamp> {
+        self.owned.as_ref()?.previous_driver_seen
+    }
+
+    /// Returns the posted decisions of the run.
+    pub(crate) async fn load_posted_decisions(&self) -> Result<Vec<PostedDecision>, StoreError> {
+        match self.store_and_lease() {
+            Some((store, lease)) => store.posted_decisions(&lease.run).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Marks a turn boundary. Returns a snapshot to save if one is due.
+    pub(crate) fn mark_turn_boundary(&self) -> Option<StoredSnapshot> {
+        let queue = &self.owned.as_ref()?.queue;
+        let every = queue.target().store.snapshot_interval()?;
+        let mut written = lock_unpoisoned(&self.state);
+        let JournalState { records, snapshot_schedule: snapshots, .. } = &mut *written;
+        snapshots.mark_turn_boundary(records.len() as u64, queue.head());
+        if snapshots.is_due(every) { snapshots.build_snapshot(records) } else { None }
+    }
+
+    /// Returns a snapshot to save before the driver leaves an open run, if it is worthwhile.
+    fn snapshot_before_leaving(&self, status: RunStatus) -> Option<StoredSnapshot> {
+        let every = self.store_and_lease()?.0.snapshot_interval()?;
+        let mut written = lock_unpoisoned(&self.state);
+        let JournalState { records, snapshot_schedule: snapshots, .. } = &mut *written;
+        let goes_on = matches!(status, RunStatus::Running | RunStatus::Paused);
+        if goes_on && snapshots.is_worthwhile(every) { snapshots.build_snapshot(records) } else { None }
+    }
+
+    /// Saves a snapshot. A failure is only logged, because the journal has the same information.
+    pub(crate) async fn save_snapshot(&self, snapshot: StoredSnapshot) {
+        if let Some((store, lease)) = self.store_and_lease()
+            && let Err(error) = store.save_snapshot(lease, snapshot).await
+        {
+            tracing::debug!(run = %lease.run, %error, "a snapshot could not be kept");
+        }
+    }
+
+    /// Writes what is left of the journal, sets the status of the run in the store and releases the lease.
+    pub(crate) async fn release_run(&self, status: RunStatus) -> Result<(), StoreError> {
+        let Some(owned) = &self.owned else { return Ok(()) };
+        // A waiter may have been dropped before its record was written.
+        owned.queue.flush().await?;
+        if let Some(snapshot) = self.snapshot_before_leaving(status) {
+            self.save_snapshot(snapshot).boxed().await;
+        }
+        let AppendTarget { store, lease } = &**owned.queue.target();
+        store.set_status(lease, status, self.now()).await?;
+        store.release_lease(lease).await
+    }
+
+    /// Releases the lease of a driver that has failed, so that another can take the run over at once. Its records stay as
+    /// they are. A failure is only logged: then the lease is abandoned when its duration is over.
+    pub(crate) async fn release_after_failure(&self) {
+        let Some(owned) = &self.owned else { return };
+        let AppendTarget { store, lease } = &**owned.queue.target();
+        match tokio::time::timeout(owned.release_limit, store.release_lease(lease)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(run = %lease.run, %error, "the lease could not be released"),
+            Err(_) => tracing::warn!(run = %lease.run, "the store did not answer: the lease is not released"),
+        }
+    }
+
+    /// Takes all records and the usage, for the outcome.
+    pub(crate) fn take_records(&self) -> (JournalRecords, Usage) {
+        let mut written = lock_unpoisoned(&self.state);
+        (std::mem::take(&mut written.records), written.usage)
+    }
+}
+
+impl OwnedRun {
+    /// Creates the owned run whose journal ends with `chain` after `next` lines.
+    fn new(
+        store: Arc<dyn Store>,
+        acquired: AcquiredLease,
+        clock: RunClock,
+        terms: LeaseTerms,
+        next: u64,
+        chain: HashChain,
+    ) -> Box<Self> {
+        let AcquiredLease { lease, requested_at, previous } = acquired;
+        if let Some(previous) = &previous {
+            tracing::info!(run = %lease.run, from = %previous.owner, last_seen = previous.renewed_at.0, "took over");
+        }
+        let heartbeat = LeaseHeartbeat::start(
+            store.clone(),
+            lease.clone(),
+            terms.lease_duration,
+            requested_at,
+            clock,
+            terms.cancel_on_loss,
+        );
+        let target = Arc::new(AppendTarget { store, lease });
+        let queue = WriteQueue::new(target, next, chain, terms.lease_duration);
+        let previous_driver_seen = previous.map(|lease| lease.renewed_at);
+        Box::new(Self {
+            queue,
+            previous_driver_seen,
+            release_limit: terms.lease_duration,
+            _heartbeat: heartbeat,
+        })
+    }
+}
+
+impl LeaseTerms {
+    async fn acquire(
+        &self,
+        store: &dyn Store,
+        run: &RunId,
+        owner: &str,
+    ) -> Result<AcquiredLease, StoreError> {
+        let cancel = &self.cancel_on_loss.token;
+        acquire_lease(store, run, owner, self.lease_duration, self.observer.as_ref(), cancel).await
+    }
+}
+
+/// Releases the lease if the driver cannot start.
+async fn release_on_error<T, E>(
+    store: &dyn Store,
+    acquired: &AcquiredLease,
+    result: Result<T, E>,
+) -> Result<T, E> {
+    if result.is_err()
+        && let Err(error) = store.release_lease(&acquired.lease).await
+    {
+        tracing::warn!(run = %acquired.lease.run, %error, "the lease could not be released");
+    }
+    result
+}
+
+/// Returns the durability of an entry. Model responses (which were paid for), decisions, call starts,
+/// settlements and ends must be durable before the run continues; entries that can be recomputed are deferred.
+fn required_durability(entry: &JournalEntry) -> Durability {
+    match entry {
+        JournalEntry::RunStarted(_)
+        | JournalEntry::ModelResponded(_)
+        | JournalEntry::CallHeld(_)
+        | JournalEntry::DecisionRecorded(_)
+        | JournalEntry::DecisionRevoked(_)
+        | JournalEntry::CallStarted(_)
+        | JournalEntry::CallBodyEnded(_)
+        | JournalEntry::CallSettled(_)
+        | JournalEntry::HandoffRecorded(_)
+        | JournalEntry::OutputRejected(_)
+        | JournalEntry::InputAdded(_)
+        | JournalEntry::RunFinished(_)
+        | JournalEntry::RunFailed(_)
+        | JournalEntry::RunCancelled(_) => Durability::Sync,
+        JournalEntry::ResponseRejected(_)
+        | JournalEntry::ModelRequestFailed(_)
+        | JournalEntry::ModelInputFiltered(_)
+        | JournalEntry::CallEndedLate(_)
+        | JournalEntry::TurnContinued => Durability::Deferred,
+    }
+}

@@ -1,0 +1,69 @@
+//! Facts about a response beside its items.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Facts about a response beside its items, as the provider reports them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ResponseDetails {
+    /// The reason for which the response ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<FinishReason>,
+    /// The text of [`ModelSettings::stop`](super::ModelSettings::stop) at which the response ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_sequence: Option<String>,
+    /// The service tier that served the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<String>,
+    /// Log probabilities of the text's tokens, in the provider's format.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub logprobs: Vec<Value>,
+    /// The texts of further choices, if the request asked for more than one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<String>,
+    /// The provider's rate limits after this request, by their names, such as `requests` and `tokens`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rate_limits: BTreeMap<String, RateLimitBudget>,
+}
+
+/// The reason for which a response ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The response is complete.
+    Complete,
+    /// The model waits for the outputs of its calls.
+    ToolCalls,
+    /// The response reached a stop text.
+    StopSequence,
+    /// The response reached the maximum of output tokens.
+    LengthLimit,
+    /// The provider's content filter ended the response.
+    ContentFilter,
+    /// The model refused.
+    Refusal,
+    /// The provider paused a long turn, which the next request continues.
+    Paused,
+    /// Another reason, in the provider's notation.
+    Other(String),
+}
+
+/// One of a provider's rate limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RateLimitBudget {
+    /// The maximum of the current period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The rest of the current period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// The end of the current period, in the provider's notation: a duration such as `6m0s`, or a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset: Option<String>,
+}

@@ -1,0 +1,81 @@
+//! The ids of the scopes in which idempotency keys and receipts are shared.
+
+use std::sync::Arc;
+
+use windlass_core::{
+    id::{AgentName, RunId, SessionId},
+    idempotency::KeyScope,
+};
+
+use crate::error::ConfigError;
+use crate::store::Store;
+use crate::tool::{ReceiptScope, Tool};
+
+/// The ids of the scopes that a run belongs to.
+pub(crate) struct KeyScopes {
+    /// The outermost run.
+    run: RunId,
+    /// The conversation that the run is a part of, if it executes calls of a response from elsewhere.
+    conversation: Option<RunId>,
+    session: Option<SessionId>,
+    store: Option<Arc<dyn Store>>,
+}
+
+impl KeyScopes {
+    pub(crate) fn new(
+        run: RunId,
+        conversation: Option<RunId>,
+        session: Option<SessionId>,
+        store: Option<Arc<dyn Store>>,
+    ) -> Self {
+        let session = session.or_else(|| conversation.as_ref().map(|id| SessionId::new(id.as_str())));
+        Self { run, conversation, session, store }
+    }
+
+    /// Returns the session of the run, if it has one.
+    pub(crate) fn session(&self) -> Option<&SessionId> {
+        self.session.as_ref()
+    }
+
+    /// Returns the outermost run.
+    pub(crate) fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    /// Returns the scope in which a tool shares its receipts; `None` if it shares none, or if the run lacks the scope,
+    /// which [`KeyScopes::check_tool`] refuses before the call starts.
+    pub(crate) fn key_scope(&self, scope: ReceiptScope) -> Option<KeyScope<'_>> {
+        match scope {
+            ReceiptScope::Call => None,
+            ReceiptScope::Run => Some(KeyScope::Run(self.conversation.as_ref().unwrap_or(&self.run))),
+            ReceiptScope::Session => self.session.as_ref().map(KeyScope::Session),
+            ReceiptScope::Store => self.store.as_ref().map(|store| KeyScope::Store(store.store_id())),
+        }
+    }
+
+    /// Checks that the run has the scope in which a tool shares its receipts.
+    pub(crate) fn check_tool<C: Send + Sync + 'static>(
+        &self,
+        agent: &AgentName,
+        tool: &Tool<C>,
+    ) -> Result<(), ConfigError> {
+        if !tool.shares_receipts() || tool.enabled.static_value() == Some(false) {
+            return Ok(());
+        }
+        let has_store = self.store.is_some() || self.conversation.is_some();
+        let missing = match tool.receipt_policy.scope {
+            ReceiptScope::Session if self.session.is_none() => "session",
+            ReceiptScope::Session if !has_store => "store",
+            ReceiptScope::Store if self.store.is_none() => "store",
+            ReceiptScope::Call | ReceiptScope::Run | ReceiptScope::Session | ReceiptScope::Store => {
+                return Ok(());
+            }
+        };
+        Err(ConfigError::ReceiptScopeUnavailable {
+            tool: tool.key().to_string(),
+            agent: agent.clone(),
+            scope: tool.receipt_policy.scope,
+            missing,
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! The receipts of idempotent calls in this run, and the calls in flight that will leave one.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+use windlass_core::{
+    canonical::Digest,
+    id::Timestamp,
+    item::OutputContent,
+    run::{CallReceipt, NewReceipt},
+};
+
+use crate::lock_unpoisoned;
+
+/// The receipts and the calls in flight of one run, by digest.
+#[derive(Default)]
+pub(crate) struct ReceiptCache {
+    entries: Mutex<BTreeMap<Digest, CachedOperation>>,
+    next_claim: AtomicU64,
+}
+
+/// The state of one operation.
+#[derive(Default)]
+struct CachedOperation {
+    /// The last receipt. An expired one is kept, because it determines the generation of the next.
+    receipt: Option<CallReceipt>,
+    /// An identical call that runs: the number of its claim, and the token that wakes the waiting calls in order.
+    in_flight: Option<(u64, CancellationToken)>,
+}
+
+/// The result of a claim before an idempotent call.
+pub(crate) enum LocalReceiptClaim<'a> {
+    /// An identical call has completed with this output.
+    Completed(OutputContent),
+    /// An identical call runs: wait for the token, and claim again.
+    InProgress(CancellationToken),
+    /// This call may run. Identical calls wait until the guard is dropped.
+    Acquired {
+        in_flight: InFlight<'a>,
+        /// Generation of the receipt that the call leaves.
+        generation: u32,
+    },
+}
+
+/// A call in flight. Dropping it wakes identical calls, with or without a receipt.
+pub(crate) struct InFlight<'a> {
+    cache: &'a ReceiptCache,
+    digest: Digest,
+    number: u64,
+    _done: DropGuard,
+}
+
+/// The age limit of a receipt.
+#[derive(Clone, Copy)]
+pub(crate) struct ReceiptAge {
+    pub(crate) now: Timestamp,
+    pub(crate) expire_after: Option<Duration>,
+}
+
+impl ReceiptAge {
+    fn is_expired(&self, receipt: &CallReceipt) -> bool {
+        self.expire_after.is_some_and(|lasting| receipt.created_at.saturating_add(lasting) <= self.now)
+    }
+}
+
+impl ReceiptCache {
+    /// Adds the receipts of a resumed run. Existing receipts stay.
+    pub(crate) fn restore_receipts(&self, receipts: BTreeMap<Digest, CallReceipt>) {
+        let mut entries = lock_unpoisoned(&self.entries);
+        for (digest, receipt) in receipts {
+            entries.entry(digest).or_default().receipt.get_or_insert(receipt);
+        }
+    }
+
+    /// Returns all receipts, for a paused run.
+    pub(crate) fn all_receipts(&self) -> BTreeMap<Digest, CallReceipt> {
+        let entries = lock_unpoisoned(&self.entries);
+        let receipts = entries.iter().map(|(digest, known)| (*digest, known.receipt.clone()));
+        receipts.filter_map(|(digest, receipt)| Some((digest, receipt?))).collect()
+    }
+
+    pub(crate) fn find_receipt(&self, digest: &Digest, age: ReceiptAge) -> Option<OutputContent> {
+        let entries = lock_unpoisoned(&self.entries);
+        let known = entries.get(digest).filter(|known| known.in_flight.is_none())?;
+        let receipt = known.receipt.as_ref().filter(|receipt| !age.is_expired(receipt))?;
+        Some(receipt.output.clone())
+    }
+
+    pub(crate) fn claim(&self, digest: Digest, age: ReceiptAge) -> LocalReceiptClaim<'_> {
+        let mut entries = lock_unpoisoned(&self.entries);
+        let known = entries.entry(digest).or_default();
+        if let Some((_, landed)) = &known.in_flight {
+            return LocalReceiptClaim::InProgress(landed.clone());
+        }
+        let generation = match &known.receipt {
+            Some(receipt) if !age.is_expired(receipt) => {
+                return LocalReceiptClaim::Completed(receipt.output.clone());
+            }
+            Some(expired) => expired.generation.saturating_add(1),
+            None => 0,
+        };
+        let landed = CancellationToken::new();
+        let number = self.next_claim.fetch_add(1, Ordering::Relaxed);
+        known.in_flight = Some((number, landed.clone()));
+        let in_flight = InFlight { cache: self, digest, number, _done: landed.drop_guard() };
+        LocalReceiptClaim::Acquired { in_flight, generation }
+    }
+
+    /// Adds the receipt of a call that settled.
+    pub(crate) fn insert_receipt(&self, new: NewReceipt, created_at: Timestamp) {
+        let NewReceipt { digest, output, generation } = new;
+        let receipt = CallReceipt { output, created_at, generation };
+        let settled = CachedOperation { receipt: Some(receipt), in_flight: None };
+        lock_unpoisoned(&self.entries).insert(digest, settled);
+    }
+}
+
+impl InFlight<'_> {
+    /// Returns the call's receipt, if it succeeded.
+    pub(crate) fn result(&self) -> Option<OutputContent> {
+        let entries = lock_unpoisoned(&self.cache.entries);
+        let settled = entries.get(&self.digest).filter(|known| !self.is_claim_of(known))?;
+        settled.receipt.as_ref().map(|receipt| receipt.output.clone())
+    }
+
+    /// Returns true if the call still holds its claim: a receipt ends it, and the next call may have claimed since.
+    fn is_claim_of(&self, known: &CachedOperation) -> bool {
+        known.in_flight.as_ref().is_some_and(|(number, _)| *number == self.number)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let mut entries = lock_unpoisoned(&self.cache.entries);
+        if let Some(known) = entries.get_mut(&self.digest).filter(|known| self.is_claim_of(known)) {
+            known.in_flight = None;
+            if known.receipt.is_none() {
+                entries.remove(&self.digest);
+            }
+        }
+    }
+}

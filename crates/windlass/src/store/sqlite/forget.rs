@@ -1,0 +1,79 @@
+//! Deletion of runs. The freed pages are overwritten.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use windlass_core::id::RunId;
+
+use super::file::SqliteError;
+use super::history;
+use super::runs::{check_abandoned, find_lease, run_not_found};
+use super::to_sql_integer;
+use super::writer::WriteTx;
+use crate::store::StoredLease;
+
+/// The number of lines that were deleted, so that a scan of the table knows how far row ids go. The table is created
+/// with the first deletion.
+const CREATE_TABLE_SQL: &str =
+    "CREATE TABLE IF NOT EXISTS deleted_lines (id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT";
+
+pub(super) fn forget_run(
+    desk: &mut WriteTx<'_>,
+    run: &RunId,
+    abandoned: Option<&StoredLease>,
+) -> Result<(), SqliteError> {
+    let db = desk.db;
+    let found = db
+        .prepare_cached("SELECT id, records FROM runs WHERE name = ?1")?
+        .query_row([run.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let (id, records): (i64, i64) = found.ok_or_else(|| run_not_found(run))?;
+    if let Some((_, Some(known))) = find_lease(db, run)? {
+        check_abandoned(run, &known, abandoned)?;
+    }
+    delete_artefacts(db, run, id)?;
+    history::release_history(db, id)?;
+    for table in ["snapshots", "withheld_outputs"] {
+        if has_table(db, table)? {
+            db.execute(&format!("DELETE FROM {table} WHERE run = ?1"), [id])?;
+        }
+    }
+    db.execute("DELETE FROM inbox WHERE run = ?1", [id])?;
+    db.execute("DELETE FROM taken_decisions WHERE run = ?1", [id])?;
+    db.execute("DELETE FROM lines WHERE run = ?1", [id])?;
+    db.execute("DELETE FROM runs WHERE id = ?1", [id])?;
+    db.execute(CREATE_TABLE_SQL, [])?;
+    db.execute(
+        "INSERT INTO deleted_lines (id, count) VALUES (1, ?1)
+         ON CONFLICT (id) DO UPDATE SET count = count + excluded.count",
+        [records],
+    )?;
+    desk.gaps.clear_run(run);
+    Ok(())
+}
+
+/// Deletes the artefacts of a run, except media that another run or a session refers to. Their names are digests.
+fn delete_artefacts(db: &Connection, run: &RunId, id: i64) -> Result<(), SqliteError> {
+    let is_referenced = "EXISTS (SELECT 1 FROM lines WHERE run != ?2 AND instr(body, '/' || artefacts.name))
+        OR EXISTS (SELECT 1 FROM items WHERE instr(body, '/' || artefacts.name))";
+    let delete =
+        format!("DELETE FROM artefacts WHERE run = ?1 AND NOT (length(name) = 64 AND ({is_referenced}))");
+    db.execute(&delete, params![run.as_str(), id])?;
+    Ok(())
+}
+
+/// Returns an upper limit of the row ids of lines, without reading the table of lines.
+pub(super) fn last_line_id(db: &Connection) -> Result<i64, SqliteError> {
+    let kept: Option<i64> =
+        db.query_row("SELECT sum(records) FROM runs NOT INDEXED", [], |row| row.get(0))?;
+    let deleted = match has_table(db, "deleted_lines")? {
+        true => db.query_row("SELECT count FROM deleted_lines", [], |row| row.get(0)).optional()?,
+        false => None,
+    };
+    let last = kept.unwrap_or_default().saturating_add(deleted.unwrap_or_default());
+    // Checked, because the value of a damaged file can be any.
+    to_sql_integer(u64::try_from(last).unwrap_or_default())
+}
+
+fn has_table(db: &Connection, name: &str) -> Result<bool, SqliteError> {
+    let select = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+    Ok(db.prepare_cached(select)?.exists([name])?)
+}

@@ -1,0 +1,152 @@
+//! The contract of stores for a migration from one to the other.
+
+use std::future::Future;
+
+use windlass_core::{
+    decision::{Decision, DecisionScope},
+    id::Timestamp,
+    journal::{
+        DecisionRecorded, HashChain, JournalEntry, JournalLine, JournalRecord, RunFinished, RunStarted,
+    },
+};
+
+use super::check::{StoreCheck, lease_claim, rich_output, sample_digest};
+use crate::error::StoreErrorKind;
+use crate::store::{
+    Durability, MigrationError, MigrationReport, PostedDecision, ReceiptKey, RunQuery, RunStatus, Store,
+    migrate_store,
+};
+
+pub(super) async fn check_migration<S, F, Fut>(make: &F)
+where
+    S: Store,
+    F: Fn() -> Fut,
+    Fut: Future<Output = S>,
+{
+    a_store_moves(StoreCheck("a store moves to another"), make().await, make().await).await;
+    another_run_is_refused(StoreCheck("another run of the same id is refused"), make().await, make().await)
+        .await;
+}
+
+/// Returns the journal of a run that ends with its last record.
+fn ended_journal(run: &str, count: u64) -> Vec<JournalLine> {
+    let mut chain = HashChain::default();
+    let entry = |seq| match seq {
+        0 => JournalEntry::RunStarted(RunStarted::new(run.into(), "agent".into()).into()),
+        seq if seq + 1 == count => {
+            JournalEntry::RunFinished(RunFinished { output: "done".into(), message: None })
+        }
+        _ => JournalEntry::TurnContinued,
+    };
+    let record = |seq| JournalRecord { seq, at: Timestamp(1_000 + seq), path: Vec::new(), entry: entry(seq) };
+    (0..count).map(|seq| chain.append(&record(seq))).collect()
+}
+
+async fn migrate<S: Store>(check: StoreCheck, source: &S, target: &S) -> MigrationReport {
+    match migrate_store(source, target).await {
+        Ok(report) => report,
+        Err(error) => panic!("check `{}`: the migration failed: {error}", check.0),
+    }
+}
+
+async fn a_store_moves<S: Store>(check: StoreCheck, source: S, target: S) {
+    let lines = ended_journal("run", 1_300);
+    let agent = "agent".into();
+    let lease =
+        source.create_run(&"run".into(), &agent, lease_claim("ann", 1_000), lines[..700].to_vec()).await;
+    let lease = check.expect_ok("a run", lease);
+    let decision = DecisionRecorded {
+        call: "c1".into(),
+        digest: sample_digest("shown"),
+        decision: Decision::Approve,
+        scope: DecisionScope::ThisCall,
+        decided_by: Some("bea".to_owned()),
+        displayed: None,
+        posted_revision: 3,
+    };
+    let posted = PostedDecision { path: "c1".into(), attempt: 0, decision, posted_at: Timestamp(5) };
+    check.expect_ok("a decision", source.post_decision(&lease.run, posted.clone(), 0).await);
+    check.expect_ok("an artefact", source.save_artefact(&lease, "c1", &[0, 1, 0xff]).await);
+    check.expect_ok("an output", source.save_withheld_output(&lease, &"c1".into(), &"held".into()).await);
+    let key = ReceiptKey { scope: String::new(), digest: sample_digest("call") };
+    check.expect_ok("a claim", source.claim_receipt(&key, lease_claim("ann", 1_000), None).await);
+    let kept = source.save_receipt(&key, "ann", &rich_output("receipt"), Some(Timestamp(9_000))).await;
+    check.expect_ok("a receipt", kept);
+    let driven = lease_claim("cem", 1_000);
+    let driven = source.create_run(&"driven".into(), &agent, driven, ended_journal("driven", 3)).await;
+    check.expect_ok("a run that is driven", driven);
+    check.expect_ok("releasing", source.release_lease(&lease).await);
+
+    let report = migrate(check, &source, &target).await;
+    check.expect_equal("the copied runs", report.copied_runs, vec!["run".into()]);
+    check.expect_equal("the driven runs", report.driven_runs, vec!["driven".into()]);
+    check.expect_equal("receipts and artefacts", (report.receipts, report.artefacts), (1, 1));
+
+    // The run goes on in the source; the migration is repeated.
+    let claim = lease_claim("ann", 5_000);
+    let lease = check.expect_ok("a lease", source.acquire_lease(&lease.run, claim, None).await);
+    let rest = source.append_journal(&lease, 700, lines[700..].to_vec(), Durability::Sync).await;
+    check.expect_ok("the rest", rest);
+    check.expect_ok("releasing", source.release_lease(&lease).await);
+    let report = migrate(check, &source, &target).await;
+    check.expect_equal("the runs that went on", report.copied_runs, vec!["run".into()]);
+    let report = migrate(check, &source, &target).await;
+    check.expect_equal("the runs that are there", report.known_runs, vec!["run".into()]);
+
+    let run = "run".into();
+    check.expect_equal("the lines", check.expect_ok("loading", target.load_journal(&run, 0).await), lines);
+    let of = async |store: &S| {
+        let runs = check.expect_ok("listing", store.list_runs(&RunQuery::default()).await);
+        let run = runs.into_iter().find(|stored| stored.run == run);
+        run.map(|run| (run.agent, run.status, run.record_count, run.created_at, run.updated_at))
+    };
+    check.expect_equal("the run in the list", of(&target).await, of(&source).await);
+    check.expect_equal("its status", of(&target).await.map(|run| run.1), Some(RunStatus::Finished));
+    check.expect_equal(
+        "the decisions",
+        check.expect_ok("loading", target.posted_decisions(&run).await),
+        vec![posted],
+    );
+    check.expect_equal(
+        "the artefact",
+        check.expect_ok("loading", target.load_artefact(&run, "c1").await),
+        Some(vec![0, 1, 0xff]),
+    );
+    check.expect_equal(
+        "the output",
+        check.expect_ok("loading", target.load_withheld_output(&run, &"c1".into()).await),
+        Some("held".into()),
+    );
+    let receipts = check.expect_ok("listing", source.list_receipts(None, 10).await);
+    check.expect_equal(
+        "the receipts",
+        check.expect_ok("listing", target.list_receipts(None, 10).await),
+        receipts,
+    );
+    // A fencing token never goes back.
+    let claim = lease_claim("dan", 9_000);
+    let before = check.expect_ok("a lease", source.acquire_lease(&run, claim, None).await);
+    let after = check.expect_ok("a lease", target.acquire_lease(&run, claim, None).await);
+    check.expect_equal("epochs do not go back", after.epoch >= before.epoch, true);
+}
+
+async fn another_run_is_refused<S: Store>(check: StoreCheck, source: S, target: S) {
+    for (store, count) in [(&source, 5), (&target, 3)] {
+        let made = store
+            .create_run(
+                &"run".into(),
+                &"agent".into(),
+                lease_claim("ann", 1_000),
+                ended_journal("run", count),
+            )
+            .await;
+        let lease = check.expect_ok("a run", made);
+        check.expect_ok("releasing", store.release_lease(&lease).await);
+    }
+    match migrate_store(&source, &target).await {
+        Err(MigrationError::DifferentRun { seq: 2, .. }) => {}
+        other => panic!("check `{}`: another run is not refused: {other:?}", check.0),
+    }
+    let missing = target.acquire_lease(&"other".into(), lease_claim("ann", 1_000), None).await;
+    check.expect_error("nothing else is there", missing, StoreErrorKind::RunNotFound);
+}

@@ -1,0 +1,168 @@
+//! The contract of a store that keeps runs and their sessions.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use windlass_core::{
+    id::{AgentName, RunId, SessionId, Timestamp},
+    item::Item,
+    journal::{HashChain, ItemRange, JournalEntry, JournalLine, JournalRecord, RunStarted, StartHistory},
+};
+
+use super::check::{StoreCheck, lease_claim};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::session::{SessionState, SessionStore, SessionWrite};
+use crate::store::{Durability, Lease, Store};
+
+/// Checks a store that keeps sessions; any other store passes.
+pub(super) async fn check_run_sessions<S, F, Fut>(make: &F)
+where
+    S: Store,
+    F: Fn() -> Fut,
+    Fut: Future<Output = S>,
+{
+    if make().await.sessions().is_none() {
+        return;
+    }
+    referenced_items_are_kept(StoreCheck("items that a run refers to are kept"), make().await).await;
+    a_changed_session_is_stale(StoreCheck("a start on a changed session is stale"), make().await).await;
+    one_run_holds_a_session(StoreCheck("one run holds a session"), make().await).await;
+    run_items_are_added_once(StoreCheck("items of a run are added once, with its lines"), make().await).await;
+}
+
+fn sessions<S: Store>(store: &S) -> &dyn SessionStore {
+    match store.sessions() {
+        Some(sessions) => sessions,
+        None => panic!("the store keeps no sessions any more"),
+    }
+}
+
+fn user_items(texts: &[&str]) -> Vec<Arc<Item>> {
+    texts.iter().map(|text| Arc::new(Item::user(*text))).collect()
+}
+
+/// Returns the first line of a run that starts with this state of session `s`.
+fn start_line(run: &str, state: SessionState) -> JournalLine {
+    let mut started = RunStarted::new(RunId::from(run), AgentName::from("agent"));
+    started.session = Some("s".into());
+    started.history = StartHistory::referenced("s".into(), state.version, state.positions, state.items);
+    let entry = JournalEntry::RunStarted(started.into());
+    HashChain::default().append(&JournalRecord { seq: 0, at: Timestamp(1_000), path: Vec::new(), entry })
+}
+
+async fn start_run<S: Store>(
+    store: &S,
+    run: &str,
+    state: SessionState,
+    now: u64,
+) -> Result<Lease, StoreError> {
+    let lines = vec![start_line(run, state)];
+    store.create_run(&run.into(), &"agent".into(), lease_claim(run, now), lines).await
+}
+
+async fn load<S: Store>(check: StoreCheck, store: &S) -> SessionState {
+    check.expect_ok("loading", sessions(store).load_session(&"s".into()).await)
+}
+
+async fn referenced_items_are_kept<S: Store>(check: StoreCheck, store: S) {
+    let session = SessionId::from("s");
+    check.expect_ok("adding", sessions(&store).append_items(&session, user_items(&["a", "b"])).await);
+    let first = load(check, &store).await;
+    check.expect_equal("the positions", first.positions.clone(), vec![ItemRange { from: 0, to: 2 }]);
+    let history = StartHistory::referenced(
+        session.clone(),
+        first.version,
+        first.positions.clone(),
+        first.items.clone(),
+    );
+    let Some(reference) = history.reference().cloned() else { panic!("it was just made") };
+    let lease = check.expect_ok("starting", start_run(&store, "one", first.clone(), 1_000).await);
+    check.expect_ok("releasing", store.release_lease(&lease).await);
+    let replaced = sessions(&store).replace_items(&session, first.version, user_items(&["c", "b"])).await;
+    check.expect_ok("replacing", replaced);
+    check.expect_ok("adding", sessions(&store).append_items(&session, user_items(&["d"])).await);
+    let now = load(check, &store).await;
+    check.expect_equal("the items", now.items.clone(), user_items(&["c", "b", "d"]));
+    let positions = now.positions.iter().map(ItemRange::len).sum::<u64>();
+    check.expect_equal("the number of positions", positions, 3);
+    let loaded = check.expect_ok("loading the history", store.load_history(&reference).await);
+    check.expect_equal("the history", loaded, Some(first.items));
+    check.expect_ok("clearing", sessions(&store).replace_items(&session, now.version, Vec::new()).await);
+    let loaded = check.expect_ok("loading the history", store.load_history(&reference).await);
+    check.expect_equal("whether the history is there", loaded.is_some(), true);
+    check.expect_ok("forgetting", store.forget_run(&"one".into(), None).await);
+    let loaded = check.expect_ok("loading the history", store.load_history(&reference).await);
+    check.expect_equal("the history that nobody refers to", loaded, None);
+    check.expect_ok("adding", sessions(&store).append_items(&session, user_items(&["e"])).await);
+    let added = load(check, &store).await;
+    let is_new = added.positions.iter().all(|range| range.from >= 4);
+    check.expect_equal("whether the position is a new one", is_new, true);
+}
+
+async fn a_changed_session_is_stale<S: Store>(check: StoreCheck, store: S) {
+    let before = load(check, &store).await;
+    check.expect_ok("adding", sessions(&store).append_items(&"s".into(), user_items(&["a"])).await);
+    let started = start_run(&store, "one", before, 1_000).await;
+    check.expect_error("starting on a session that has changed since", started, StoreErrorKind::Stale);
+    let lines = check.expect_ok("loading", store.load_journal(&"one".into(), 0).await);
+    check.expect_equal("the lines of a run that did not start", lines.len(), 0);
+    let state = load(check, &store).await;
+    check.expect_ok("starting on the session as it is", start_run(&store, "one", state, 1_000).await);
+}
+
+async fn one_run_holds_a_session<S: Store>(check: StoreCheck, store: S) {
+    let session = SessionId::from("s");
+    let state = load(check, &store).await;
+    let one = check.expect_ok("starting", start_run(&store, "one", state.clone(), 1_000).await);
+    let busy = start_run(&store, "two", state.clone(), 1_500).await;
+    check.expect_error("starting while another run holds the session", busy, StoreErrorKind::SessionBusy);
+    check.expect_ok("holding it again", store.hold_session(&one, &session).await);
+    check.expect_ok("releasing", store.release_lease(&one).await);
+    let two = check.expect_ok("starting afterwards", start_run(&store, "two", state, 1_500).await);
+    let claim = lease_claim("x", 1_600);
+    let again = check.expect_ok("acquiring", store.acquire_lease(&"one".into(), claim, None).await);
+    let busy = store.hold_session(&again, &session).await;
+    check.expect_error("holding what another run holds", busy, StoreErrorKind::SessionBusy);
+    let holder = check.expect_ok("reading the holder", store.session_holder(&session).await);
+    check.expect_equal("the holder", holder, Some(RunId::from("two")));
+    let seen = check.expect_ok("loading the lease", store.load_lease(&"two".into()).await);
+    let Some(seen) = seen else { panic!("the run has an owner") };
+    check.expect_ok("renewing", store.renew_lease(&two, Timestamp(1_700)).await);
+    check.expect_ok("freeing", store.free_session(&session, &"two".into(), &seen).await);
+    let busy = store.hold_session(&again, &session).await;
+    check.expect_error("holding what a live run holds", busy, StoreErrorKind::SessionBusy);
+    let seen = check.expect_ok("loading the lease", store.load_lease(&"two".into()).await);
+    let Some(seen) = seen else { panic!("the run has an owner") };
+    check.expect_ok("freeing", store.free_session(&session, &"two".into(), &seen).await);
+    check.expect_ok("holding what was freed", store.hold_session(&again, &session).await);
+    let write = SessionWrite {
+        session: session.clone(),
+        run: "two".into(),
+        from: 0,
+        to: 1,
+        items: user_items(&["late"]),
+    };
+    let late = store.append_with_session(&two, 1, Vec::new(), Durability::Sync, vec![write.clone()]).await;
+    check.expect_error("adding to a session that was taken over", late, StoreErrorKind::SessionBusy);
+    let late = sessions(&store).append_run_items(write).await;
+    check.expect_error("adding to a session that was taken over", late, StoreErrorKind::SessionBusy);
+    check.expect_equal("the items", load(check, &store).await.items, Vec::new());
+}
+
+async fn run_items_are_added_once<S: Store>(check: StoreCheck, store: S) {
+    let state = load(check, &store).await;
+    let lease = check.expect_ok("starting", start_run(&store, "one", state, 1_000).await);
+    let write =
+        SessionWrite { session: "s".into(), run: "one".into(), from: 0, to: 1, items: user_items(&["a"]) };
+    let lines = super::check::journal_lines(2).split_off(1);
+    let stale =
+        store.append_with_session(&lease, 7, lines.clone(), Durability::Sync, vec![write.clone()]).await;
+    check.expect_error("adding with lines that leave a gap", stale, StoreErrorKind::Stale);
+    check.expect_equal("the items", load(check, &store).await.items, Vec::new());
+    let added = store.append_with_session(&lease, 1, lines, Durability::Sync, vec![write.clone()]).await;
+    check.expect_ok("adding", added);
+    check.expect_ok("adding again", sessions(&store).append_run_items(write).await);
+    check.expect_equal("the items", load(check, &store).await.items, user_items(&["a"]));
+    let position = sessions(&store).run_position(&"s".into(), &"one".into()).await;
+    check.expect_equal("the position of the run", check.expect_ok("reading", position), 1);
+}
