@@ -15,7 +15,7 @@ use paper::{
     output_of,
 };
 use serde_json::{Value, json};
-use support::{TestPageServer, start_browser};
+use support::{TestPageServer, point_at, poll_until, start_browser};
 use windlass::artefact::fetch_media;
 use windlass::core::item::OutputContent;
 use windlass::model::ScriptedResponse;
@@ -23,7 +23,7 @@ use windlass::store::{MemoryStore, Store};
 use windlass::tool::fetch_evidence;
 use windlass_computer::{
     ActionVerdict, Browser, BrowserOptions, Computer, ComputerTool, PausePolicy, PrivateNetworkPolicy,
-    SafetyCheckDecision,
+    SafetyCheckDecision, TargetPlace,
 };
 
 /// A page with a button in a form, and the same page in a frame of another site.
@@ -59,7 +59,6 @@ async fn an_approved_click_lands_on_what_was_seen_or_nowhere() {
     );
     pages.add("frame", &framed);
     let (shop, frame) = (pages.url("shop"), pages.url("frame"));
-    let wait = "; new Promise(done => setTimeout(() => done(1), 300))";
     for (url, change, expected) in [
         (&shop, "1".to_owned(), None),
         (&frame, "1".to_owned(), None),
@@ -85,7 +84,17 @@ async fn an_approved_click_lands_on_what_was_seen_or_nowhere() {
         else {
             return;
         };
-        browser.evaluate(&format!("{change}{wait}")).await.ok();
+        let at = || TargetPlace::At(point_at(100, 60));
+        let before_change = browser.describe_target(at()).await.expect("a target");
+        browser.evaluate(&format!("{change}; 1")).await.ok();
+        // The navigation of a frame takes its time, and nobody waits for it before the click.
+        if expected.is_some() {
+            let is_changed = poll_until(async || match browser.describe_target(at()).await {
+                Ok(now) => now != before_change,
+                Err(_) => false,
+            });
+            assert!(is_changed.await, "{change}");
+        }
         paused.approve("c1").expect("a person approves");
         let outcome = agent.resume(paused).await.expect("the run ends");
         let output = output_of(&outcome, "c1");
@@ -117,6 +126,34 @@ async fn the_later_actions_of_an_approved_call_stop_where_the_page_changes() {
     assert_eq!(pages.submissions(), ["name=Ada&note="], "what was seen is done");
     let text = output_of(&outcome, "c1").text().into_owned();
     assert!(text.contains("`actions[3]`") && text.contains("the page was"), "{text}");
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_target_is_described_with_its_own_page_also_while_pages_change() {
+    let pages = TestPageServer::serve().await;
+    for (page, other) in [("left", "right"), ("right", "left")] {
+        let body = format!(
+            "<button style='position:absolute;left:40px;top:40px;width:200px;height:40px'>{page}</button><script>\
+             setTimeout(() => location.href = '/{other}', Math.random() * 60)</script>"
+        );
+        pages.add(page, &body);
+    }
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    browser.navigate(&pages.url("left")).await.expect("the page opens");
+    let mut described = 0;
+    for _ in 0..200 {
+        // A page that does not come to rest is not described at all.
+        let Ok(target) = browser.describe_target(TargetPlace::At(point_at(100, 60))).await else { continue };
+        let (Some(address), Some(element)) = (&target.address, &target.element) else { continue };
+        let page = address.rsplit('/').next().unwrap_or_default();
+        assert_eq!(*element, format!("button \"{page}\""), "{target:?}");
+        described += 1;
+        if described == 40 {
+            break;
+        }
+    }
+    assert!(described > 0, "pages that come and go are described");
     browser.close().await;
 }
 

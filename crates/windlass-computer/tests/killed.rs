@@ -96,10 +96,15 @@ async fn a_process_that_is_killed_in_a_click_leaves_it_in_doubt_and_no_browser()
     assert!(put_away, "its profile is put away");
 
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&database).expect("a store"));
-    // The owner is dead; the store allows a takeover after the lease has expired.
-    tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
     let agent = clicking_agent(&page, [ScriptedResponse::text("done")]);
-    let recovered = agent.recover("killed", store.clone()).await.expect("it is recovered");
+    // The owner is dead; the store allows a takeover once that is certain.
+    let mut recovered = None;
+    let is_recovered = poll_until(async || {
+        recovered = agent.recover("killed", store.clone()).await.ok();
+        recovered.is_some()
+    });
+    assert!(is_recovered.await, "it is recovered");
+    let recovered = recovered.expect("it is recovered");
     let mut paused = recovered.into_paused().expect("a person must say");
     let pending = paused.pending_calls();
     assert_eq!(pending.len(), 1);

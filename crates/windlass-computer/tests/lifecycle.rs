@@ -65,7 +65,8 @@ async fn a_run_disposes_of_the_computer_that_it_made() {
     let run = hangs.run("go");
     let cancel = run.cancel_handle();
     let (outcome, ()) = tokio::join!(run, async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let begun = support::poll_until(async || !hanging.computer.operations().is_empty());
+        assert!(begun.await, "it is in the middle");
         cancel.cancel();
     });
     let RunResult::Cancelled(cancelled) = outcome.expect("the run settles") else { panic!("cancelled") };

@@ -25,16 +25,19 @@ async fn a_page_that_is_busy_for_a_while_is_used_again_afterwards() {
     let pages = TestPageServer::serve().await;
     let url = pages.add(
         "busy",
-        "<button id=work style='position:absolute;left:0;top:0;width:300px;height:100px' onclick='const end = \
-         Date.now() + 4000; while (Date.now() < end); said.done = 1'>work</button><script>var said = {}</script>",
+        "<button id=work style='position:absolute;left:0;top:0;width:300px;height:100px' onclick='const held = new \
+         XMLHttpRequest(); held.open(\"GET\", \"/held\", false); held.send(); said.done = 1'>work</button>\
+         <script>var said = {}</script>",
     );
-    let options = BrowserOptions { response_timeout: Duration::from_secs(1), ..BrowserOptions::default() };
+    let options = BrowserOptions { response_timeout: Duration::from_secs(5), ..BrowserOptions::default() };
     let Some(browser) = start_browser(options).await else { return };
     browser.navigate(&url).await.expect("the page opens");
     let busy = browser.click(Some(point_at(50, 50)), MouseButton::Left, 1, &NONE).await;
     let busy = busy.expect_err("it is busy");
     assert!(matches!(busy, ComputerError::Unresponsive { .. }), "{busy}");
     assert!(busy.to_string().contains("may still take effect"), "{busy}");
+    // The page waits for a response in its only thread until here.
+    pages.released.send_replace(true);
     let came_back = poll_until(async || browser.screenshot().await.is_ok()).await;
     assert!(came_back, "slow is not broken");
     assert_eq!(browser.evaluate("said.done").await.expect("the page answers"), 1);
@@ -53,7 +56,9 @@ async fn a_site_that_answers_late_is_opened() {
     };
     let Some(browser) = start_browser(options).await else { return };
     browser.navigate(&pages.url("slow/3000/a")).await.expect("it waits for the site");
-    assert_eq!(browser.evaluate("document.title").await.expect("a title"), "Slow");
+    let is_there =
+        poll_until(async || matches!(browser.evaluate("document.title").await, Ok(title) if title == "Slow"));
+    assert!(is_there.await, "it is the page that was asked for");
     browser.close().await;
 
     let options = BrowserOptions { navigation_timeout: Duration::from_secs(1), ..BrowserOptions::default() };
@@ -133,11 +138,13 @@ async fn a_browser_that_died_is_replaced_and_nothing_is_clicked_on_the_new_one_u
         ..BrowserOptions::default()
     };
     let marker = folder.path().display().to_string();
+    let served = pages.clone();
     let tool = ComputerTool::with_provider(Browser::provider(options)).review_actions(move |proposed| {
-        let marker = marker.clone();
+        let (marker, pages) = (marker.clone(), served.clone());
         async move {
-            // The browser dies between two calls, or in the middle of one.
+            // The browser dies between two calls, or in the middle of one, after the first click has arrived.
             if proposed.action.kind() == "wait" {
+                wait_for_request(pages, "/clicked").await;
                 kill_browsers_of(&marker);
             }
             windlass_computer::ActionVerdict::Allow
@@ -166,6 +173,13 @@ async fn a_browser_that_died_is_replaced_and_nothing_is_clicked_on_the_new_one_u
     let expected = if replaced == 1 { 3 } else { 2 };
     assert!(poll_until(async || clicked() == expected).await, "{} {told:?}", clicked());
     assert_eq!(image_count(&model.requests()[4].input), 4, "each call has a picture");
+}
+
+/// Waits until the server has been asked for a path.
+async fn wait_for_request(pages: TestPageServer, path: &'static str) {
+    while !pages.requests().iter().any(|asked| asked.ends_with(path)) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Kills the browsers whose command lines contain a text.

@@ -16,8 +16,8 @@ use tokio_tungstenite::tungstenite::Message;
 
 /// Capacity of the queue of outgoing messages.
 const OUTGOING_CAPACITY: usize = 1024;
-/// Capacity of the queue of incoming events.
-const EVENT_CAPACITY: usize = 4096;
+/// Capacity of the queue of incoming messages.
+const INCOMING_CAPACITY: usize = 4096;
 
 /// An event sent by the browser.
 #[derive(Debug)]
@@ -25,6 +25,27 @@ pub(super) struct CdpEvent {
     pub(super) session: Option<String>,
     pub(super) method: String,
     pub(super) params: Value,
+}
+
+/// A message of the browser. The messages are handled in the order in which the browser sent them, so that whoever
+/// gets a response knows the events before it.
+pub(super) enum CdpIncoming {
+    Event(CdpEvent),
+    Reply(CdpReply),
+}
+
+/// The response to a command, and the caller that waits for it.
+pub(super) struct CdpReply {
+    caller: oneshot::Sender<Result<Value, CdpCommandError>>,
+    answer: Result<Value, CdpCommandError>,
+}
+
+impl CdpReply {
+    /// Hands the response to its caller.
+    pub(super) fn deliver(self) {
+        // The caller may have been cancelled.
+        let _ = self.caller.send(self.answer);
+    }
 }
 
 /// The reason why a DevTools command failed.
@@ -58,7 +79,7 @@ pub(super) struct CdpPipe {
 /// The messages from the browser, delivered to their receivers.
 struct IncomingMessages {
     reply_senders: CdpReplySenders,
-    events: mpsc::Sender<CdpEvent>,
+    handled: mpsc::Sender<CdpIncoming>,
     closed: watch::Sender<bool>,
 }
 
@@ -82,19 +103,21 @@ struct CdpErrorObject {
 }
 
 impl CdpPipe {
-    /// Starts the protocol on a pair of pipes. The receiver yields the browser's events.
+    /// Starts the protocol on a pair of pipes. The receiver yields the browser's messages;
+    /// no response reaches its caller unless they are handled.
     pub(super) fn start(
         input: impl AsyncWrite + Send + Unpin + 'static,
         output: impl AsyncRead + Send + Unpin + 'static,
-    ) -> (Self, mpsc::Receiver<CdpEvent>) {
+    ) -> (Self, mpsc::Receiver<CdpIncoming>) {
         let (pipe, messages, incoming, told) = Self::with_channels();
         tokio::spawn(write_messages(input, messages));
         tokio::spawn(read_messages(output, incoming));
         (pipe, told)
     }
 
-    /// Starts the protocol on a WebSocket. The receiver yields the browser's events.
-    pub(super) fn start_websocket<S>(socket: WebSocketStream<S>) -> (Self, mpsc::Receiver<CdpEvent>)
+    /// Starts the protocol on a WebSocket. The receiver yields the browser's messages;
+    /// no response reaches its caller unless they are handled.
+    pub(super) fn start_websocket<S>(socket: WebSocketStream<S>) -> (Self, mpsc::Receiver<CdpIncoming>)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -122,12 +145,12 @@ impl CdpPipe {
         (pipe, told)
     }
 
-    fn with_channels() -> (Self, mpsc::Receiver<Vec<u8>>, IncomingMessages, mpsc::Receiver<CdpEvent>) {
+    fn with_channels() -> (Self, mpsc::Receiver<Vec<u8>>, IncomingMessages, mpsc::Receiver<CdpIncoming>) {
         let (outgoing, messages) = mpsc::channel(OUTGOING_CAPACITY);
-        let (events, told) = mpsc::channel(EVENT_CAPACITY);
+        let (handled, told) = mpsc::channel(INCOMING_CAPACITY);
         let (closed, is_closed) = watch::channel(false);
         let reply_senders = CdpReplySenders::default();
-        let incoming = IncomingMessages { reply_senders: reply_senders.clone(), events, closed };
+        let incoming = IncomingMessages { reply_senders: reply_senders.clone(), handled, closed };
         (Self { outgoing, reply_senders, is_closed, next_id: AtomicU64::new(1) }, messages, incoming, told)
     }
 
@@ -243,7 +266,7 @@ async fn read_messages(output: impl AsyncRead + Unpin, incoming: IncomingMessage
     incoming.close();
 }
 
-/// The receiver of events is gone.
+/// The receiver of the messages is gone.
 struct ReceiverGone;
 
 impl IncomingMessages {
@@ -252,21 +275,16 @@ impl IncomingMessages {
         else {
             return Ok(());
         };
-        match id {
+        let message = match id {
             Some(id) => {
-                if let Some(sender) = lock(&self.reply_senders).remove(&id) {
-                    let answer =
-                        error.map_or(Ok(result), |refusal| Err(CdpCommandError::Rejected(refusal.message)));
-                    // The caller may have been cancelled.
-                    let _ = sender.send(answer);
-                }
-                Ok(())
+                let Some(caller) = lock(&self.reply_senders).remove(&id) else { return Ok(()) };
+                let answer =
+                    error.map_or(Ok(result), |refusal| Err(CdpCommandError::Rejected(refusal.message)));
+                CdpIncoming::Reply(CdpReply { caller, answer })
             }
-            None => {
-                let sent = self.events.send(CdpEvent { session, method, params }).await;
-                sent.map_err(|_| ReceiverGone)
-            }
-        }
+            None => CdpIncoming::Event(CdpEvent { session, method, params }),
+        };
+        self.handled.send(message).await.map_err(|_| ReceiverGone)
     }
 
     /// Wakes all callers with an error.

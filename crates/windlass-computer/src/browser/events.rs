@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::cdp_pipe::{CdpEvent, CdpSendStatus};
+use super::cdp_pipe::{CdpEvent, CdpIncoming, CdpSendStatus};
 use super::page_controller::PageController;
 use super::page_scripts::{PERMISSION_BINDING, PERMISSION_SCRIPT, WIDGET_SCRIPT};
 use super::private_network::{HostNetwork, PrivateNetworkPolicy, host_of};
@@ -18,10 +18,20 @@ use super::{AllowedSites, DownloadPolicy};
 
 /// Maximum length of the name of a download, in bytes.
 const MAX_NAME_BYTES: usize = 150;
+/// Maximum delay of a scheduled navigation that is waited for, in seconds.
+const MAX_NAVIGATION_DELAY: f64 = 0.5;
 
-/// Applies the browser's events to the state until the pipe closes or the controller is dropped.
-pub(super) async fn follow_events(mut events: mpsc::Receiver<CdpEvent>, pages: Weak<PageController>) {
-    while let Some(event) = events.recv().await {
+/// Applies the browser's events to the state, and delivers its responses in their order, until the pipe closes or
+/// the controller is dropped.
+pub(super) async fn follow_messages(mut messages: mpsc::Receiver<CdpIncoming>, pages: Weak<PageController>) {
+    while let Some(message) = messages.recv().await {
+        let event = match message {
+            CdpIncoming::Reply(reply) => {
+                reply.deliver();
+                continue;
+            }
+            CdpIncoming::Event(event) => event,
+        };
         let Some(pages) = pages.upgrade() else { return };
         apply_event(&pages, event);
         pages.state_version.send_modify(|changes| *changes += 1);
@@ -54,7 +64,30 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
                 true => LoadState::Loading { since: Instant::now() },
                 false => LoadState::Loaded,
             };
-            pages.with_state(|state| state.tab_by_target(&frame).map(|tab| tab.load = load));
+            pages.with_state(|state| {
+                if let Some(tab) = state.tab_by_target(&frame) {
+                    (tab.load, tab.requested_at) = (load, None);
+                }
+            });
+        }
+        "Page.frameScheduledNavigation" | "Page.frameRequestedNavigation" => {
+            let frame = text("frameId");
+            // A refresh after a while is no navigation yet, and one in another tab has events of its own.
+            let is_now = params["delay"].as_f64().unwrap_or(0.0) <= MAX_NAVIGATION_DELAY
+                && params["disposition"].as_str().is_none_or(|place| place == "currentTab");
+            pages.with_state(|state| {
+                if let Some(tab) = state.tab_by_target(&frame).filter(|_| is_now)
+                    && !matches!(tab.load, LoadState::Loading { .. })
+                {
+                    tab.requested_at = Some(Instant::now());
+                }
+            });
+        }
+        "Page.frameClearedScheduledNavigation" | "Page.navigatedWithinDocument" => {
+            forget_requested_navigation(pages, &text("frameId"));
+        }
+        "Page.frameNavigated" => {
+            forget_requested_navigation(pages, params["frame"]["id"].as_str().unwrap_or_default());
         }
         "Page.domContentEventFired" => pages.with_state(|state| {
             if let Some(tab) = state.tab_by_session(&session)
@@ -80,6 +113,7 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
             state.is_drag_inside = false;
         }),
         "Browser.downloadWillBegin" => {
+            forget_requested_navigation(pages, &text("frameId"));
             let (guid, name) = (text("guid"), text("suggestedFilename"));
             pages.with_state(|state| {
                 if pages.options.downloads == DownloadPolicy::Deny {
@@ -106,6 +140,11 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
         }
         _ => {}
     }
+}
+
+/// Forgets that a page requested a navigation, because it has come about or never will.
+fn forget_requested_navigation(pages: &PageController, frame: &str) {
+    pages.with_state(|state| state.tab_by_target(frame).map(|tab| tab.requested_at = None));
 }
 
 /// Gives a download the name that the site suggests, without folders and without replacing a file.
@@ -244,7 +283,7 @@ fn fail_request(pages: &PageController, session: &str, params: &Value, why: Stri
         }
         state.add_notice(format!("A page was not opened: {why}."));
         if let Some(tab) = state.tab_by_target(frame) {
-            tab.blocked_reason = Some(why);
+            (tab.blocked_reason, tab.requested_at) = (Some(why), None);
         }
     });
 }
@@ -336,6 +375,7 @@ fn add_tab(pages: &PageController, session: &str, target: String, url: String, t
             title,
             is_ready: false,
             load: LoadState::Loaded,
+            requested_at: None,
             failure: None,
             dialog: None,
             question: None,

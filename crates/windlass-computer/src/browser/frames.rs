@@ -14,6 +14,15 @@ const WORLD_NAME: &str = "windlass";
 const MAX_FRAME_DEPTH: usize = 16;
 /// Number of attempts of a query that a navigation interrupts.
 const QUERY_ATTEMPTS: usize = 4;
+/// Number of attempts to describe a page that is replaced by another one meanwhile.
+const DESCRIPTION_ATTEMPTS: usize = 10;
+
+/// The document of a tab: another one has another loader, also at the same address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PageDocument {
+    address: String,
+    loader: String,
+}
 
 /// A frame and the DevTools session of its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,33 +233,65 @@ impl PageController {
         Ok(None)
     }
 
-    /// Describes the element at a place.
+    /// Describes the element at a place. Page, frame and element are those of one moment: if another document
+    /// takes the place of the page meanwhile, the description is made anew.
     pub(super) async fn describe_target(&self, place: TargetPlace) -> Result<ScreenTarget, ComputerError> {
-        self.wait_until_loaded().await;
-        let (address, dialog, question) = self.with_state(|state| match state.current_tab() {
-            Some(tab) => (Some(tab.url.clone()), tab.dialog.clone(), tab.question.clone()),
-            None => (None, None, None),
-        });
-        let page = ScreenTarget { address, ..ScreenTarget::default() };
-        if let Some(dialog) = dialog {
-            // A page with an open dialog answers no query.
-            let (origin, element) = (Some(dialog.origin), Some(dialog.text));
-            return Ok(ScreenTarget { origin, element, ..page });
-        }
-        let node = match place {
-            TargetPlace::Page => return Ok(page),
-            TargetPlace::Dialog => {
-                let asked = question.map(|question| (question.origin, question.text));
-                let (origin, element) = asked.unzip();
+        for _ in 0..DESCRIPTION_ATTEMPTS {
+            self.wait_until_loaded().await;
+            let (address, dialog, question) = self.with_state(|state| match state.current_tab() {
+                Some(tab) => (Some(tab.url.clone()), tab.dialog.clone(), tab.question.clone()),
+                None => (None, None, None),
+            });
+            let page = ScreenTarget { address, ..ScreenTarget::default() };
+            if let Some(dialog) = dialog {
+                // A page with an open dialog answers no query.
+                let (origin, element) = (Some(dialog.origin), Some(dialog.text));
                 return Ok(ScreenTarget { origin, element, ..page });
             }
-            TargetPlace::Tab(index) => {
-                let tab = self.list_tabs().into_iter().nth(index);
-                return Ok(ScreenTarget { element: tab.map(|tab| format!("the tab {}", tab.url)), ..page });
+            if place == TargetPlace::Dialog {
+                // A page that waits for the answer to a question need not answer either.
+                let (origin, element) = question.map(|question| (question.origin, question.text)).unzip();
+                return Ok(ScreenTarget { origin, element, ..page });
             }
-            TargetPlace::At(at) => self.locate_point(at).await?,
-            TargetPlace::Focus => self.locate_focus().await?,
-            TargetPlace::Element(reference) => Some(self.node_of_reference(&reference).await?),
+            let document = match (self.current_document().await, &place) {
+                (Ok(document), _) => document,
+                // The browser knows the address of a page that is busy.
+                (Err(_), TargetPlace::Page | TargetPlace::Tab(_)) if page.address.is_some() => {
+                    return Ok(page);
+                }
+                (Err(error), _) => return Err(error),
+            };
+            let page = ScreenTarget { address: Some(document.address.clone()), ..page };
+            let described = match &place {
+                TargetPlace::Page | TargetPlace::Dialog => Ok(page),
+                TargetPlace::Tab(index) => {
+                    let tab = self.list_tabs().into_iter().nth(*index);
+                    Ok(ScreenTarget { element: tab.map(|tab| format!("the tab {}", tab.url)), ..page })
+                }
+                TargetPlace::At(_) | TargetPlace::Focus | TargetPlace::Element(_) => {
+                    self.describe_element(&place, page).await
+                }
+            };
+            // The page may have requested a navigation meanwhile, or be another one.
+            let is_settled = !self.with_state(|state| state.is_navigating(self.options.load_timeout));
+            if is_settled && self.current_document().await.is_ok_and(|now| now == document) {
+                return described;
+            }
+        }
+        Err(ComputerError::Refused(
+            "the page goes from one address to another; wait and take a screenshot".to_owned(),
+        ))
+    }
+
+    async fn describe_element(
+        &self,
+        place: &TargetPlace,
+        page: ScreenTarget,
+    ) -> Result<ScreenTarget, ComputerError> {
+        let node = match place {
+            TargetPlace::At(at) => self.locate_point(*at).await?,
+            TargetPlace::Element(reference) => Some(self.node_of_reference(reference).await?),
+            _ => self.locate_focus().await?,
         };
         let Some(node) = node else { return Ok(page) };
         let found = self.call_on_node(&node, DESCRIBE_ELEMENT, &[]).await?;
@@ -263,6 +304,19 @@ impl PageController {
             fingerprint: text("fingerprint"),
             ..page
         })
+    }
+
+    /// Returns the document of the current tab, as its own process knows it.
+    async fn current_document(&self) -> Result<PageDocument, ComputerError> {
+        let frame = self.main_frame()?;
+        let tree = self.query(&frame.session, "Page.getFrameTree", json!({})).await?;
+        let frame = &tree["frameTree"]["frame"];
+        let text = |name: &str| frame[name].as_str().unwrap_or_default();
+        let address = match frame["unreachableUrl"].as_str() {
+            Some(url) => url.to_owned(),
+            None => format!("{}{}", text("url"), text("urlFragment")),
+        };
+        Ok(PageDocument { address, loader: text("loaderId").to_owned() })
     }
 }
 

@@ -67,9 +67,9 @@ impl Browser {
         let program = launch::find_chromium(&options)?;
         let start = options.start_url.clone();
         let (process, input, output) = launch::spawn_browser(&program, &options)?;
-        let (pipe, events) = CdpPipe::start(input, output);
+        let (pipe, messages) = CdpPipe::start(input, output);
         let pages = PageController::new(pipe, options, BrowserOwnership::Ours);
-        tokio::spawn(events::follow_events(events, Arc::downgrade(&pages)));
+        tokio::spawn(events::follow_messages(messages, Arc::downgrade(&pages)));
         let browser = Self { controller: pages, process: Mutex::new(Some(process)) };
         if let Err(error) = browser.controller.attach_to_browser(START_TIMEOUT).await {
             let said = browser
@@ -101,17 +101,17 @@ impl Browser {
         options.validate()?;
         let start = options.start_url.clone();
         let socket = remote::connect_websocket(endpoint).await?;
-        let (pipe, events) = CdpPipe::start_websocket(socket);
+        let (pipe, messages) = CdpPipe::start_websocket(socket);
         let mut params = json!({ "disposeOnDetach": true });
         if let Some(proxy) = &options.proxy {
             params["proxyServer"] = proxy.as_str().into();
         }
-        let made = pipe.call_command(None, "Target.createBrowserContext", params, START_TIMEOUT).await;
         let pages = PageController::new(pipe, options, BrowserOwnership::Shared);
+        tokio::spawn(events::follow_messages(messages, Arc::downgrade(&pages)));
+        let made = pages.pipe.call_command(None, "Target.createBrowserContext", params, START_TIMEOUT).await;
         let made = made.map_err(|error| pages.computer_error(error))?;
         let context = made["browserContextId"].as_str().map(str::to_owned);
         pages.with_state(|state| state.browser_context = context);
-        tokio::spawn(events::follow_events(events, Arc::downgrade(&pages)));
         pages.attach_to_browser(START_TIMEOUT).await?;
         let browser = Self { controller: pages, process: Mutex::new(None) };
         if let Some(start) = start {

@@ -144,6 +144,7 @@ impl PageController {
     pub(super) async fn navigate_history(&self, travel: HistoryNavigation) -> Result<(), ComputerError> {
         let step = match travel {
             HistoryNavigation::Reload => {
+                self.expect_navigation();
                 self.send_to_page("Page.reload", json!({})).await?;
                 self.record_action();
                 return Ok(());
@@ -158,9 +159,15 @@ impl PageController {
         let Some(entry) = entry else {
             return Err(ComputerError::Refused("there is no page there".to_owned()));
         };
+        self.expect_navigation();
         self.send_to_page("Page.navigateToHistoryEntry", json!({ "entryId": entry })).await?;
         self.record_action();
         Ok(())
+    }
+
+    /// Records that the browser was told to navigate, so that the next operation waits for it.
+    fn expect_navigation(&self) {
+        self.with_state(|state| state.current_tab().map(|tab| tab.requested_at = Some(Instant::now())));
     }
 
     pub(super) fn list_tabs(&self) -> Vec<BrowserTab> {

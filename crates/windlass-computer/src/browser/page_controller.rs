@@ -282,6 +282,7 @@ impl PageController {
     pub(super) async fn wait_until_loaded(&self) {
         if let Some(acted) = self.with_state(|state| state.last_action_at.take()) {
             tokio::time::sleep_until(acted + NAVIGATION_START_DELAY).await;
+            self.await_page_events().await;
         }
         let mut changed = self.state_version.subscribe();
         let new_tab_deadline = Instant::now() + self.options.load_timeout;
@@ -296,6 +297,21 @@ impl PageController {
             if !matches!(tokio::time::timeout_at(deadline, changed.changed()).await, Ok(Ok(()))) {
                 return;
             }
+        }
+    }
+
+    /// Waits until the page has handled its input, so that a navigation that it began is known: the events of a
+    /// page precede its responses.
+    async fn await_page_events(&self) {
+        let is_busy = self.with_state(|state| state.current_tab().is_none_or(|tab| tab.failure.is_some()));
+        let Ok(session) = self.current_session() else { return };
+        if is_busy {
+            return;
+        }
+        let params = json!({ "expression": "1", "returnByValue": true });
+        if let Ok(pending) = self.pipe.send_command(Some(&session), "Runtime.evaluate", params).await {
+            // A page that does not respond is told about by the operation that comes next.
+            let _ = self.await_response(&session, pending).await;
         }
     }
 

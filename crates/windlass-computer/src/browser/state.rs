@@ -68,6 +68,8 @@ pub(super) struct TabState {
     pub(super) title: String,
     pub(super) is_ready: bool,
     pub(super) load: LoadState,
+    /// Time at which the page requested a navigation that has not begun to load.
+    pub(super) requested_at: Option<Instant>,
     pub(super) failure: Option<TabFailure>,
     /// The open JavaScript dialog, which blocks the page.
     pub(super) dialog: Option<PageDialog>,
@@ -182,6 +184,15 @@ impl BrowserState {
         self.frame_sessions.get(session).map(|found| (found.parent_session.clone(), found.frame.clone()))
     }
 
+    /// Returns true if the document of the current tab is being replaced: an action would wait for the new one.
+    pub(super) fn is_navigating(&mut self, load_timeout: std::time::Duration) -> bool {
+        let is_replaced = self
+            .current_tab()
+            .is_some_and(|tab| matches!(tab.load, LoadState::Loading { .. }) || tab.requested_at.is_some());
+        let deadline = self.load_deadline(load_timeout, load_timeout);
+        is_replaced && deadline.is_some_and(|deadline| deadline > Instant::now())
+    }
+
     pub(super) fn add_notice(&mut self, note: String) {
         self.notices.push_back(note);
         if self.notices.len() > MAX_NOTICES {
@@ -212,10 +223,11 @@ impl BrowserState {
         if tab.dialog.is_some() || tab.question.is_some() || tab.failure.is_some() {
             return None;
         }
-        match tab.load {
-            LoadState::Loaded => None,
-            LoadState::Loading { since } => Some(since + load_timeout),
-            LoadState::Interactive { since } => Some(since + resource_timeout),
+        match (tab.load, tab.requested_at) {
+            (LoadState::Loading { since }, _) => Some(since + load_timeout),
+            (_, Some(requested)) => Some(requested + load_timeout),
+            (LoadState::Interactive { since }, None) => Some(since + resource_timeout),
+            (LoadState::Loaded, None) => None,
         }
     }
 }

@@ -26,14 +26,21 @@ pub(crate) struct TestPageServer {
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
     /// Pages that a test has added, by path.
     pub(crate) added: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Releases the responses to `/held`.
+    pub(crate) released: Arc<tokio::sync::watch::Sender<bool>>,
 }
 
 impl TestPageServer {
     pub(crate) async fn serve() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let pages =
-            Self { port, submissions: Arc::default(), requests: Arc::default(), added: Arc::default() };
+        let pages = Self {
+            port,
+            submissions: Arc::default(),
+            requests: Arc::default(),
+            added: Arc::default(),
+            released: Arc::new(tokio::sync::watch::Sender::new(false)),
+        };
         let serving = pages.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -98,6 +105,9 @@ impl TestPageServer {
             let (millis, _) = wait.split_once('/').unwrap_or((wait, ""));
             tokio::time::sleep(std::time::Duration::from_millis(millis.parse().expect("a number"))).await;
         }
+        if path.starts_with("/held") {
+            let _ = self.released.subscribe().wait_for(|is_released| *is_released).await;
+        }
         if path.starts_with("/hanging") {
             return std::future::pending().await;
         }
@@ -106,7 +116,9 @@ impl TestPageServer {
         let credentials = text.lines().find_map(|line| line.strip_prefix("Authorization: Basic "));
         let (status, header, body) = match path.as_str() {
             _ if added.is_some() => page(&added.unwrap_or_default()),
-            path if path.starts_with("/slow/") => page("<title>Slow</title><h1>Here at last</h1>"),
+            path if path.starts_with("/slow/") || path.starts_with("/held") => {
+                page("<title>Slow</title><h1>Here at last</h1>")
+            }
             // The user is `ada`, the password `love`.
             "/private" if credentials == Some("YWRhOmxvdmU=") => {
                 page("<title>Private</title><h1>Welcome</h1>")
@@ -171,9 +183,9 @@ pub(crate) fn parse_action(value: serde_json::Value) -> ComputerAction {
     ComputerAction::from_json(&value).expect("an action")
 }
 
-/// Polls a condition for up to 40 seconds; returns whether it became true.
+/// Polls a condition for up to three minutes; returns whether it became true.
 pub(crate) async fn poll_until(mut is_so: impl AsyncFnMut() -> bool) -> bool {
-    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(40);
+    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(180);
     while tokio::time::Instant::now() < until {
         if is_so().await {
             return true;
