@@ -11,17 +11,22 @@ use std::time::Duration;
 
 use windlass::prelude::*;
 use windlass_realtime::audio::AudioFormat;
+use windlass_realtime::model::{ResponseOptions, ResponseScope};
 use windlass_realtime::settings::{RealtimeSettings, ServerVad, TurnDetection};
 use windlass_realtime::testing::{
     LoopbackReply, LoopbackServer, Misbehaviour, WireRecord, WireSender, find_wire_violations, tone,
 };
 use windlass_realtime::{
-    CloseReport, RealtimeEvent, RealtimeItemKind, RealtimeSession, RealtimeSessionBuilder, ReconnectPolicy,
-    SessionStartError,
+    CloseReason, CloseReport, RealtimeEvent, RealtimeItemKind, RealtimeSession, RealtimeSessionBuilder,
+    ReconnectPolicy, SessionStartError,
 };
+use windlass_sim::Sim;
 
 /// Number of seeds in an ordinary run; `WINDLASS_SEEDS` sets another.
 const SEEDS: u64 = 40;
+
+/// Number of steps of a conversation.
+const STEPS: u64 = 10;
 
 /// A server whose messages begin with the instructions that it has, so that the configuration of each response shows.
 /// Each second response makes a call; call ids restart in each response.
@@ -61,28 +66,54 @@ fn agents(runs: &Arc<AtomicU64>) -> Agent {
         .handoff(&other)
 }
 
-async fn converse(session: &RealtimeSession) {
-    for step in 0..6 {
-        let done = match step {
-            2 | 4 => {
-                let mut speech = tone(300);
-                speech.extend(vec![0; 24 * 700]);
-                for chunk in speech.chunks(2400) {
-                    let _ = session.send_audio(AudioFormat::Pcm24k.encode(chunk));
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+async fn send_tone(session: &RealtimeSession, silence_ms: usize) {
+    let mut speech = tone(300);
+    speech.extend(vec![0; 24 * silence_ms]);
+    for chunk in speech.chunks(2400) {
+        let _ = session.send_audio(AudioFormat::Pcm24k.encode(chunk));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Holds a conversation that the seed determines.
+async fn converse(sim: &Sim, session: &RealtimeSession, runs: &Arc<AtomicU64>) {
+    for step in 0..STEPS {
+        let done = match sim.draw(|rng| rng.below(12)) {
+            // Whole speech.
+            0 | 1 => {
+                send_tone(session, 700).await;
                 Ok(())
             }
-            5 => {
-                let agent = Agent::new("third").instructions("I am third.");
+            // Speech that is muted or cleared in the middle of a word.
+            2 => {
+                send_tone(session, 0).await;
+                session.send_text(format!("muted {step}")).await.map(drop).map_err(|_| ())
+            }
+            3 => {
+                send_tone(session, 0).await;
+                session.clear_audio().await.map_err(|_| ())
+            }
+            4 | 5 => {
+                let agent = match sim.draw(|rng| rng.below(3)) {
+                    0 => Agent::new("third").instructions("I am third."),
+                    1 => Agent::new("fourth").instructions("I am fourth."),
+                    _ => agents(runs),
+                };
                 session.update_agent(agent).await.map_err(|_| ())
+            }
+            6 => session.interrupt().await.map_err(|_| ()),
+            7 => {
+                let options =
+                    ResponseOptions { scope: ResponseScope::OutOfBand, ..ResponseOptions::default() };
+                let _ = session.request_response_with(options).await;
+                Ok(())
             }
             _ => session.send_text(format!("step {step}")).await.map(drop).map_err(|_| ()),
         };
         if done.is_err() && session.is_closed() {
             return;
         }
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        tokio::time::sleep(Duration::from_millis(sim.draw(|rng| rng.below(4000)))).await;
     }
     tokio::time::sleep(Duration::from_secs(180)).await;
 }
@@ -107,7 +138,7 @@ fn check_outputs(report: &CloseReport) {
         .chain(&report.draining)
         .map(ToString::to_string)
         .collect();
-    let is_whole = matches!(report.reason, windlass_realtime::CloseReason::Closed);
+    let is_whole = matches!(report.reason, CloseReason::Closed);
     for call in &calls {
         let count = outputs.get(call).copied().unwrap_or_default();
         assert!(
@@ -116,6 +147,56 @@ fn check_outputs(report: &CloseReport) {
         );
     }
     assert!(outputs.keys().all(|call| calls.contains(call)), "an output without a call");
+}
+
+/// Checks that the provider has one output for each call on the last connection, if the session did not end before it
+/// was closed and the provider refused no item.
+fn check_told_outputs(server: &LoopbackServer, misbehaviour: &Misbehaviour, report: &CloseReport) {
+    let is_refusal = |fault: &str| fault.contains("Reject") && fault.contains("conversation.item.create");
+    let is_refusing = misbehaviour.faults.iter().any(|fault| is_refusal(&format!("{fault:?}")));
+    if report.reason != CloseReason::Closed || is_refusing {
+        return;
+    }
+    let (mut calls, mut side): (BTreeMap<String, String>, BTreeSet<String>) = Default::default();
+    let mut missing: BTreeMap<String, i64> = BTreeMap::new();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    for WireRecord { connection, sender, event, .. } in server.wire_log() {
+        if connection != server.connection_count() {
+            continue;
+        }
+        let item = &event["item"];
+        match (sender, event["type"].as_str().unwrap_or_default(), item["type"].as_str().unwrap_or_default())
+        {
+            (WireSender::Server, "response.created", _) => {
+                let response = &event["response"];
+                if response.get("conversation_id").is_some_and(serde_json::Value::is_null) {
+                    side.insert(text(&response["id"]));
+                }
+            }
+            (WireSender::Server, "response.output_item.done", "function_call")
+                if !side.contains(&text(&event["response_id"]))
+                    && calls.insert(text(&item["id"]), text(&item["call_id"])).is_none() =>
+            {
+                *missing.entry(text(&item["call_id"])).or_default() += 1;
+            }
+            (WireSender::Server, "conversation.item.deleted", _) => {
+                if let Some(call) = calls.remove(&text(&event["item_id"])) {
+                    *missing.entry(call).or_default() -= 1;
+                }
+            }
+            (WireSender::Client, "conversation.item.create", "function_call")
+                if calls.insert(text(&item["id"]), text(&item["call_id"])).is_none() =>
+            {
+                *missing.entry(text(&item["call_id"])).or_default() += 1;
+            }
+            (WireSender::Client, "conversation.item.create", "function_call_output") => {
+                *missing.entry(text(&item["call_id"])).or_default() -= 1;
+            }
+            _ => {}
+        }
+    }
+    missing.retain(|_, count| *count != 0);
+    assert!(missing.is_empty(), "calls without an output at the provider: {missing:?}");
 }
 
 /// Checks that the text of each requested response has the instructions of the agent that it is attributed to.
@@ -169,7 +250,7 @@ fn play(seed: u64) {
             Err(error) => panic!("{error}"),
         };
         let mut events = session.events();
-        converse(&session).await;
+        converse(&Sim::new(seed), &session, &runs).await;
         let report = session.close().await;
         let mut seen = Vec::new();
         while let Some(event) = events.next().await {
@@ -183,7 +264,9 @@ fn play(seed: u64) {
         assert!(connections <= limit, "{connections} connections");
         let outputs = report.history.items().iter();
         let outputs = outputs.filter(|item| matches!(item.kind, RealtimeItemKind::Output { .. })).count();
-        let demands = 6 + 4 * outputs + usize::try_from(connections).unwrap_or(usize::MAX);
+        let demands = usize::try_from(STEPS).unwrap_or(usize::MAX)
+            + 4 * outputs
+            + usize::try_from(connections).unwrap_or(usize::MAX);
         let requests = server.client_events(Some("response.create")).len();
         assert!(requests <= 3 * demands, "{requests} requests for {demands} demands");
         assert!(count("TurnStarted") >= count("TurnEnded"));
@@ -192,6 +275,7 @@ fn play(seed: u64) {
             Vec::<String>::new()
         );
         check_outputs(&report);
+        check_told_outputs(&server, &misbehaviour, &report);
         check_configuration(&server, &report);
         drop(session);
         tokio::time::sleep(Duration::from_secs(120)).await;

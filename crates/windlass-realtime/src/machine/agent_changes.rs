@@ -36,6 +36,15 @@ enum ConfigurationPurpose {
     Restore,
 }
 
+/// The certainty that an error rejects a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RejectionCertainty {
+    /// The error names the command.
+    Named,
+    /// The error names no command, and the configuration is the only command that it can mean.
+    Inferred,
+}
+
 /// The configuration that the model has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ConfigurationState {
@@ -63,6 +72,7 @@ impl RealtimeMachine {
     /// Sends the current agent's configuration as the first one of a connection.
     pub(super) fn establish_configuration(&mut self) {
         self.configuration_state = ConfigurationState::Unconfirmed;
+        self.confirmed_configuration = None;
         self.has_expired_configuration = false;
         self.send_configuration((*self.current_agent.configuration).clone(), ConfigurationPurpose::Establish);
     }
@@ -91,10 +101,13 @@ impl RealtimeMachine {
             Some(command) => in_flight.command == *command,
             None => !self.has_expired_configuration,
         };
-        let Some(InFlightConfiguration { purpose, .. }) = self.in_flight_configuration.take_if(is_it) else {
+        let Some(InFlightConfiguration { command, purpose, .. }) =
+            self.in_flight_configuration.take_if(is_it)
+        else {
             return;
         };
         self.configuration_state = ConfigurationState::Confirmed;
+        self.confirmed_configuration = Some(command);
         match purpose {
             ConfigurationPurpose::Establish => {
                 self.ready_result.get_or_insert(Ok(()));
@@ -125,18 +138,38 @@ impl RealtimeMachine {
         }
     }
 
-    /// Handles the rejection of a configuration. Returns false if the command was not a configuration in flight.
-    pub(super) fn on_configuration_rejected(&mut self, command: &CommandId, message: &str) -> bool {
+    /// Handles the rejection of a configuration. Returns false if the command was not a configuration in flight or in
+    /// force.
+    pub(super) fn on_configuration_rejected(
+        &mut self,
+        command: &CommandId,
+        message: &str,
+        certainty: RejectionCertainty,
+    ) -> bool {
+        if self.confirmed_configuration.as_ref() == Some(command) {
+            // The acknowledgement was not that of this configuration, so the model has another one.
+            self.configuration_state = ConfigurationState::Unconfirmed;
+            self.pending_effects
+                .push(SessionEffect::EndSession(CloseReason::ConfigurationRejected(message.to_owned())));
+            return true;
+        }
         let rejected = self.in_flight_configuration.take_if(|in_flight| in_flight.command == *command);
         let Some(InFlightConfiguration { purpose, .. }) = rejected else { return false };
-        match purpose {
+        match (purpose, certainty) {
             // The model keeps its previous configuration, which is the current agent's.
-            ConfigurationPurpose::Change => self.fail_change(message.to_owned()),
-            ConfigurationPurpose::Establish if self.ready_result.is_none() => {
+            (ConfigurationPurpose::Change, RejectionCertainty::Named) => {
+                self.fail_change(message.to_owned());
+            }
+            // The error may be about something else, so the model may have applied the change.
+            (ConfigurationPurpose::Change, RejectionCertainty::Inferred) => {
+                self.fail_change(message.to_owned());
+                self.restore_configuration();
+            }
+            (ConfigurationPurpose::Establish, _) if self.ready_result.is_none() => {
                 self.ready_result = Some(Err(message.to_owned()));
             }
             // The session fails closed: it does not go on with a model that has another configuration.
-            ConfigurationPurpose::Establish | ConfigurationPurpose::Restore => {
+            (ConfigurationPurpose::Establish | ConfigurationPurpose::Restore, _) => {
                 self.pending_effects
                     .push(SessionEffect::EndSession(CloseReason::ConfigurationRejected(message.to_owned())));
             }
@@ -162,14 +195,12 @@ impl RealtimeMachine {
             return;
         }
         let Some(InFlightConfiguration { purpose, .. }) = self.in_flight_configuration.take() else { return };
-        self.has_expired_configuration = true;
         self.configuration_state = ConfigurationState::Unconfirmed;
         let message = "the model did not acknowledge the configuration in time".to_owned();
         match purpose {
             ConfigurationPurpose::Change => {
                 self.fail_change(message);
-                let current = (*self.current_agent.configuration).clone();
-                self.send_configuration(current, ConfigurationPurpose::Restore);
+                self.restore_configuration();
             }
             ConfigurationPurpose::Establish if self.ready_result.is_none() => {
                 self.ready_result = Some(Err(message));
@@ -178,6 +209,15 @@ impl RealtimeMachine {
                 self.pending_effects.push(SessionEffect::DropConnection(message));
             }
         }
+    }
+
+    /// Sends the current agent's configuration again, because the model may have applied a change that counts as failed.
+    fn restore_configuration(&mut self) {
+        self.has_expired_configuration = true;
+        self.configuration_state = ConfigurationState::Unconfirmed;
+        self.confirmed_configuration = None;
+        let current = (*self.current_agent.configuration).clone();
+        self.send_configuration(current, ConfigurationPurpose::Restore);
     }
 
     fn fail_change(&mut self, message: String) {

@@ -208,6 +208,8 @@ pub(crate) struct RealtimeMachine {
     current_agent: AgentSetup,
     configuration_state: ConfigurationState,
     in_flight_configuration: Option<InFlightConfiguration>,
+    /// The command of the configuration that the model acknowledged last.
+    confirmed_configuration: Option<CommandId>,
     /// True if a configuration was not acknowledged in time on this connection, so that its acknowledgement may still
     /// arrive.
     has_expired_configuration: bool,
@@ -271,6 +273,7 @@ impl RealtimeMachine {
             current_agent: agent,
             configuration_state: ConfigurationState::default(),
             in_flight_configuration: None,
+            confirmed_configuration: None,
             has_expired_configuration: false,
             pending_changes: VecDeque::new(),
             requesting_agents: VecDeque::new(),
@@ -482,6 +485,10 @@ impl RealtimeMachine {
         self.command_count += 1;
         let id = command_id(self.command_count);
         if self.connection_state == ConnectionState::Connected {
+            if let RealtimeCommandKind::CreateItem { item, .. } = &kind {
+                let item = item.id.clone();
+                self.record_sent_item(&item);
+            }
             self.translate_command(&mut kind);
             self.pending_effects.push(SessionEffect::SendCommand(RealtimeCommand { id: id.clone(), kind }));
         }

@@ -2,6 +2,7 @@
 
 use windlass::core::item::Role;
 
+use super::agent_changes::RejectionCertainty;
 use super::response_scheduler::RequeueResult;
 use super::turns::set_part;
 use super::{RealtimeMachine, RespondWhen};
@@ -75,8 +76,12 @@ impl RealtimeMachine {
             RealtimeModelEvent::IdleTimeout => self.emit_event(RealtimeEvent::IdleTimeout),
             RealtimeModelEvent::RateLimits(limits) => self.emit_event(RealtimeEvent::RateLimits(limits)),
             RealtimeModelEvent::CommandRejected { command, code, message, kind, subject } => {
+                let certainty = match command {
+                    Some(_) => RejectionCertainty::Named,
+                    None => RejectionCertainty::Inferred,
+                };
                 let command = command.or_else(|| self.rejected_command(kind, subject));
-                self.on_command_rejected(command, code, message, kind);
+                self.on_command_rejected(command, certainty, code, message, kind);
             }
             RealtimeModelEvent::Raw(raw) => self.emit_event(RealtimeEvent::Raw(raw)),
             RealtimeModelEvent::Unknown { kind, raw } => {
@@ -98,9 +103,11 @@ impl RealtimeMachine {
             self.record_item_progress(&response, &item);
         }
         match &item.kind {
-            // A call is added to the history when it is accepted; until then the model may withdraw it. The session
-            // knows its own outputs.
-            RealtimeItemKind::Call { .. } | RealtimeItemKind::Output { .. } => return,
+            // A call is added to the history when it is accepted; until then the model may withdraw it.
+            RealtimeItemKind::Call { .. } => return,
+            // The session knows its own outputs. One that counted as rejected because of an error without a command
+            // was accepted after all.
+            RealtimeItemKind::Output { .. } => return self.on_item_confirmed(&item.id),
             RealtimeItemKind::Message { role: Role::Assistant, .. } => {
                 let response = item.response.as_ref().or(self.scheduler.active_response());
                 item.agent = Some(self.responding_agent(response).activation.name.clone());
@@ -168,6 +175,7 @@ impl RealtimeMachine {
     fn on_command_rejected(
         &mut self,
         command: Option<CommandId>,
+        certainty: RejectionCertainty,
         code: String,
         message: String,
         kind: RejectionKind,
@@ -190,7 +198,7 @@ impl RealtimeMachine {
                 if self.side_requests.remove(command).is_some() || self.scheduler.drop_request(command) {
                     false
                 } else {
-                    self.on_configuration_rejected(command, &message)
+                    self.on_configuration_rejected(command, &message, certainty)
                         || self.on_item_rejected(command, &message)
                 }
             }

@@ -1,6 +1,8 @@
 //! Responses outside the conversation. Invariant: they change neither the history nor the current turn, and their calls
-//! are not executed.
+//! are not executed. The items of a response that started without the agent's configuration are deleted from the
+//! provider's conversation, so that it and the history stay the same.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::agent_changes::ConfigurationState;
@@ -16,6 +18,7 @@ pub(super) struct SideResponse {
     kind: SideResponseKind,
     /// The text so far, by item and content part, in the order of arrival.
     texts: Vec<((ItemId, u32), String)>,
+    items: BTreeSet<ItemId>,
 }
 
 /// The reason why a response is not part of the conversation.
@@ -73,7 +76,7 @@ impl RealtimeMachine {
         if self.side_responses.len() >= MAX_SIDE_RESPONSES {
             self.side_responses.pop_first();
         }
-        self.side_responses.insert(response.clone(), SideResponse { kind, texts: Vec::new() });
+        self.side_responses.insert(response.clone(), SideResponse::new(kind));
         if kind == SideResponseKind::Unconfigured {
             self.emit_error(RealtimeError::ResponseUnconfigured { response: response.clone() });
             self.send_command(RealtimeCommandKind::CancelResponse { response: response.clone() });
@@ -101,10 +104,12 @@ impl RealtimeMachine {
                 }
             }
             RealtimeModelEvent::ItemChanged { item, .. } => {
-                let is_side = item.response.as_ref().is_some_and(|by| self.side_responses.contains_key(by));
-                if !is_side {
-                    return Some(event);
-                }
+                let Some(response) = &item.response else {
+                    let is_side = self.side_responses.values().any(|side| side.items.contains(&item.id));
+                    return (!is_side).then_some(event);
+                };
+                let Some(side) = self.side_responses.get_mut(response) else { return Some(event) };
+                side.items.insert(item.id.clone());
             }
             RealtimeModelEvent::ResponseEnded { response, status, usage, .. } => {
                 let Some(side) = self.side_responses.remove(response) else { return Some(event) };
@@ -125,9 +130,16 @@ impl RealtimeMachine {
         usage: Option<RealtimeUsage>,
     ) {
         self.metrics.usage.add(&usage.unwrap_or_else(RealtimeUsage::of_unknown_request));
-        if side.kind == SideResponseKind::OutOfBand {
-            let text = side.texts.into_iter().map(|(_, text)| text).collect();
-            self.emit_event(RealtimeEvent::SideResponseEnded { response, status, text, usage });
+        match side.kind {
+            SideResponseKind::OutOfBand => {
+                let text = side.texts.into_iter().map(|(_, text)| text).collect();
+                self.emit_event(RealtimeEvent::SideResponseEnded { response, status, text, usage });
+            }
+            SideResponseKind::Unconfigured => {
+                for item in side.items {
+                    self.send_command(RealtimeCommandKind::DeleteItem { item });
+                }
+            }
         }
     }
 
@@ -141,6 +153,10 @@ impl RealtimeMachine {
 }
 
 impl SideResponse {
+    fn new(kind: SideResponseKind) -> Self {
+        Self { kind, texts: Vec::new(), items: BTreeSet::new() }
+    }
+
     fn append_text(&mut self, place: (ItemId, u32), text: &str) {
         match self.texts.iter_mut().find(|(known, _)| *known == place) {
             Some((_, known)) => known.push_str(text),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass::core::id::CallId;
 
 use super::RealtimeMachine;
-use crate::history::{RealtimeItem, RealtimeItemKind};
+use crate::history::{RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
 use crate::id::{ItemId, ResponseId};
 use crate::model::{RealtimeCommandKind, RealtimeModelEvent};
 
@@ -19,6 +19,8 @@ pub(super) struct WireIds {
     renamed_items: BTreeMap<ItemId, ItemId>,
     /// Items that the provider created on this connection.
     provider_items: BTreeSet<ItemId>,
+    /// Items that the session sent on this connection.
+    sent_items: BTreeSet<ItemId>,
 }
 
 /// Maximum number of responses whose ids are remembered on one connection.
@@ -48,10 +50,8 @@ impl RealtimeMachine {
                 if let Some(response) = &mut item.response {
                     *response = self.response_name(response);
                     item.id = self.item_name(&item.id, Some(&*response));
-                } else if !self.unconfirmed_items.values().any(|ours| *ours == item.id)
-                    && let Some(name) = self.wire_ids.renamed_items.get(&item.id)
-                {
-                    item.id = name.clone();
+                } else if !self.unconfirmed_items.values().any(|ours| *ours == item.id) {
+                    item.id = self.announced_item_name(&item.id, item.status);
                 }
                 if let Some(name) = after.as_ref().and_then(|after| self.wire_ids.renamed_items.get(after)) {
                     *after = Some(name.clone());
@@ -155,6 +155,22 @@ impl RealtimeMachine {
         }
         self.wire_ids.provider_items.insert(wire.clone());
         wire.clone()
+    }
+
+    /// Returns the session's id of an item that the provider announces without a response: an item of this session that
+    /// is confirmed, or one that the provider has just created. The session's own items are complete when it sends them.
+    fn announced_item_name(&mut self, wire: &ItemId, status: RealtimeItemStatus) -> ItemId {
+        let is_ours = self.wire_ids.sent_items.contains(wire) && status != RealtimeItemStatus::InProgress;
+        match self.wire_ids.renamed_items.get(wire) {
+            Some(name) => name.clone(),
+            None if is_ours => wire.clone(),
+            None => self.item_name(wire, None),
+        }
+    }
+
+    /// Records that the session sends an item of its own.
+    pub(super) fn record_sent_item(&mut self, item: &ItemId) {
+        self.wire_ids.sent_items.insert(item.clone());
     }
 
     /// Returns the provider's id of an item.

@@ -20,8 +20,8 @@ pub(super) struct SentConfigurations {
 struct SentState {
     /// Configurations without an acknowledgement, oldest first.
     unacknowledged: VecDeque<(CommandId, ConfigurationContent)>,
-    /// Content of the last acknowledged configuration.
-    acknowledged: Option<ConfigurationContent>,
+    /// Acknowledged configurations, newest last.
+    acknowledged: VecDeque<AcknowledgedContent>,
     /// Fields that an earlier configuration has set, with their values.
     fields: Map<String, Value>,
 }
@@ -31,6 +31,14 @@ struct SentState {
 struct ConfigurationContent {
     instructions: Option<String>,
     tools: Option<Vec<Value>>,
+}
+
+/// The content of an acknowledged configuration.
+#[derive(Clone, Debug, PartialEq)]
+struct AcknowledgedContent {
+    sent: ConfigurationContent,
+    /// The content as the provider repeated it.
+    echo: ConfigurationContent,
 }
 
 /// The configuration that an acknowledgement belongs to.
@@ -46,6 +54,9 @@ pub(super) enum Acknowledgement {
 
 /// Maximum number of unacknowledged configurations.
 const MAX_UNACKNOWLEDGED: usize = 16;
+
+/// Maximum number of acknowledgements that are remembered.
+const MAX_ACKNOWLEDGED: usize = 64;
 
 /// Fields that a provider accepts once per connection.
 const ONCE_FIELDS: [&str; 1] = ["tracing"];
@@ -70,6 +81,26 @@ impl ConfigurationContent {
             _ => true,
         };
         has_same(&self.instructions, &echo.instructions) && has_same_tools
+    }
+}
+
+impl SentState {
+    /// Remembers an acknowledgement, so that it is not taken for that of another configuration if it is repeated.
+    fn remember_acknowledged(&mut self, sent: ConfigurationContent, echo: ConfigurationContent) {
+        let new = AcknowledgedContent { sent, echo };
+        self.acknowledged.retain(|known| *known != new);
+        if self.acknowledged.len() >= MAX_ACKNOWLEDGED {
+            self.acknowledged.pop_front();
+        }
+        self.acknowledged.push_back(new);
+    }
+
+    /// Returns true if a provider that changes what it repeats can mean this configuration: the acknowledgement was not
+    /// seen before, or it was that of an equal configuration.
+    fn can_mean(&self, content: &ConfigurationContent, echo: &ConfigurationContent) -> bool {
+        let is_seen = |known: &&AcknowledgedContent| known.echo == *echo || known.sent.is_repeated_by(echo);
+        let mut seen = self.acknowledged.iter().filter(is_seen).peekable();
+        seen.peek().is_none() || seen.any(|known| known.sent == *content)
     }
 }
 
@@ -114,22 +145,20 @@ impl SentConfigurations {
         let is_it = |(_, content): &(CommandId, ConfigurationContent)| content.is_repeated_by(&echo);
         if let Some((command, content)) = state.unacknowledged.iter().rfind(|sent| is_it(sent)).cloned() {
             state.unacknowledged.retain(|sent| !is_it(sent));
-            state.acknowledged = Some(content);
+            state.remember_acknowledged(content, echo);
             return Acknowledgement::Identified(command);
         }
-        let is_repeated = state.acknowledged.as_ref().is_some_and(|last| last.is_repeated_by(&echo));
         // A provider that changes what it repeats is believed if it can mean one configuration only.
-        match state.unacknowledged.pop_front_if(|_| !is_repeated) {
-            Some((command, content)) if state.unacknowledged.is_empty() => {
-                state.acknowledged = Some(content);
-                Acknowledgement::Identified(command)
-            }
-            Some(oldest) => {
-                state.unacknowledged.push_front(oldest);
-                Acknowledgement::NotOurs
-            }
-            None => Acknowledgement::NotOurs,
+        let (command, content) = match state.unacknowledged.make_contiguous() {
+            [only] => only.clone(),
+            _ => return Acknowledgement::NotOurs,
+        };
+        if !state.can_mean(&content, &echo) {
+            return Acknowledgement::NotOurs;
         }
+        state.unacknowledged.clear();
+        state.remember_acknowledged(content, echo);
+        Acknowledgement::Identified(command)
     }
 
     /// Forgets a configuration that the provider rejected.

@@ -34,6 +34,29 @@ fn a_server_that_repeats_nothing_or_something_else_is_still_understood() {
     assert_eq!(sent.acknowledge(&json!({ "instructions": "A, trimmed", "tools": [] })), identified("a"));
 }
 
+/// The acknowledgement of the first configuration is repeated after that of the second, while a third is in flight; also
+/// by a provider that changes what it repeats.
+#[test]
+fn an_acknowledgement_that_was_seen_before_is_never_taken_for_a_new_configuration() {
+    let sent = SentConfigurations::default();
+    for (command, instructions) in [("a", "A"), ("b", "B")] {
+        send(&sent, command, json!({ "instructions": instructions, "tools": [] }));
+        let echo = json!({ "instructions": format!("{instructions}, trimmed"), "tools": [] });
+        assert_eq!(sent.acknowledge(&echo), identified(command));
+    }
+    send(&sent, "c", json!({ "instructions": "C", "tools": [] }));
+    for seen in ["A", "A, trimmed", "B", "B, trimmed"] {
+        let echo = json!({ "instructions": seen, "tools": [] });
+        assert_eq!(sent.acknowledge(&echo), Acknowledgement::NotOurs, "{seen}");
+    }
+    assert_eq!(sent.acknowledge(&json!({ "instructions": "C, trimmed", "tools": [] })), identified("c"));
+    // The first configuration is sent once more: now its acknowledgement counts again.
+    for (command, echo) in [("d", "A, trimmed"), ("e", "A")] {
+        send(&sent, command, json!({ "instructions": "A", "tools": [] }));
+        assert_eq!(sent.acknowledge(&json!({ "instructions": echo, "tools": [] })), identified(command));
+    }
+}
+
 #[test]
 fn fields_of_the_agent_before_are_reset_and_tracing_is_sent_once() {
     let sent = SentConfigurations::default();
