@@ -145,8 +145,26 @@ impl BrowserTab {
         }
     }
 
-    /// Saves a screenshot, if `WINDLASS_SCREENSHOTS` names a folder.
-    pub(crate) async fn screenshot(&mut self, name: &str) {
+    /// Looks at the page in a light, a dark and a narrow window: nothing is wider than the window. Saves screenshots if
+    /// `WINDLASS_SCREENSHOTS` names a folder.
+    pub(crate) async fn look(&mut self, name: &str) {
+        for (window, width, scheme) in
+            [("light", 900, "light"), ("dark", 900, "dark"), ("phone", 390, "light")]
+        {
+            let size = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
+            self.command("Emulation.setDeviceMetricsOverride", size).await;
+            let scheme = json!({ "name": "prefers-color-scheme", "value": scheme });
+            self.command("Emulation.setEmulatedMedia", json!({ "features": [scheme] })).await;
+            let overflow = self
+                .evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                .await;
+            assert_eq!(overflow, 0, "{name} in a {window} window is too wide");
+            self.save_screenshot(&format!("{name}-{window}")).await;
+        }
+        self.command("Emulation.clearDeviceMetricsOverride", json!({})).await;
+    }
+
+    async fn save_screenshot(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("WINDLASS_SCREENSHOTS") else { return };
         let shot = self.command("Page.captureScreenshot", json!({ "format": "png" })).await;
         let png = BASE64.decode(shot["data"].as_str().expect("an image").as_bytes()).expect("base64");

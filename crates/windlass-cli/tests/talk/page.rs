@@ -74,7 +74,7 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
 
     tab.navigate(talk.url()).await;
     tab.wait_for("document.body.dataset.link === 'live'").await;
-    tab.screenshot("1-ready").await;
+    tab.look("1-ready").await;
 
     // A spoken question: the recording reaches the server through microphone, page, relay and session.
     tab.click("#start").await;
@@ -95,7 +95,7 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
         true,
         "not all was seen"
     );
-    tab.screenshot("2-unread").await;
+    tab.look("2-unread").await;
     tab.evaluate("document.querySelector('.card pre').scrollTop = 1e6").await;
     tab.wait_for("document.querySelector('.card .approve:not(:disabled)') !== null").await;
     let call = tab.evaluate("document.querySelector('.card pre').textContent").await;
@@ -104,7 +104,7 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
         call.contains("creates order.txt") && call.contains("<img src=x onerror=alert(1)>\\u{202e}"),
         "{call}"
     );
-    tab.screenshot("2-read").await;
+    tab.look("2-read").await;
     assert!(!project.file("order.txt").exists());
     tab.click(".card .approve").await;
     tab.wait_for("document.querySelector('#transcript li.call')?.dataset.status === 'succeeded'").await;
@@ -113,10 +113,10 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
 
     // An interruption: the recording speaks again while the answer is played.
     tab.wait_for("Number(document.getElementById('output').value) > 0").await;
-    tab.screenshot("3-answer").await;
+    tab.look("3-answer").await;
     tab.wait_for("Number(document.body.dataset.interruptions) > 0").await;
     tab.wait_for("document.querySelector('#transcript li.interrupted') !== null").await;
-    tab.screenshot("4-interrupted").await;
+    tab.look("4-interrupted").await;
     let cuts = server.client_events(Some("conversation.item.truncate"));
     let played = cuts[0]["audio_end_ms"].as_u64().expect("a position");
     assert!(played > 0 && played < 60_000, "the page reported what it played: {played} ms");
@@ -124,7 +124,7 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
     // The voice's connection is lost and restored.
     server.drop_connections();
     tab.wait_for("Number(document.body.dataset.reconnects) > 0").await;
-    tab.screenshot("5-reconnected").await;
+    tab.look("5-reconnected").await;
 
     // The page is loaded again, and shows the conversation.
     tab.navigate(talk.url()).await;
@@ -133,7 +133,7 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
     assert_eq!(tab.evaluate("document.querySelectorAll('#transcript img, #transcript b').length").await, 0);
     tab.wait_for("document.querySelector('#transcript li.call .result')?.textContent.includes('is written')")
         .await;
-    tab.screenshot("6-reloaded").await;
+    tab.look("6-reloaded").await;
     assert_eq!(tab.errors, Vec::<String>::new(), "no console error");
     assert_eq!(talk.interrupt(), Some(0));
 }

@@ -231,7 +231,9 @@ function callEntry(call, tool, item) {
     return known;
   }
   const entry = make('li', 'call');
-  entry.append(make('span', 'who', 'tool call'), make('span', 'text', tool || call), make('span', 'state'), make('span', 'result'));
+  const who = make('span', 'who', 'tool call');
+  who.append(make('span', 'state'));
+  entry.append(who, make('span', 'text', tool || call), make('span', 'result'));
   if (item) items.set(item, entry);
   return place(entry);
 }
@@ -291,7 +293,9 @@ function showCard(message) {
     actions.append(input);
     return input;
   };
-  box.append(make('h2', '', message.reason === 'question' ? 'A question for you' : 'This call waits for you'), text, actions);
+  // The hint stands between the call and its buttons, which it explains.
+  const scrollHint = make('p', 'hint scroll', 'Scroll to the end of the call to approve it.');
+  box.append(make('h2', '', message.reason === 'question' ? 'A question for you' : 'This call waits for you'), text, scrollHint, actions);
   if (message.can_decide) {
     if (message.reason === 'question') {
       const input = addInput('Your answer');
@@ -321,6 +325,7 @@ function showCard(message) {
   // A call can be approved after its last line was on the screen.
   const look = () => {
     card.isRead = card.isRead || text.scrollTop + text.clientHeight >= text.scrollHeight - 2;
+    scrollHint.hidden = card.isRead || !message.can_decide;
     card.setBusy(card.isBusy);
   };
   text.onscroll = look;
@@ -330,7 +335,6 @@ function showCard(message) {
     card.isFresh = false;
     card.setBusy(card.isBusy);
   }, CLICK_GUARD_MS);
-  if (!card.isRead) box.append(make('p', 'hint', 'Scroll to the end of the call to approve it.'));
   setCallState(message.call, 'waits for a decision', '', message.tool);
   box.scrollIntoView({ block: 'nearest' });
 }
