@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use windlass::agent::ResolvedAgent;
 use windlass::core::id::{CallId, RunId};
 use windlass::model::ModelResponse;
 use windlass::run::CancelHandle;
@@ -53,7 +52,7 @@ pub(super) struct RunRecovery {
 }
 
 /// A notice from or about a run.
-pub(super) enum RunNotice<C> {
+pub(super) enum RunNotice {
     RunEvent {
         run: RunId,
         kind: RunEventKind,
@@ -75,54 +74,17 @@ pub(super) enum RunNotice<C> {
     RecoveryDue {
         run: RunId,
     },
-    /// The rules of an agent's handoffs were evaluated again.
-    HandoffsChecked {
-        batch: Box<CallBatch>,
-        result: Result<Box<ResolvedAgent<C>>, String>,
-    },
 }
 
 impl<C: Send + Sync + 'static> SessionActor<C> {
-    /// Executes calls. A handoff whose availability depends on a rule is checked first, because the rule may have changed
-    /// since the model was offered the handoff.
+    /// Executes calls. The run evaluates the rules of tools and handoffs again, because they may have changed since the
+    /// model was offered them.
     pub(super) fn execute_batch(&mut self, batch: CallBatch) {
         let Some(resolved) = self.resolved_agents.get(&batch.agent.number).cloned() else {
             let message = format!("agent `{}` is no longer known", batch.agent.name);
             let ids = batch.calls.iter().filter_map(call_id).collect();
             return self.fail_calls(&batch.run, &batch.response, ids, message);
         };
-        let calls = batch.calls.iter().filter_map(|item| match item {
-            Item::Call(call) => Some(call),
-            _ => None,
-        });
-        if !resolved.has_conditional_handoff(calls) {
-            return self.execute_batch_with(batch, &resolved);
-        }
-        let (session, timeout) = (self.context.session_id.clone(), self.config.ready_timeout);
-        let notify = self.notice_sender.clone();
-        self.background_tasks.spawn(async move {
-            let checking = resolved.recheck_handoffs(&session);
-            let result = match tokio::time::timeout(timeout, checking).await {
-                Ok(result) => result.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("its handoffs were not checked within {timeout:?}")),
-            };
-            let result = result.map(Box::new);
-            let _ = notify.send(RunNotice::HandoffsChecked { batch: Box::new(batch), result }).await;
-        });
-    }
-
-    /// Executes the calls whose handoffs have been checked.
-    fn on_handoffs_checked(&mut self, batch: CallBatch, result: Result<Box<ResolvedAgent<C>>, String>) {
-        match result {
-            Ok(resolved) => self.execute_batch_with(batch, &resolved),
-            Err(message) => {
-                let ids = batch.calls.iter().filter_map(call_id).collect();
-                self.fail_calls_with(&batch.run, &batch.response, ids, message, CALL_NOT_PLANNED_TEXT);
-            }
-        }
-    }
-
-    fn execute_batch_with(&mut self, batch: CallBatch, resolved: &ResolvedAgent<C>) {
         let CallBatch { run, response, agent, input, calls, usage } = batch;
         let ids: Vec<CallId> = calls.iter().filter_map(call_id).collect();
         let items = calls.into_iter().map(Arc::new).collect();
@@ -233,7 +195,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         self.machine.advance_to(now).on_outputs(run, outputs, CallBatchStatus::Finished);
     }
 
-    pub(super) fn on_run_notice(&mut self, notice: RunNotice<C>) {
+    pub(super) fn on_run_notice(&mut self, notice: RunNotice) {
         match notice {
             RunNotice::RunEvent { run, kind } => self.on_run_event(&run, kind),
             RunNotice::RunEnded { run, outcome } => self.on_run_ended(&run, *outcome),
@@ -245,7 +207,6 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             }
             RunNotice::DecisionsPosted { run, decisions: posted } => self.on_decisions_posted(&run, posted),
             RunNotice::RecoveryDue { .. } => {}
-            RunNotice::HandoffsChecked { batch, result } => self.on_handoffs_checked(*batch, result),
         }
     }
 
@@ -327,7 +288,12 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     message,
                 }));
                 self.machine.advance_to(now).on_outputs(run, given, CallBatchStatus::Finished);
-                if !matches!(failed.failure, RunFailure::ModelProtocolError(_)) {
+                // The calls have failed, but nothing asked for the end of the session.
+                let is_survivable = matches!(
+                    failed.failure,
+                    RunFailure::ModelProtocolError(_) | RunFailure::ApplicationPanicked { .. }
+                );
+                if !is_survivable {
                     self.close_reason.get_or_insert(CloseReason::CallFailed(failed.failure));
                 }
             }

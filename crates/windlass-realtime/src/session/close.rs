@@ -144,10 +144,6 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 RunNotice::ApprovalExpired { .. }
                 | RunNotice::DecisionsPosted { .. }
                 | RunNotice::RecoveryDue { .. } => {}
-                RunNotice::HandoffsChecked { batch, .. } => {
-                    let calls = batch.calls.iter().filter_map(super::call_runs::call_id);
-                    report.stopped.extend(calls);
-                }
             }
         }
         for live in self.runs.values().filter_map(|live| live.paused.as_ref()) {

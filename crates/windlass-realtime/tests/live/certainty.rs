@@ -29,9 +29,9 @@ fn acknowledgement_of(agent: &str) -> Value {
 }
 
 /// An error that names no event.
-fn anonymous_error() -> Value {
+fn anonymous_error(parameter: Option<&str>) -> Value {
     json!({ "type": "error", "error": {
-        "type": "server_error", "code": "server_error", "message": "something went wrong", "param": null,
+        "type": "server_error", "code": "server_error", "message": "something went wrong", "param": parameter,
         "event_id": null,
     } })
 }
@@ -80,8 +80,10 @@ async fn a_refusal_after_an_acknowledgement_ends_the_session() {
 async fn an_error_about_something_else_does_not_part_agent_and_configuration() {
     let server = honest_server();
     let (session, mut events) = connect_agent(named_agent("first"), &server).await;
-    server
-        .inject_fault(WireFault::insert_event(FaultTrigger::on_receive("session.update"), anonymous_error()));
+    server.inject_fault(WireFault::insert_event(
+        FaultTrigger::on_receive("session.update"),
+        anonymous_error(None),
+    ));
     let changed = session.update_agent(named_agent("second")).await;
     for _ in 0..2 {
         session.send_text("Who are you?").await.expect("is there");
@@ -93,7 +95,7 @@ async fn an_error_about_something_else_does_not_part_agent_and_configuration() {
     }
 }
 
-/// An error about something else arrives while the output of a call is not confirmed: the output is told once.
+/// An error about some item arrives while the output of a call is not confirmed: the output is told once.
 #[tokio::test(start_paused = true)]
 async fn an_error_about_something_else_does_not_repeat_an_output() {
     let runs = Arc::default();
@@ -101,8 +103,11 @@ async fn an_error_about_something_else_does_not_repeat_an_output() {
     let agent = named_agent("desk").tools(counting_tool("look", &runs));
     let (session, mut events) = connect_agent(agent, &server).await;
     server.inject_fault(
-        WireFault::insert_event(FaultTrigger::on_receive("conversation.item.create"), anonymous_error())
-            .after_occurrences(1),
+        WireFault::insert_event(
+            FaultTrigger::on_receive("conversation.item.create"),
+            anonymous_error(Some("item")),
+        )
+        .after_occurrences(1),
     );
     session.send_text("Look").await.expect("is there");
     turn_events(&mut events).await;

@@ -146,3 +146,25 @@ async fn a_handoff_that_was_switched_off_meanwhile_does_not_happen() {
         events_until(&mut events, |event| matches!(event, RealtimeEvent::AgentChanged { .. })).await;
     }
 }
+
+/// A rule that panics when it is asked again fails the handoff, and the session goes on.
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_panics_fails_the_handoff_and_not_the_session() {
+    let is_on = Arc::new(AtomicU32::new(1));
+    let rule = is_on.clone();
+    let handoff = Handoff::to(Agent::new("billing").instructions("Billing."))
+        .enabled_if(move |_| rule.load(Ordering::SeqCst) == 1 || panic!("no rule today"));
+    let server = loopback_server([
+        LoopbackReply::call("h", "transfer_to_billing", "{}").with_delay(Duration::from_secs(1)),
+        LoopbackReply::message("I stay."),
+    ]);
+    let (session, mut events) = connect_agent(Agent::new("front").handoff(handoff), &server).await;
+    session.send_text("Money").await.expect("is there");
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::TurnStarted { .. })).await;
+    is_on.store(0, Ordering::SeqCst);
+    let mut seen = turn_events(&mut events).await;
+    seen.extend(turn_events(&mut events).await);
+    assert_eq!(answering_agents(&seen), ["front", "front"]);
+    assert_eq!(sent_outputs(&server, "h").len(), 1);
+    assert!(!session.is_closed());
+}

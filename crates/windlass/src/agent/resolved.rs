@@ -196,40 +196,6 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
         self.inner.tools.has_ordered_tools()
     }
 
-    /// True if one of the calls is a handoff whose availability depends on a rule.
-    pub fn has_conditional_handoff<'a>(&self, calls: impl IntoIterator<Item = &'a ToolCall>) -> bool {
-        calls.into_iter().any(|call| match self.inner.tools.find_entry(call) {
-            ToolsetEntry::Handoff(handoff) => !handoff.is_static(),
-            ToolsetEntry::Tool(_) | ToolsetEntry::NotFound => false,
-        })
-    }
-
-    /// Evaluates the rules of the handoffs again, and returns the agent without those that are no longer available. Calls
-    /// of them are then calls of unknown tools.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a rule panics.
-    pub async fn recheck_handoffs(&self, conversation: &RunId) -> Result<Self, ConfigError> {
-        let ResolvedAgentInner { agent, app, known_agents, instructions, tools, .. } = &*self.inner;
-        let ctx = RunContext::new(app.clone(), conversation.clone(), agent.name().clone(), [].into());
-        let checking = AssertUnwindSafe(tools.with_available_handoffs(&ctx)).catch_unwind();
-        let tools = checking.await.map_err(|panic| ConfigError::ResolveFailed {
-            agent: agent.name().clone(),
-            reason: format!("it panicked: {}", panic_message(&*panic)),
-        })?;
-        Ok(Self {
-            inner: Arc::new(ResolvedAgentInner {
-                agent: agent.clone(),
-                app: app.clone(),
-                known_agents: known_agents.clone(),
-                graph: AgentGraph::new(agent, known_agents)?,
-                instructions: instructions.clone(),
-                tools: Arc::new(tools),
-            }),
-        })
-    }
-
     /// Builds a run that executes the calls of a model response that was received elsewhere, and ends when they
     /// have settled. The run makes no model request. The caller is responsible for the agent's input and output
     /// guardrails; everything else works as in any run.

@@ -116,27 +116,6 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
         Ok(set)
     }
 
-    /// Returns the toolset without the handoffs whose rules no longer offer them.
-    pub(super) async fn with_available_handoffs(&self, ctx: &RunContext<C>) -> Self {
-        let mut handoffs = BTreeMap::new();
-        for (name, handoff) in &self.handoffs {
-            if handoff.enabled.evaluate(ctx).await {
-                handoffs.insert(name.clone(), handoff.clone());
-            }
-        }
-        let is_available = |offer: &&ToolDefinition| handoffs.contains_key(&offer.name);
-        Self {
-            tools: self.tools.clone(),
-            by_plain_name: self.by_plain_name.clone(),
-            aliases: self.aliases.clone(),
-            taken_names: self.taken_names.clone(),
-            definitions: self.definitions.clone(),
-            handoff_definitions: self.handoff_definitions.iter().filter(is_available).cloned().collect(),
-            warnings: Vec::new(),
-            handoffs,
-        }
-    }
-
     /// True if one of the tools has a conflict key.
     pub(super) fn has_ordered_tools(&self) -> bool {
         self.tools.values().any(|tool| tool.conflict_rule.is_some())
