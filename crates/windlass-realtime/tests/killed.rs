@@ -95,6 +95,8 @@ fn session_builder(folder: &Path) -> RealtimeSessionBuilder {
         .store(open_store(folder))
         .journal(FolderJournal::new(folder.join("sessions")))
         .lease_duration(LEASE_DURATION)
+        .ready_timeout(TEST_TIMEOUT)
+        .response_timeouts(TEST_TIMEOUT, TEST_TIMEOUT)
         // The connection may be down for a long time.
         .reconnect_policy(ReconnectPolicy { max_attempts: 1000, ..ReconnectPolicy::default() })
 }

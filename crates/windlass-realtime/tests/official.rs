@@ -241,7 +241,7 @@ async fn the_official_clients_talk_to_the_test_server() {
         let server = LoopbackServer::new([LoopbackReply::call("c1", "look", "{}")]);
         let (address, listening) = server.listen().await.expect("listens");
         command.arg(format!("ws://{address}{path}"));
-        let output = tokio::time::timeout(Duration::from_secs(60), command.output()).await;
+        let output = tokio::time::timeout(Duration::from_secs(300), command.output()).await;
         let output = output.expect("the client ends").expect("the client runs");
         let (said, errors) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -16,6 +16,9 @@ use windlass::prelude::*;
 use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
 use windlass_realtime::{RealtimeEvent, RealtimeSessionBuilder};
 
+/// Longest time that anything may take on a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// The conversation: a tool call and its result, a handoff and the new agent's answer.
 fn scripted_server() -> LoopbackServer {
     LoopbackServer::new([
@@ -194,13 +197,16 @@ async fn our_steps() -> Vec<ClientStep> {
     let guide = Agent::new("guide").instructions("Guide.").tools(look).handoff(&other);
     let model = windlass_realtime::openai::OpenAiRealtime::with_url(format!("ws://{address}/v1/realtime"))
         .model("loopback");
-    let session = RealtimeSessionBuilder::new(guide, model).connect().await.expect("connects");
+    // A busy machine must not make the session ask again.
+    let builder = RealtimeSessionBuilder::new(guide, model)
+        .ready_timeout(TEST_TIMEOUT)
+        .response_timeouts(TEST_TIMEOUT, TEST_TIMEOUT);
+    let session = builder.connect().await.expect("connects");
     let mut events = session.events();
     session.send_text("Look").await.expect("is there");
     let mut turns = 0;
     while turns < 4 {
-        let event =
-            tokio::time::timeout(Duration::from_secs(30), events.next()).await.expect("comes in time");
+        let event = tokio::time::timeout(TEST_TIMEOUT, events.next()).await.expect("comes in time");
         if matches!(event.expect("is there"), RealtimeEvent::TurnEnded { .. }) {
             turns += 1;
             if turns == 2 {
@@ -217,7 +223,7 @@ async fn reference_steps(mut command: tokio::process::Command, name: &str) -> Ve
     let server = scripted_server();
     let (address, listening) = server.listen().await.expect("listens");
     command.arg(format!("ws://{address}/v1/realtime?model=loopback"));
-    let output = tokio::time::timeout(Duration::from_secs(90), command.output()).await;
+    let output = tokio::time::timeout(TEST_TIMEOUT, command.output()).await;
     let output = output.expect("the client ends").expect("the client runs");
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

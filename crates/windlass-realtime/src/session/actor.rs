@@ -60,6 +60,8 @@ pub(super) struct ActorConfig<C> {
     pub(super) hooks: Vec<Hook<C>>,
     pub(super) drain_timeout: Duration,
     pub(super) ready_timeout: Duration,
+    /// Timeout of each step of the closing handshake. Some servers never answer it.
+    pub(super) close_timeout: Duration,
     pub(super) reconnect_policy: ReconnectPolicy,
     pub(super) audio_buffer: usize,
 }
@@ -83,6 +85,7 @@ impl<C> Default for ActorConfig<C> {
             hooks: Vec::new(),
             drain_timeout: Duration::from_millis(250),
             ready_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(1),
             reconnect_policy: ReconnectPolicy::default(),
             audio_buffer: 256,
         }

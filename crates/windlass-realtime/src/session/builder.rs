@@ -245,11 +245,18 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
     }
 
     /// Sets the timeout of each step towards readiness: resolving an agent, connecting, the model's
-    /// acknowledgement of a configuration, and appending to the journal. It also bounds the closing handshake.
+    /// acknowledgement of a configuration, and appending to the journal.
     pub fn ready_timeout(mut self, timeout: Duration) -> Self {
         let timeout = clamp_duration(timeout);
         self.config.ready_timeout = timeout;
         self.policy.acknowledge_timeout = timeout;
+        self
+    }
+
+    /// Sets the timeout of each of the two steps of the closing handshake; 1 second by default. Some servers never
+    /// answer it.
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.config.close_timeout = clamp_duration(timeout);
         self
     }
 

@@ -46,8 +46,6 @@ impl Default for CloseReason {
 
 /// Time to wait for runs beyond their drain timeout.
 const SETTLE_GRACE: Duration = Duration::from_millis(500);
-/// Timeout of the closing handshake. Some servers never answer it.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The treatment of the runs that are open when the session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +84,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         };
         self.settle_runs(policy, &mut report).await;
         if let Some(outbox) = self.outbox.take() {
-            let limit = CLOSE_TIMEOUT.min(self.config.ready_timeout);
+            let limit = self.config.close_timeout;
             report.close_error = outbox.close(limit).await.err().map(|lost| lost.message);
             // The handshake is complete when the server has answered the close frame. A connection that is closed
             // with unread data would be reset, and the server would never see the close frame.

@@ -497,6 +497,7 @@ async fn any_duration_is_a_setting() {
             .speech_hold(long)
             .approvals_expire_after(long)
             .lease_duration(long)
+            .close_timeout(long)
             .reconnect_policy(policy);
         let builder = if long.is_zero() { builder } else { builder.ready_timeout(long) };
         let (session, mut events) = start_session(builder).await;
@@ -546,11 +547,14 @@ async fn the_server_sees_an_orderly_close() {
         false
     });
     let model = windlass_realtime::openai::OpenAiRealtime::with_url(format!("ws://{address}/v1/realtime"));
-    let session = RealtimeSessionBuilder::new(guide_agent(), model).connect().await.expect("connects");
+    // This test runs in real time, on machines that may be busy.
+    let long = Duration::from_secs(300);
+    let builder = RealtimeSessionBuilder::new(guide_agent(), model).ready_timeout(long).close_timeout(long);
+    let session = builder.connect().await.expect("connects");
     session.send_text("Hello").await.expect("is there");
     let report = session.close().await;
     assert_eq!(report.close_error, None);
-    let is_orderly = tokio::time::timeout(Duration::from_secs(10), serving).await.expect("ends");
+    let is_orderly = tokio::time::timeout(long, serving).await.expect("ends");
     assert!(is_orderly.expect("does not panic"), "the connection was reset");
     assert_eq!(closed.load(Ordering::SeqCst), 1000);
 }
