@@ -136,8 +136,10 @@ pub(crate) fn log_hook() -> Hook<ScenarioWorld> {
                 ctx.app().push_log(format!("llm start {}", ctx.agent()))
             }
             HookEvent::ModelResponded { ctx, .. } => ctx.app().push_log(format!("llm end {}", ctx.agent())),
-            HookEvent::HandedOff { ctx, to } => ctx.app().push_log(format!("handoff {} {to}", ctx.agent())),
-            HookEvent::CallStarted { ctx } => {
+            HookEvent::HandedOff { ctx, to, .. } => {
+                ctx.app().push_log(format!("handoff {} {to}", ctx.agent()))
+            }
+            HookEvent::CallStarted { ctx, .. } => {
                 ctx.app().push_log(format!("tool start {} {}", ctx.tool_key().name(), ctx.call_id()));
             }
             // The reference emits no end event for calls that end the run.

@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             async move {
                 match moment {
-                    HookEvent::CallStarted { ctx } if ctx.arguments().contains("safe") => {
+                    HookEvent::CallStarted { ctx, .. } if ctx.arguments().contains("safe") => {
                         Err("not that one".into())
                     }
                     _ => Ok(()),

@@ -31,7 +31,8 @@ pub struct RunEvent {
     pub seq: u64,
     /// Calls that lead to the nested agent of the event; empty for the outer run.
     pub path: Vec<CallId>,
-    /// True if an earlier process may have delivered this event: it had started the call before it ended.
+    /// True if an earlier process may have delivered this event. It had started the call before it ended, or it ended
+    /// without notice before it could be certain that the event was delivered; then `seq` is that of the first delivery.
     pub is_repeated: bool,
     /// The kind of event and its data.
     pub kind: RunEventKind,

@@ -59,11 +59,17 @@ pub enum HookEvent<C = ()> {
         ctx: RunContext<C>,
         /// The agent that receives control.
         to: AgentName,
+        /// Sequence number of the record of the handoff.
+        seq: u64,
+        /// True if the process before this one ended without notice and may have delivered this event.
+        is_repeated: bool,
     },
     /// The guardrails of a call have passed and its start is in the journal; its body is about to run.
     CallStarted {
         /// The context of the call.
         ctx: ToolContext<C>,
+        /// True if an earlier process had started the call before it ended.
+        is_repeated: bool,
     },
     /// The body of a call reported progress. The last report before the end of the body is never lost.
     CallProgress {
@@ -74,6 +80,10 @@ pub enum HookEvent<C = ()> {
     },
     /// A call that started has its output. There is exactly one for every [`HookEvent::CallStarted`] of this process, and
     /// one for a call that an earlier process started and this one found to have been executed.
+    ///
+    /// A process that ends without notice may have recorded the settlement of a call and not delivered this event. The
+    /// next driver of a stored run delivers it again, marked by `is_repeated`, with the same `info.seq` to deduplicate
+    /// by, and without secrets. It does so for the calls of a turn that was open then, and for no others.
     CallEnded {
         /// The context of the call.
         ctx: ToolContext<C>,
@@ -85,6 +95,8 @@ pub enum HookEvent<C = ()> {
         after_call: AfterCall,
         /// The attempts, times and guardrail verdicts of the call.
         info: Arc<CallInfo>,
+        /// True if the process before this one ended without notice and may have delivered this event.
+        is_repeated: bool,
     },
 }
 
@@ -179,7 +191,7 @@ impl<C> HookEvent<C> {
             | Self::ModelRequestStarted { ctx, .. }
             | Self::ModelResponded { ctx, .. }
             | Self::HandedOff { ctx, .. } => ctx.parent_calls(),
-            Self::CallStarted { ctx } | Self::CallProgress { ctx, .. } | Self::CallEnded { ctx, .. } => {
+            Self::CallStarted { ctx, .. } | Self::CallProgress { ctx, .. } | Self::CallEnded { ctx, .. } => {
                 ctx.run_context().parent_calls()
             }
         }
@@ -211,17 +223,23 @@ impl<C> Clone for HookEvent<C> {
             Self::ModelResponded { ctx, items, info } => {
                 Self::ModelResponded { ctx: ctx.clone(), items: items.clone(), info: info.clone() }
             }
-            Self::HandedOff { ctx, to } => Self::HandedOff { ctx: ctx.clone(), to: to.clone() },
-            Self::CallStarted { ctx } => Self::CallStarted { ctx: ctx.clone() },
+            Self::HandedOff { ctx, to, seq, is_repeated } => {
+                let (seq, is_repeated) = (*seq, *is_repeated);
+                Self::HandedOff { ctx: ctx.clone(), to: to.clone(), seq, is_repeated }
+            }
+            Self::CallStarted { ctx, is_repeated } => {
+                Self::CallStarted { ctx: ctx.clone(), is_repeated: *is_repeated }
+            }
             Self::CallProgress { ctx, progress } => {
                 Self::CallProgress { ctx: ctx.clone(), progress: progress.clone() }
             }
-            Self::CallEnded { ctx, status, output, after_call, info } => Self::CallEnded {
+            Self::CallEnded { ctx, status, output, after_call, info, is_repeated } => Self::CallEnded {
                 ctx: ctx.clone(),
                 status: status.clone(),
                 output: output.clone(),
                 after_call: *after_call,
                 info: info.clone(),
+                is_repeated: *is_repeated,
             },
         }
     }

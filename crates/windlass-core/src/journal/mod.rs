@@ -8,6 +8,7 @@ pub(crate) mod format;
 mod record_body;
 mod sealed;
 mod start_history;
+mod unannounced;
 
 pub use entry::{
     CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
@@ -22,3 +23,4 @@ pub use format::{
 };
 pub use sealed::{append_sealed_outputs, open_sealed_outputs};
 pub use start_history::{HistoryError, HistoryReference, ItemRange, StartHistory, history_digest};
+pub use unannounced::unannounced_records;

@@ -539,6 +539,14 @@ impl Run {
         self.open_turn().and_then(|turn| turn.slot(call)).is_some_and(call_slot::CallSlot::has_started)
     }
 
+    /// Returns the number of the attempt that is running or interrupted; `None` if no body of the call is.
+    pub fn running_attempt(&self, call: &CallId) -> Option<u32> {
+        match self.open_turn()?.slot(call)?.state {
+            call_slot::CallSlotState::Running { attempt, .. } => Some(attempt),
+            _ => None,
+        }
+    }
+
     /// Returns the disposition of an open call.
     pub fn call_disposition(&self, call: &CallId) -> Option<&CallDisposition> {
         Some(&self.open_turn()?.slot(call)?.planned.disposition)

@@ -276,7 +276,7 @@ async fn s14_s15_a_deadline_holds_for_a_body_that_cannot_be_stopped() {
 async fn s16_s17_hooks_and_tool_guardrails_that_fail_fail_closed_before_and_change_nothing_after() {
     let before = Hook::new(|moment: HookEvent| async move {
         match moment {
-            HookEvent::CallStarted { ctx } if ctx.call_id() == "b" => Err("no".into()),
+            HookEvent::CallStarted { ctx, .. } if ctx.call_id() == "b" => Err("no".into()),
             _ => Ok(()),
         }
     });

@@ -114,8 +114,13 @@ fn observing_hook(lab: &Arc<WorldObserver>) -> Hook {
         let lab = lab.clone();
         async move {
             match &moment {
-                HookEvent::CallStarted { ctx } => lab.note_hook_start(ctx),
-                HookEvent::CallEnded { ctx, .. } => lab.note_hook_end(ctx),
+                HookEvent::CallStarted { ctx, .. } => lab.note_hook_start(ctx),
+                HookEvent::CallEnded { ctx, info, is_repeated, .. } => {
+                    lab.note_told_end(ctx, info.seq);
+                    if !is_repeated {
+                        lab.note_hook_end(ctx);
+                    }
+                }
                 _ => {}
             }
             lab.maybe_crash().await;

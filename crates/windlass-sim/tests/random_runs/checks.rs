@@ -63,6 +63,11 @@ impl SimulatedRun {
                 self.observer.report_violation(format!("hooks were not told the end of call {path}"));
             }
         }
+        if record.state().outcome().is_some() {
+            for path in self.observer.untold_ends() {
+                self.observer.report_violation(format!("no hook was ever told of the end of call {path}"));
+            }
+        }
         for call in &lived.cancelled_on {
             let started = |record: &JournalRecord| match &record.entry {
                 JournalEntry::CallStarted(started) => record.path.is_empty() && started.call == *call,

@@ -62,6 +62,12 @@ struct ObserverState {
     /// Number of call starts and ends that hooks received in this process.
     hook_starts: BTreeMap<String, u64>,
     hook_ends: BTreeMap<String, u64>,
+    /// Records of settlements that hooks were told of, in any process.
+    told_ends: BTreeSet<u64>,
+    /// Records of settlements that hooks must have been told of when the run has ended, with the path of the call.
+    due_ends: BTreeMap<u64, String>,
+    /// Calls of open turns that started and whose output was not withheld.
+    started_calls: BTreeSet<String>,
 }
 
 /// A running body.
@@ -83,6 +89,7 @@ impl WorldObserver {
         let (sim, store, is_second) = (sim.clone(), Arc::new(store), !records.is_empty());
         let lab = Self { sim, spec, store, world, run, is_continuation: is_second, state: Mutex::default() };
         lab.check_new_records();
+        lab.lock_state().due_ends.clear();
         // Calls in the given records had passed the guardrails of that time.
         let mut seen = lab.lock_state();
         for run in seen.first_agents.keys().cloned().collect::<Vec<_>>() {
@@ -192,6 +199,25 @@ impl WorldObserver {
     /// Notes that a body asked a person: its call has not ended, though this attempt has.
     pub(crate) fn note_question(&self, ctx: &ToolContext) {
         self.lock_state().hook_starts.remove(&ctx.call_path().to_string());
+    }
+
+    /// Notes that a hook was told of a settlement, for the first time or again.
+    pub(crate) fn note_told_end(&self, ctx: &ToolContext, seq: u64) {
+        let records = self.check_new_records();
+        let mut seen = self.lock_state();
+        seen.told_ends.insert(seq);
+        if seq >= records {
+            let path = ctx.call_path();
+            seen.violations.push(format!("hooks were told of the end of call {path}, which is not durable"));
+        }
+    }
+
+    /// Returns the calls whose end no hook was told of, in any process of a run that has ended.
+    pub(crate) fn untold_ends(&self) -> Vec<String> {
+        self.check_new_records();
+        let seen = self.lock_state();
+        let untold = seen.due_ends.iter().filter(|(seq, _)| !seen.told_ends.contains(seq));
+        untold.map(|(_, path)| path.clone()).collect()
     }
 
     /// Notes a hook's call end.
@@ -342,8 +368,18 @@ impl ObserverState {
                     self.call_keys.remove(&path(&decided.call));
                 }
             }
+            JournalEntry::CallStarted(started) => {
+                self.started_calls.insert(path(&started.call));
+            }
+            // A later driver may settle the call, and then its hooks know of no start.
+            JournalEntry::CallBodyEnded(ended) => {
+                self.started_calls.remove(&path(&ended.call));
+            }
             JournalEntry::CallSettled(settled) if settled.status == CallStatus::Succeeded => {
                 let path = path(&settled.call);
+                if self.started_calls.remove(&path) {
+                    self.due_ends.insert(record.seq, path.clone());
+                }
                 if let Some((key, _)) = self.call_keys.get(&path) {
                     self.succeeded_keys.insert(key.clone());
                 }

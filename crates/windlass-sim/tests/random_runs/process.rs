@@ -123,11 +123,13 @@ async fn watch_run(lab: &WorldObserver, builder: RunBuilder) -> ProcessReport {
     let cancel = stream.cancel_handle();
     let mut events: BTreeMap<CallPath, (u64, u64)> = BTreeMap::new();
     let mut stopped_on = Vec::new();
-    while let Some(RunEvent { path, kind, .. }) = stream.next().await {
+    while let Some(RunEvent { path, kind, is_repeated, .. }) = stream.next().await {
         match kind {
             RunEventKind::CallStarted { call, .. } => {
                 events.entry(CallPath::new(&path, call)).or_default().0 += 1;
             }
+            // The process before this one ended without notice.
+            RunEventKind::CallSettled { .. } if is_repeated => {}
             RunEventKind::CallSettled { call, .. } => {
                 events.entry(CallPath::new(&path, call)).or_default().1 += 1;
             }

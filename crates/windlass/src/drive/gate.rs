@@ -134,7 +134,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Notifies the hooks of the start. Returns `None` if the call stops first. A hook that fails fails the call.
     pub(super) async fn announce_start(&self, work: &CallExecution<'_, C>) -> Option<GateVerdict> {
-        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx: work.ctx.clone() });
+        let is_repeated = self.with_run(|run| run.running_attempt(&work.call)) > Some(1);
+        let ctx = work.ctx.clone();
+        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx, is_repeated });
         let Some(told) = told else { return Some(GateVerdict::Pass) };
         match work.stop().unless_stopped(told).await? {
             Ok(()) => Some(GateVerdict::Pass),

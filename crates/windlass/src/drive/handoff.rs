@@ -69,8 +69,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let recorded = HandoffRecorded { call, to, filtered_history: history };
         let observed = self.record_observed(JournalEntry::HandoffRecorded(recorded)).await?;
         self.announced_agent = None;
-        if let Some(HookObservation::HandedOff { to }) = observed {
-            self.notify_hooks_or_fail(&agent, || HookEvent::HandedOff { ctx, to }).await?;
+        if let Some(HookObservation::HandedOff { to, seq }) = observed {
+            let event = HookEvent::HandedOff { ctx, to, seq, is_repeated: false };
+            self.notify_hooks_or_fail(&agent, || event).await?;
         }
         self.emitter.wait_until_handled().await;
         Ok(())

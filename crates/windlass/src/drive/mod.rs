@@ -4,6 +4,7 @@
 //! calls of one driver run as futures of one task, so the lock of the run state is never contended. Bodies that
 //! are not known to be quick run in tasks of their own, so that a blocking body delays no other.
 
+mod announce_again;
 mod body;
 mod call;
 mod decision_signal;
@@ -51,7 +52,7 @@ use crate::hook::{Hook, HookError, HookEvent};
 use crate::journal::{EnqueuedEntry, PendingWrite, RunJournal, WithheldOutputs};
 use crate::lock_unpoisoned;
 use crate::model::ModelError;
-use crate::observe::{HookObservation, LiveEvents};
+use crate::observe::{HookObservation, LiveEvents, UnannouncedRecord};
 use crate::receipts::{KeyScopes, ReceiptCache};
 use crate::redaction::SecretRegistry;
 use crate::run::{
@@ -121,6 +122,8 @@ struct Driver<C> {
     has_worked: bool,
     /// Callbacks for the exit of this driver.
     at_end: ExitCallbacks,
+    /// Records that the last driver of the run may not have announced.
+    unannounced: Vec<UnannouncedRecord>,
 }
 
 /// An entry that was applied and has its place in the journal.
@@ -201,6 +204,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             model_error: None,
             has_worked: false,
             at_end: ExitCallbacks::default(),
+            unannounced: Vec::new(),
         }
     }
 
@@ -214,6 +218,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if !is_fresh {
             // A driver that crashed may not have written everything to the session.
             self.update_session().boxed().await?;
+            let unannounced = std::mem::take(&mut self.unannounced);
+            self.announce_again(unannounced).boxed().await;
             // A decision that was posted before its call expired counts, although no driver applied it in time.
             self.apply_posted_decisions().boxed().await?;
             self.reject_expired_calls().boxed().await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
 use windlass_core::{
     id::{AgentName, CallId, RunId},
     journal::{CallStatus, JournalEntry, RunStarted},
@@ -66,6 +67,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
+    /// Creates the driver of a nested run.
+    pub(super) fn nested_driver(
+        &self,
+        path: Arc<[CallId]>,
+        agent: &Agent<C>,
+        stop: CancellationToken,
+    ) -> Result<Self, DriveError> {
+        let run_id = self.with_root(|run| run.at_path(&path).map(|nested| nested.id().clone()));
+        let graph = AgentGraph::new(agent, &self.shared.config.known_agents)?;
+        let emitter = self.emitter.for_nested_agent(&path);
+        let run = (path, run_id.unwrap_or_else(|| self.run_id.clone()));
+        Ok(Self::new(self.shared.clone(), graph, run, emitter, stop, self.hooks.clone()))
+    }
+
     /// Boxes the future of the drive loop, because nested agents make it recursive.
     fn drive_boxed(&mut self) -> BoxFuture<'_, Result<DriveEnd, RunError>> {
         self.drive().boxed()
@@ -78,15 +93,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         work: &CallExecution<'_, C>,
     ) -> Result<CallReport, DriveError> {
         let stop = work.turn.stop.token().child_token();
-        let run_id = self.with_root(|run| run.at_path(&path).map(|nested| nested.id().clone()));
-        let mut driver = Self::new(
-            self.shared.clone(),
-            AgentGraph::new(&agent, &self.shared.config.known_agents)?,
-            (path.clone(), run_id.unwrap_or_else(|| self.run_id.clone())),
-            self.emitter.for_nested_agent(&path),
-            stop.clone(),
-            self.hooks.clone(),
-        );
+        let mut driver = self.nested_driver(path, &agent, stop.clone())?;
         let call_stop = work.stop();
         let (driven, is_late) = {
             let mut driving = AssertUnwindSafe(driver.drive_boxed()).catch_unwind();

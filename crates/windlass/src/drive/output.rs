@@ -13,6 +13,7 @@ use super::call::CallExecution;
 use super::gate::{GUARDRAIL_FAILED, guardrail_record};
 use super::stop::CallStop;
 use super::{DriveError, Driver};
+use crate::agent::Agent;
 use crate::artefact::READ_OUTPUT_TOOL;
 use crate::error::truncate_message;
 use crate::event::RunEventKind;
@@ -145,20 +146,26 @@ impl<C: Send + Sync + 'static> Driver<C> {
         is_start_announced: bool,
         stop: CallStop<'_>,
     ) {
-        let HookObservation::CallEnded { status, output, info } = observed else { return };
+        let HookObservation::CallEnded { status, output, info, .. } = observed else { return };
         if !is_start_announced && status != CallStatus::Reconciled {
             return;
         }
         let ends = status == CallStatus::Cancelled || stop.is_run_ending();
         let after_call = if ends { AfterCall::RunEnds } else { AfterCall::RunContinues };
         let ctx = work.ctx.clone();
-        let event = || HookEvent::CallEnded { ctx, status, output, after_call, info };
-        let Some(notified) = self.notify_hooks(&work.turn.agent, event) else { return };
+        let event = HookEvent::CallEnded { ctx, status, output, after_call, info, is_repeated: false };
+        self.notify_hooks_after(&work.turn.agent, event, stop).await;
+    }
+
+    /// Notifies the hooks of an event that they cannot change. One that fails or does not return leads to a warning.
+    pub(super) async fn notify_hooks_after(&self, agent: &Agent<C>, event: HookEvent<C>, stop: CallStop<'_>) {
+        let name = event.name();
+        let Some(notified) = self.notify_hooks(agent, || event) else { return };
         let message = match stop.within_drain(self.shared.config.drain_timeout, notified).await {
             Some(notified) => {
-                notified.err().map(|error| truncate_message(format!("hook `call_ended` failed: {error}")))
+                notified.err().map(|error| truncate_message(format!("hook `{name}` failed: {error}")))
             }
-            None => Some("hook `call_ended` did not come back".to_owned()),
+            None => Some(format!("hook `{name}` did not come back")),
         };
         if let Some(message) = message {
             self.emitter.emit(RunEventKind::Warning { message }).await;

@@ -21,7 +21,6 @@ use crate::artefact::RunArtefacts;
 use crate::error::{ConfigError, RunError};
 use crate::event::{EventEmitter, EventSender, RunEventKind};
 use crate::journal::{LeaseTerms, RunJournal, WithheldOutputs};
-use crate::observe::LiveEvents;
 use crate::receipts::KeyScopes;
 use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, KeptResults, RunConfig, RunExit, RunResult};
@@ -51,6 +50,7 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
             driver.at_end.run_callbacks(leave_reason(&driven)).boxed().await;
             let stop = driven?;
             if !matches!(stop, DriveEnd::Ended) {
+                driver.shared.journal.mark_announced(driver.is_observed).boxed().await;
                 let withheld = driver.with_root(|run| run.withheld_calls());
                 let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
                 outputs.take_along(journal, withheld).boxed().await.map_err(RunError::Store)?;
@@ -160,9 +160,9 @@ async fn start_driver<C: Send + Sync + 'static>(
     }
     let emitter = EventEmitter::new(watched, journal.last_sequence());
     let is_observed = emitter.is_watched() || !hooks.is_empty() || graph.has_hooks();
-    let events = match is_observed && !is_fresh {
-        true => journal.resume_events(),
-        false => LiveEvents::default(),
+    let (events, unannounced) = match is_fresh {
+        true => Default::default(),
+        false => journal.resume_events(is_observed).boxed().await,
     };
     if let Some(left_out) = session_warning {
         let message = format!("the session has {left_out}");
@@ -191,7 +191,7 @@ async fn start_driver<C: Send + Sync + 'static>(
         events,
     };
     let mut driver = Driver::new(shared.into(), graph, ([].into(), run_id), emitter, stop, hooks);
-    (driver.session, driver.tools) = (session, tools);
+    (driver.session, driver.tools, driver.unannounced) = (session, tools, unannounced);
     Ok((Box::new(driver), is_fresh))
 }
 

@@ -105,20 +105,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         };
         let stop = TurnStop::new(&self.stop);
-        let has_hooks = self.has_hooks(&agent);
-        let context = Arc::new(TurnContext {
-            run_context: self.run_context(&name),
-            parent_calls: self.parent_calls.clone(),
-            cancel_token: stop.token().clone(),
-            is_observed: has_hooks || self.emitter.is_watched(),
-            artefacts: self.shared.artefacts.clone(),
-            exit_registry: self.at_end.registry(),
-            number: self.with_run(|run| run.turn()),
-            key_scopes: self.shared.key_scopes.clone(),
-            ownership: self.shared.journal.ownership(),
-        });
+        let context = Arc::new(self.turn_context(&agent, &stop));
         Ok(TurnExecution {
-            has_hooks,
+            has_hooks: self.has_hooks(&agent),
             agent,
             tools,
             stop,
@@ -126,6 +115,21 @@ impl<C: Send + Sync + 'static> Driver<C> {
             is_closing,
             starting_calls: AtomicBool::new(false),
         })
+    }
+
+    /// Returns the data that the tool contexts of a turn's calls share.
+    pub(super) fn turn_context(&self, agent: &Agent<C>, stop: &TurnStop) -> TurnContext<C> {
+        TurnContext {
+            run_context: self.run_context(agent.name()),
+            parent_calls: self.parent_calls.clone(),
+            cancel_token: stop.token().clone(),
+            is_observed: self.has_hooks(agent) || self.emitter.is_watched(),
+            artefacts: self.shared.artefacts.clone(),
+            exit_registry: self.at_end.registry(),
+            number: self.with_run(|run| run.turn()),
+            key_scopes: self.shared.key_scopes.clone(),
+            ownership: self.shared.journal.ownership(),
+        }
     }
 
     /// Pairs every call that can make progress with its tool. Missing tools are detected before any call runs.

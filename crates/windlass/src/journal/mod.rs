@@ -7,6 +7,6 @@ mod snapshot_schedule;
 mod withheld;
 mod write_queue;
 
-pub(crate) use self::run_journal::{EnqueuedEntry, LeaseTerms, RunJournal};
+pub(crate) use self::run_journal::{EnqueuedEntry, LeaseTerms, RunJournal, save_announced_mark};
 pub(crate) use self::withheld::WithheldOutputs;
 pub(crate) use self::write_queue::{AppendTarget, PendingWrite};

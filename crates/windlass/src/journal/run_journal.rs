@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 use windlass_core::{
     id::{CallId, RunId, SessionId, Timestamp},
-    journal::{HashChain, JournalEntry, JournalRecord, RunStarted},
+    journal::{HashChain, JournalEntry, JournalRecord, RunStarted, unannounced_records},
     run::ReplayedRun,
     usage::Usage,
 };
@@ -17,12 +17,12 @@ use super::write_queue::{AppendTarget, PendingWrite, WriteQueue};
 use crate::clock::RunClock;
 use crate::error::{RunError, StoreError};
 use crate::lock_unpoisoned;
-use crate::observe::LiveEvents;
+use crate::observe::{LiveEvents, UnannouncedRecord};
 use crate::run::{CancelSignal, JournalRecords, RunRecord};
 use crate::session::{SessionWrite, export_items};
 use crate::store::{
-    AcquiredLease, Durability, Lease, LeaseClaim, LeaseHeartbeat, LeaseObserver, LeaseOwner, OpenedRun,
-    PostedDecision, RunStatus, Store, StoredSnapshot, acquire_lease, read_run,
+    ANNOUNCED_ARTEFACT, AcquiredLease, Durability, Lease, LeaseClaim, LeaseHeartbeat, LeaseObserver,
+    LeaseOwner, OpenedRun, PostedDecision, RunStatus, Store, StoredSnapshot, acquire_lease, read_run,
 };
 
 /// The journal of one run, with its write queue if there is a store.
@@ -216,10 +216,38 @@ impl RunJournal {
         lock_unpoisoned(&self.state).records.len().saturating_sub(1) as u64
     }
 
-    /// Returns the observations of a run that has these records.
-    pub(crate) fn resume_events(&self) -> LiveEvents {
-        let records = &lock_unpoisoned(&self.state).records;
-        LiveEvents::resume(records.snapshot_base(), records.later_records())
+    /// Returns the observations of a run that has these records, and the records that are announced again. A run without
+    /// a store comes from a driver that announced everything before it left.
+    pub(crate) async fn resume_events(&self, is_observed: bool) -> (LiveEvents, Vec<UnannouncedRecord>) {
+        let is_due = self.is_announcement_due(is_observed);
+        let announced_up_to = match self.store_and_lease() {
+            Some((store, lease)) if is_due => load_announced_mark(&**store, &lease.run).await,
+            Some(_) | None => Some(u64::MAX),
+        };
+        match is_observed || is_due {
+            true => {
+                let records = &lock_unpoisoned(&self.state).records;
+                LiveEvents::resume(records.snapshot_base(), records.later_records(), announced_up_to)
+            }
+            false => Default::default(),
+        }
+    }
+
+    /// Marks the records so far as announced, before a driver leaves an open run. A failure is only logged: the next
+    /// driver then announces some of them again.
+    pub(crate) async fn mark_announced(&self, is_observed: bool) {
+        if let Some((store, lease)) = self.store_and_lease()
+            && self.is_announcement_due(is_observed)
+        {
+            save_announced_mark(&**store, lease, self.last_sequence()).await;
+        }
+    }
+
+    /// Returns true if a driver has records to announce. Nobody knows here whether nested agents have hooks.
+    fn is_announcement_due(&self, is_observed: bool) -> bool {
+        let state = lock_unpoisoned(&self.state);
+        let records = unannounced_records(state.records.later_records());
+        records.iter().any(|record| is_observed || !record.path.is_empty())
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -407,6 +435,24 @@ async fn release_on_error<T, E>(
         tracing::warn!(run = %acquired.lease.run, %error, "the lease could not be released");
     }
     result
+}
+
+/// Saves the sequence number of the last record whose announcement is certain.
+pub(crate) async fn save_announced_mark(store: &dyn Store, lease: &Lease, seq: u64) {
+    if let Err(error) = store.save_artefact(lease, ANNOUNCED_ARTEFACT, seq.to_string().as_bytes()).await {
+        tracing::warn!(run = %lease.run, %error, "the announced records could not be marked");
+    }
+}
+
+/// Loads the sequence number of the last record whose announcement is certain, if it is known.
+async fn load_announced_mark(store: &dyn Store, run: &RunId) -> Option<u64> {
+    match store.load_artefact(run, ANNOUNCED_ARTEFACT).await {
+        Ok(mark) => std::str::from_utf8(&mark?).ok()?.parse().ok(),
+        Err(error) => {
+            tracing::warn!(%run, %error, "the mark of the announced records could not be read");
+            None
+        }
+    }
 }
 
 /// Returns the durability of an entry. Model responses (which were paid for), decisions, call starts,

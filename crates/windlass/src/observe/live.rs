@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use windlass_core::journal::JournalRecord;
 use windlass_core::run::{ReplayedRun, Run};
 
-use super::{EventReplay, HookObservation, RunObserver};
+use super::unannounced::resume_observer;
+use super::{HookObservation, RunObserver, UnannouncedRecord};
 use crate::event::{EventEmitter, RunEvent};
 use crate::lock_unpoisoned;
 
@@ -27,18 +28,16 @@ struct LiveState {
 }
 
 impl LiveEvents {
-    /// Creates the observations of a run that has these records after a snapshot, or from its start.
-    pub(crate) fn resume(snapshot: Option<&ReplayedRun>, records: &[JournalRecord]) -> Self {
-        // No turn is open at a snapshot, so no event of a later record depends on the records before it.
-        let mut replay = EventReplay::after_snapshot(snapshot.cloned());
-        for record in records {
-            // The run was rebuilt from the same records, so they fit.
-            if let Err(error) = replay.next_events(record) {
-                tracing::warn!(%error, "the events of a record could not be derived");
-            }
-        }
-        let state = LiveState { observer: replay.into_observer(), queue: VecDeque::new() };
-        Self { state: Mutex::new(state) }
+    /// Creates the observations of a run that has these records after a snapshot, or from its start. Returns also the
+    /// records after `announced_up_to` that its last driver may not have announced.
+    pub(crate) fn resume(
+        snapshot: Option<&ReplayedRun>,
+        records: &[JournalRecord],
+        announced_up_to: Option<u64>,
+    ) -> (Self, Vec<UnannouncedRecord>) {
+        let (observer, unannounced) = resume_observer(snapshot, records, announced_up_to);
+        let state = LiveState { observer, queue: VecDeque::new() };
+        (Self { state: Mutex::new(state) }, unannounced)
     }
 
     /// Derives the observations of a record that was applied to `root`. Its events wait for [`LiveEvents::deliver`].

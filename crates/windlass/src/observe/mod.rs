@@ -6,6 +6,7 @@
 
 mod live;
 mod replay;
+mod unannounced;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::hook::{CallInfo, ModelResponseInfo};
 
 pub(crate) use self::live::LiveEvents;
 pub use self::replay::EventReplay;
+pub(crate) use self::unannounced::{RecordedCall, UnannouncedHook, UnannouncedRecord};
 
 /// The events and the hook event of one record.
 #[derive(Default)]
@@ -35,8 +37,17 @@ pub(crate) struct Observations {
 
 /// The data of a hook event that is derived from a record.
 pub(crate) enum HookObservation {
-    HandedOff { to: AgentName },
-    CallEnded { status: CallStatus, output: OutputContent, info: Arc<CallInfo> },
+    HandedOff {
+        to: AgentName,
+        seq: u64,
+    },
+    CallEnded {
+        status: CallStatus,
+        output: OutputContent,
+        info: Arc<CallInfo>,
+        /// True if the call started, or its arguments are invalid: then observers were told of its start.
+        has_started: bool,
+    },
 }
 
 /// Derives the events of a run from its records.
@@ -145,7 +156,7 @@ impl RunObserver {
                     kinds.push((RunEventKind::Item(output.clone()), false));
                 }
                 kinds.push((RunEventKind::AgentUpdated { agent: to.clone() }, false));
-                Some(HookObservation::HandedOff { to: to.clone() })
+                Some(HookObservation::HandedOff { to: to.clone(), seq: record.seq })
             }
             JournalEntry::OutputRejected(rejected) => {
                 let (agent, item) = (run?.agent().clone(), rejected.correction.clone());
@@ -188,7 +199,9 @@ impl RunObserver {
             seq: record.seq,
         });
         let invalid = turn.invalid_calls.iter().find(|(one, _)| one == call);
-        if let Some((_, tool)) = invalid.filter(|_| *status == CallStatus::InvalidArguments) {
+        let invalid = invalid.filter(|_| *status == CallStatus::InvalidArguments);
+        let has_started = start.is_some() || invalid.is_some();
+        if let Some((_, tool)) = invalid {
             kinds.push((RunEventKind::CallStarted { call: call.clone(), tool: tool.clone() }, false));
         }
         let (status, output) = (status.clone(), output.clone());
@@ -201,7 +214,7 @@ impl RunObserver {
             },
             false,
         ));
-        HookObservation::CallEnded { status, output, info }
+        HookObservation::CallEnded { status, output, info, has_started }
     }
 
     /// Returns the outputs of a turn that is complete or paused, in the model's order, without those that were observed

@@ -3,10 +3,11 @@
 use windlass_core::journal::JournalRecord;
 use windlass_core::run::{ReplayError, ReplayedRun};
 
-use super::RunObserver;
+use super::{Observations, RunObserver};
 use crate::event::RunEvent;
 
-/// Derives the events of a run from its records, one after the other: those that a watcher of the live run received.
+/// Derives the events of a run from its records, one after the other: those that a watcher of the live run received,
+/// each once, without the repetitions after a crash.
 ///
 /// Deltas of the model's text, progress and warnings have no record and are left out. Secrets are placeholders, as in the
 /// records.
@@ -55,6 +56,11 @@ impl EventReplay {
     ///
     /// Returns [`ReplayError`] if the record is not the next of the run.
     pub fn next_events(&mut self, record: &JournalRecord) -> Result<Vec<RunEvent>, ReplayError> {
+        Ok(self.next_observations(record)?.events)
+    }
+
+    /// Returns the observations of the next record.
+    pub(super) fn next_observations(&mut self, record: &JournalRecord) -> Result<Observations, ReplayError> {
         let replay = match &mut self.replay {
             Some(replay) => {
                 replay.apply_record(record)?;
@@ -62,7 +68,7 @@ impl EventReplay {
             }
             none => none.insert(ReplayedRun::from_first_record(record)?),
         };
-        Ok(self.observer.observe(record, &replay.run).events)
+        Ok(self.observer.observe(record, &replay.run))
     }
 
     /// Creates a replay that continues after a snapshot; from the first record on without one.

@@ -10,6 +10,7 @@ use super::open::{OpenRunError, load_paused};
 use super::{DEFAULT_LEASE_DURATION, Lease, LeaseClaim, LeaseOwner, RunStatus, Store};
 use crate::clock::RunClock;
 use crate::error::StoreError;
+use crate::journal::save_announced_mark;
 use crate::run::PausedRun;
 
 /// An error that prevents the fork of a stored run. Nothing has changed, unless the store says otherwise.
@@ -51,6 +52,10 @@ pub async fn fork_run(
     let lease = store.create_run(&new_run, &agent, claim, lines).await?;
     // Nobody drives the fork before its lease is released.
     copy_full_outputs(store, run, &lease, &records).await?;
+    // The records were announced as those of the run that is forked.
+    if let Some(last) = records.last() {
+        save_announced_mark(store, &lease, last.seq).await;
+    }
     let fork = PausedRun::from_records(records)
         .map_err(|source| OpenRunError::Replay { run: new_run.clone(), source })?;
     let status = if fork.pending_calls().is_empty() { RunStatus::Running } else { RunStatus::Paused };

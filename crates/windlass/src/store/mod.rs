@@ -58,6 +58,10 @@ use crate::session::{SessionStore, SessionWrite};
 /// store.
 pub const HISTORY_ARTEFACT: &str = "history";
 
+/// Name of the artefact with the sequence number of the last record that a driver had certainly announced to watchers and
+/// hooks when it left the run open. A driver that ends without notice leaves none for the records after it.
+pub const ANNOUNCED_ARTEFACT: &str = "windlass:announced";
+
 /// The future of a store operation.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 

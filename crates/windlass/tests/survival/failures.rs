@@ -198,10 +198,10 @@ enum HookFault {
 fn faulty_hook(trouble: HookFault) -> Hook {
     Hook::new(move |moment: HookEvent| async move {
         match (moment, trouble) {
-            (HookEvent::CallStarted { ctx }, HookFault::ErrorBefore) if ctx.call_id() == "b" => {
+            (HookEvent::CallStarted { ctx, .. }, HookFault::ErrorBefore) if ctx.call_id() == "b" => {
                 Err("no".into())
             }
-            (HookEvent::CallStarted { ctx }, HookFault::PanicBefore) if ctx.call_id() == "b" => {
+            (HookEvent::CallStarted { ctx, .. }, HookFault::PanicBefore) if ctx.call_id() == "b" => {
                 panic!("a test panics here")
             }
             (HookEvent::CallEnded { ctx, .. }, HookFault::ErrorAfter) if ctx.call_id() == "b" => {

@@ -578,7 +578,7 @@ pub fn call_log_hook(log: &TestLog) -> Hook {
     let log = log.clone();
     Hook::new(move |moment: HookEvent| {
         match moment {
-            HookEvent::CallStarted { ctx } => log.push(format!("start {}", ctx.call_path())),
+            HookEvent::CallStarted { ctx, .. } => log.push(format!("start {}", ctx.call_path())),
             HookEvent::CallEnded { ctx, status: how, .. } => {
                 log.push(format!("end {} {how:?}", ctx.call_path()))
             }
