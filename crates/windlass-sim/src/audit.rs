@@ -372,10 +372,17 @@ impl AuditFrame {
         seen.decision = Some(said);
         seen.has_standing_decision = false;
         seen.untaken_decision = Some((decided.decision.clone(), decided.scope));
-        seen.edited_arguments = None;
-        if let Decision::ApproveEdited { arguments } = &decided.decision {
-            seen.edited_arguments =
-                Some(canonical_text(arguments).map_or_else(|_| arguments.clone(), Cow::into_owned));
+        match &decided.decision {
+            Decision::ApproveEdited { arguments } => {
+                let canonical = canonical_text(arguments).map_or_else(|_| arguments.clone(), Cow::into_owned);
+                seen.edited_arguments = Some(canonical);
+            }
+            Decision::Approve | Decision::Reject { .. } => seen.edited_arguments = None,
+            // The call has run with the arguments that it had.
+            Decision::ConfirmExecuted { .. }
+            | Decision::ConfirmNotExecuted
+            | Decision::OutcomeUnknown
+            | Decision::Answer { .. } => {}
         }
         let covered = (seen.agent.clone(), seen.planned.key.clone());
         if is_corrected_standing {
