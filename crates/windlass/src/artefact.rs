@@ -9,12 +9,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use windlass_core::{
     canonical::Digest,
-    id::RunId,
+    id::{CallPath, RunId},
     item::{ContentPart, Item, MediaSource, OutputContent},
     tool::ToolEffect,
 };
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::redaction::OutputVisibility;
 use crate::store::{Lease, Store};
 use crate::tool::{Tool, ToolContext, ToolError};
 
@@ -92,6 +93,36 @@ impl RunArtefacts {
         self.may_reference_media.store(true, Ordering::Relaxed);
         self.cache_media(&url, base64.into());
         Ok(MediaSource { url: Some(url), ..media })
+    }
+
+    /// Truncates a text output to the limit of its tool, adds a note, and stores the full text unless it is secret.
+    /// `has_reader` says whether the agent can read on.
+    pub(crate) async fn limit_output<C>(
+        &self,
+        tool: &Tool<C>,
+        call: &CallPath,
+        output: &mut OutputContent,
+        has_reader: bool,
+    ) -> Result<(), StoreError> {
+        let OutputContent::Text(output) = output else { return Ok(()) };
+        if output.len() <= tool.max_output_bytes {
+            return Ok(());
+        }
+        let is_kept = tool.output_visibility == OutputVisibility::Public;
+        let (whole, shown) = (output.len(), output.floor_char_boundary(tool.max_output_bytes));
+        let name = call.to_string();
+        if is_kept {
+            self.save(&name, output.as_bytes()).await?;
+        }
+        output.truncate(shown);
+        output.push_str(&format!("\n[cut: {shown} of {whole} bytes are shown"));
+        if is_kept && has_reader {
+            output.push_str(&format!(
+                "; `{READ_OUTPUT_TOOL}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}"
+            ));
+        }
+        output.push(']');
+        Ok(())
     }
 
     /// Returns the conversation with all stored media inlined, or `None` if it references none.

@@ -16,6 +16,7 @@ use windlass_core::{
 };
 
 use crate::lock_unpoisoned;
+use crate::tool::Tool;
 
 /// Placeholder for a secret.
 pub(crate) const REDACTED: &str = "[secret]";
@@ -30,10 +31,10 @@ pub(crate) struct SecretRegistry {
 
 /// The redacted form of one call.
 #[derive(Clone, Default)]
-pub(crate) struct CallSecrets {
+struct CallSecrets {
     /// Redacted arguments, if the call has secret ones.
-    pub(crate) redacted_arguments: Option<String>,
-    pub(crate) output_visibility: OutputVisibility,
+    redacted_arguments: Option<String>,
+    output_visibility: OutputVisibility,
 }
 
 /// The visibility of an output in persisted data.
@@ -45,9 +46,18 @@ pub(crate) enum OutputVisibility {
 }
 
 impl SecretRegistry {
-    pub(crate) fn mark_call(&self, call: CallPath, marked: CallSecrets) {
+    /// Registers the secrets of a call, before anything about it is persisted.
+    pub(crate) fn mark_call<C>(&self, tool: &Tool<C>, call: &ToolCall, path: impl FnOnce() -> CallPath) {
+        if tool.secret_arguments.is_empty() && tool.output_visibility == OutputVisibility::Public {
+            return;
+        }
+        let redacted_arguments = match tool.secret_arguments.as_slice() {
+            [] => None,
+            fields => redact_arguments(&call.arguments, fields),
+        };
+        let marked = CallSecrets { redacted_arguments, output_visibility: tool.output_visibility };
         self.has_secrets.store(true, Ordering::Relaxed);
-        lock_unpoisoned(&self.calls).insert(call, marked);
+        lock_unpoisoned(&self.calls).insert(path(), marked);
     }
 
     /// Returns an entry of the run at `within` in its redacted form.

@@ -3,13 +3,32 @@
 use super::apply::ApplyError;
 use super::call_slot::{CallSlot, CallSlotState, SlotDecision};
 use super::{Run, model_text};
-use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, StandingVerdict};
-use crate::journal::{CallHeld, CallStatus, DecisionRecorded};
+use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, PendingCall, StandingVerdict};
+use crate::id::{CallPath, Timestamp};
+use crate::journal::{CallHeld, CallStatus, DecisionRecorded, JournalEntry};
 use crate::plan::CallDisposition;
 use crate::schema::{describe_violations, validate};
 use crate::tool::ApprovalPolicy;
 
 impl Run {
+    /// Returns the entries that reject the pending calls whose approval has expired at `now`, with the paths of the calls.
+    pub fn expired_rejections(&self, now: Timestamp) -> Vec<(CallPath, JournalEntry)> {
+        let expired = self.pending_calls().into_iter().filter(|pending| pending.is_expired(now));
+        let reject = |pending: PendingCall| {
+            let rejected = DecisionRecorded {
+                call: pending.call().clone(),
+                digest: pending.digest,
+                decision: Decision::Reject { message: Some(model_text::APPROVAL_EXPIRED.to_owned()) },
+                scope: DecisionScope::ThisCall,
+                decided_by: Some("expiry".to_owned()),
+                displayed: None,
+                posted_revision: 0,
+            };
+            (pending.path, JournalEntry::DecisionRecorded(rejected))
+        };
+        expired.map(reject).collect()
+    }
+
     pub(super) fn apply_call_held(&mut self, held: &CallHeld) -> Result<(), ApplyError> {
         let out_of_place = |why| Err(ApplyError::UnexpectedEntry { entry: "call_held", reason: why });
         let slot = self.open_slot_mut(&held.call)?;

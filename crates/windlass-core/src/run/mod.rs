@@ -36,7 +36,7 @@ pub use lifecycle::{
     ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,
     GateVerdict, ReceiptVerdict, ReconcileReport, RunnableCall, StopMode,
 };
-pub use next::RunAction;
+pub use next::{RunAction, ToolNeed};
 pub use replay::{CallReceipt, ReplayError, ReplayedRun};
 pub use schedule::TurnSchedule;
 pub use snapshot::ParsedSnapshot;
@@ -537,6 +537,30 @@ impl Run {
     /// Returns true if the body of an open call has started.
     pub fn has_call_started(&self, call: &CallId) -> bool {
         self.open_turn().and_then(|turn| turn.slot(call)).is_some_and(call_slot::CallSlot::has_started)
+    }
+
+    /// Returns the need of an open call for its tool, from where it is now to its output.
+    pub fn tool_need(&self, call: &CallId) -> ToolNeed {
+        match self.call_disposition(call) {
+            Some(CallDisposition::Execute { .. }) if !self.is_output_known(call) => {
+                ToolNeed::Required { has_edited_arguments: self.edited_arguments(call).is_some() }
+            }
+            Some(CallDisposition::Execute { .. } | CallDisposition::InvalidArguments { .. }) => {
+                ToolNeed::IfPresent
+            }
+            _ => ToolNeed::None,
+        }
+    }
+
+    /// Returns the last output or message of the run that is not empty; an empty text if there is none.
+    pub fn last_text(&self) -> String {
+        let text_of = |produced: &RunItem| match &*produced.item {
+            Item::Output(output) => Some(output.content.text().into_owned()),
+            Item::Message(message) => Some(message.text()),
+            _ => None,
+        };
+        let texts = self.items().iter().rev().filter_map(text_of);
+        texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
     }
 
     /// Returns the number of the attempt that is running or interrupted; `None` if no body of the call is.

@@ -50,6 +50,20 @@ pub enum RunAction {
     Ended,
 }
 
+/// The need of an open call for its tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolNeed {
+    /// The call is answered without a tool.
+    None,
+    /// The output is known or the arguments are invalid: the tool's policies apply if it is there.
+    IfPresent,
+    /// The body may run.
+    Required {
+        /// True if a person edited the arguments.
+        has_edited_arguments: bool,
+    },
+}
+
 impl Run {
     /// Returns the next action. The function is pure: it returns the same action until an entry is applied.
     pub fn next(&self) -> RunAction {

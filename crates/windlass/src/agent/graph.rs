@@ -3,13 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use windlass_core::id::AgentName;
+use windlass_core::{
+    id::{AgentName, CallId, CallPath},
+    run::{Run, RunAction, ToolNeed},
+};
 
 use super::{Agent, AgentTool, HandoffTarget};
 use crate::error::ConfigError;
 use crate::model::SharedModel;
 use crate::receipts::KeyScopes;
-use crate::tool::ToolBody;
+use crate::redaction;
+use crate::tool::{ToolBody, read_saved_arguments};
 
 /// The agents that are reachable from a run's first agent.
 pub(crate) struct AgentGraph<C> {
@@ -86,4 +90,47 @@ impl<C: Send + Sync + 'static> AgentGraph<C> {
         let place = self.agents.binary_search_by(|agent| agent.name().cmp(name));
         place.map(|place| &self.agents[place]).map_err(|_| ConfigError::UnknownAgent { agent: name.clone() })
     }
+}
+
+/// Checks that a nested agent can resume, before any call runs in it or beside it.
+pub(crate) fn check_nested_run<C: Send + Sync + 'static>(
+    run: &Run,
+    root: &Agent<C>,
+    known: &[Agent<C>],
+    path: &CallPath,
+) -> Result<(), ConfigError> {
+    if !matches!(run.next(), RunAction::AdvanceCalls) {
+        return Ok(());
+    }
+    let graph = AgentGraph::new(root, known)?;
+    let agent = graph.find_agent(run.agent())?;
+    let within: Vec<CallId> = path.parent_calls().iter().chain([path.call()]).cloned().collect();
+    for (call, is_idle) in run.turn_calls() {
+        if is_idle || !matches!(run.tool_need(&call), ToolNeed::Required { .. }) {
+            continue;
+        }
+        let path = CallPath::new(&within, call.clone());
+        let key = run.tool_of_call(&call);
+        let found = key.and_then(|key| agent.inner.tools.iter().find(|tool| tool.matches_key(key)));
+        let Some(tool) = found else {
+            // What sources have is known only when the agent goes on, which asks them before anything runs there.
+            if !agent.inner.sources.is_empty() {
+                continue;
+            }
+            let tool = key.map(ToString::to_string).unwrap_or_default();
+            return Err(ConfigError::ToolRemoved { tool, agent: agent.name().clone(), call: path });
+        };
+        let raw = run.call_arguments(&call).unwrap_or_default();
+        if run.edited_arguments(&call).is_none() && !redaction::is_redacted(raw, &tool.secret_arguments) {
+            read_saved_arguments(run, &call, None, tool, path.clone())?;
+        }
+        if let (Some(child), ToolBody::Agent(nested)) = (run.nested_run(&call), &tool.body) {
+            let root = match &nested.target {
+                HandoffTarget::Agent(agent) => agent,
+                HandoffTarget::ByName(name) => graph.find_agent(name)?,
+            };
+            check_nested_run(child, root, known, &path)?;
+        }
+    }
+    Ok(())
 }

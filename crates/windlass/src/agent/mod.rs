@@ -13,7 +13,7 @@ pub use output::OutputType;
 pub use resolved::{CallRedaction, GuardrailResult, ResolvedAgent, SharedReceipts};
 
 pub(crate) use as_tool::AgentTool;
-pub(crate) use graph::AgentGraph;
+pub(crate) use graph::{AgentGraph, check_nested_run};
 pub(crate) use handoff::HandoffTarget;
 pub(crate) use toolset::{ResolvedToolset, ToolsetEntry};
 

@@ -9,13 +9,13 @@ use windlass_core::{
     tool::ToolKey,
 };
 
-use super::stop::{CallStop, TurnStop};
 use super::{DriveError, Driver};
 use crate::agent::Agent;
 use crate::error::{ConfigError, truncate_message};
 use crate::event::RunEventKind;
 use crate::hook::{AfterCall, HookEvent};
 use crate::observe::{HookObservation, RecordedCall, UnannouncedHook, UnannouncedRecord};
+use crate::tasks::{CallStop, TurnStop};
 use crate::tool::{CallDetails, RawArguments, Tool, ToolBody, ToolContext, canonicalize_arguments};
 
 impl<C: Send + Sync + 'static> Driver<C> {

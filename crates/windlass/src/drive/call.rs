@@ -6,9 +6,8 @@ use std::future::Future;
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use windlass_core::{
-    canonical::Digest,
     decision::{AnsweredQuestion, HoldReason, UntakenHold},
-    id::{CallId, CallPath},
+    id::{CallId, CallPath, Timestamp},
     idempotency::CallKey,
     journal::{CallHeld, CallSettled, CallStatus, GuardrailRecord, JournalEntry},
     plan::BodyKind,
@@ -16,17 +15,18 @@ use windlass_core::{
         CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
         ReceiptVerdict, StopMode,
     },
-    tool::ToolEffect,
+    tool::ToolKey,
 };
 
-use super::output_text::{failure_text, with_edit_note};
-use super::prepare::PreparedCall;
-use super::receipts::ExecutionClaim;
-use super::stop::CallStop;
 use super::turn::TurnExecution;
 use super::{DriveError, Driver};
+use crate::artefact::READ_OUTPUT_TOOL;
 use crate::observe::HookObservation;
-use crate::tool::{CallDetails, ConflictOrder, ToolContext};
+use crate::receipts::{ClaimVerdict, ExecutionClaim, ReceiptRequest, RunReceipts};
+use crate::tasks::CallStop;
+use crate::tool::{
+    CallDetails, PreparedCall, ToolContext, failure_text, invalid_arguments_result, with_edit_note,
+};
 
 /// A call that a driver is about to work on.
 pub(super) enum ResolvedCall<C> {
@@ -54,9 +54,18 @@ pub(super) struct CallExecution<'a, C> {
 }
 
 impl<C> CallExecution<'_, C> {
-    /// Returns the digest of the receipt that answers identical calls: the recorded one, if the call has started.
-    pub(super) fn receipt_digest(&self) -> Option<Digest> {
-        self.ctx.receipt_digest()
+    /// Returns the call as its receipt is asked for, if it has one.
+    fn receipt_request(&self) -> Option<ReceiptRequest<'_>> {
+        let (policy, path) = (&self.prepared.tool.receipt_policy, self.ctx.call_path());
+        self.ctx.receipt_digest().map(|digest| ReceiptRequest { digest, policy, path })
+    }
+
+    /// Publishes the receipt of the call, or releases its claim if it left none.
+    async fn publish_receipt(&mut self, expires_at: Option<Timestamp>) -> Result<(), DriveError> {
+        match self.claim.take() {
+            Some(claim) => Ok(claim.publish(expires_at).await?),
+            None => Ok(()),
+        }
     }
 
     /// Returns the stop signal of the call.
@@ -178,21 +187,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         turn: &TurnExecution<C>,
     ) -> CallFeatures {
         let ResolvedCall::WithTool(prepared) = resolved else { return CallFeatures::default() };
-        let tool = &prepared.tool;
+        let features = prepared.call_features(recorded_key);
         CallFeatures {
-            has_input_guardrails: !tool.input_guardrails.is_empty(),
             checks_before_approval: self.shared.config.pre_approval_guardrails,
-            has_output_guardrails: !tool.output_guardrails.is_empty(),
-            has_enabled_rule: tool.enabled.static_value() != Some(true),
-            has_permits: tool.concurrency_permits.is_some() || self.shared.body_permits.is_some(),
-            has_receipts: match recorded_key {
-                Some(recorded) => recorded.receipt_digest.is_some(),
-                None => prepared.receipt_digest.is_some(),
-            },
-            follows_success_only: tool.conflict_order != ConflictOrder::Independent
-                && tool.effect_of_call(prepared.rule_arguments()) != ToolEffect::Pure,
+            has_permits: features.has_permits || self.shared.body_permits.is_some(),
             is_observed: turn.has_hooks,
-            max_output_bytes: tool.max_output_bytes,
+            ..features
         }
     }
 
@@ -266,9 +266,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }));
         };
         let report = match effect {
-            CallEffect::FindReceipt => CallReport::ReceiptFound(self.has_receipt(work).await?),
+            CallEffect::FindReceipt => CallReport::ReceiptFound(match work.receipt_request() {
+                Some(request) => self.run_receipts().has_receipt(request).await?,
+                None => false,
+            }),
             CallEffect::EvaluateApprovalRule { has_standing_approval } => {
-                match stop.unless_stopped(self.evaluate_approval(work, has_standing_approval)).await {
+                match stop
+                    .unless_stopped(work.prepared.evaluate_approval(&work.ctx, has_standing_approval))
+                    .await
+                {
                     Some(requirement) => CallReport::ApprovalRule(requirement),
                     None => stopped,
                 }
@@ -276,7 +282,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             CallEffect::Hold(reason) => {
                 let keeps = self.shared.cancel.is_detaching() || self.shared.cancel.keeps_approvals();
                 if matches!(reason, HoldReason::Question(_)) {
-                    self.publish_receipt(work, None).await?;
+                    work.publish_receipt(None).await?;
                     if stop.is_stopped() && !keeps {
                         return Ok(Some(stopped));
                     }
@@ -284,7 +290,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.hold_call(call, reason).await?;
                 CallReport::Held
             }
-            CallEffect::Reconcile => match stop.unless_stopped(self.reconcile_call(work)).await {
+            CallEffect::Reconcile => match stop.unless_stopped(work.prepared.reconcile(&work.ctx)).await {
                 Some(outcome) => CallReport::Reconciled(outcome),
                 None => stopped,
             },
@@ -296,13 +302,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 work.claim = None;
                 CallReport::ReceiptReleased
             }
-            CallEffect::AcquirePermit => match self.acquire_permits(work).await {
-                Some(permits) => {
-                    work.permits = permits;
-                    CallReport::PermitAcquired
+            CallEffect::AcquirePermit => {
+                let limits = [&work.prepared.tool.concurrency_permits, &self.shared.body_permits];
+                match stop.acquire_permits(limits.map(Option::as_ref)).await {
+                    Some(permits) => {
+                        work.permits = permits;
+                        CallReport::PermitAcquired
+                    }
+                    None => stopped,
                 }
-                None => stopped,
-            },
+            }
             CallEffect::RunEarlyInputGuardrails => match self.run_input_guardrails(work).await {
                 Some(verdict) => CallReport::EarlyInputGuardrails(verdict),
                 None => stopped,
@@ -326,7 +335,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
             },
             CallEffect::ReportInvalidArguments { problems } => {
-                CallReport::BodyEnded(self.invalid_arguments_result(work, &problems))
+                let result = invalid_arguments_result(&work.prepared.tool, &work.ctx, &problems);
+                CallReport::BodyEnded(result)
             }
             CallEffect::RunBody(_) => self.run_nested_agent(work).await?,
             CallEffect::AwaitRetry(delay) => {
@@ -346,8 +356,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     None => stopped,
                 }
             }
-            CallEffect::LimitOutput(result) => {
-                CallReport::OutputLimited(self.truncate_to_budget(work, result).await?)
+            CallEffect::LimitOutput(mut result) => {
+                let has_reader = work.turn.tools.find_tool(&ToolKey::bare(READ_OUTPUT_TOOL)).is_some();
+                let (tool, path) = (&work.prepared.tool, work.ctx.call_path());
+                self.shared.artefacts.limit_output(tool, path, &mut result.output, has_reader).await?;
+                CallReport::OutputLimited(result)
             }
             other @ (CallEffect::Start(_)
             | CallEffect::Settle(_)
@@ -379,13 +392,41 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(posted) if posted.decision.posted_revision > hold.posted_revision => {
                 let entry = JournalEntry::DecisionRecorded(posted.decision);
                 // One that does not fit the call changes nothing.
-                match self.record_decision(&self.parent_calls, entry).await? {
+                match self.shared.recorder.record_decision(&self.parent_calls, entry).await? {
                     true => Ok(DecisionCheck::Corrected),
                     false => Ok(DecisionCheck::Current),
                 }
             }
             Some(_) | None => Ok(DecisionCheck::Current),
         }
+    }
+
+    fn run_receipts(&self) -> RunReceipts<'_> {
+        let shared = &*self.shared;
+        RunReceipts {
+            cache: &shared.recorder.receipt_cache,
+            scopes: &shared.key_scopes,
+            journal: &shared.journal,
+            lease_duration: shared.config.lease_duration,
+        }
+    }
+
+    /// Claims the execution of an idempotent call. Returns `None` if the call stops first.
+    async fn claim_receipt<'a>(
+        &'a self,
+        work: &mut CallExecution<'a, C>,
+    ) -> Result<Option<ReceiptVerdict>, DriveError> {
+        let Some(request) = work.receipt_request() else { return Ok(Some(ReceiptVerdict::Claimed)) };
+        self.shared.key_scopes.check_tool(work.turn.agent.name(), &work.prepared.tool)?;
+        Ok(match self.run_receipts().claim(request, work.stop()).await? {
+            Some(ClaimVerdict::Claimed { claim, generation }) => {
+                work.ctx.fix_key(generation);
+                work.claim = Some(claim);
+                Some(ReceiptVerdict::Claimed)
+            }
+            Some(ClaimVerdict::Completed(output)) => Some(ReceiptVerdict::Completed(output)),
+            None => None,
+        })
     }
 
     fn unexpected_effect(&self, call: &CallId, effect: &CallEffect) -> DriveError {
@@ -439,7 +480,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 && work.claim.is_some()
             {
                 let expire_after = work.prepared.tool.receipt_policy.expire_after;
-                self.publish_receipt(work, expire_after).boxed().await?;
+                let now = self.shared.journal.now();
+                work.publish_receipt(expire_after.map(|lasting| now.saturating_add(lasting))).boxed().await?;
             }
             Ok(observed)
         }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use windlass_core::{
     failure::RunFailure,
     id::AgentName,
@@ -11,13 +10,13 @@ use windlass_core::{
     run::{OutputCandidate, OutputCandidateSource},
 };
 
-use super::output_text::truncate_detail;
 use super::{DriveError, Driver};
 use crate::agent::{Agent, ToolUsePolicy};
 use crate::error::truncate_message;
 use crate::event::RunEventKind;
-use crate::guardrail::GuardrailVerdict;
+use crate::guardrail::check_final_output;
 use crate::hook::HookEvent;
+use crate::tool::truncate_detail;
 
 /// Start of the message that asks the model to correct its final output.
 const OUTPUT_NOT_VALID: &str =
@@ -93,21 +92,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.notify_hooks_or_fail(&agent, || moment).await?;
         let of_run = self.shared.config.output_guardrails.iter().filter(|_| self.parent_calls.is_empty());
         let guardrails: Vec<_> = agent.inner.output_guardrails.iter().chain(of_run).collect();
-        let checks = guardrails.iter().map(|guardrail| guardrail.check(ctx.clone(), output.clone()));
-        let verdicts = self.unless_stopped(join_all(checks)).await?;
-        for (guardrail, verdict) in guardrails.iter().zip(verdicts) {
-            let name = guardrail.name.to_string();
-            match verdict {
-                Ok(GuardrailVerdict::Pass) => {}
-                Ok(GuardrailVerdict::Tripwire) => {
-                    return Err(RunFailure::OutputGuardrailTripped { guardrail: name }.into());
-                }
-                Err(error) => {
-                    let message = truncate_message(error.to_string());
-                    return Err(RunFailure::GuardrailFailed { guardrail: name, message }.into());
-                }
-            }
-        }
+        self.unless_stopped(check_final_output(&guardrails, &ctx, &output)).await??;
         self.record_entry(JournalEntry::RunFinished(finished)).await
     }
 

@@ -87,7 +87,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Result<(), DriveError> {
         let ctx = self.run_context(from);
         let available = self.unless_stopped(tools.enabled_names(&ctx)).await?;
-        let CallResult { status, output, run_failure } = self.unknown_tool_result(name, from, available);
+        let CallResult { status, output, run_failure } =
+            self.shared.config.on_unknown_tool.call_result(name, from, available);
         let settled = CallSettled { run_failure, ..CallSettled::new(call, status, output) };
         self.record_entry(JournalEntry::CallSettled(settled)).await?;
         self.emitter.wait_until_handled().await;

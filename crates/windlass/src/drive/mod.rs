@@ -7,22 +7,16 @@
 mod announce_again;
 mod body;
 mod call;
-mod decision_signal;
+mod call_effects;
 mod finish;
-mod gate;
+
 mod given_response;
 mod handoff;
-mod input_guardrails;
 mod model;
 mod nested_agent;
-mod output;
-mod output_text;
+
 mod prepare;
-mod receipts;
-mod run_session;
-mod session_hold;
 mod startup;
-mod stop;
 mod turn;
 
 use std::collections::VecDeque;
@@ -36,37 +30,28 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    decision::{Decision, DecisionScope, PendingCall},
+    decision::PendingCall,
     failure::RunFailure,
     id::{AgentName, CallId, RunId},
-    journal::{DecisionRecorded, JournalEntry, JournalRecord, RunCancelled, RunFailed, RunStarted},
-    run::{ApplyError, Run, RunAction, RunEnd},
+    journal::{JournalEntry, RunCancelled, RunFailed},
+    run::{ApplyError, Run, RunAction},
 };
 
 use crate::agent::{Agent, AgentGraph, ResolvedToolset};
 use crate::artefact::RunArtefacts;
-use crate::error::{ConfigError, FailedRun, RunError, StoreError, truncate_message};
+use crate::error::{ConfigError, RunError, StoreError, truncate_message};
 use crate::event::{EventEmitter, RunEventKind};
-use crate::guardrail::panic_message;
+use crate::guardrail::{ConcurrentGuardrails, panic_message};
 use crate::hook::{Hook, HookError, HookEvent};
-use crate::journal::{EnqueuedEntry, PendingWrite, RunJournal, WithheldOutputs};
+use crate::journal::{RecordedEntry, RunJournal, RunRecorder, WithheldOutputs};
 use crate::lock_unpoisoned;
 use crate::model::ModelError;
-use crate::observe::{HookObservation, LiveEvents, UnannouncedRecord};
-use crate::receipts::{KeyScopes, ReceiptCache};
-use crate::redaction::SecretRegistry;
-use crate::run::{
-    CancelSettlement, CancelSignal, CancelledRun, ExitCallbacks, FinishedRun, KeptResults, PausedRun,
-    RunConfig, RunRecord, RunResult,
-};
-use crate::session::SessionWrite;
-use crate::store::{Durability, PostedDecision, RunStatus};
-use crate::tool::RunContext;
-
-use self::decision_signal::DecisionSignal;
-use self::input_guardrails::ConcurrentGuardrails;
-use self::prepare::PreparedCall;
-use self::run_session::RunSession;
+use crate::observe::{HookObservation, UnannouncedRecord};
+use crate::receipts::KeyScopes;
+use crate::run::{CancelSignal, ExitCallbacks, KeptResults, RunConfig, RunExit, RunRecord, RunResult};
+use crate::store::PostedDecision;
+use crate::tasks::{DecisionSignal, unless_stopped};
+use crate::tool::{PreparedCall, RunContext};
 
 pub(crate) use self::given_response::GivenResponse;
 pub(crate) use self::startup::run_agent;
@@ -77,22 +62,18 @@ struct SharedRunState<C> {
     app: Arc<C>,
     config: RunConfig<C>,
     journal: Arc<RunJournal>,
-    receipt_cache: Arc<ReceiptCache>,
+    recorder: RunRecorder,
     key_scopes: Arc<KeyScopes>,
-    secrets: SecretRegistry,
     artefacts: Arc<RunArtefacts>,
     cancel: CancelSignal,
     draining_calls: Mutex<Vec<CallId>>,
     run_id: RunId,
-    /// The run with its nested runs.
-    run: Mutex<Run>,
     withheld: WithheldOutputs,
     /// Permits for the bodies of the whole run, nested agents included.
     body_permits: Option<Arc<Semaphore>>,
     decisions: DecisionSignal,
     /// True if a call may wait for a person.
     has_held_calls: AtomicBool,
-    events: LiveEvents,
 }
 
 /// Drives one run: the outermost, or one nested in a call.
@@ -108,7 +89,6 @@ struct Driver<C> {
     hooks: Vec<Hook<C>>,
     /// True if the run is watched, or one of its agents may have hooks.
     is_observed: bool,
-    session: Option<RunSession>,
     /// Agent whose start this driver has announced.
     announced_agent: Option<AgentName>,
     tools: Option<Arc<ResolvedToolset<C>>>,
@@ -124,22 +104,6 @@ struct Driver<C> {
     at_end: ExitCallbacks,
     /// Records that the last driver of the run may not have announced.
     unannounced: Vec<UnannouncedRecord>,
-}
-
-/// An entry that was applied and has its place in the journal.
-struct RecordedEntry<'a> {
-    seq: u64,
-    durability: Durability,
-    writing: Option<PendingWrite<'a>>,
-    for_hooks: Option<HookObservation>,
-}
-
-/// The reason why a driver leaves its loop.
-enum DriveEnd {
-    Paused,
-    Ended,
-    /// The run stays open for another driver.
-    Detached,
 }
 
 /// The reason why a step of the driver did not complete.
@@ -195,7 +159,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             emitter,
             stop,
             hooks,
-            session: None,
             announced_agent: None,
             tools: None,
             prepared_calls: VecDeque::new(),
@@ -208,7 +171,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    async fn start_driving(&mut self, is_fresh: bool) -> Result<DriveEnd, RunError> {
+    async fn start_driving(&mut self, is_fresh: bool) -> Result<RunExit, RunError> {
         let agent = self.with_run(|run| run.agent().clone());
         self.emitter.emit(RunEventKind::AgentUpdated { agent }).await;
         self.emitter.wait_until_handled().await;
@@ -228,7 +191,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Drives the run until it pauses or ends.
-    async fn drive(&mut self) -> Result<DriveEnd, RunError> {
+    async fn drive(&mut self) -> Result<RunExit, RunError> {
         loop {
             let next = self.with_run(|run| run.next());
             if self.stop.is_cancelled()
@@ -237,7 +200,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             {
                 if self.shared.cancel.is_detaching() {
                     self.update_session().await?;
-                    return Ok(DriveEnd::Detached);
+                    return Ok(RunExit::Detached);
                 }
                 self.end_cancelled().boxed().await?;
                 continue;
@@ -274,9 +237,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         continue;
                     }
                     self.update_session().boxed().await?;
-                    return Ok(DriveEnd::Paused);
+                    return Ok(RunExit::Paused);
                 }
-                RunAction::Ended => return Ok(DriveEnd::Ended),
+                RunAction::Ended => return Ok(RunExit::Ended),
             };
             match moved {
                 Ok(()) => {
@@ -294,7 +257,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     if self.shared.cancel.is_detaching()
                         && self.with_run(|run| !run.calls_in_flight().is_empty()) =>
                 {
-                    return Ok(DriveEnd::Detached);
+                    return Ok(RunExit::Detached);
                 }
                 Err(DriveError::RunFailed(failure)) => {
                     self.end_run(JournalEntry::RunFailed(RunFailed { failure: *failure })).boxed().await?;
@@ -331,7 +294,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let is_pending = self.with_root(|run| run.pending_calls().iter().any(is_posted));
             let entry = JournalEntry::DecisionRecorded(decision);
             if is_pending {
-                took_any |= self.record_decision(path.parent_calls(), entry).await?;
+                took_any |= self.shared.recorder.record_decision(path.parent_calls(), entry).await?;
             }
         }
         Ok(took_any)
@@ -340,41 +303,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Rejects the pending calls whose approval has expired.
     async fn reject_expired_calls(&self) -> Result<(), RunError> {
         let now = self.shared.journal.now();
-        let pending = self.with_root(|run| run.pending_calls());
-        for pending in pending.into_iter().filter(|pending| pending.is_expired(now)) {
-            let entry = JournalEntry::DecisionRecorded(DecisionRecorded {
-                call: pending.call().clone(),
-                digest: pending.digest,
-                decision: Decision::Reject {
-                    message: Some(windlass_core::run::model_text::APPROVAL_EXPIRED.to_owned()),
-                },
-                scope: DecisionScope::ThisCall,
-                decided_by: Some("expiry".to_owned()),
-                displayed: None,
-                posted_revision: 0,
-            });
-            self.record_decision(pending.path.parent_calls(), entry).await?;
+        for (path, rejection) in self.with_root(|run| run.expired_rejections(now)) {
+            self.shared.recorder.record_decision(path.parent_calls(), rejection).await?;
         }
         Ok(())
-    }
-
-    /// Records a decision. Returns false if it does not fit the call any more.
-    async fn record_decision(&self, path: &[CallId], entry: JournalEntry) -> Result<bool, RunError> {
-        if lock_unpoisoned(&self.shared.run).apply_at(path, &entry).is_err() {
-            return Ok(false);
-        }
-        self.shared.journal.append(path, entry).await?;
-        Ok(true)
-    }
-
-    fn run_status(&self, stop: &DriveEnd) -> RunStatus {
-        match (stop, self.with_run(|run| run.outcome().cloned())) {
-            (DriveEnd::Paused, _) => RunStatus::Paused,
-            (DriveEnd::Detached, _) | (DriveEnd::Ended, None) => RunStatus::Running,
-            (DriveEnd::Ended, Some(RunEnd::Finished(_))) => RunStatus::Finished,
-            (DriveEnd::Ended, Some(RunEnd::Failed(_))) => RunStatus::Failed,
-            (DriveEnd::Ended, Some(RunEnd::Cancelled)) => RunStatus::Cancelled,
-        }
     }
 
     /// Ends the run as cancelled. All started calls have settled by now.
@@ -408,33 +340,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Applies an entry to the run state and enqueues it for the journal. [`Driver::wait_recorded`] waits for the store.
     fn apply_and_enqueue(&self, entry: JournalEntry) -> Result<RecordedEntry<'_>, DriveError> {
-        let before = self.session_items_before(&entry);
-        self.apply_and_enqueue_at(&self.parent_calls, entry, before)
-    }
-
-    /// Applies an entry to the run at a path as [`Driver::apply_and_enqueue`] does.
-    fn apply_and_enqueue_at(
-        &self,
-        path: &[CallId],
-        entry: JournalEntry,
-        session_write: Option<SessionWrite>,
-    ) -> Result<RecordedEntry<'_>, DriveError> {
-        let applied = lock_unpoisoned(&self.shared.run).apply_at(path, &entry);
-        let applied = applied.map_err(|why| self.invalid_entry_error(&why))?;
-        if let Some(receipt) = applied.receipt {
-            self.shared.receipt_cache.insert_receipt(receipt, self.shared.journal.now());
-        }
-        let session_write = session_write.or_else(|| self.session_items_at_end());
-        // Watchers and hooks in this process see secrets, which the journal does not.
-        let observed = self.is_observed.then(|| entry.clone());
-        let entry = self.shared.secrets.redact_entry(path, entry);
-        let EnqueuedEntry { seq, at, durability, writing } =
-            self.shared.journal.enqueue(path, entry, session_write)?;
-        let for_hooks = observed.and_then(|entry| {
-            let record = JournalRecord { seq, at, path: path.to_vec(), entry };
-            self.with_root(|root| self.shared.events.observe(&record, root))
-        });
-        Ok(RecordedEntry { seq, durability, writing, for_hooks })
+        Ok(self.shared.recorder.enqueue(&self.parent_calls, entry, self.is_observed)?)
     }
 
     /// Waits until an entry is durable, where its kind requires it, and delivers the events up to it.
@@ -442,52 +348,43 @@ impl<C: Send + Sync + 'static> Driver<C> {
         &self,
         recorded: RecordedEntry<'_>,
     ) -> Result<Option<HookObservation>, DriveError> {
-        if let Some(writing) = recorded.writing {
-            writing.await?;
+        let watcher = self.is_observed.then_some(&self.emitter);
+        Ok(self.shared.recorder.wait_recorded(recorded, watcher).await?)
+    }
+
+    /// Writes the items of the last settled turn to a session that is not in the run's store.
+    async fn save_turn_to_session(&self) -> Result<(), RunError> {
+        match self.parent_calls.is_empty() {
+            true => self.shared.recorder.save_turn_to_session().await,
+            false => Ok(()),
         }
-        if self.is_observed && recorded.durability == Durability::Sync {
-            self.shared.events.deliver(recorded.seq, &self.emitter).await;
+    }
+
+    /// Writes all that the session lacks of the run.
+    async fn update_session(&self) -> Result<(), RunError> {
+        match self.parent_calls.is_empty() {
+            true => self.shared.recorder.update_session().await,
+            false => Ok(()),
         }
-        Ok(recorded.for_hooks)
     }
 
     /// Returns the error for an entry that the run state rejected: a defect of the driver, after which the run
     /// must not continue.
     fn invalid_entry_error(&self, why: &ApplyError) -> DriveError {
-        StoreError::new(format!("run `{}` would become invalid: {why}", self.run_id)).into()
+        self.shared.recorder.invalid_entry_error(why).into()
     }
 
-    fn into_outcome(self: Box<Self>, stop: DriveEnd) -> Result<RunResult, RunError> {
-        let run = {
-            let mut run = lock_unpoisoned(&self.shared.run);
-            let nothing = Run::start(RunStarted::new(self.shared.run_id.clone(), run.agent().clone()));
-            std::mem::replace(&mut *run, nothing)
-        };
+    /// Returns the result of a run that this driver leaves.
+    fn into_result(self: Box<Self>, exit: RunExit) -> Result<RunResult, RunError> {
+        let recorder = &self.shared.recorder;
         let (records, usage) = self.shared.journal.take_records();
-        let end = run.outcome().cloned();
-        let record = RunRecord { run, records, usage };
+        let record = RunRecord { run: recorder.take_run(), records, usage };
         let kept = KeptResults {
-            receipts: self.shared.receipt_cache.all_receipts(),
+            receipts: recorder.receipt_cache.all_receipts(),
             withheld: self.shared.withheld.in_memory(),
-            session: self.session.as_ref().map(|session| session.session().clone()),
+            session: recorder.session().map(|session| session.session().clone()),
         };
-        match (stop, end) {
-            (DriveEnd::Paused, _) | (DriveEnd::Ended, None) => {
-                Ok(RunResult::Paused(PausedRun::new(record, kept)))
-            }
-            (DriveEnd::Detached, _) => Ok(RunResult::Detached(PausedRun::new(record, kept))),
-            (DriveEnd::Ended, Some(RunEnd::Finished(output))) => {
-                Ok(RunResult::Finished(FinishedRun { output, record }))
-            }
-            (DriveEnd::Ended, Some(RunEnd::Failed(failure))) => {
-                let model_error = self.model_error.map(|error| *error);
-                Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error })))
-            }
-            (DriveEnd::Ended, Some(RunEnd::Cancelled)) => {
-                let settlement = CancelSettlement::from_record(&record);
-                Ok(RunResult::Cancelled(CancelledRun { settlement, record }))
-            }
-        }
+        RunResult::after_exit(exit, record, kept, self.model_error.map(|error| *error))
     }
 
     fn run_context(&self, agent: &AgentName) -> RunContext<C> {
@@ -549,14 +446,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Reads the state of the run that this driver drives.
     fn with_run<T>(&self, read: impl FnOnce(&Run) -> T) -> T {
-        let root = lock_unpoisoned(&self.shared.run);
-        // The nested run exists as long as its call is open, which it is while this driver works on it.
-        read(root.at_path(&self.parent_calls).unwrap_or(&root))
+        self.shared.recorder.with_run(&self.parent_calls, read)
     }
 
     /// Reads the state of the outermost run.
     fn with_root<T>(&self, read: impl FnOnce(&Run) -> T) -> T {
-        read(&lock_unpoisoned(&self.shared.run))
+        self.shared.recorder.with_root(read)
     }
 }
 
@@ -565,7 +460,7 @@ async fn call_unless_stopped<F: Future>(
     stop: &CancellationToken,
     future: F,
 ) -> Result<F::Output, DriveError> {
-    let called = stop::unless_stopped(stop, AssertUnwindSafe(future).catch_unwind()).await;
+    let called = unless_stopped(stop, AssertUnwindSafe(future).catch_unwind()).await;
     called.ok_or(DriveError::Cancelled)?.map_err(application_panicked)
 }
 

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use windlass_core::{
@@ -20,18 +19,17 @@ use windlass_core::{
     usage::Usage,
 };
 
-use super::input_guardrails::ConcurrentGuardrails;
 use super::{DriveError, Driver};
 use super::{application_panicked, call_unless_stopped};
 use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy};
 use crate::error::{ConfigError, truncate_message};
 use crate::event::RunEventKind;
+use crate::guardrail::{ConcurrentGuardrails, GuardrailTiming};
 use crate::hook::{HookEvent, ModelResponseInfo};
 use crate::model::{
-    DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, NextModel, OutputSchema, RetryAdvice,
-    SharedModel,
+    DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, NextModel, OutputSchema, SharedModel,
 };
-use crate::run::{ModelInput, ModelRetryPolicy};
+use crate::run::{ModelInput, jitter_fraction};
 
 /// The parts of a model request, without the conversation.
 struct ModelRequestParts {
@@ -168,7 +166,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let is_first = self.with_run(|run| run.turn()) == 0 && !self.has_run_guardrails;
         if is_first {
             self.has_run_guardrails = true;
-            self.run_blocking_guardrails(agent).boxed().await?;
+            if let Some(mut first) = self.guardrails_with_timing(agent, GuardrailTiming::Blocking) {
+                self.unless_stopped(first.wait_settled()).boxed().await??;
+            }
         }
         if self.announced_agent.as_ref() != Some(agent.name()) {
             self.announced_agent = Some(agent.name().clone());
@@ -179,6 +179,49 @@ impl<C: Send + Sync + 'static> Driver<C> {
             self.start_concurrent_guardrails(agent)?;
         }
         Ok(())
+    }
+
+    /// Starts the guardrails that run concurrently with the model.
+    fn start_concurrent_guardrails(&mut self, agent: &Agent<C>) -> Result<(), DriveError> {
+        let mut overlap = self.guardrails_with_timing(agent, GuardrailTiming::Concurrent);
+        let begun = overlap.as_mut().map_or(Ok(()), |overlap| overlap.poll_once());
+        self.concurrent_guardrails = Mutex::new(overlap);
+        begun.map_err(DriveError::from)
+    }
+
+    /// Waits until the concurrent guardrails have settled. No call takes effect before.
+    pub(super) async fn wait_for_guardrails(&mut self) -> Result<(), DriveError> {
+        if !self.has_run_guardrails && !self.with_run(|run| run.has_call_activity()) {
+            // An earlier driver ended before they did, and nobody knows what they would have said.
+            self.has_run_guardrails = true;
+            let name = self.with_run(|run| run.agent().clone());
+            let agent = self.find_agent(&name)?;
+            self.start_concurrent_guardrails(&agent)?;
+        }
+        let overlap = self.concurrent_guardrails.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(overlap) = overlap else { return Ok(()) };
+        let stop = self.stop.clone();
+        tokio::select! {
+            biased;
+            settled = overlap.wait_settled() => settled.map_err(DriveError::from),
+            () = stop.cancelled() => Err(DriveError::Cancelled),
+        }
+    }
+
+    /// Returns the guardrails of the agent and of the run with this timing, if any.
+    fn guardrails_with_timing(
+        &self,
+        agent: &Agent<C>,
+        timing: GuardrailTiming,
+    ) -> Option<Box<ConcurrentGuardrails>> {
+        let of_run = self.shared.config.input_guardrails.iter().filter(|_| self.parent_calls.is_empty());
+        let guardrails = agent.inner.input_guardrails.iter().chain(of_run).filter(|one| one.timing == timing);
+        let guardrails: Vec<_> = guardrails.cloned().collect();
+        if guardrails.is_empty() {
+            return None;
+        }
+        let input = self.with_run(|run| run.last_model_input().into());
+        ConcurrentGuardrails::new(guardrails, &self.run_context(agent.name()), input)
     }
 
     async fn request_parts(&mut self, agent: &Agent<C>) -> Result<ModelRequestParts, DriveError> {
@@ -227,7 +270,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Err(error) => error,
             };
             let chance = jitter_fraction(self.run_id.as_str(), turn, attempt);
-            let wait = retry_delay(&retry, attempt, error.retry_advice(), chance);
+            let wait = retry.delay_after(attempt, error.retry_advice(), chance);
             self.record_entry(JournalEntry::ModelRequestFailed(ModelRequestFailed {
                 agent: agent.name().clone(),
                 error: truncate_message(error.to_string()),
@@ -386,37 +429,3 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(())
     }
 }
-
-/// Returns the delay before a retry, or `None` if a retry is useless or the provider asks for a longer delay
-/// than the policy allows. `chance` (0 to 1) is jitter: it shortens the policy's own delay by up to a half, and
-/// lengthens the provider's delay by up to a quarter, because an earlier retry would fail.
-fn retry_delay(retry: &ModelRetryPolicy, attempt: u32, advice: RetryAdvice, chance: f64) -> Option<Duration> {
-    if attempt >= retry.max_attempts {
-        return None;
-    }
-    match advice {
-        RetryAdvice::Never => None,
-        RetryAdvice::Safe => {
-            let usual = retry.base_delay.saturating_mul(1 << (attempt - 1).min(16)).min(retry.max_delay);
-            Some(usual.mul_f64(1.0 - chance / 2.0))
-        }
-        RetryAdvice::After(wait) if wait > retry.max_delay => None,
-        RetryAdvice::After(wait) => Some(wait.mul_f64(1.0 + chance / 4.0).min(retry.max_delay)),
-    }
-}
-
-/// Returns a number from 0 to 1 that differs between runs, turns and attempts, and is the same in every
-/// simulation of a run.
-fn jitter_fraction(run: &str, turn: u32, attempt: u32) -> f64 {
-    // FNV-1a, with a last mixing step because short inputs leave its upper bits alike.
-    let bytes = run.bytes().chain(turn.to_le_bytes()).chain(attempt.to_le_bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    f64::from((mixed >> 32) as u32) / f64::from(u32::MAX)
-}
-
-#[cfg(test)]
-#[path = "model_tests.rs"]
-mod tests;

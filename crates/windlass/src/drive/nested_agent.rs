@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -9,20 +10,17 @@ use tokio_util::sync::CancellationToken;
 use windlass_core::{
     id::{AgentName, CallId, RunId},
     journal::{CallStatus, JournalEntry, RunStarted},
-    run::{CallReport, CallResult, Run, RunEnd},
+    run::{CallReport, CallResult, RunEnd},
 };
 
-use super::body::sleep_or_pending;
 use super::call::CallExecution;
-use super::output_text::{result_for_error, result_for_timeout};
-use super::startup::leave_reason;
-use super::{DriveEnd, DriveError, Driver};
+use super::{DriveError, Driver};
 use crate::agent::{Agent, AgentGraph, AgentTool, HandoffTarget, NestedAgentResult};
 use crate::error::{RunError, truncate_message};
 use crate::event::RunEventKind;
 use crate::guardrail::panic_message;
 use crate::run::RunExit;
-use crate::tool::{ToolBody, ToolError};
+use crate::tool::{ToolBody, ToolError, result_for_error, result_for_timeout};
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Runs the agent of a call: from its start, or from where an earlier driver left it.
@@ -55,7 +53,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 origin: None,
             };
             let entry = JournalEntry::RunStarted(started.into());
-            self.wait_recorded(self.apply_and_enqueue_at(&path, entry, None)?).await?;
+            let recorded = self.shared.recorder.enqueue(&path, entry, self.is_observed)?;
+            self.wait_recorded(recorded).await?;
         }
         self.drive_nested_agent(path, agent, work).await
     }
@@ -82,7 +81,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Boxes the future of the drive loop, because nested agents make it recursive.
-    fn drive_boxed(&mut self) -> BoxFuture<'_, Result<DriveEnd, RunError>> {
+    fn drive_boxed(&mut self) -> BoxFuture<'_, Result<RunExit, RunError>> {
         self.drive().boxed()
     }
 
@@ -110,7 +109,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
             }
         };
-        driver.at_end.run_callbacks(driven.as_ref().map_or(RunExit::Ended, leave_reason)).await;
+        driver.at_end.run_callbacks(driven.as_ref().map_or(RunExit::Ended, RunExit::of_driver)).await;
         let end = match driven {
             Ok(end) => end?,
             // The agent is this call's body, and a body's panic is its call's failure.
@@ -120,24 +119,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         };
         let (outcome, last_text, last_agent) =
-            driver.with_run(|run| (run.outcome().cloned(), last_output_text(run), run.agent().clone()));
+            driver.with_run(|run| (run.outcome().cloned(), run.last_text(), run.agent().clone()));
         Ok(match (end, outcome) {
-            (DriveEnd::Detached, _) => CallReport::Stopped(self.stop_mode()),
-            (DriveEnd::Paused, _) | (DriveEnd::Ended, None) => CallReport::AgentPaused,
-            (DriveEnd::Ended, Some(RunEnd::Finished(output))) => {
+            (RunExit::Detached, _) => CallReport::Stopped(self.stop_mode()),
+            (RunExit::Paused, _) | (RunExit::Ended, None) => CallReport::AgentPaused,
+            (RunExit::Ended, Some(RunEnd::Finished(output))) => {
                 // An earlier text has not passed the output guardrails of the agent.
                 let is_guarded = driver.find_agent(&last_agent)?.has_output_guardrails();
                 let output = if output.is_empty() && !is_guarded { last_text } else { output };
                 self.nested_output(work, &driver, last_agent, output).await
             }
-            (DriveEnd::Ended, Some(RunEnd::Failed(failure))) => {
+            (RunExit::Ended, Some(RunEnd::Failed(failure))) => {
                 self.nested_failure(work, format!("agent `{}` failed: {failure}", agent.name())).await
             }
-            (DriveEnd::Ended, Some(RunEnd::Cancelled)) if is_late => {
+            (RunExit::Ended, Some(RunEnd::Cancelled)) if is_late => {
                 let result = result_for_timeout(&work.prepared.tool, &work.ctx, CallStatus::TimedOut);
                 CallReport::BodyEnded(result)
             }
-            (DriveEnd::Ended, Some(RunEnd::Cancelled)) => CallReport::BodyEnded(CallResult::cancelled()),
+            (RunExit::Ended, Some(RunEnd::Cancelled)) => CallReport::BodyEnded(CallResult::cancelled()),
         })
     }
 
@@ -178,16 +177,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 }
 
-/// Returns the last non-empty output or message of a nested agent that ended with an empty output.
-fn last_output_text(run: &Run) -> String {
-    use windlass_core::item::Item;
-    run.items()
-        .iter()
-        .rev()
-        .find_map(|produced| match &*produced.item {
-            Item::Output(output) => Some(output.content.text().into_owned()).filter(|text| !text.is_empty()),
-            Item::Message(message) => Some(message.text()).filter(|text| !text.is_empty()),
-            _ => None,
-        })
-        .unwrap_or_default()
+/// Resolves after the timeout; never, if there is none.
+async fn sleep_or_pending(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
+    }
 }

@@ -14,17 +14,14 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::time::Sleep;
 use windlass_core::{
     id::CallId,
-    plan::CallDisposition,
-    run::{CallOutcome, CallResult, RunAction, TurnSchedule},
+    run::{CallOutcome, CallResult, RunAction, ToolNeed, TurnSchedule},
 };
 
 use super::call::ResolvedCall;
-use super::prepare::PreparedCall;
-use super::stop::TurnStop;
 use super::{DriveError, Driver};
 use crate::agent::{Agent, ResolvedToolset};
-use crate::tasks::yield_to_others;
-use crate::tool::TurnContext;
+use crate::tasks::{TurnStop, yield_to_others};
+use crate::tool::{PreparedCall, TurnContext};
 
 /// Number of call starts or completions after which the driver yields to the runtime. Quick bodies then end
 /// while few siblings are open, and a turn of many calls does not monopolise a thread.
@@ -50,15 +47,7 @@ pub(super) struct TurnExecution<C> {
     /// True if the run ends and the calls in flight are only closed.
     pub(super) is_closing: bool,
     /// True while calls are being started, each up to its body.
-    starting_calls: AtomicBool,
-}
-
-impl<C> TurnExecution<C> {
-    /// Returns true while siblings are still being started. One of them may end the run, and then no unstarted
-    /// body may run. The loop that starts the calls polls each of them again.
-    pub(super) fn is_starting_calls(&self) -> bool {
-        self.starting_calls.load(Ordering::Relaxed)
-    }
+    pub(super) starting_calls: AtomicBool,
 }
 
 /// The future of the work on one call, by its position.
@@ -153,28 +142,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         fresh: Option<PreparedCall<C>>,
         turn: &TurnExecution<C>,
     ) -> Result<ResolvedCall<C>, DriveError> {
-        /// The needs of a call that is resolved.
-        enum Need {
-            Nothing,
-            ToolIfThere,
-            Tool { is_edited: bool },
-        }
-        let need = self.with_run(|run| match run.call_disposition(call) {
-            Some(CallDisposition::Execute { .. }) if run.is_output_known(call) => Need::ToolIfThere,
-            Some(CallDisposition::Execute { .. }) => {
-                Need::Tool { is_edited: run.edited_arguments(call).is_some() }
-            }
-            Some(CallDisposition::InvalidArguments { .. }) => Need::ToolIfThere,
-            _ => Need::Nothing,
-        });
         let unchecked = |found: Option<_>| found.map_or(ResolvedCall::WithoutTool, ResolvedCall::WithTool);
-        match (need, fresh) {
-            (Need::Nothing, _) => Ok(ResolvedCall::WithoutTool),
-            (Need::Tool { is_edited: false } | Need::ToolIfThere, Some(fresh)) => {
+        match (self.with_run(|run| run.tool_need(call)), fresh) {
+            (ToolNeed::None, _) => Ok(ResolvedCall::WithoutTool),
+            (ToolNeed::Required { has_edited_arguments: false } | ToolNeed::IfPresent, Some(fresh)) => {
                 Ok(ResolvedCall::WithTool(fresh))
             }
-            (Need::ToolIfThere, None) => Ok(unchecked(self.restore_unchecked_call(call, &turn.tools))),
-            (Need::Tool { .. }, _) => self.restore_call(call, &turn.agent, &turn.tools),
+            (ToolNeed::IfPresent, None) => Ok(unchecked(self.restore_unchecked_call(call, &turn.tools))),
+            (ToolNeed::Required { .. }, _) => self.restore_call(call, &turn.agent, &turn.tools),
         }
     }
 

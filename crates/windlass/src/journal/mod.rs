@@ -3,10 +3,15 @@
 //! Invariant: an entry gets its place in the journal when it is enqueued, before the first await.
 
 mod run_journal;
+mod run_recorder;
 mod snapshot_schedule;
 mod withheld;
 mod write_queue;
 
-pub(crate) use self::run_journal::{EnqueuedEntry, LeaseTerms, RunJournal, save_announced_mark};
+pub(crate) use self::run_journal::{LeaseTerms, RunJournal, save_announced_mark};
+pub(crate) use self::run_recorder::{RecordedEntry, RunRecorder};
 pub(crate) use self::withheld::WithheldOutputs;
-pub(crate) use self::write_queue::{AppendTarget, PendingWrite};
+pub(crate) use self::write_queue::AppendTarget;
+
+use self::run_journal::EnqueuedEntry;
+use self::write_queue::PendingWrite;

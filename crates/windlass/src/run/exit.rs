@@ -4,6 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use windlass_core::run::{Run, RunEnd};
+
+use crate::store::RunStatus;
 
 /// Time that a run waits for its exit callbacks. Slower ones continue in the background.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -17,6 +20,24 @@ pub enum RunExit {
     Paused,
     /// The driver detached from the run, which is left for another driver.
     Detached,
+}
+
+impl RunExit {
+    /// Returns the kind of a driver's exit. A driver that failed cannot continue.
+    pub(crate) fn of_driver<E>(driven: &Result<Self, E>) -> Self {
+        *driven.as_ref().unwrap_or(&Self::Ended)
+    }
+
+    /// Returns the status of a run that a driver leaves, for lists.
+    pub(crate) fn run_status(self, run: &Run) -> RunStatus {
+        match (self, run.outcome()) {
+            (Self::Paused, _) => RunStatus::Paused,
+            (Self::Detached, _) | (Self::Ended, None) => RunStatus::Running,
+            (Self::Ended, Some(RunEnd::Finished(_))) => RunStatus::Finished,
+            (Self::Ended, Some(RunEnd::Failed(_))) => RunStatus::Failed,
+            (Self::Ended, Some(RunEnd::Cancelled)) => RunStatus::Cancelled,
+        }
+    }
 }
 
 type ExitCallback = Box<dyn FnOnce(RunExit) -> BoxFuture<'static, ()> + Send>;

@@ -8,14 +8,14 @@ use windlass_core::{
     id::{AgentName, RunId},
     item::Item,
     journal::{JournalEntry, JournalRecord, encode_lines},
-    run::{Run, RunItem},
+    run::{Run, RunEnd, RunItem},
     usage::Usage,
 };
 
-use crate::error::{OutputError, UnfinishedRun};
+use super::{CancelSettlement, JournalRecords, KeptResults, PausedRun, RunExit};
+use crate::error::{FailedRun, OutputError, RunError, UnfinishedRun};
+use crate::model::ModelError;
 use crate::store::OpenRunError;
-
-use super::{CancelSettlement, JournalRecords, PausedRun};
 
 /// The result of a run that did not fail.
 #[derive(Debug)]
@@ -49,6 +49,29 @@ pub struct CancelledRun {
 }
 
 impl RunResult {
+    /// Creates the result of a run that a driver leaves. A run that failed is an error.
+    pub(crate) fn after_exit(
+        exit: RunExit,
+        record: RunRecord,
+        kept: KeptResults,
+        model_error: Option<ModelError>,
+    ) -> Result<Self, RunError> {
+        match (exit, record.run.outcome().cloned()) {
+            (RunExit::Paused, _) | (RunExit::Ended, None) => Ok(Self::Paused(PausedRun::new(record, kept))),
+            (RunExit::Detached, _) => Ok(Self::Detached(PausedRun::new(record, kept))),
+            (RunExit::Ended, Some(RunEnd::Finished(output))) => {
+                Ok(Self::Finished(FinishedRun { output, record }))
+            }
+            (RunExit::Ended, Some(RunEnd::Failed(failure))) => {
+                Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error })))
+            }
+            (RunExit::Ended, Some(RunEnd::Cancelled)) => {
+                let settlement = CancelSettlement::from_record(&record);
+                Ok(Self::Cancelled(CancelledRun { settlement, record }))
+            }
+        }
+    }
+
     /// Returns the final output: text, or the JSON text of a typed output.
     ///
     /// # Errors

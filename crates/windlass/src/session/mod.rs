@@ -5,11 +5,16 @@ mod compaction;
 pub(crate) mod log;
 mod memory;
 mod repair;
+mod run_session;
+mod session_hold;
 mod store_sessions;
 
 pub use compaction::{CompactionPolicy, CompactionResult, SummaryFunction};
 pub use memory::MemorySessionStore;
 pub use repair::{RepairedTranscript, repair_transcript};
+
+pub(crate) use run_session::{RunSession, SessionHold};
+pub(crate) use session_hold::{LocalSessionHold, SessionWait};
 
 use std::fmt;
 use std::sync::Arc;

@@ -12,8 +12,10 @@ mod hosted;
 mod into_tools;
 mod options;
 mod output;
+mod prepared_call;
 mod progress;
 mod provider_defined;
+mod result_text;
 mod source;
 
 pub use context::{RunContext, ToolContext};
@@ -38,7 +40,12 @@ pub(crate) use context::{CallDetails, RawArguments, TurnContext};
 pub(crate) use hosted::hosted_server_key;
 pub(crate) use options::{ConflictOrder, EnabledRule};
 pub(crate) use output::to_output_content;
+pub(crate) use prepared_call::{PreparedCall, read_arguments, read_saved_arguments};
 pub(crate) use progress::ProgressQueue;
+pub(crate) use result_text::{
+    failure_text, invalid_arguments_result, result_for_error, result_for_timeout, truncate_detail,
+    with_edit_note,
+};
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -1,7 +1,10 @@
 //! Tests of decisions: the calls that they cover, and their scope.
 
 use super::bench::{RunBench, describe_next, play_script, refusal_message};
-use crate::decision::{DecisionScope, StandingVerdict};
+use crate::decision::{DecisionScope, HoldReason, StandingVerdict};
+use crate::id::Timestamp;
+use crate::journal::{CallHeld, JournalEntry};
+use crate::run::ToolNeed;
 
 #[test]
 fn a_decision_said_twice_is_one_and_another_replaces_it() {
@@ -402,4 +405,43 @@ fn a_body_that_has_ended_cannot_be_decided_about() {
     let standing =
         "answer c1:pay c2:pay; hold c1; approve c1; start c1; end_body c1 succeeded; reject_always c2";
     assert_eq!(describe_next(&play_script(standing)), "calls check c1 succeeded, settle c2 rejected");
+}
+
+#[test]
+fn expired_approvals_are_rejected_and_others_wait() {
+    let mut bench = RunBench::from_script("answer c1:pay c2:pay c3:look; hold c2");
+    let held = CallHeld {
+        call: "c1".into(),
+        reason: HoldReason::Approval,
+        expires_at: Some(Timestamp(100)),
+        last_driver_seen: None,
+    };
+    bench.try_record(Vec::new(), JournalEntry::CallHeld(held)).expect("it can be held");
+    assert_eq!(bench.run.expired_rejections(Timestamp(99)), []);
+    let rejections = bench.run.expired_rejections(Timestamp(100));
+    assert_eq!(rejections.len(), 1);
+    for (path, entry) in rejections {
+        assert_eq!(path, "c1".into());
+        bench.try_record(path.parent_calls().to_vec(), entry).expect("it can be rejected");
+    }
+    assert_eq!(bench.run.expired_rejections(Timestamp(100)), []);
+    assert_eq!(describe_next(&bench.run), "calls settle c1 rejected, run c3#1");
+}
+
+#[test]
+fn a_call_needs_its_tool_until_its_output_is_known() {
+    let required = |has_edited_arguments| ToolNeed::Required { has_edited_arguments };
+    let cases = [
+        ("answer c1:look", required(false)),
+        ("answer c1:pay; hold c1", required(false)),
+        ("answer c1:pay; hold c1; edit c1", required(true)),
+        ("answer c1:pay; hold c1; reject c1", ToolNeed::IfPresent),
+        ("answer c1:look; start c1", required(false)),
+        ("answer c1:look!", ToolNeed::IfPresent),
+        ("answer c1:nothing", ToolNeed::None),
+        ("answer c2:look", ToolNeed::None),
+    ];
+    for (script, expected) in cases {
+        assert_eq!(play_script(script).tool_need(&"c1".into()), expected, "{script}");
+    }
 }

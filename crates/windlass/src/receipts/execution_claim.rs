@@ -1,28 +1,59 @@
-//! Receipts of idempotent calls, and the claims to execute them: in this run, and, for shared receipts, in the whole store.
+//! The claims to execute idempotent calls: in this run, and, for shared receipts, in the whole store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use windlass_core::{canonical::Digest, item::OutputContent, run::ReceiptVerdict};
+use windlass_core::{
+    canonical::Digest,
+    id::{CallPath, Timestamp},
+    item::OutputContent,
+};
 
-use super::call::CallExecution;
-use super::{DriveError, Driver};
+use super::{InFlight, KeyScopes, LocalReceiptClaim, ReceiptAge, ReceiptCache};
 use crate::clock::RunClock;
-use crate::receipts::{InFlight, LocalReceiptClaim, ReceiptAge};
+use crate::error::StoreError;
+use crate::journal::RunJournal;
 use crate::store::{
     LeaseClaim, LeaseStanding, LeaseWatch, ReceiptClaim, ReceiptKey, Store, StoredLease, poll_interval,
 };
-use crate::tool::ReceiptScope;
+use crate::tasks::CallStop;
+use crate::tool::{ReceiptPolicy, ReceiptScope};
 
 /// Longest poll interval while another process executes an identical call.
 const CLAIM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of claims of this process, so that each has a name of its own.
 static CLAIM_COUNT: AtomicU64 = AtomicU64::new(0);
 
+/// The receipts and claims of one run.
+#[derive(Clone, Copy)]
+pub(crate) struct RunReceipts<'a> {
+    pub(crate) cache: &'a ReceiptCache,
+    pub(crate) scopes: &'a KeyScopes,
+    pub(crate) journal: &'a RunJournal,
+    /// Duration of a claim in the store without a renewal.
+    pub(crate) lease_duration: Duration,
+}
+
+/// An idempotent call, for its receipt.
+#[derive(Clone, Copy)]
+pub(crate) struct ReceiptRequest<'a> {
+    pub(crate) digest: Digest,
+    pub(crate) policy: &'a ReceiptPolicy,
+    pub(crate) path: &'a CallPath,
+}
+
+/// The answer to a claim.
+pub(crate) enum ClaimVerdict<'a> {
+    /// The call may run, with a key of this generation.
+    Claimed { claim: Box<ExecutionClaim<'a>>, generation: u32 },
+    /// An identical call has completed with this output.
+    Completed(OutputContent),
+}
+
 /// A claim to execute a call. Identical calls wait until it is published or dropped.
-pub(super) struct ExecutionClaim<'a> {
+pub(crate) struct ExecutionClaim<'a> {
     in_flight: InFlight<'a>,
     shared: Option<SharedExecutionClaim>,
 }
@@ -42,69 +73,62 @@ struct SharedExecutionClaim {
     is_held: bool,
 }
 
-impl<C: Send + Sync + 'static> Driver<C> {
+impl<'a> RunReceipts<'a> {
     /// Returns true if there is a receipt of an identical call: of this run, or of another one within the receipt's scope.
-    pub(super) async fn has_receipt(&self, work: &CallExecution<'_, C>) -> Result<bool, DriveError> {
-        let Some(digest) = work.receipt_digest() else { return Ok(false) };
-        if self.shared.receipt_cache.find_receipt(&digest, self.receipt_age(work)).is_some() {
+    pub(crate) async fn has_receipt(&self, call: ReceiptRequest<'_>) -> Result<bool, StoreError> {
+        if self.cache.find_receipt(&call.digest, self.receipt_age(call)).is_some() {
             return Ok(true);
         }
-        match self.shared_receipt_key(digest, work) {
-            Some((store, _, key)) => Ok(store.find_receipt(&key, self.shared.journal.now()).await?.is_some()),
+        match self.shared_key(call) {
+            Some((store, _, key)) => Ok(store.find_receipt(&key, self.journal.now()).await?.is_some()),
             None => Ok(false),
         }
     }
 
     /// Claims the execution of an idempotent call, and waits while an identical one is in flight. Returns `None` if the
     /// call stops first.
-    pub(super) async fn claim_receipt<'a>(
-        &'a self,
-        work: &mut CallExecution<'a, C>,
-    ) -> Result<Option<ReceiptVerdict>, DriveError> {
-        let Some(digest) = work.receipt_digest() else { return Ok(Some(ReceiptVerdict::Claimed)) };
-        self.shared.key_scopes.check_tool(work.turn.agent.name(), &work.prepared.tool)?;
+    pub(crate) async fn claim(
+        &self,
+        call: ReceiptRequest<'_>,
+        stop: CallStop<'_>,
+    ) -> Result<Option<ClaimVerdict<'a>>, StoreError> {
         let (in_flight, local_generation) = loop {
-            match self.shared.receipt_cache.claim(digest, self.receipt_age(work)) {
+            match self.cache.claim(call.digest, self.receipt_age(call)) {
                 LocalReceiptClaim::Acquired { in_flight, generation } => break (in_flight, generation),
-                LocalReceiptClaim::Completed(output) => {
-                    return Ok(Some(ReceiptVerdict::Completed(output)));
-                }
+                LocalReceiptClaim::Completed(output) => return Ok(Some(ClaimVerdict::Completed(output))),
                 LocalReceiptClaim::InProgress(landed) => {
-                    let settled = work.stop().unless_stopped(landed.cancelled()).await;
+                    let settled = stop.unless_stopped(landed.cancelled()).await;
                     // Whoever settled may have ended the run.
-                    if settled.is_none() || work.stop().is_stopped() {
+                    if settled.is_none() || stop.is_stopped() {
                         return Ok(None);
                     }
                 }
             }
         };
-        let (shared, generation) = match self.shared_receipt_key(digest, work) {
-            Some((store, owner, key)) => match self.claim_shared_receipt(store, owner, key, work).await? {
+        let (shared, generation) = match self.shared_key(call) {
+            Some((store, owner, key)) => match self.claim_shared(store, owner, key, stop).await? {
                 Some(SharedVerdict::Claimed { claim, generation }) => (Some(*claim), generation),
-                Some(SharedVerdict::Completed(output)) => {
-                    return Ok(Some(ReceiptVerdict::Completed(output)));
-                }
+                Some(SharedVerdict::Completed(output)) => return Ok(Some(ClaimVerdict::Completed(output))),
                 None => return Ok(None),
             },
             None => (None, local_generation),
         };
-        work.ctx.fix_key(generation);
-        work.claim = Some(ExecutionClaim { in_flight, shared }.into());
-        Ok(Some(ReceiptVerdict::Claimed))
+        let claim = ExecutionClaim { in_flight, shared }.into();
+        Ok(Some(ClaimVerdict::Claimed { claim, generation }))
     }
 
-    async fn claim_shared_receipt(
+    async fn claim_shared(
         &self,
         store: Arc<dyn Store>,
         owner: String,
         key: ReceiptKey,
-        work: &CallExecution<'_, C>,
-    ) -> Result<Option<SharedVerdict>, DriveError> {
-        let duration = self.shared.config.lease_duration;
+        stop: CallStop<'_>,
+    ) -> Result<Option<SharedVerdict>, StoreError> {
+        let duration = self.lease_duration;
         let mut watch = LeaseWatch::new();
         let mut abandoned: Option<StoredLease> = None;
         loop {
-            let claim = LeaseClaim { owner: &owner, now: self.shared.journal.now(), duration };
+            let claim = LeaseClaim { owner: &owner, now: self.journal.now(), duration };
             match store.claim_receipt(&key, claim, abandoned.take().as_ref()).await? {
                 ReceiptClaim::Acquired { generation } => {
                     let claim = SharedExecutionClaim::new(store, key, owner, duration).into();
@@ -116,7 +140,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     LeaseStanding::Abandoned(lease) => abandoned = Some(lease),
                     LeaseStanding::Held { lease, remaining, .. } => {
                         let wait = poll_interval(&lease, remaining).min(CLAIM_POLL_INTERVAL);
-                        if work.stop().unless_stopped(tokio::time::sleep(wait)).await.is_none() {
+                        if stop.unless_stopped(tokio::time::sleep(wait)).await.is_none() {
                             return Ok(None);
                         }
                     }
@@ -126,50 +150,34 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     /// Returns the store, the owner name and the key of a receipt that is shared beyond this run.
-    fn shared_receipt_key(
-        &self,
-        digest: Digest,
-        work: &CallExecution<'_, C>,
-    ) -> Option<(Arc<dyn Store>, String, ReceiptKey)> {
-        let (store, driver) = self.shared.journal.store_and_owner()?;
-        let scope = match work.prepared.tool.receipt_policy.scope {
+    fn shared_key(&self, call: ReceiptRequest<'_>) -> Option<(Arc<dyn Store>, String, ReceiptKey)> {
+        let (store, driver) = self.journal.store_and_owner()?;
+        let scope = match call.policy.scope {
             ReceiptScope::Call | ReceiptScope::Run => return None,
-            ReceiptScope::Session => format!("session:{}", self.shared.key_scopes.session()?),
+            ReceiptScope::Session => format!("session:{}", self.scopes.session()?),
             ReceiptScope::Store => String::new(),
         };
         // Each claim has a name of its own: its beat alone tells a contender that its owner is alive.
         let number = CLAIM_COUNT.fetch_add(1, Ordering::Relaxed);
-        let owner = format!("{driver}/{}#{number}", work.ctx.call_path());
-        Some((store.clone(), owner, ReceiptKey { scope, digest }))
+        let owner = format!("{driver}/{}#{number}", call.path);
+        Some((store.clone(), owner, ReceiptKey { scope, digest: call.digest }))
     }
 
-    fn receipt_age(&self, work: &CallExecution<'_, C>) -> ReceiptAge {
-        ReceiptAge {
-            now: self.shared.journal.now(),
-            expire_after: work.prepared.tool.receipt_policy.expire_after,
-        }
+    fn receipt_age(&self, call: ReceiptRequest<'_>) -> ReceiptAge {
+        ReceiptAge { now: self.journal.now(), expire_after: call.policy.expire_after }
     }
+}
 
-    /// Publishes the receipt of a call, or releases its claim if it left none.
-    pub(super) async fn publish_receipt(
-        &self,
-        work: &mut CallExecution<'_, C>,
-        expire_after: Option<Duration>,
-    ) -> Result<(), DriveError> {
-        let Some(claim) = work.claim.take() else { return Ok(()) };
-        let ExecutionClaim { in_flight, shared } = *claim;
-        if let Some(mut shared) = shared {
-            shared.is_held = false;
-            match in_flight.result() {
-                Some(output) => {
-                    let expires =
-                        expire_after.map(|lasting| self.shared.journal.now().saturating_add(lasting));
-                    shared.store.save_receipt(&shared.key, &shared.owner, &output, expires).await?;
-                }
-                None => shared.store.release_receipt(&shared.key, &shared.owner).await?,
-            }
+impl ExecutionClaim<'_> {
+    /// Publishes the receipt of the call, or releases the claim if it left none.
+    pub(crate) async fn publish(self, expires_at: Option<Timestamp>) -> Result<(), StoreError> {
+        let Self { in_flight, shared } = self;
+        let Some(mut shared) = shared else { return Ok(()) };
+        shared.is_held = false;
+        match in_flight.result() {
+            Some(output) => shared.store.save_receipt(&shared.key, &shared.owner, &output, expires_at).await,
+            None => shared.store.release_receipt(&shared.key, &shared.owner).await,
         }
-        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The results and texts that the driver supplies for failures, timeouts and invalid arguments.
+//! The results and texts for failures, timeouts and invalid arguments, by the policies of the tool.
 
 use std::panic::AssertUnwindSafe;
 
@@ -9,12 +9,10 @@ use windlass_core::{
     run::{CallResult, model_text},
 };
 
-use super::Driver;
-use super::call::CallExecution;
-use crate::tool::{FailureMessageFunction, OnFailure, OnTimeout, Tool, ToolContext, ToolError, ToolTimeout};
+use super::{FailureMessageFunction, OnFailure, OnTimeout, Tool, ToolContext, ToolError, ToolTimeout};
 
 /// Returns the failure text for the model, with the detail that it may see.
-pub(super) fn failure_text(detail: Option<&str>) -> String {
+pub(crate) fn failure_text(detail: Option<&str>) -> String {
     text_with_detail(model_text::TOOL_FAILED, detail)
 }
 
@@ -31,43 +29,43 @@ fn text_with_detail(start: &str, detail: Option<&str>) -> String {
     }
 }
 
-impl<C: Send + Sync + 'static> Driver<C> {
-    /// Returns the result of a call with invalid arguments, by the tool's failure policy.
-    pub(super) fn invalid_arguments_result(&self, work: &CallExecution<'_, C>, problems: &str) -> CallResult {
-        let (status, tool) = (CallStatus::InvalidArguments, &work.prepared.tool);
-        match &tool.on_failure {
-            OnFailure::HideError | OnFailure::ShowError => {
-                CallResult::new(status, failure_text(Some(problems)))
-            }
-            OnFailure::CustomMessage(say) => {
-                CallResult::new(status, custom_failure_text(say, &work.ctx, &ToolError::visible(problems)))
-            }
-            OnFailure::FailRun => {
-                let failure = RunFailure::InvalidArguments {
-                    tool: tool.key().to_string(),
-                    call: work.call.clone(),
-                    problems: problems.to_owned(),
-                };
-                CallResult::failing_run(status, failure_text(Some(problems)), failure)
-            }
+/// Returns the result of a call with invalid arguments, by the tool's failure policy.
+pub(crate) fn invalid_arguments_result<C>(
+    tool: &Tool<C>,
+    ctx: &ToolContext<C>,
+    problems: &str,
+) -> CallResult {
+    let status = CallStatus::InvalidArguments;
+    match &tool.on_failure {
+        OnFailure::HideError | OnFailure::ShowError => CallResult::new(status, failure_text(Some(problems))),
+        OnFailure::CustomMessage(say) => {
+            CallResult::new(status, custom_failure_text(say, ctx, &ToolError::visible(problems)))
+        }
+        OnFailure::FailRun => {
+            let failure = RunFailure::InvalidArguments {
+                tool: tool.key.to_string(),
+                call: ctx.call_path().call().clone(),
+                problems: problems.to_owned(),
+            };
+            CallResult::failing_run(status, failure_text(Some(problems)), failure)
         }
     }
 }
 
 /// Prefixes an output with a note about edited arguments, so that the model does not reason about arguments
 /// that never ran.
-pub(super) fn with_edit_note(edited: &str, output: OutputContent) -> OutputContent {
+pub(crate) fn with_edit_note(edited: &str, output: OutputContent) -> OutputContent {
     model_text::with_edit_note(truncate_detail(edited), output)
 }
 
 /// Truncates a detail for the model.
-pub(super) fn truncate_detail(detail: &str) -> &str {
+pub(crate) fn truncate_detail(detail: &str) -> &str {
     const MAX_DETAIL_BYTES: usize = 4096;
     &detail[..detail.floor_char_boundary(MAX_DETAIL_BYTES)]
 }
 
 /// Returns the result for a failed body.
-pub(super) fn result_for_error<C: Send + Sync + 'static>(
+pub(crate) fn result_for_error<C: Send + Sync + 'static>(
     tool: &Tool<C>,
     ctx: &ToolContext<C>,
     error: &ToolError,
@@ -94,7 +92,7 @@ pub(super) fn result_for_error<C: Send + Sync + 'static>(
 }
 
 /// Returns the application's text for a failure, or the default text if its function panics.
-pub(super) fn custom_failure_text<C>(
+fn custom_failure_text<C>(
     say: &FailureMessageFunction<C>,
     ctx: &ToolContext<C>,
     error: &ToolError,
@@ -103,7 +101,7 @@ pub(super) fn custom_failure_text<C>(
 }
 
 /// Returns the result for a timed-out call.
-pub(super) fn result_for_timeout<C: Send + Sync + 'static>(
+pub(crate) fn result_for_timeout<C: Send + Sync + 'static>(
     tool: &Tool<C>,
     ctx: &ToolContext<C>,
     how: CallStatus,

@@ -1,28 +1,78 @@
-//! The output of a call: withheld, checked by the output guardrails, cut to its limit, and announced.
+//! The effects of a call before and after its body: approval rule, reconciliation, permits, guardrails, enablement, the
+//! withheld output, its limit, and the announced start and end.
 
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
 use windlass_core::{
-    failure::RunFailure,
     id::CallPath,
     item::OutputContent,
-    journal::{CallStatus, GuardrailRecord, GuardrailStage},
-    run::{CallResult, model_text},
-    tool::ToolKey,
+    journal::CallStatus,
+    run::{CallResult, GateVerdict, model_text},
 };
 
 use super::call::CallExecution;
-use super::gate::{GUARDRAIL_FAILED, guardrail_record};
-use super::stop::CallStop;
 use super::{DriveError, Driver};
 use crate::agent::Agent;
-use crate::artefact::READ_OUTPUT_TOOL;
 use crate::error::truncate_message;
 use crate::event::RunEventKind;
-use crate::guardrail::ToolGuardrailVerdict;
+use crate::guardrail::{GuardrailChecks, check_call_input, check_call_output};
 use crate::hook::{AfterCall, HookEvent};
 use crate::observe::HookObservation;
 use crate::redaction::{OutputVisibility, REDACTED};
+use crate::tasks::CallStop;
+use crate::tool::failure_text;
 
 impl<C: Send + Sync + 'static> Driver<C> {
+    /// Runs the input guardrails in order. Returns `None` if the call stops first.
+    pub(super) async fn run_input_guardrails(&self, work: &mut CallExecution<'_, C>) -> Option<GateVerdict> {
+        let mut checks = GuardrailChecks::default();
+        let verdict = check_call_input(&work.prepared.tool, &work.ctx, work.stop(), &mut checks).await;
+        self.keep_verdicts(work, checks).await;
+        verdict
+    }
+
+    /// Keeps the verdicts of guardrails for the settlement, and warns of one that failed.
+    async fn keep_verdicts(&self, work: &mut CallExecution<'_, C>, checks: GuardrailChecks) {
+        work.guardrails.extend(checks.verdicts);
+        if let Some(message) = checks.warning {
+            self.emitter.emit(RunEventKind::Warning { message }).await;
+        }
+    }
+
+    /// Asks whether the tool is enabled now. If it is not, the call ends as the call of an unknown tool does.
+    pub(super) async fn check_enabled(&self, work: &CallExecution<'_, C>) -> Result<GateVerdict, DriveError> {
+        let ctx = work.ctx.run_context();
+        let enabled = AssertUnwindSafe(work.prepared.tool.enabled.evaluate(ctx)).catch_unwind();
+        if enabled.await.map_err(super::application_panicked)? {
+            return Ok(GateVerdict::Pass);
+        }
+        let available = AssertUnwindSafe(work.turn.tools.enabled_names(ctx)).catch_unwind().await;
+        let available = available.map_err(super::application_panicked)?;
+        let (name, agent) = (work.prepared.tool.name(), work.turn.agent.name());
+        let policy = &self.shared.config.on_unknown_tool;
+        Ok(GateVerdict::End(policy.call_result(name, agent, available)))
+    }
+
+    /// Notifies the hooks of the start. Returns `None` if the call stops first. A hook that fails fails the call.
+    pub(super) async fn announce_start(&self, work: &CallExecution<'_, C>) -> Option<GateVerdict> {
+        let is_repeated = self.with_run(|run| run.running_attempt(&work.call)) > Some(1);
+        let ctx = work.ctx.clone();
+        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx, is_repeated });
+        let Some(told) = told else { return Some(GateVerdict::Pass) };
+        match work.stop().unless_stopped(told).await? {
+            Ok(()) => Some(GateVerdict::Pass),
+            Err(error) => {
+                let message = truncate_message(format!("hook `call_started` failed: {error}"));
+                self.emitter.emit(RunEventKind::Warning { message }).await;
+                // A call with invalid arguments has no body that could have failed.
+                let has_body = self.with_run(|run| run.has_call_started(&work.call));
+                let status = if has_body { CallStatus::Failed } else { CallStatus::InvalidArguments };
+                Some(GateVerdict::End(CallResult::new(status, failure_text(None))))
+            }
+        }
+    }
+
     /// Keeps the output of a body where only drivers read it, then records the end of the body.
     pub(super) async fn withhold_output(
         &self,
@@ -58,48 +108,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
             },
         };
-        let drain = self.shared.config.drain_timeout;
-        let mut verdicts = Vec::new();
-        let checking = self.check_output(work, CallResult::new(status, output), &mut verdicts);
-        let checked = work.stop().within_drain(drain, checking).await;
-        work.guardrails.append(&mut verdicts);
+        let mut checks = GuardrailChecks::default();
+        let result = CallResult::new(status, output);
+        let checking = check_call_output(&work.prepared.tool, &work.ctx, result, &mut checks);
+        let checked = work.stop().within_drain(self.shared.config.drain_timeout, checking).await;
+        self.keep_verdicts(work, checks).await;
         Ok(checked)
-    }
-
-    async fn check_output(
-        &self,
-        work: &CallExecution<'_, C>,
-        mut result: CallResult,
-        verdicts: &mut Vec<GuardrailRecord>,
-    ) -> CallResult {
-        // A body that ran is told apart from one that did not.
-        let withheld = match result.status.is_body_result() {
-            true => CallStatus::OutputWithheld,
-            false => result.status.clone(),
-        };
-        for guardrail in &work.prepared.tool.output_guardrails {
-            let verdict = guardrail.check(work.ctx.clone(), result.output.clone()).await;
-            verdicts.push(guardrail_record(&guardrail.name, GuardrailStage::Output, &verdict));
-            match verdict {
-                Ok(ToolGuardrailVerdict::Allow) => {}
-                Ok(ToolGuardrailVerdict::ReplaceOutput(output)) => result.output = output,
-                Ok(ToolGuardrailVerdict::RejectCall(message)) => return CallResult::new(withheld, message),
-                Ok(ToolGuardrailVerdict::FailRun) => {
-                    let failure = RunFailure::ToolOutputGuardrailTripped {
-                        guardrail: guardrail.name.to_string(),
-                        tool: work.prepared.tool.key().to_string(),
-                        call: work.call.clone(),
-                    };
-                    return CallResult::failing_run(withheld, model_text::OUTPUT_BLOCKED, failure);
-                }
-                Err(error) => {
-                    let message = truncate_message(format!("guardrail `{}` failed: {error}", guardrail.name));
-                    self.emitter.emit(RunEventKind::Warning { message }).await;
-                    return CallResult::new(withheld, GUARDRAIL_FAILED);
-                }
-            }
-        }
-        result
     }
 
     /// Loads a withheld output, if it is the one whose digest the journal has.
@@ -107,35 +121,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let recorded = self.with_run(|run| run.withheld_output(path.call()));
         let kept = self.shared.withheld.load(&self.shared.journal, path).await?;
         Ok(kept.filter(|output| Some(output.digest()) == recorded))
-    }
-
-    /// Truncates text to the tool's output limit, adds a note, and stores the full text.
-    pub(super) async fn truncate_to_budget(
-        &self,
-        work: &CallExecution<'_, C>,
-        mut result: CallResult,
-    ) -> Result<CallResult, DriveError> {
-        let budget = work.prepared.tool.max_output_bytes;
-        if let OutputContent::Text(output) = &mut result.output
-            && output.len() > budget
-        {
-            let is_kept = work.prepared.tool.output_visibility == OutputVisibility::Public;
-            let (whole, shown) = (output.len(), output.floor_char_boundary(budget));
-            let name = work.ctx.call_path().to_string();
-            if is_kept {
-                self.shared.artefacts.save(&name, output.as_bytes()).await?;
-            }
-            output.truncate(shown);
-            let mut note = format!("\n[cut: {shown} of {whole} bytes are shown");
-            if is_kept && work.turn.tools.find_tool(&ToolKey::bare(READ_OUTPUT_TOOL)).is_some() {
-                note.push_str(&format!(
-                    "; `{READ_OUTPUT_TOOL}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}"
-                ));
-            }
-            output.push_str(&note);
-            output.push(']');
-        }
-        Ok(result)
     }
 
     /// Notifies the hooks of a settlement. They cannot change it.

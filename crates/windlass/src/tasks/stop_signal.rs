@@ -2,17 +2,19 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 /// The stop signals of a turn.
 ///
 /// When a call fails the run, the calls after it in the model's order stop at once. Those before it run on until the
 /// drain timeout has passed, because the first failure in the model's order is the one that counts.
-pub(super) struct TurnStop {
+pub(crate) struct TurnStop {
     /// Stops all calls of the turn.
     all: CancellationToken,
     /// Fires when some calls stop.
@@ -23,62 +25,62 @@ pub(super) struct TurnStop {
 
 impl TurnStop {
     /// Creates the signals of a turn. `run` stops its run.
-    pub(super) fn new(run: &CancellationToken) -> Self {
+    pub(crate) fn new(run: &CancellationToken) -> Self {
         let all = run.child_token();
         Self { some: all.child_token(), all, failed_at: AtomicUsize::new(usize::MAX) }
     }
 
     /// Returns the token that stops all calls.
-    pub(super) fn token(&self) -> &CancellationToken {
+    pub(crate) fn token(&self) -> &CancellationToken {
         &self.all
     }
 
     /// Stops all calls.
-    pub(super) fn stop_all(&self) {
+    pub(crate) fn stop_all(&self) {
         self.all.cancel();
     }
 
     /// Stops the calls after the one at `place`, which failed the run.
-    pub(super) fn stop_after(&self, place: usize) {
+    pub(crate) fn stop_after(&self, place: usize) {
         self.failed_at.fetch_min(place, Ordering::Relaxed);
         self.some.cancel();
     }
 
     /// Returns true if some calls stop; no other call starts then.
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.some.is_cancelled()
     }
 
     /// Returns true if a call failed the run.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed_at.load(Ordering::Relaxed) != usize::MAX
     }
 }
 
 /// The stop signal of one call.
 #[derive(Clone, Copy)]
-pub(super) struct CallStop<'a> {
-    pub(super) turn: &'a TurnStop,
+pub(crate) struct CallStop<'a> {
+    pub(crate) turn: &'a TurnStop,
     /// Position of the call in the model's order.
-    pub(super) place: usize,
+    pub(crate) place: usize,
 }
 
 /// A lazily created listener for a stop signal.
-pub(super) type StopListener<'a> = Option<WaitForCancellationFuture<'a>>;
+pub(crate) type StopListener<'a> = Option<WaitForCancellationFuture<'a>>;
 
 impl<'a> CallStop<'a> {
     /// Returns true if the call stops.
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.turn.all.is_cancelled() || self.turn.failed_at.load(Ordering::Relaxed) < self.place
     }
 
     /// Returns true if the run ends: the turn was cancelled, or this call or one before it failed the run.
-    pub(super) fn is_run_ending(&self) -> bool {
+    pub(crate) fn is_run_ending(&self) -> bool {
         self.turn.all.is_cancelled() || self.turn.failed_at.load(Ordering::Relaxed) <= self.place
     }
 
     /// Polls the signal. The listener is created on the first poll, because most futures are ready at once.
-    pub(super) fn poll_stop(
+    pub(crate) fn poll_stop(
         &self,
         mut listening: Pin<&mut StopListener<'a>>,
         cx: &mut Context<'_>,
@@ -100,13 +102,13 @@ impl<'a> CallStop<'a> {
     }
 
     /// Resolves when the call stops.
-    pub(super) async fn stopped(&self) {
+    pub(crate) async fn stopped(&self) {
         let mut listening = pin!(None);
         poll_fn(|cx| self.poll_stop(listening.as_mut(), cx)).await;
     }
 
     /// Returns the future's result, or `None` if the call stops first. A finished result is not lost.
-    pub(super) async fn unless_stopped<F: Future>(&self, future: F) -> Option<F::Output> {
+    pub(crate) async fn unless_stopped<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut listening = pin!(None);
         poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -116,8 +118,25 @@ impl<'a> CallStop<'a> {
         .await
     }
 
+    /// Waits for a permit of each limit. Returns `None` if the call stops first.
+    pub(crate) async fn acquire_permits(
+        &self,
+        limits: [Option<&Arc<Semaphore>>; 2],
+    ) -> Option<Vec<OwnedSemaphorePermit>> {
+        let mut permits = Vec::new();
+        for limit in limits.into_iter().flatten() {
+            let permit = self.unless_stopped(limit.clone().acquire_owned()).await?;
+            // Whoever gave the permit back may have ended the run.
+            if self.is_stopped() {
+                return None;
+            }
+            permits.extend(permit.ok());
+        }
+        Some(permits)
+    }
+
     /// Returns the future's result, or `None` if the call stops and `drain` passes first.
-    pub(super) async fn within_drain<F: Future>(&self, drain: Duration, future: F) -> Option<F::Output> {
+    pub(crate) async fn within_drain<F: Future>(&self, drain: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         match self.unless_stopped(future.as_mut()).await {
             Some(output) => Some(output),
@@ -127,7 +146,7 @@ impl<'a> CallStop<'a> {
 }
 
 /// Returns the future's result, or `None` if `stop` fires first. A finished result is not lost.
-pub(super) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
+pub(crate) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut listening = pin!(None);
     poll_fn(|cx| match future.as_mut().poll(cx) {

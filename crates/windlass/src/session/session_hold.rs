@@ -11,9 +11,9 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout};
 use windlass_core::id::SessionId;
 
+use super::Session;
 use crate::error::{RunError, StoreError, StoreErrorKind};
 use crate::run::{CancelSignal, OnSessionBusy};
-use crate::session::Session;
 use crate::store::{LeaseObserver, LeaseStanding, Store};
 
 /// Longest time between two attempts to hold a session.
@@ -23,7 +23,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
 const MAX_STALE_ATTEMPTS: u32 = 100;
 
 /// The attempts of a driver to hold a session.
-pub(super) struct SessionWait<'a> {
+pub(crate) struct SessionWait<'a> {
     policy: OnSessionBusy,
     cancel: &'a CancelSignal,
     /// The session and its store, if that is the run's own.
@@ -36,7 +36,7 @@ pub(super) struct SessionWait<'a> {
 }
 
 impl<'a> SessionWait<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         policy: OnSessionBusy,
         cancel: &'a CancelSignal,
         session: Option<(&'a SessionId, &'a Arc<dyn Store>)>,
@@ -65,7 +65,7 @@ impl<'a> SessionWait<'a> {
     /// # Errors
     ///
     /// Returns the error if the policy waits no longer, or if there is another reason.
-    pub(super) async fn wait_after(&mut self, error: RunError) -> Result<(), RunError> {
+    pub(crate) async fn wait_after(&mut self, error: RunError) -> Result<(), RunError> {
         let error = match error {
             RunError::Store(error) if error.kind() == StoreErrorKind::SessionBusy => error,
             RunError::Store(error) if error.kind() == StoreErrorKind::Stale => {
@@ -95,7 +95,7 @@ impl<'a> SessionWait<'a> {
 }
 
 /// The right of a driver to append to a session that is not in the store of its run. Dropping it releases the session.
-pub(super) struct LocalSessionHold {
+pub(crate) struct LocalSessionHold {
     _guard: OwnedMutexGuard<()>,
 }
 
@@ -111,7 +111,7 @@ impl LocalSessionHold {
     ///
     /// Returns an error of the kind [`StoreErrorKind::SessionBusy`] if another driver holds it for longer than the policy
     /// waits.
-    pub(super) async fn acquire(
+    pub(crate) async fn acquire(
         session: &Session,
         policy: OnSessionBusy,
         cancel: &CancelSignal,

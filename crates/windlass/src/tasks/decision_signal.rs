@@ -8,7 +8,7 @@ use crate::lock_unpoisoned;
 
 /// The signal of one run, shared by the drivers of nested agents.
 #[derive(Default)]
-pub(super) struct DecisionSignal {
+pub(crate) struct DecisionSignal {
     shared: Arc<SignalState>,
 }
 
@@ -19,21 +19,21 @@ struct SignalState {
 }
 
 /// A driver's view of the signal.
-pub(super) struct DecisionListener {
+pub(crate) struct DecisionListener {
     shared: Arc<SignalState>,
     seen: u64,
 }
 
 impl DecisionSignal {
     /// Announces that decisions were recorded.
-    pub(super) fn announce(&self) {
+    pub(crate) fn announce(&self) {
         self.shared.announcements.fetch_add(1, Ordering::AcqRel);
         for waker in std::mem::take(&mut *lock_unpoisoned(&self.shared.wakers)) {
             waker.wake();
         }
     }
 
-    pub(super) fn subscribe(&self) -> DecisionListener {
+    pub(crate) fn subscribe(&self) -> DecisionListener {
         let seen = self.shared.announcements.load(Ordering::Acquire);
         DecisionListener { shared: self.shared.clone(), seen }
     }
@@ -41,7 +41,7 @@ impl DecisionSignal {
 
 impl DecisionListener {
     /// Polls for an announcement since the last one that was seen.
-    pub(super) fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let announced = self.shared.announcements.load(Ordering::Acquire);
         if announced != self.seen {
             self.seen = announced;

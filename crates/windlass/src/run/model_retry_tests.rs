@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{jitter_fraction, retry_delay};
+use super::jitter_fraction;
 use crate::model::RetryAdvice;
 use crate::run::ModelRetryPolicy;
 
@@ -14,12 +14,12 @@ const RETRY: ModelRetryPolicy = ModelRetryPolicy {
 fn waits_grow_within_their_bounds_whatever_the_chance() {
     for chance in [0.0, 0.3, 1.0] {
         let waits: Vec<Duration> =
-            (1..4).filter_map(|attempt| retry_delay(&RETRY, attempt, RetryAdvice::Safe, chance)).collect();
+            (1..4).filter_map(|attempt| RETRY.delay_after(attempt, RetryAdvice::Safe, chance)).collect();
         for (wait, usual) in waits.iter().zip([400, 800, 1600].map(Duration::from_millis)) {
             assert!(*wait <= usual && *wait >= usual / 2, "{wait:?} for {usual:?}");
         }
         assert_eq!(waits.len(), 3);
-        assert_eq!(retry_delay(&RETRY, 4, RetryAdvice::Safe, chance), None);
+        assert_eq!(RETRY.delay_after(4, RetryAdvice::Safe, chance), None);
     }
 }
 
@@ -27,12 +27,12 @@ fn waits_grow_within_their_bounds_whatever_the_chance() {
 fn a_provider_is_never_asked_sooner_than_it_said() {
     let said = Duration::from_secs(1);
     for chance in [0.0, 0.5, 1.0] {
-        let wait = retry_delay(&RETRY, 1, RetryAdvice::After(said), chance).expect("it is within the limit");
+        let wait = RETRY.delay_after(1, RetryAdvice::After(said), chance).expect("it is within the limit");
         assert!(wait >= said && wait <= RETRY.max_delay, "{wait:?}");
     }
     let longer = Duration::from_secs(3);
     assert_eq!(
-        retry_delay(&RETRY, 1, RetryAdvice::After(longer), 0.0),
+        RETRY.delay_after(1, RetryAdvice::After(longer), 0.0),
         None,
         "and not at all where it is too long"
     );

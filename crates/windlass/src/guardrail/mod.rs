@@ -1,5 +1,8 @@
 //! Guardrails: checks of a run's input and output and of tool calls. A guardrail that fails or panics blocks.
 
+mod concurrent;
+mod tool_checks;
+
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -9,6 +12,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::item::{Item, OutputContent};
 
+pub(crate) use self::concurrent::{ConcurrentGuardrails, check_final_output};
+pub(crate) use self::tool_checks::{GuardrailChecks, check_call_input, check_call_output};
 use crate::tool::{RunContext, ToolContext};
 
 /// An error that prevents a guardrail from checking.

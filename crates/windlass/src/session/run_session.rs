@@ -6,28 +6,27 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use windlass_core::journal::JournalEntry;
 use windlass_core::run::{Run, RunEnd};
 
-use super::Driver;
 use super::session_hold::{LocalSessionHold, SessionWait};
+use super::{Session, SessionWrite};
 use crate::error::{ConfigError, RunError};
 use crate::journal::RunJournal;
+use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, OnSessionBusy};
-use crate::session::{Session, SessionWrite};
 use crate::store::Store;
 
 /// The means to hold a session for a driver.
-pub(super) struct SessionHold<'a> {
-    pub(super) journal: &'a RunJournal,
-    pub(super) policy: OnSessionBusy,
-    pub(super) cancel: &'a CancelSignal,
+pub(crate) struct SessionHold<'a> {
+    pub(crate) journal: &'a RunJournal,
+    pub(crate) policy: OnSessionBusy,
+    pub(crate) cancel: &'a CancelSignal,
     /// The hold of a session that is not in the run's store, if the driver has it already.
-    pub(super) acquired: Option<LocalSessionHold>,
+    pub(crate) acquired: Option<LocalSessionHold>,
 }
 
 /// The session of a run.
-pub(super) struct RunSession {
+pub(crate) struct RunSession {
     session: Session,
     /// True if the session is in the run's own store, so that both are written in one transaction.
     is_in_store: bool,
@@ -43,7 +42,7 @@ impl RunSession {
     /// # Errors
     ///
     /// Returns an error if the run belongs to another session than the given one, or to one that cannot be reached.
-    pub(super) async fn find(
+    pub(crate) async fn find(
         run: &Run,
         given: Option<Session>,
         store: Option<&Arc<dyn Store>>,
@@ -84,7 +83,7 @@ impl RunSession {
     }
 
     /// Returns the session, for the application.
-    pub(super) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &Session {
         &self.session
     }
 
@@ -102,41 +101,17 @@ impl RunSession {
         let (session, run) = (self.session.id().clone(), run.id().clone());
         Some(SessionWrite { session, run, from, to, items })
     }
-}
 
-impl<C: Send + Sync + 'static> Driver<C> {
-    /// Returns the items that the session lacks, for the entry that is about to be enqueued, and counts them as written.
-    fn take_missing_items(&self, session: &RunSession) -> Option<SessionWrite> {
-        let mut write = self.with_run(|run| session.missing_items(run))?;
-        write.items = self.shared.secrets.redact_items(&[], write.items);
-        session.position.store(write.to, Ordering::Relaxed);
+    /// Returns true if the session is in the store of the run, which writes both in one transaction.
+    pub(crate) fn is_in_store(&self) -> bool {
+        self.is_in_store
+    }
+
+    /// Returns the items that the session lacks, without secrets, and counts them as written.
+    pub(crate) fn take_missing_items(&self, run: &Run, secrets: &SecretRegistry) -> Option<SessionWrite> {
+        let mut write = self.missing_items(run)?;
+        write.items = secrets.redact_items(&[], write.items);
+        self.position.store(write.to, Ordering::Relaxed);
         Some(write)
-    }
-
-    /// Returns the items of settled turns that are written in the transaction of a model response.
-    pub(super) fn session_items_before(&self, entry: &JournalEntry) -> Option<SessionWrite> {
-        let session = self.session.as_ref().filter(|session| session.is_in_store)?;
-        matches!(entry, JournalEntry::ModelResponded(_)).then(|| self.take_missing_items(session))?
-    }
-
-    /// Returns the items that are written in the transaction of the run's end, after the end was applied.
-    pub(super) fn session_items_at_end(&self) -> Option<SessionWrite> {
-        let session = self.session.as_ref().filter(|session| session.is_in_store)?;
-        self.with_run(|run| run.outcome().is_some()).then(|| self.take_missing_items(session))?
-    }
-
-    /// Writes the items of the last settled turn to a session that is not in the run's store.
-    pub(super) async fn save_turn_to_session(&self) -> Result<(), RunError> {
-        match &self.session {
-            Some(session) if !session.is_in_store => self.update_session().await,
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Writes all that the session lacks of the run: at its start, when a driver takes over, and when it leaves.
-    pub(super) async fn update_session(&self) -> Result<(), RunError> {
-        let Some(session) = &self.session else { return Ok(()) };
-        let Some(write) = self.take_missing_items(session) else { return Ok(()) };
-        session.session.append_run_items(write).await.map_err(RunError::Session)
     }
 }

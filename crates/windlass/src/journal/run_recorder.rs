@@ -1,0 +1,171 @@
+//! The one way in which an entry becomes part of a run: applied to its state, redacted, given its place in the journal,
+//! written with the items that the session lacks, and observed.
+//!
+//! Invariant: the state of the run, the order of the records and the order of the events change together, before the
+//! first await.
+
+use std::sync::{Arc, Mutex};
+
+use windlass_core::{
+    id::CallId,
+    journal::{JournalEntry, JournalRecord, RunStarted},
+    run::{ApplyError, Run},
+};
+
+use super::{EnqueuedEntry, PendingWrite, RunJournal};
+use crate::error::{RunError, StoreError};
+use crate::event::EventEmitter;
+use crate::lock_unpoisoned;
+use crate::observe::{HookObservation, LiveEvents};
+use crate::receipts::ReceiptCache;
+use crate::redaction::SecretRegistry;
+use crate::session::{RunSession, SessionWrite};
+use crate::store::Durability;
+
+/// The state of a run with its nested runs, and everything that its entries are recorded in. The drivers of nested agents
+/// share it.
+pub(crate) struct RunRecorder {
+    run: Mutex<Run>,
+    pub(crate) journal: Arc<RunJournal>,
+    pub(crate) receipt_cache: Arc<ReceiptCache>,
+    pub(crate) secrets: SecretRegistry,
+    events: LiveEvents,
+    session: Option<RunSession>,
+}
+
+/// An entry that was applied and has its place in the journal.
+pub(crate) struct RecordedEntry<'a> {
+    seq: u64,
+    durability: Durability,
+    writing: Option<PendingWrite<'a>>,
+    for_hooks: Option<HookObservation>,
+}
+
+impl RunRecorder {
+    pub(crate) fn new(
+        run: Run,
+        journal: Arc<RunJournal>,
+        receipt_cache: Arc<ReceiptCache>,
+        events: LiveEvents,
+        session: Option<RunSession>,
+    ) -> Self {
+        let (run, secrets) = (Mutex::new(run), SecretRegistry::default());
+        Self { run, journal, receipt_cache, secrets, events, session }
+    }
+
+    /// Applies an entry to the run at a path and enqueues it for the journal. [`RunRecorder::wait_recorded`] waits for the
+    /// store. Only entries that `is_observed` have events.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state rejects the entry: a defect of the driver, after which the run must not continue.
+    pub(crate) fn enqueue(
+        &self,
+        path: &[CallId],
+        entry: JournalEntry,
+        is_observed: bool,
+    ) -> Result<RecordedEntry<'_>, StoreError> {
+        let before = match &entry {
+            JournalEntry::ModelResponded(_) => self.session_write(path, |_| true),
+            _ => None,
+        };
+        let applied = lock_unpoisoned(&self.run).apply_at(path, &entry);
+        let applied = applied.map_err(|why| self.invalid_entry_error(&why))?;
+        if let Some(receipt) = applied.receipt {
+            self.receipt_cache.insert_receipt(receipt, self.journal.now());
+        }
+        let session_write = before.or_else(|| self.session_write(path, |run| run.outcome().is_some()));
+        // Watchers and hooks in this process see secrets, which the journal does not.
+        let observed = is_observed.then(|| entry.clone());
+        let entry = self.secrets.redact_entry(path, entry);
+        let EnqueuedEntry { seq, at, durability, writing } =
+            self.journal.enqueue(path, entry, session_write)?;
+        let for_hooks = observed.and_then(|entry| {
+            let record = JournalRecord { seq, at, path: path.to_vec(), entry };
+            self.with_root(|root| self.events.observe(&record, root))
+        });
+        Ok(RecordedEntry { seq, durability, writing, for_hooks })
+    }
+
+    /// Waits until an entry is durable, where its kind requires it, and delivers the events up to it to a watcher.
+    pub(crate) async fn wait_recorded(
+        &self,
+        recorded: RecordedEntry<'_>,
+        watcher: Option<&EventEmitter>,
+    ) -> Result<Option<HookObservation>, StoreError> {
+        if let Some(writing) = recorded.writing {
+            writing.await?;
+        }
+        if let Some(watcher) = watcher.filter(|_| recorded.durability == Durability::Sync) {
+            self.events.deliver(recorded.seq, watcher).await;
+        }
+        Ok(recorded.for_hooks)
+    }
+
+    /// Records a decision. Returns false if it does not fit the call any more.
+    pub(crate) async fn record_decision(
+        &self,
+        path: &[CallId],
+        entry: JournalEntry,
+    ) -> Result<bool, StoreError> {
+        if lock_unpoisoned(&self.run).apply_at(path, &entry).is_err() {
+            return Ok(false);
+        }
+        self.journal.append(path, entry).await?;
+        Ok(true)
+    }
+
+    /// Returns the items that the session in the run's store lacks, if the outermost run is one that `is_due`.
+    fn session_write(&self, path: &[CallId], is_due: impl FnOnce(&Run) -> bool) -> Option<SessionWrite> {
+        let session = self.session.as_ref().filter(|session| path.is_empty() && session.is_in_store())?;
+        self.with_root(|run| is_due(run).then(|| session.take_missing_items(run, &self.secrets)))?
+    }
+
+    /// Writes the items of the last settled turn to a session that is not in the run's store.
+    pub(crate) async fn save_turn_to_session(&self) -> Result<(), RunError> {
+        match &self.session {
+            Some(session) if !session.is_in_store() => self.update_session().await,
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Writes all that the session lacks of the run: at its start, when a driver takes over, and when it leaves.
+    pub(crate) async fn update_session(&self) -> Result<(), RunError> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let missing = self.with_root(|run| session.take_missing_items(run, &self.secrets));
+        match missing {
+            Some(write) => session.session().append_run_items(write).await.map_err(RunError::Session),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the session of the run.
+    pub(crate) fn session(&self) -> Option<&RunSession> {
+        self.session.as_ref()
+    }
+
+    /// Returns the error for an entry that the run state rejected.
+    pub(crate) fn invalid_entry_error(&self, why: &ApplyError) -> StoreError {
+        let run = self.with_root(|run| run.id().clone());
+        StoreError::new(format!("run `{run}` would become invalid: {why}"))
+    }
+
+    /// Reads the state of the run at a path.
+    pub(crate) fn with_run<T>(&self, path: &[CallId], read: impl FnOnce(&Run) -> T) -> T {
+        let root = lock_unpoisoned(&self.run);
+        // The nested run exists as long as its call is open, which it is while a driver works on it.
+        read(root.at_path(path).unwrap_or(&root))
+    }
+
+    /// Reads the state of the outermost run.
+    pub(crate) fn with_root<T>(&self, read: impl FnOnce(&Run) -> T) -> T {
+        read(&lock_unpoisoned(&self.run))
+    }
+
+    /// Takes the state of the run, for its result.
+    pub(crate) fn take_run(&self) -> Run {
+        let mut run = lock_unpoisoned(&self.run);
+        let nothing = Run::start(RunStarted::new(run.id().clone(), run.agent().clone()));
+        std::mem::replace(&mut *run, nothing)
+    }
+}

@@ -1,0 +1,124 @@
+//! Opening of a run: from its source to its journal, its state and its session.
+
+use futures_util::FutureExt;
+use windlass_core::{
+    id::{RunId, SessionId},
+    journal::RunStarted,
+    run::Run,
+};
+
+use super::{CancelSignal, KeptResults, RunConfig, RunSource};
+use crate::agent::{Agent, AgentGraph};
+use crate::error::{ConfigError, RunError};
+use crate::journal::{LeaseTerms, RunJournal};
+use crate::receipts::KeyScopes;
+use crate::session::{LocalSessionHold, RunSession, SessionHold, SessionWait};
+
+/// A run that a driver may continue: it holds the lease and the session.
+pub(crate) struct OpenRun {
+    pub(crate) journal: RunJournal,
+    pub(crate) run: Run,
+    pub(crate) kept: KeptResults,
+    pub(crate) session: Option<RunSession>,
+    /// Description of the items that the session's history had to leave out.
+    pub(crate) session_warning: Option<String>,
+    pub(crate) is_fresh: bool,
+}
+
+/// Opens a run. A run that cannot be opened is released.
+pub(crate) async fn open_run<C: Send + Sync + 'static>(
+    agent: &Agent<C>,
+    graph: &AgentGraph<C>,
+    origin: RunSource,
+    config: &RunConfig<C>,
+    cancel: &CancelSignal,
+) -> Result<OpenRun, RunError> {
+    let session = config.session.clone();
+    let terms = LeaseTerms {
+        lease_duration: config.lease_duration,
+        observer: config.lease_observer.clone(),
+        cancel_on_loss: cancel.clone(),
+    };
+    let mut session_warning = None;
+    let mut local_hold = None;
+    let (journal, run, kept, is_fresh) = match origin {
+        RunSource::Input(input) => {
+            let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
+            graph.check_receipt_scopes(&key_scopes(&id, None, config))?;
+            check_stored_conversation(agent, config)?;
+            let mut started = RunStarted::new(id, agent.name().clone());
+            (started.input, started.max_turns) = (input, config.max_turns);
+            started.session = session.as_ref().map(|session| session.id().clone());
+            started.previous_response_id = config.previous_response_id.clone();
+            let is_in_store = match (&session, &config.store) {
+                (Some(session), Some(store)) => session.is_in_store(&**store),
+                _ => false,
+            };
+            if let Some(session) = session.as_ref().filter(|_| !is_in_store) {
+                local_hold = Some(LocalSessionHold::acquire(session, config.on_session_busy, cancel).await?);
+            }
+            let in_store = session.as_ref().map(|session| session.id()).zip(config.store.as_ref());
+            let mut wait = SessionWait::new(config.on_session_busy, cancel, in_store);
+            let journal = loop {
+                if let Some(session) = &session {
+                    let history = session.load_history().await.map_err(RunError::Session)?;
+                    session_warning = (!history.removed.is_empty()).then(|| history.removed.clone());
+                    started.history = history.into_start(session.id(), is_in_store);
+                }
+                match RunJournal::create(started.clone(), config.store.clone(), terms.clone()).await {
+                    Ok(journal) => break journal,
+                    Err(error) => wait.wait_after(error).await?,
+                }
+            };
+            (journal, Run::start(started), KeptResults::default(), true)
+        }
+        RunSource::Paused(paused) => {
+            let (record, kept) = paused.into_parts();
+            let run = record.run.clone();
+            let journal = RunJournal::resume(record, config.store.clone(), terms).await?;
+            (journal, run, kept, false)
+        }
+        RunSource::Stored(run) => {
+            let Some(store) = config.store.clone() else { return Err(ConfigError::NoStore { run }.into()) };
+            let (journal, replay) = RunJournal::open(&run, store, terms).await?;
+            let kept = KeptResults { receipts: replay.receipts, ..KeptResults::default() };
+            (journal, replay.run, kept, false)
+        }
+    };
+    let session = session.or_else(|| kept.session.clone());
+    let hold =
+        SessionHold { journal: &journal, policy: config.on_session_busy, cancel, acquired: local_hold };
+    let session = match RunSession::find(&run, session, config.store.as_ref(), hold).await {
+        Ok(session) => session,
+        Err(error) => {
+            journal.release_after_failure().boxed().await;
+            return Err(error);
+        }
+    };
+    Ok(OpenRun { journal, run, kept, session, session_warning, is_fresh })
+}
+
+/// Checks that a run that continues a conversation of its provider needs no other store for it.
+fn check_stored_conversation<C: Send + Sync + 'static>(
+    agent: &Agent<C>,
+    config: &RunConfig<C>,
+) -> Result<(), ConfigError> {
+    let other = match &config.previous_response_id {
+        None => return Ok(()),
+        Some(_) if config.session.is_some() => "a session",
+        // The provider would keep an output that a guardrail blocked.
+        Some(_) if agent.has_output_guardrails() || !config.output_guardrails.is_empty() => {
+            "output guardrails"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(ConfigError::StoredConversation { other })
+}
+
+/// Returns the scopes of a run's idempotency keys. `recorded` is the session in the journal, which the caller of a resumed
+/// run may have left out.
+pub(crate) fn key_scopes<C>(run: &RunId, recorded: Option<&SessionId>, config: &RunConfig<C>) -> KeyScopes {
+    let conversation = config.given_response.as_ref().and_then(|given| given.conversation.clone());
+    let session = recorded.or_else(|| config.session.as_ref().map(|session| session.id())).cloned();
+    KeyScopes::new(run.clone(), conversation, session, config.store.clone())
+}
