@@ -7,7 +7,6 @@ mod lifecycle;
 pub mod model_text;
 mod next;
 mod replay;
-mod schedule;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,9 +35,8 @@ pub use lifecycle::{
     ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,
     GateVerdict, ReceiptVerdict, ReconcileReport, RunnableCall, StopMode,
 };
-pub use next::{RunAction, ToolNeed};
+pub use next::{RunAction, ToolNeed, TurnSchedule};
 pub use replay::{CallReceipt, ReplayError, ReplayedRun};
-pub use schedule::TurnSchedule;
 pub use snapshot::ParsedSnapshot;
 
 /// The state of a run of an agent, derived from its journal.

@@ -5,7 +5,6 @@
 //! are not known to be quick run in tasks of their own, so that a blocking body delays no other.
 
 mod announce_again;
-mod body;
 mod call;
 mod call_effects;
 mod finish;
@@ -15,7 +14,6 @@ mod handoff;
 mod model;
 mod nested_agent;
 
-mod prepare;
 mod startup;
 mod turn;
 

@@ -9,19 +9,19 @@ use futures_util::FutureExt;
 use windlass_core::{
     failure::RunFailure,
     history::keep_pairs,
-    id::Timestamp,
-    item::Item,
+    id::{CallPath, Timestamp},
+    item::{Item, ToolCall},
     journal::{
         FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed, ModelResponded,
         ResponseRejected, ToolUsePolicyKind,
     },
-    plan::{ModelProtocolError, ResponsePlan, plan_response},
+    plan::{ModelProtocolError, ResponsePlan, ToolLookup, plan_response},
     usage::Usage,
 };
 
 use super::{DriveError, Driver};
 use super::{application_panicked, call_unless_stopped};
-use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy};
+use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy, ToolsetEntry};
 use crate::error::{ConfigError, truncate_message};
 use crate::event::RunEventKind;
 use crate::guardrail::{ConcurrentGuardrails, GuardrailTiming};
@@ -30,6 +30,7 @@ use crate::model::{
     DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, NextModel, OutputSchema, SharedModel,
 };
 use crate::run::{ModelInput, jitter_fraction};
+use crate::tool::{PreparedCall, RawArguments, read_arguments};
 
 /// The parts of a model request, without the conversation.
 struct ModelRequestParts {
@@ -404,8 +405,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut ready = VecDeque::with_capacity(lookups.len());
         let planned = self.with_run(|run| {
             plan_response(items, agent.name(), run, |call| {
-                let (lookup, found) =
-                    lookups.pop_front().unwrap_or_else(|| super::prepare::unknown_tool(call));
+                let (lookup, found) = lookups.pop_front().unwrap_or_else(|| unknown_tool(call));
                 if let Some(found) = found {
                     ready.push_back((call.id.clone(), found));
                 }
@@ -428,4 +428,56 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         Ok(())
     }
+
+    /// Looks up the tools of all calls of a response, before any of them runs.
+    pub(super) async fn look_up_tools(
+        &self,
+        items: &[Arc<Item>],
+        agent: &Agent<C>,
+        tools: &ResolvedToolset<C>,
+    ) -> Result<VecDeque<(ToolLookup, Option<PreparedCall<C>>)>, DriveError> {
+        let mut lookups = VecDeque::with_capacity(items.len());
+        let ctx = self.run_context(agent.name());
+        for item in items {
+            let Item::Call(call) = &**item else { continue };
+            let found = match tools.find_entry(call) {
+                // It may have been switched off while the model thought.
+                ToolsetEntry::Tool(tool)
+                    if tool.enabled.static_value() != Some(true)
+                        && !self.unless_stopped(tool.enabled.evaluate(&ctx)).boxed().await? =>
+                {
+                    ToolsetEntry::NotFound
+                }
+                ToolsetEntry::Handoff(handoff)
+                    if !handoff.is_static()
+                        && !self.unless_stopped(handoff.enabled.evaluate(&ctx)).boxed().await? =>
+                {
+                    ToolsetEntry::NotFound
+                }
+                found => found,
+            };
+            lookups.push_back(match found {
+                ToolsetEntry::Tool(tool) => {
+                    let path = || CallPath::new(&self.parent_calls, call.id.clone());
+                    self.shared.recorder.secrets.mark_call(&tool, call, path);
+                    let raw = RawArguments::InItem(item.clone());
+                    let (found, ready) = read_arguments(&tool, agent.name(), &call.arguments, raw);
+                    (ToolLookup::Tool(found), Some(ready))
+                }
+                ToolsetEntry::Handoff(handoff) => {
+                    (ToolLookup::Handoff { to: handoff.target_name().clone() }, None)
+                }
+                ToolsetEntry::NotFound => {
+                    let available = self.unless_stopped(tools.enabled_names(&ctx)).boxed().await?;
+                    (self.shared.config.on_unknown_tool.lookup(&call.name, available), None)
+                }
+            });
+        }
+        Ok(lookups)
+    }
+}
+
+/// Returns the lookup of an unknown tool.
+fn unknown_tool<C>(call: &ToolCall) -> (ToolLookup, Option<PreparedCall<C>>) {
+    (ToolLookup::UnknownTool { message: format!("Tool '{}' not found.", call.name) }, None)
 }

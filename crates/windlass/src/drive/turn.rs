@@ -1,4 +1,4 @@
-//! The calls of a turn: begun in the model's order, executed concurrently up to a limit, and independent of each other.
+//! The calls of a turn: paired with their tools, begun in the model's order, executed concurrently up to a limit, and independent of each other.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -13,19 +13,27 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::Sleep;
 use windlass_core::{
-    id::CallId,
-    run::{CallOutcome, CallResult, RunAction, ToolNeed, TurnSchedule},
+    id::{CallId, CallPath},
+    journal::CallStatus,
+    run::{ApplyError, CallOutcome, CallResult, RunAction, ToolNeed, TurnSchedule},
 };
 
 use super::call::ResolvedCall;
 use super::{DriveError, Driver};
-use crate::agent::{Agent, ResolvedToolset};
+use crate::agent::{Agent, ResolvedToolset, check_nested_run};
+use crate::error::ConfigError;
+use crate::redaction;
 use crate::tasks::{TurnStop, yield_to_others};
-use crate::tool::{PreparedCall, TurnContext};
+use crate::tool::{
+    PreparedCall, RawArguments, ToolBody, TurnContext, read_arguments, read_saved_arguments, truncate_detail,
+};
 
 /// Number of call starts or completions after which the driver yields to the runtime. Quick bodies then end
 /// while few siblings are open, and a turn of many calls does not monopolise a thread.
 const CALLS_PER_YIELD: usize = 64;
+
+/// Output for the model if the secret arguments of a call were lost with the process.
+const SECRETS_LOST: &str = "The secret arguments of this call were not kept. Ask for them again.";
 
 /// First interval at which a driver with running calls looks for decisions about held ones. It doubles up to
 /// [`MAX_DECISION_POLL`] while there are none.
@@ -324,6 +332,75 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         self.tools = Some(turn.tools);
         Ok(())
+    }
+
+    /// Restores the tool and the arguments of a call that an earlier driver planned.
+    fn restore_call(
+        &self,
+        call: &CallId,
+        agent: &Agent<C>,
+        tools: &ResolvedToolset<C>,
+    ) -> Result<ResolvedCall<C>, DriveError> {
+        let (key, raw, edited) = self.with_run(|run| {
+            let raw = run.call_arguments(call).map(str::to_owned);
+            (run.tool_of_call(call).cloned(), raw, run.edited_arguments(call))
+        });
+        let edited = edited.as_deref();
+        let path = || CallPath::new(&self.parent_calls, call.clone());
+        let (Some(key), Some(raw)) = (key, raw) else {
+            return Err(self.invalid_entry_error(&ApplyError::UnknownCall(call.clone())));
+        };
+        let gone =
+            || ConfigError::ToolRemoved { tool: key.to_string(), agent: agent.name().clone(), call: path() };
+        let Some(tool) = tools.find_tool(&key) else {
+            if agent.tool_list().any(|tool| tool.matches_key(&key)) {
+                let policy = &self.shared.config.on_unknown_tool;
+                let result = policy.call_result(key.name(), agent.name(), tools.callable_names());
+                return match result.run_failure {
+                    Some(failure) => Err(DriveError::RunFailed(failure)),
+                    None => Ok(ResolvedCall::Unavailable(result)),
+                };
+            }
+            return Err(gone().into());
+        };
+        if edited.is_none()
+            && !tool.secret_arguments.is_empty()
+            && redaction::is_redacted(&raw, &tool.secret_arguments)
+        {
+            let result = CallResult::new(CallStatus::Failed, SECRETS_LOST);
+            return Ok(ResolvedCall::Unavailable(result));
+        }
+        let ready = match (
+            self.with_run(|run| read_saved_arguments(run, call, edited, &tool, path())),
+            edited,
+        ) {
+            // Nobody but the tool could have told the person, and they cannot decide again.
+            (Err(ConfigError::ArgumentsNoLongerValid { problems, .. }), Some(edited)) => {
+                let shown = redaction::redact_arguments(edited, &tool.secret_arguments);
+                let shown = truncate_detail(shown.as_deref().unwrap_or(edited));
+                let text = format!(
+                    "A person changed the arguments of this call to {shown}, which cannot be used: {problems}"
+                );
+                let result = CallResult::new(CallStatus::InvalidArguments, text);
+                return Ok(ResolvedCall::Unavailable(result));
+            }
+            (ready, _) => ready?,
+        };
+        let inside = self.with_run(|run| run.nested_run(call).cloned());
+        if let (Some(child), ToolBody::Agent(nested)) = (inside, &tool.body) {
+            let agent = self.resolve_nested_agent(nested)?;
+            check_nested_run(&child, &agent, &self.shared.config.known_agents, &path())?;
+        }
+        Ok(ResolvedCall::WithTool(ready))
+    }
+
+    /// Restores a call as [`Driver::restore_call`] does, without validating its arguments.
+    fn restore_unchecked_call(&self, call: &CallId, tools: &ResolvedToolset<C>) -> Option<PreparedCall<C>> {
+        self.with_run(|run| {
+            let raw = run.call_arguments(call)?;
+            let tool = tools.find_tool(run.tool_of_call(call)?)?;
+            Some(read_arguments(&tool, run.agent(), raw, RawArguments::Text(raw.into())).1)
+        })
     }
 }
 

@@ -5,12 +5,10 @@
 mod run_journal;
 mod run_recorder;
 mod snapshot_schedule;
-mod withheld;
 mod write_queue;
 
 pub(crate) use self::run_journal::{LeaseTerms, RunJournal, save_announced_mark};
-pub(crate) use self::run_recorder::{RecordedEntry, RunRecorder};
-pub(crate) use self::withheld::WithheldOutputs;
+pub(crate) use self::run_recorder::{RecordedEntry, RunRecorder, WithheldOutputs};
 pub(crate) use self::write_queue::AppendTarget;
 
 use self::run_journal::EnqueuedEntry;

@@ -1,15 +1,13 @@
 //! The tasks in which bodies run, the wake-ups of the run that waits for them, and the signals that stop or wake its calls.
 
-mod body_attempt;
 mod decision_signal;
 mod run_waker;
 mod running_body;
 mod stop_signal;
 
-pub(crate) use self::body_attempt::{AttemptEnd, BodyAttempt, BodyExit, record_late_end, redact_error_text};
 pub(crate) use self::decision_signal::DecisionSignal;
 pub(crate) use self::run_waker::{WokenRun, yield_to_others};
-pub(crate) use self::running_body::PollMonitor;
+pub(crate) use self::running_body::{
+    AttemptEnd, BodyAttempt, BodyExit, PollMonitor, record_late_end, redact_error_text,
+};
 pub(crate) use self::stop_signal::{CallStop, TurnStop, unless_stopped};
-
-use self::running_body::{BodyJoinError, RunningBody};

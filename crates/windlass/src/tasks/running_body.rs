@@ -1,24 +1,300 @@
-//! Placement of tool bodies: every body has a task or a thread of its own, unless its tool opted into running inline.
+//! One attempt of a tool body: with a deadline, with panics caught, and with cancellation awaited.
 //!
-//! Invariant: a body that blocks its thread holds up no run, sibling call or cancellation on a runtime with more than
-//! one thread, unless its author declared it [`BodyPlacement::Inline`].
+//! Invariant: a finished result is never lost, whatever stops the attempt. A body that blocks its thread holds up no run,
+//! sibling call or cancellation on a runtime with more than one thread, unless its author declared it
+//! [`BodyPlacement::Inline`].
 
-use std::future::Future;
+use std::future::{Future, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Either};
 use tokio::task::{JoinError, JoinHandle, unconstrained};
 use tokio::time::Instant;
+use windlass_core::{
+    item::OutputContent,
+    journal::{CallEndedLate, CallStatus, JournalEntry},
+};
 
+use super::CallStop;
 use super::run_waker::MarkedBody;
+use crate::error::truncate_message;
 use crate::guardrail::panic_message;
-use crate::run::CancelSignal;
-use crate::tool::{BodyPlacement, BodyResult};
+use crate::journal::RunJournal;
+use crate::redaction::{self, OutputVisibility, REDACTED};
+use crate::run::{CallLayer, CancelSignal, NextCall};
+use crate::tool::{
+    BodyPlacement, BodyResult, BodyStart, PreparedBody, Tool, ToolBody, ToolContext, ToolError,
+};
+
+/// One attempt of a call's body.
+pub(crate) struct BodyAttempt<'a, C> {
+    pub(crate) tool: &'a Tool<C>,
+    pub(crate) arguments: &'a str,
+    pub(crate) ctx: &'a ToolContext<C>,
+    /// Functions of the application around every body.
+    pub(crate) layers: &'a [CallLayer<C>],
+    pub(crate) cancel: &'a CancelSignal,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) stop: CallStop<'a>,
+    /// True while siblings are still being started. One of them may end the run, and then no unstarted body may run. The
+    /// loop that starts the calls polls each of them again.
+    pub(crate) starting_calls: &'a AtomicBool,
+}
+
+/// The end of an attempt.
+pub(crate) struct AttemptEnd {
+    pub(crate) exit: BodyExit,
+    /// True if the call was stopped.
+    pub(crate) was_stopped: bool,
+    /// Longest time for which async bodies of the tool blocked a thread since the last report.
+    pub(crate) blocked: Option<Duration>,
+    /// The body, if it still runs and nobody waits for it any more.
+    pub(crate) late_body: Option<RunningBody>,
+}
+
+/// The result of an attempt.
+pub(crate) enum BodyExit {
+    Finished(BodyResult),
+    TimedOut,
+    /// The body exceeded its deadline, cannot be stopped, and still runs.
+    TimedOutStillRunning,
+    Cancelled,
+}
+
+/// The way to stop a body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StopMethod {
+    /// The task is aborted at its next await.
+    Abort,
+    /// The body checks its cancellation token; a thread cannot be stopped.
+    Cooperative,
+    /// A body on a thread, inside call layers.
+    CooperativeWithLayers,
+}
+
+/// The reason for stopping a body.
+#[derive(Clone, Copy)]
+enum StopCause {
+    CallStopped,
+    DeadlineExceeded,
+}
+
+impl AttemptEnd {
+    fn new(exit: BodyExit, was_stopped: bool) -> Self {
+        Self { exit, was_stopped, blocked: None, late_body: None }
+    }
+}
+
+impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
+    /// Runs the attempt, with the prepared body or with one prepared anew from the arguments.
+    pub(crate) fn run(
+        self,
+        prepared: Option<Box<dyn PreparedBody<C>>>,
+    ) -> impl Future<Output = AttemptEnd> + Send + 'a {
+        let prepared = match (prepared, &self.tool.body) {
+            (Some(prepared), _) => Ok(prepared),
+            (None, ToolBody::Function(body)) => body.prepare(self.arguments),
+            (None, ToolBody::Agent(_)) => {
+                return Either::Left(ready(AttemptEnd::new(BodyExit::Cancelled, true)));
+            }
+        };
+        match prepared {
+            Ok(prepared) => {
+                let started = self.start(prepared);
+                Either::Right(self.wait(started))
+            }
+            Err(problems) => {
+                let exit = BodyExit::Finished(Err(ToolError::visible(problems)));
+                Either::Left(ready(AttemptEnd::new(exit, false)))
+            }
+        }
+    }
+
+    fn start(&self, prepared: Box<dyn PreparedBody<C>>) -> (RunningBody, StopMethod) {
+        let with_layers = |body| {
+            self.layers.iter().rev().fold(body, |inner, layer| {
+                let (layer, ctx) = (layer.clone(), self.ctx.clone());
+                async move { layer(ctx, NextCall(inner)).await }.boxed()
+            })
+        };
+        let start_async =
+            |body, placement| RunningBody::start_async(&self.tool.poll_monitor, self.cancel, body, placement);
+        match prepared.start(self.ctx.clone()) {
+            BodyStart::Async(body) => {
+                // A deadline must hold whatever the body does, so such a body is never inline.
+                let placement = self.tool.timeout.map_or(self.tool.placement, |_| BodyPlacement::OwnTask);
+                (start_async(with_layers(body), placement), StopMethod::Abort)
+            }
+            BodyStart::Blocking(body) if self.layers.is_empty() => {
+                (RunningBody::start_blocking(body), StopMethod::Cooperative)
+            }
+            BodyStart::Blocking(body) => {
+                let body = async move { flatten_result(RunningBody::start_blocking(body).await) }.boxed();
+                let running = start_async(with_layers(body), BodyPlacement::OwnTask);
+                (running, StopMethod::CooperativeWithLayers)
+            }
+        }
+    }
+
+    /// Waits until the body ends, its deadline passes, or the call stops.
+    fn wait(
+        self,
+        (mut running, stopping): (RunningBody, StopMethod),
+    ) -> impl Future<Output = AttemptEnd> + Send + 'a {
+        let mut over = self.tool.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+        async move {
+            let stop = self.stop;
+            let ended = {
+                let mut listening = pin!(None);
+                poll_fn(|cx| {
+                    if running.is_inline_unpolled() {
+                        if self.starting_calls.load(Ordering::Relaxed) {
+                            return Poll::Pending;
+                        }
+                        if stop.is_stopped() {
+                            return Poll::Ready(Err(StopCause::CallStopped));
+                        }
+                    }
+                    if let Poll::Ready(ended) = Pin::new(&mut running).poll(cx) {
+                        return Poll::Ready(Ok(ended));
+                    }
+                    if stop.poll_stop(listening.as_mut(), cx).is_ready() {
+                        return Poll::Ready(Err(StopCause::CallStopped));
+                    }
+                    match &mut over {
+                        Some(over) => over.as_mut().poll(cx).map(|()| Err(StopCause::DeadlineExceeded)),
+                        None => Poll::Pending,
+                    }
+                })
+                .await
+            };
+            // A body that sees the stop before the driver does ends because of it, too.
+            let was_stopped = matches!(ended, Err(StopCause::CallStopped)) || self.ctx.is_cancelled();
+            let (exit, late_body) = match ended {
+                Ok(ended) => (BodyExit::Finished(flatten_result(ended)), None),
+                Err(stopped) => self.stop_body(running, stopping, stopped).boxed().await,
+            };
+            AttemptEnd { exit, was_stopped, blocked: self.tool.poll_monitor.take_blocking_poll(), late_body }
+        }
+    }
+
+    /// Stops the body after its deadline or when its turn stops. Returns it if it still runs.
+    async fn stop_body(
+        &self,
+        mut running: RunningBody,
+        stopping: StopMethod,
+        stopped: StopCause,
+    ) -> (BodyExit, Option<RunningBody>) {
+        self.ctx.cancel_call();
+        running.move_to_task();
+        // A run that is handed over lets its bodies finish, if they can in time.
+        let may_finish = matches!(stopped, StopCause::CallStopped)
+            && self.cancel.is_detaching()
+            && !self.cancel.is_lease_lost();
+        if stopping == StopMethod::Abort && !may_finish {
+            running.abort();
+        }
+        let wait = match (stopping, stopped) {
+            // A deadline holds: it is not made longer by the wait for a body that will not stop.
+            (StopMethod::Cooperative | StopMethod::CooperativeWithLayers, StopCause::DeadlineExceeded) => {
+                Duration::ZERO
+            }
+            _ => self.drain_timeout,
+        };
+        let ended = tokio::time::timeout(wait, &mut running).await;
+        // The layers around a blocking body stay, so that its late end is recorded.
+        if ended.is_err() && stopping != StopMethod::CooperativeWithLayers {
+            // It had its time. What another driver goes on with must not go on here too.
+            running.abort();
+        }
+        match (ended, stopping, stopped) {
+            // It finished in the moment in which it was stopped.
+            (Ok(Ok(result)), _, _) => (BodyExit::Finished(result), None),
+            (Ok(Err(gone @ BodyJoinError::Panicked(_))), _, _) => {
+                (BodyExit::Finished(flatten_result(Err(gone))), None)
+            }
+            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::DeadlineExceeded) => (BodyExit::TimedOut, None),
+            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::CallStopped) => (BodyExit::Cancelled, None),
+            (Err(_), _, StopCause::CallStopped) => (BodyExit::Cancelled, Some(running)),
+            (Err(_), StopMethod::Abort, StopCause::DeadlineExceeded) => (BodyExit::TimedOut, Some(running)),
+            (
+                Err(_),
+                StopMethod::Cooperative | StopMethod::CooperativeWithLayers,
+                StopCause::DeadlineExceeded,
+            ) => (BodyExit::TimedOutStillRunning, Some(running)),
+        }
+    }
+}
+
+/// Records the end of a body that the driver no longer waits for, if the journal is still there then.
+pub(crate) fn record_late_end<C: Send + Sync + 'static>(
+    running: RunningBody,
+    journal: &Arc<RunJournal>,
+    ctx: ToolContext<C>,
+    tool: Arc<Tool<C>>,
+) {
+    let journal = Arc::downgrade(journal);
+    tokio::spawn(async move {
+        let ended = running.await;
+        let call = ctx.call_path();
+        // That it was dropped does not tell how far it had come, so it is no end to record.
+        let was_dropped = matches!(ended, Err(BodyJoinError::Dropped));
+        let result = redact_late_result(flatten_result(ended), &tool, ctx.arguments());
+        match &result {
+            Ok(_) => tracing::warn!(%call, "a body that was given up on has ended"),
+            Err(error) => tracing::warn!(%call, %error, "a body that was given up on has failed"),
+        }
+        let (status, output) = match result {
+            Ok(output) => (CallStatus::Succeeded, output),
+            Err(error) => (CallStatus::Failed, error.into()),
+        };
+        // Nobody sees what the output guardrails have not.
+        let output = tool.output_guardrails.is_empty().then_some(output);
+        if let Some(journal) = journal.upgrade().filter(|_| !was_dropped) {
+            let ended = CallEndedLate { call: call.call().clone(), status, output };
+            let written = journal.append(call.parent_calls(), JournalEntry::CallEndedLate(ended)).await;
+            if let Err(error) = written {
+                tracing::warn!(%call, %error, "its end could not be recorded");
+            }
+        }
+    });
+}
+
+fn flatten_result(ended: Result<BodyResult, BodyJoinError>) -> BodyResult {
+    match ended {
+        Ok(result) => result,
+        Err(BodyJoinError::Panicked(text)) => Err(ToolError::hidden(format!("the body panicked: {text}"))),
+        Err(BodyJoinError::Dropped) => Err(ToolError::hidden("the body cancelled itself")),
+    }
+}
+
+/// Returns an error's text without secrets.
+pub(crate) fn redact_error_text<C>(text: &str, tool: &Tool<C>, arguments: &str) -> String {
+    truncate_message(redaction::redact_text(text, arguments, &tool.secret_arguments))
+}
+
+/// Returns the result of a late end without secrets, and truncated like the call's output.
+fn redact_late_result<C>(
+    result: BodyResult,
+    tool: &Tool<C>,
+    arguments: &str,
+) -> Result<OutputContent, String> {
+    match result {
+        Ok(_) if tool.output_visibility == OutputVisibility::Secret => Ok(REDACTED.into()),
+        Ok(OutputContent::Text(mut text)) => {
+            text.truncate(text.floor_char_boundary(tool.max_output_bytes));
+            Ok(text.into())
+        }
+        Ok(parts) => Ok(parts),
+        Err(error) => Err(redact_error_text(error.message(), tool, arguments)),
+    }
+}
 
 /// Shortest poll of an async body that the driver warns about: the body blocked its thread.
 const BLOCKING_POLL: Duration = Duration::from_millis(100);

@@ -1,7 +1,6 @@
 //! Tools: a name, a description, a schema, a body, and the policies for its execution.
 
 mod approval;
-mod arguments;
 mod body;
 mod context;
 mod definition;
@@ -34,8 +33,10 @@ pub use provider_defined::{
 pub use source::{SourcedTools, ToolSource, ToolSourceRequest};
 
 pub(crate) use approval::ApprovalRule;
-pub(crate) use arguments::{canonicalize_arguments, parse_arguments, parse_value};
-pub(crate) use body::{BodyPlacement, BodyResult, BodyStart, PreparedBody, ToolFunction, to_body_result};
+pub(crate) use body::{
+    BodyPlacement, BodyResult, BodyStart, PreparedBody, ToolFunction, canonicalize_arguments,
+    parse_arguments, parse_value, to_body_result,
+};
 pub(crate) use context::{CallDetails, RawArguments, TurnContext};
 pub(crate) use hosted::hosted_server_key;
 pub(crate) use options::{ConflictOrder, EnabledRule};
