@@ -31,6 +31,7 @@
 //! call that is rejected or held cannot start; and every call in the history of a settled turn has exactly one
 //! output.
 
+pub mod authenticity;
 pub mod call_map;
 pub mod canonical;
 pub mod decision;

@@ -27,7 +27,7 @@ def read_records(data):
         refuse("this is not a saved run")
     if int(first[9:]) > VERSION:
         refuse(f"this run was saved in format {int(first[9:])}")
-    bodies = [line for line in lines[1:] if line and not line.startswith(b"sealed ")]
+    bodies = [line for line in lines[1:] if line and not line.startswith((b"sealed ", b"mac "))]
     history = hashlib.sha256(b"history").digest()
     while bodies and bodies[0].startswith(b"history "):
         history = hashlib.sha256(history + bodies.pop(0)[8:]).digest()

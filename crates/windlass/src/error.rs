@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use windlass_core::schema::StrictSchemaError;
 use windlass_core::{
+    authenticity::MacError,
     failure::RunFailure,
     id::{AgentName, CallPath, RunId, SessionId},
     journal::JournalFormatError,
@@ -318,6 +319,12 @@ impl StoreError {
         Self::with_kind(StoreErrorKind::Stale, message)
     }
 
+    /// Creates the error for a decision with a MAC whose revision another decision has.
+    pub fn stale_revision(run: &RunId, call: &CallPath) -> Self {
+        let message = format!("run `{run}`: another decision about call `{call}` was posted meanwhile");
+        Self::with_kind(StoreErrorKind::Stale, message)
+    }
+
     /// Creates the error for a write that is based on an outdated read of the session.
     pub fn session_changed(session: &SessionId) -> Self {
         Self::with_kind(StoreErrorKind::Stale, format!("session `{session}` was changed by somebody else"))
@@ -474,6 +481,14 @@ pub enum RestoreError {
     /// The journal was decoded and could not be replayed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// The text is not what the holder of the key wrote.
+    #[error("the text of run `{run}` is forged: {reason}")]
+    ForgedText {
+        /// Id of the run.
+        run: RunId,
+        /// The reason why it is not authentic.
+        reason: MacError,
+    },
 }
 
 /// Truncates the text of an error to a size that is stored and shown.

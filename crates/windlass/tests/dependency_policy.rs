@@ -63,7 +63,7 @@ const KNOWN_DUPLICATES: &[(&str, &str)] = &[
 ];
 
 /// The allowed dependencies of the core: no runtime, no I/O, no clock, no randomness.
-const CORE_DEPENDENCIES: [&str; 4] = ["serde", "serde_json", "sha2", "thiserror"];
+const CORE_DEPENDENCIES: [&str; 5] = ["hmac", "serde", "serde_json", "sha2", "thiserror"];
 
 #[test]
 fn licences_are_allowed() {

@@ -107,12 +107,15 @@ async fn post_approval(store: &Arc<SqliteStore>, digest: windlass::core::canonic
         decided_by: None,
         displayed: None,
         posted_revision: 0,
+        signature: None,
+        mac: None,
     };
     let posted = windlass::store::PostedDecision {
         path: "c1".into(),
         attempt: 0,
         decision,
         posted_at: windlass::core::id::Timestamp(0),
+        mac: None,
     };
     store.post_decision(&RUN.into(), posted, 1).await.expect("it is posted");
 }

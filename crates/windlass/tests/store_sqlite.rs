@@ -71,9 +71,16 @@ async fn everything_is_there_after_a_restart() {
         decided_by: Some("bea".to_owned()),
         displayed: Some(Digest::of_text("displayed")),
         posted_revision: 0,
+        signature: None,
+        mac: None,
     };
-    let posted =
-        PostedDecision { path: CallPath::from("c1"), attempt: 0, decision: decided, posted_at: Timestamp(7) };
+    let posted = PostedDecision {
+        path: CallPath::from("c1"),
+        attempt: 0,
+        decision: decided,
+        posted_at: Timestamp(7),
+        mac: None,
+    };
     let store = place.open();
     let lease =
         store.create_run(&run, &"agent".into(), lease_claim("ann", 1_000), Vec::new()).await.expect("made");

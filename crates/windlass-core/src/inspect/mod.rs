@@ -18,8 +18,8 @@ pub use diff::{FieldDifference, RecordDifference, RunDiff, diff_runs};
 pub use fork::{ForkChange, ForkError, fork};
 pub use steps::{StepLine, step_lines};
 pub use verify::{
-    AuditedAction, AuditedDecision, DecisionBasis, VerifiedJournal, verify_lines, verify_lines_with_history,
-    verify_text,
+    AuditedAction, AuditedDecision, DecisionBasis, VerifiedJournal, audit_records, verify_lines,
+    verify_lines_with_history, verify_text,
 };
 
 /// The reason why a journal cannot be inspected as requested.

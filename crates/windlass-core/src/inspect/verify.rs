@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::steps::describe_decision;
+use crate::authenticity::{MacKeyId, MacKeyring};
 use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason};
-use crate::id::{AgentName, CallId, CallPath, Timestamp};
+use crate::id::{AgentName, CallId, CallPath, RunId, Timestamp};
 use crate::item::Item;
 use crate::journal::decode_record;
 use crate::journal::format::{EncodedJournal, parse_text};
@@ -48,6 +49,8 @@ pub struct AuditedDecision {
     pub basis: DecisionBasis,
     /// Name of the person or policy that decided, if known.
     pub decided_by: Option<String>,
+    /// The key whose MAC vouches for the decision; absent if it was not verified with keys.
+    pub verified_by: Option<MacKeyId>,
 }
 
 /// The decision or its consequence.
@@ -125,11 +128,11 @@ impl fmt::Display for AuditedDecision {
 pub fn verify_lines<'a>(
     lines: impl IntoIterator<Item = &'a JournalLine>,
 ) -> Result<VerifiedJournal, JournalFormatError> {
-    verify_lines_with_history(Vec::new(), lines)
+    verify_lines_with_history(Vec::new(), lines, None)
 }
 
 /// Verifies the lines of a journal like [`verify_lines`]. `history` has the items of the session that the run refers
-/// to, if it does; they match their digest.
+/// to, if it does; they match their digest. With the id of the run and keys, every decision must have a valid MAC.
 ///
 /// # Errors
 ///
@@ -137,11 +140,19 @@ pub fn verify_lines<'a>(
 pub fn verify_lines_with_history<'a>(
     history: Vec<Arc<Item>>,
     lines: impl IntoIterator<Item = &'a JournalLine>,
+    keys: Option<(&RunId, &MacKeyring)>,
 ) -> Result<VerifiedJournal, JournalFormatError> {
     let mut chain = HashChain::default();
-    let read = lines.into_iter().enumerate().map(|(seq, line)| chain.read_record(seq as u64, line));
+    let read = (0..).zip(lines).map(|(seq, line)| match keys {
+        Some((run, keys)) => chain.read_authentic(run, seq, line, Some(keys)),
+        None => chain.read_record(seq, line),
+    });
     let (records, error) = read_until_error(read);
-    check_replay(records, history, error, chain)
+    let mut verified = check_replay(records, history, error, chain)?;
+    if keys.is_some() {
+        verified.name_verifying_keys();
+    }
+    Ok(verified)
 }
 
 /// Verifies the text of a journal like [`verify_lines`].
@@ -154,6 +165,17 @@ pub fn verify_text(text: &str) -> Result<VerifiedJournal, JournalFormatError> {
     let read = bodies.into_iter().enumerate().map(|(seq, body)| decode_record(seq as u64, body));
     let (records, error) = read_until_error(read);
     check_replay(records, history, error, chain)
+}
+
+impl VerifiedJournal {
+    /// Sets the keys of the decisions, all of which were verified.
+    fn name_verifying_keys(&mut self) {
+        for audited in &mut self.decisions {
+            let record = usize::try_from(audited.seq).ok().and_then(|seq| self.records.get(seq));
+            let mac = record.and_then(|record| record.entry.decision_mac()).flatten();
+            audited.verified_by = mac.map(|mac| mac.key.clone());
+        }
+    }
 }
 
 fn read_until_error(
@@ -181,7 +203,7 @@ fn check_replay(
         (Err(ReplayError::EmptyJournal), Some(error)) | (Ok(_), Some(error)) => Err(error),
         (Err(error), _) => Err(error.into()),
         (Ok(_), None) => {
-            let decisions = audit_decisions(&records);
+            let decisions = audit_records(&records);
             Ok(VerifiedJournal { records, head_hash: chain.head(), decisions })
         }
     }
@@ -212,7 +234,8 @@ struct DecisionAuditor<'a> {
     decisions: Vec<AuditedDecision>,
 }
 
-fn audit_decisions(records: &[JournalRecord]) -> Vec<AuditedDecision> {
+/// Returns all decisions of a journal, in order.
+pub fn audit_records(records: &[JournalRecord]) -> Vec<AuditedDecision> {
     let mut clerk = DecisionAuditor::default();
     for record in records {
         clerk.read_record(record);
@@ -264,6 +287,7 @@ impl<'a> DecisionAuditor<'a> {
                     action: AuditedAction::Revoked,
                     basis: rule,
                     decided_by: None,
+                    verified_by: None,
                 });
             }
             JournalEntry::CallStarted(started) => {
@@ -354,6 +378,7 @@ impl CallUnderAudit<'_> {
             action: ruled,
             basis: rule,
             decided_by: by,
+            verified_by: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::authenticity::{DecisionSignature, MessageMac};
 use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason, PersonQuestion};
 use crate::failure::RunFailure;
@@ -81,6 +82,24 @@ impl JournalEntry {
             Self::ResponseRejected(refused) => refused.usage,
             Self::ModelRequestFailed(failed) => failed.usage_or_unknown(),
             _ => Usage::default(),
+        }
+    }
+
+    /// Returns the MAC of a decision, if this entry is one: `Some(None)` for a decision without a MAC.
+    pub fn decision_mac(&self) -> Option<Option<&MessageMac>> {
+        match self {
+            Self::DecisionRecorded(decided) => Some(decided.mac.as_deref()),
+            Self::DecisionRevoked(revoked) => Some(revoked.mac.as_deref()),
+            _ => None,
+        }
+    }
+
+    /// Sets or removes the MAC of a decision. Other entries have none.
+    pub fn set_decision_mac(&mut self, mac: Option<MessageMac>) {
+        match self {
+            Self::DecisionRecorded(decided) => decided.mac = mac.map(Box::new),
+            Self::DecisionRevoked(revoked) => revoked.mac = mac.map(Box::new),
+            _ => {}
         }
     }
 }
@@ -318,6 +337,13 @@ pub struct DecisionRecorded {
     /// the run itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub posted_revision: u32,
+    /// Signature of the approver, if the decision is signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<Box<DecisionSignature>>,
+    /// MAC of the journal up to and including this record: see [`crate::authenticity::MacMessage::JournalHead`]. It is made when the record is
+    /// appended to a store with keys, and is the last field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Box<MessageMac>>,
 }
 
 impl DecisionRecorded {
@@ -335,6 +361,9 @@ pub struct DecisionRevoked {
     pub agent: AgentName,
     /// The tool whose calls the decision covered.
     pub tool: ToolKey,
+    /// MAC of the journal up to and including this record: see [`DecisionRecorded::mac`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Box<MessageMac>>,
 }
 
 /// The body of a call is about to start.

@@ -8,12 +8,14 @@
 //! opened without the session: for each item a line with the word `history`, a space and the item as JSON. The first
 //! record has the digest of these items.
 //!
-//! The text of a paused run may end with sealed lines, which are no records: see [`super::append_sealed_outputs`].
+//! The text of a paused run may end with sealed lines and a MAC, which are no records: see
+//! [`super::append_sealed_outputs`] and [`super::append_text_mac`].
 
 use std::sync::Arc;
 
 use crate::canonical::Digest;
 use crate::item::Item;
+use crate::journal::head_mac::ForgedDecision;
 use crate::journal::record_body::{ParsedBody, RecordBody};
 use crate::journal::{JournalEntry, JournalRecord, RunStarted};
 use crate::run::ReplayError;
@@ -27,6 +29,8 @@ const MAGIC: &str = "windlass";
 pub(super) const SEALED_PREFIX: &str = "sealed ";
 /// Start of the line after the records. The hash of the last record follows.
 pub(super) const HEAD_PREFIX: &str = "head ";
+/// Start of the line with the MAC of the text. It follows the records and is no record.
+pub(super) const MAC_PREFIX: &str = "mac ";
 /// Start of a line with an item of the session that the run refers to.
 const HISTORY_PREFIX: &str = "history ";
 
@@ -78,6 +82,14 @@ pub enum JournalFormatError {
         /// The parser's message.
         reason: String,
     },
+    /// A decision is not authentic: no holder of a key has made it, or the records before it were changed.
+    #[error("record {seq} is forged, or a record before it was changed: {}: {}", .forged.description, .forged.reason)]
+    ForgedDecision {
+        /// The record's sequence number.
+        seq: u64,
+        /// The decision.
+        forged: Box<ForgedDecision>,
+    },
     /// A sealed line does not open, or its output is not the one that the journal says is withheld.
     #[error("sealed line {index} does not belong to this run")]
     InvalidSealedOutput {
@@ -93,7 +105,9 @@ impl JournalFormatError {
     /// Returns the sequence number of the first invalid record, if the error concerns a record.
     pub fn first_bad_seq(&self) -> Option<u64> {
         match self {
-            Self::HashMismatch { seq } | Self::MalformedRecord { seq, .. } => Some(*seq),
+            Self::HashMismatch { seq }
+            | Self::MalformedRecord { seq, .. }
+            | Self::ForgedDecision { seq, .. } => Some(*seq),
             Self::Replay(ReplayError::InvalidRecord { seq, .. }) => Some(*seq),
             Self::Replay(ReplayError::SequenceGap { expected, .. }) => Some(*expected),
             Self::Replay(ReplayError::MissingRunStarted | ReplayError::History(_)) => Some(0),
@@ -160,7 +174,7 @@ impl HashChain {
         decode_record(seq, &line.body)
     }
 
-    fn next_hash(&self, body: &str) -> Digest {
+    pub(super) fn next_hash(&self, body: &str) -> Digest {
         self.head.chain(body.as_bytes())
     }
 }
@@ -279,7 +293,9 @@ pub(crate) struct EncodedJournal<'a> {
 
 /// Parses the text of a journal, and verifies its header and its hash.
 pub(crate) fn parse_text(text: &str) -> Result<EncodedJournal<'_>, JournalFormatError> {
-    let mut lines = text.split('\n').filter(|line| !line.is_empty() && !line.starts_with(SEALED_PREFIX));
+    let is_record =
+        |line: &&str| !line.is_empty() && !line.starts_with(SEALED_PREFIX) && !line.starts_with(MAC_PREFIX);
+    let mut lines = text.split('\n').filter(is_record);
     let mut chain = HashChain::for_version(parse_version(lines.next().unwrap_or_default())?);
     let mut lines = lines.peekable();
     let mut history = Vec::new();

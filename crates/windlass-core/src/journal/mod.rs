@@ -5,9 +5,11 @@
 
 mod entry;
 pub(crate) mod format;
+mod head_mac;
 mod record_body;
 mod sealed;
 mod start_history;
+mod text_mac;
 mod unannounced;
 
 pub use entry::{
@@ -21,6 +23,8 @@ pub use format::{
     FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, decode_record,
     encode_journal, encode_lines, encode_text, resolve_history,
 };
+pub use head_mac::{ForgedDecision, authenticate_records};
 pub use sealed::{append_sealed_outputs, open_sealed_outputs};
 pub use start_history::{HistoryError, HistoryReference, ItemRange, StartHistory, history_digest};
+pub use text_mac::{append_text_mac, verify_text_mac};
 pub use unannounced::unannounced_records;

@@ -1028,6 +1028,8 @@ impl CallWalk {
             decided_by,
             displayed: None,
             posted_revision: 0,
+            signature: None,
+            mac: None,
         };
         // A decision that comes too late, or about a call that needs none, changes nothing.
         let _ = self.driver.bench.try_record(vec![], JournalEntry::DecisionRecorded(decided));

@@ -165,6 +165,8 @@ impl GoldenJournal {
             decided_by: by,
             displayed: None,
             posted_revision: 0,
+            signature: None,
+            mac: None,
         }));
     }
 }
@@ -435,6 +437,7 @@ fn decisions_journal() -> Vec<JournalRecord> {
     journal.append(JournalEntry::DecisionRevoked(DecisionRevoked {
         agent: "desk".into(),
         tool: ToolKey::bare("send"),
+        mac: None,
     }));
     journal.append(start_entry("s3"));
     journal.append(settled_entry("s3", CallStatus::Succeeded, "sent"));

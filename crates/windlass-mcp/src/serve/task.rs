@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use windlass::core::id::RunId;
-use windlass::store::load_paused;
+use windlass::store::{load_paused, load_posted_decisions};
 use windlass::{
     error::{RunError, StoreErrorKind},
     run::{PausedRun, RunBuilder, RunResult},
@@ -312,8 +312,8 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
             ServerTaskStatus::Paused(paused) => paused.pending_calls(),
             _ => return,
         };
-        let Ok(posted) = store.posted_decisions(&job.id).await else { return };
-        let is_decided = posted.iter().any(|posted| {
+        let Ok(posted) = load_posted_decisions(&**store, &job.id).await else { return };
+        let is_decided = posted.authentic.iter().any(|posted| {
             waiting.iter().any(|pending| pending.path == posted.path && pending.attempt == posted.attempt)
         });
         if is_decided && matches!(job.take_status(), Some(ServerTaskStatus::Paused(_))) {

@@ -12,7 +12,7 @@ use windlass::core::{
     id::{AgentName, CallId, CallPath, RunId},
     tool::ToolKey,
 };
-use windlass::store::PostedDecision;
+use windlass::store::{PostedDecision, load_posted_decisions};
 use windlass::{core::decision::PendingCall, error::DecisionError, run::PausedRun};
 
 use super::actor::SessionActor;
@@ -210,7 +210,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             let mut known = 0;
             loop {
                 tokio::time::sleep(STORE_POLL_INTERVAL).await;
-                match store.posted_decisions(&run).await {
+                match load_posted_decisions(&*store, &run).await.map(|posted| posted.authentic) {
                     Ok(posted) if posted.len() > known => {
                         known = posted.len();
                         if notify

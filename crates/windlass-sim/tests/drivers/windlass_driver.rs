@@ -141,12 +141,15 @@ impl Process {
                 decided_by: None,
                 displayed: None,
                 posted_revision: 0,
+                signature: None,
+                mac: None,
             };
             let post = PostedDecision {
                 path: pending.path,
                 attempt: pending.attempt,
                 decision,
                 posted_at: windlass::core::id::Timestamp(0),
+                mac: None,
             };
             if let Err(error) = Store::post_decision(&*self.store, &RUN_ID.into(), post, 0).await {
                 self.world.report_violation(format!("a decision cannot be posted: {error}"));

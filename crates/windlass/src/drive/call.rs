@@ -384,11 +384,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Takes the decision about a call in the store. From then on no other is accepted. If a later one was posted, it is
     /// recorded and replaces the one before.
     async fn take_decision(&self, call: &CallId, hold: UntakenHold) -> Result<DecisionCheck, DriveError> {
-        let Some((store, lease)) = self.shared.journal.store_and_lease() else {
-            return Ok(DecisionCheck::Current);
-        };
         let path = CallPath::new(&self.parent_calls, call.clone());
-        match store.take_decision(lease, &path, hold.attempt).await? {
+        let posted = self.shared.journal.take_posted_decision(&path, hold.attempt).await?;
+        self.emit_store_warnings().await;
+        match posted {
             Some(posted) if posted.decision.posted_revision > hold.posted_revision => {
                 let entry = JournalEntry::DecisionRecorded(posted.decision);
                 // One that does not fit the call changes nothing.

@@ -285,9 +285,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return Ok(false);
         }
         let mut took_any = false;
-        for PostedDecision { path, attempt, decision, .. } in
-            self.shared.journal.load_posted_decisions().await?
-        {
+        let posted = self.shared.journal.load_posted_decisions().await?;
+        self.emit_store_warnings().await;
+        for PostedDecision { path, attempt, decision, .. } in posted {
             let is_posted = |one: &PendingCall| one.path == path && one.attempt == attempt;
             let is_pending = self.with_root(|run| run.pending_calls().iter().any(is_posted));
             let entry = JournalEntry::DecisionRecorded(decision);
@@ -296,6 +296,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         }
         Ok(took_any)
+    }
+
+    /// Emits the warnings about things in the store that are not authentic.
+    async fn emit_store_warnings(&self) {
+        for message in self.shared.journal.take_warnings() {
+            self.emitter.emit(RunEventKind::Warning { message }).await;
+        }
     }
 
     /// Rejects the pending calls whose approval has expired.
@@ -381,6 +388,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             receipts: recorder.receipt_cache.all_receipts(),
             withheld: self.shared.withheld.in_memory(),
             session: recorder.session().map(|session| session.session().clone()),
+            mac_keys: self.shared.config.store.as_ref().and_then(|store| store.mac_keys().cloned()),
         };
         RunResult::after_exit(exit, record, kept, self.model_error.map(|error| *error))
     }

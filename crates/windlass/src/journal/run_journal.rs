@@ -1,12 +1,13 @@
 //! The journal of one run, shared by its driver and the drivers of nested agents.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
 use windlass_core::{
-    id::{CallId, RunId, SessionId, Timestamp},
+    id::{CallId, CallPath, RunId, SessionId, Timestamp},
     journal::{HashChain, JournalEntry, JournalRecord, RunStarted, unannounced_records},
     run::ReplayedRun,
     usage::Usage,
@@ -22,7 +23,8 @@ use crate::run::{CancelSignal, JournalRecords, RunRecord};
 use crate::session::{SessionWrite, export_items};
 use crate::store::{
     ANNOUNCED_ARTEFACT, AcquiredLease, Durability, Lease, LeaseClaim, LeaseHeartbeat, LeaseObserver,
-    LeaseOwner, OpenedRun, PostedDecision, RunStatus, Store, StoredSnapshot, acquire_lease, read_run,
+    LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus, Store, StoredSnapshot, acquire_lease,
+    authenticate_snapshot, check_posted, load_posted_decisions, read_run,
 };
 
 /// The journal of one run, with its write queue if there is a store.
@@ -48,7 +50,17 @@ struct OwnedRun {
     previous_driver_seen: Option<Timestamp>,
     /// Maximum time to release the lease after a failure.
     release_limit: Duration,
+    warnings: Mutex<AuthenticityWarnings>,
     _heartbeat: LeaseHeartbeat,
+}
+
+/// Warnings about things in the store that are not authentic.
+#[derive(Default)]
+struct AuthenticityWarnings {
+    /// Warnings that the driver has not emitted.
+    pending: Vec<String>,
+    /// All warnings, because the same decision is found again and again.
+    known: BTreeSet<String>,
 }
 
 /// The terms of a run's lease.
@@ -106,7 +118,7 @@ impl RunJournal {
         store: Option<Arc<dyn Store>>,
         terms: LeaseTerms,
     ) -> Result<Self, RunError> {
-        let RunRecord { run, records, usage } = record;
+        let RunRecord { run, mut records, usage } = record;
         let clock = RunClock::start();
         let Some(store) = store else {
             let written = JournalState { records, usage, ..JournalState::default() };
@@ -124,6 +136,7 @@ impl RunJournal {
                 let count = from + known.len() as u64;
                 let mut chain = records.chain_after_snapshot();
                 let own = known.last().map(|line| line.hash);
+                let mut forged = Ok(());
                 let is_prefix = match count.checked_sub(records.snapshot_len()) {
                     // The value has lines that the store lacks before the snapshot: another run of the same id.
                     None => false,
@@ -133,7 +146,11 @@ impl RunJournal {
                         let record = records.later_records().get(later - 1);
                         record.is_some() && {
                             for record in &records.later_records()[..later] {
-                                chain.append(record);
+                                let before = chain;
+                                let line = chain.append(record);
+                                if let (Ok(()), Some(keys)) = (&forged, store.mac_keys()) {
+                                    forged = before.verify_decision(run.id(), record, &line.body, keys);
+                                }
                             }
                             own == Some(chain.head())
                         }
@@ -143,9 +160,13 @@ impl RunJournal {
                     store.release_lease(&acquired.lease).await?;
                     return Err(StoreError::stale_read(run.id(), count, records.len() as u64).into());
                 }
+                release_on_error(&*store, &acquired, forged).await?;
                 (acquired, count)
             }
             _ => {
+                if let Some(keys) = store.mac_keys() {
+                    records = records.authenticate_all(run.id(), keys)?;
+                }
                 let lines = records.lines()?;
                 let agent = match records.all_records()?.first().map(|record| &record.entry) {
                     Some(JournalEntry::RunStarted(started)) => started.agent.clone(),
@@ -165,11 +186,14 @@ impl RunJournal {
                 (AcquiredLease { lease, requested_at, previous: None }, count)
             }
         };
+        let written = usize::try_from(kept - records.snapshot_len()).unwrap_or(usize::MAX);
+        if let Some(keys) = store.mac_keys() {
+            records.authenticate_later(run.id(), written, keys);
+        }
         let lines = records.later_lines();
         let chain = lines
             .last()
             .map_or_else(|| records.chain_after_snapshot(), |line| HashChain::from_head(line.hash));
-        let written = usize::try_from(kept - records.snapshot_len()).unwrap_or(usize::MAX);
         let new = lines.get(written..).unwrap_or_default().to_vec();
         if !new.is_empty() {
             let appended = store.append_journal(&acquired.lease, kept, new, Durability::Sync).await;
@@ -189,12 +213,15 @@ impl RunJournal {
         let owner = LeaseOwner::for_new_driver().to_string();
         let acquired = terms.acquire(&*store, run, &owner).await?;
         let clock = RunClock::start();
-        let OpenedRun { replay, records, chain, snapshot_record_count: covered } =
+        let OpenedRun { replay, records, chain, snapshot_record_count: covered, forged_snapshot } =
             release_on_error(&*store, &acquired, read_run(&*store, run).await).await?;
         let snapshots = SnapshotSchedule::after_open(&replay, covered);
         let mut owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain);
         let last_record_at = records.later_records().last().map(|record| record.at);
         owned.previous_driver_seen = owned.previous_driver_seen.max(last_record_at);
+        if let Some(reason) = forged_snapshot {
+            owned.add_warning(format!("the snapshot of run `{run}` is forged and was ignored: {reason}"));
+        }
         let written = JournalState { records, snapshot_schedule: snapshots, usage: replay.usage };
         Ok((Self::from_parts(Some(owned), clock, written), replay))
     }
@@ -275,8 +302,8 @@ impl RunJournal {
         let mut written = lock_unpoisoned(&self.state);
         let seq = written.records.len() as u64;
         let at = self.clock.now();
-        let record = JournalRecord { seq, at, path: path.to_vec(), entry };
-        let writing = queue.map(|queue| queue.enqueue(&record, durability, session_write)).transpose()?;
+        let mut record = JournalRecord { seq, at, path: path.to_vec(), entry };
+        let writing = queue.map(|queue| queue.enqueue(&mut record, durability, session_write)).transpose()?;
         written.usage.add(&record.entry.model_usage());
         written.records.push(record);
         Ok(EnqueuedEntry { seq, at, durability, writing })
@@ -309,12 +336,40 @@ impl RunJournal {
         self.owned.as_ref()?.previous_driver_seen
     }
 
-    /// Returns the posted decisions of the run.
+    /// Returns the posted decisions of the run that are authentic. Others lead to warnings.
     pub(crate) async fn load_posted_decisions(&self) -> Result<Vec<PostedDecision>, StoreError> {
-        match self.store_and_lease() {
-            Some((store, lease)) => store.posted_decisions(&lease.run).await,
-            None => Ok(Vec::new()),
+        let Some(owned) = &self.owned else { return Ok(Vec::new()) };
+        let AppendTarget { store, lease } = &**owned.queue.target();
+        let PostedDecisions { authentic, refused } = load_posted_decisions(&**store, &lease.run).await?;
+        for refused in refused {
+            owned.add_warning(refused.to_string());
         }
+        Ok(authentic)
+    }
+
+    /// Takes the decision about a hold of a call: see [`Store::take_decision`]. One that is not authentic leads to a
+    /// warning, and is not returned.
+    pub(crate) async fn take_posted_decision(
+        &self,
+        call: &CallPath,
+        attempt: u32,
+    ) -> Result<Option<PostedDecision>, StoreError> {
+        let Some(owned) = &self.owned else { return Ok(None) };
+        let AppendTarget { store, lease } = &**owned.queue.target();
+        let Some(posted) = store.take_decision(lease, call, attempt).await? else { return Ok(None) };
+        match check_posted(store.mac_keys().map(|keys| &**keys), &lease.run, posted) {
+            Ok(posted) => Ok(Some(posted)),
+            Err(refused) => {
+                owned.add_warning(refused.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes the warnings about things in the store that are not authentic. Each is returned once.
+    pub(crate) fn take_warnings(&self) -> Vec<String> {
+        let Some(owned) = &self.owned else { return Vec::new() };
+        std::mem::take(&mut lock_unpoisoned(&owned.warnings).pending)
     }
 
     /// Marks a turn boundary. Returns a snapshot to save if one is due.
@@ -339,6 +394,8 @@ impl RunJournal {
     /// Saves a snapshot. A failure is only logged, because the journal has the same information.
     pub(crate) async fn save_snapshot(&self, snapshot: StoredSnapshot) {
         if let Some((store, lease)) = self.store_and_lease()
+            && let snapshot =
+                authenticate_snapshot(store.mac_keys().map(|keys| &**keys), &lease.run, snapshot)
             && let Err(error) = store.save_snapshot(lease, snapshot).await
         {
             tracing::debug!(run = %lease.run, %error, "a snapshot could not be kept");
@@ -406,8 +463,16 @@ impl OwnedRun {
             queue,
             previous_driver_seen,
             release_limit: terms.lease_duration,
+            warnings: Mutex::default(),
             _heartbeat: heartbeat,
         })
+    }
+
+    fn add_warning(&self, message: String) {
+        let mut warnings = lock_unpoisoned(&self.warnings);
+        if warnings.known.insert(message.clone()) {
+            warnings.pending.push(message);
+        }
     }
 }
 

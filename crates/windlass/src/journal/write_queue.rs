@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{
+    authenticity::MacKeyring,
     canonical::Digest,
     journal::{HashChain, JournalLine, JournalRecord},
 };
@@ -40,6 +41,8 @@ pub(crate) struct WriteQueue {
     waker: Waker,
     /// Maximum duration of the writes that are left when the queue is dropped.
     drain_limit: Duration,
+    /// Keys that authenticate decisions.
+    mac_keys: Option<Arc<MacKeyring>>,
 }
 
 /// The lines of a queue, from their enqueuing to their durability.
@@ -90,7 +93,8 @@ impl WriteQueue {
             failure: None,
         };
         let waker = Waker::from(waiters.clone());
-        Self { target, state: Mutex::new(state), waiters, waker, drain_limit }
+        let mac_keys = target.store.mac_keys().cloned();
+        Self { target, state: Mutex::new(state), waiters, waker, drain_limit, mac_keys }
     }
 
     /// Returns the store and the lease.
@@ -103,7 +107,7 @@ impl WriteQueue {
         lock_unpoisoned(&self.state).chain.head()
     }
 
-    /// Enqueues the next record. The record is written even if the returned future is dropped; the future resolves
+    /// Enqueues the next record. A decision gets its MAC, if the store has keys. The record is written even if the returned future is dropped; the future resolves
     /// when the record has the required durability, or with the error of the append that should have written it.
     ///
     /// # Errors
@@ -111,7 +115,7 @@ impl WriteQueue {
     /// Returns an error if an earlier record could not be written. The record is not enqueued.
     pub(crate) fn enqueue(
         &self,
-        record: &JournalRecord,
+        record: &mut JournalRecord,
         durability: Durability,
         session_write: Option<SessionWrite>,
     ) -> Result<PendingWrite<'_>, StoreError> {
@@ -121,7 +125,7 @@ impl WriteQueue {
             return Err(StoreError::with_kind(failure.kind(), message));
         }
         debug_assert_eq!(record.seq, state.next, "records are enqueued in order");
-        let line = state.chain.append(record);
+        let line = state.chain.append_authentic(&self.target.lease.run, record, self.mac_keys.as_deref());
         state.waiting.push(line);
         state.session_writes.extend(session_write);
         state.durability = state.durability.max(durability);

@@ -90,11 +90,11 @@ fn record(seq: u64) -> JournalRecord {
 async fn entries_that_wait_are_one_append() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    let mut first = queue.enqueue(&record(0), Durability::Deferred, None).unwrap();
+    let mut first = queue.enqueue(&mut record(0), Durability::Deferred, None).unwrap();
     assert!((&mut first).now_or_never().is_none());
-    let second = queue.enqueue(&record(1), Durability::Deferred, None).unwrap();
-    let third = queue.enqueue(&record(2), Durability::Sync, None).unwrap();
-    let mut fourth = queue.enqueue(&record(3), Durability::Deferred, None).unwrap();
+    let second = queue.enqueue(&mut record(1), Durability::Deferred, None).unwrap();
+    let third = queue.enqueue(&mut record(2), Durability::Sync, None).unwrap();
+    let mut fourth = queue.enqueue(&mut record(3), Durability::Deferred, None).unwrap();
     store.allow_appends(1);
     assert!((&mut fourth).now_or_never().is_none(), "the second append has no permit");
     first.await.unwrap();
@@ -103,7 +103,7 @@ async fn entries_that_wait_are_one_append() {
         written.unwrap();
     }
     assert_eq!(store.batches(), [(0, 1, Durability::Deferred), (1, 3, Durability::Sync)]);
-    let fifth = queue.enqueue(&record(4), Durability::Deferred, None).unwrap();
+    let fifth = queue.enqueue(&mut record(4), Durability::Deferred, None).unwrap();
     store.allow_appends(1);
     fifth.await.unwrap();
     assert_eq!(store.batches()[2..], [(4, 1, Durability::Deferred)], "durability is not carried over");
@@ -116,7 +116,7 @@ async fn a_dropped_waiter_holds_nobody_up() {
     let queue = queue_of(&store).await;
     let spawn_waiter = |seq| {
         let queue = queue.clone();
-        tokio::spawn(async move { queue.enqueue(&record(seq), Durability::Sync, None).unwrap().await })
+        tokio::spawn(async move { queue.enqueue(&mut record(seq), Durability::Sync, None).unwrap().await })
     };
     let polls = spawn_waiter(0);
     tokio::task::yield_now().await;
@@ -134,11 +134,11 @@ async fn a_dropped_waiter_holds_nobody_up() {
 async fn a_write_that_nobody_waits_for_is_flushed() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    drop(queue.enqueue(&record(0), Durability::Sync, None).unwrap());
-    let mut polled = queue.enqueue(&record(1), Durability::Sync, None).unwrap();
+    drop(queue.enqueue(&mut record(0), Durability::Sync, None).unwrap());
+    let mut polled = queue.enqueue(&mut record(1), Durability::Sync, None).unwrap();
     assert!((&mut polled).now_or_never().is_none());
     drop(polled);
-    drop(queue.enqueue(&record(2), Durability::Sync, None).unwrap());
+    drop(queue.enqueue(&mut record(2), Durability::Sync, None).unwrap());
     store.allow_appends(2);
     queue.flush().await.unwrap();
     assert_eq!(store.batches(), [(0, 2, Durability::Sync), (2, 1, Durability::Sync)]);
@@ -150,20 +150,20 @@ async fn a_write_that_nobody_waits_for_is_flushed() {
 async fn an_error_reaches_everybody_who_waits() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    let mut written = queue.enqueue(&record(0), Durability::Sync, None).unwrap();
+    let mut written = queue.enqueue(&mut record(0), Durability::Sync, None).unwrap();
     store.allow_appends(1);
     assert!((&mut written).now_or_never().unwrap().is_ok());
-    let mut in_flight = queue.enqueue(&record(1), Durability::Sync, None).unwrap();
+    let mut in_flight = queue.enqueue(&mut record(1), Durability::Sync, None).unwrap();
     assert!((&mut in_flight).now_or_never().is_none());
     let waiting: Vec<_> =
-        (2..5).map(|seq| queue.enqueue(&record(seq), Durability::Sync, None).unwrap()).collect();
+        (2..5).map(|seq| queue.enqueue(&mut record(seq), Durability::Sync, None).unwrap()).collect();
     store.fails.store(true, Ordering::SeqCst);
     store.allow_appends(1);
     for failed in join_all([in_flight].into_iter().chain(waiting)).await {
         let error = failed.unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (StoreErrorKind::Disk, "the disk is full".to_owned()));
     }
-    let refused = queue.enqueue(&record(5), Durability::Sync, None).map(drop).unwrap_err();
+    let refused = queue.enqueue(&mut record(5), Durability::Sync, None).map(drop).unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Disk);
     assert_eq!(refused.to_string(), "an earlier record could not be written: the disk is full");
     queue.flush().await.unwrap_err();
@@ -177,7 +177,9 @@ async fn a_panic_of_the_store_ends_the_queue() {
     let waiters: Vec<_> = (0..3)
         .map(|seq| {
             let queue = queue.clone();
-            tokio::spawn(async move { queue.enqueue(&record(seq), Durability::Sync, None).unwrap().await })
+            tokio::spawn(
+                async move { queue.enqueue(&mut record(seq), Durability::Sync, None).unwrap().await },
+            )
         })
         .collect();
     tokio::task::yield_now().await;
@@ -199,11 +201,11 @@ async fn a_panic_of_the_store_ends_the_queue() {
 async fn a_dropped_queue_writes_its_rest() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    let mut polled = queue.enqueue(&record(0), Durability::Sync, None).unwrap();
+    let mut polled = queue.enqueue(&mut record(0), Durability::Sync, None).unwrap();
     assert!((&mut polled).now_or_never().is_none());
     drop(polled);
-    drop(queue.enqueue(&record(1), Durability::Deferred, None).unwrap());
-    drop(queue.enqueue(&record(2), Durability::Deferred, None).unwrap());
+    drop(queue.enqueue(&mut record(1), Durability::Deferred, None).unwrap());
+    drop(queue.enqueue(&mut record(2), Durability::Deferred, None).unwrap());
     drop(queue);
     store.allow_appends(2);
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -215,7 +217,7 @@ async fn a_dropped_queue_writes_its_rest() {
 async fn the_rest_of_a_dropped_queue_has_a_limit() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    drop(queue.enqueue(&record(0), Durability::Sync, None).unwrap());
+    drop(queue.enqueue(&mut record(0), Durability::Sync, None).unwrap());
     drop(queue);
     tokio::time::sleep(Duration::from_secs(31)).await;
     assert_eq!(Arc::strong_count(&store), 1, "the task that wrote has ended");
@@ -245,7 +247,7 @@ async fn concurrent_writers_keep_the_order() {
             for round in 0..ENTRIES {
                 let pending = {
                     let mut next = next.lock().unwrap();
-                    let pending = queue.enqueue(&record(*next), Durability::Sync, None).unwrap();
+                    let pending = queue.enqueue(&mut record(*next), Durability::Sync, None).unwrap();
                     *next += 1;
                     pending
                 };

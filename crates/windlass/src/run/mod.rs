@@ -23,7 +23,7 @@ pub use config::{
 pub use exit::RunExit;
 pub use input::IntoInput;
 pub(crate) use paused::KeptResults;
-pub use paused::PausedRun;
+pub use paused::{PausedRun, TextAuthenticity};
 pub use result::{CancelledRun, FinishedRun, RunRecord, RunResult};
 pub use stream::RunStream;
 

@@ -1,17 +1,19 @@
 //! Paused runs: values that can be stored as text, restored, decided and resumed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use windlass_core::{
+    authenticity::{MacError, MacKeyId, MacKeyring},
     canonical::Digest,
     decision::{CorrectableCall, Decision, DecisionScope, PendingCall, PostedNote, StandingDecision},
     id::{CallId, CallPath, Timestamp},
     item::OutputContent,
     journal::{
         DecisionRecorded, DecisionRevoked, InputAdded, JournalEntry, JournalRecord, append_sealed_outputs,
-        decode_journal, open_sealed_outputs,
+        append_text_mac, decode_journal, open_sealed_outputs, verify_text_mac,
     },
     run::{CallReceipt, ReplayedRun, Run},
 };
@@ -34,6 +36,27 @@ pub struct PausedRun {
     displayed: Option<Digest>,
     /// Decisions that are posted about the pending calls.
     posted: Vec<PostedDecision>,
+    text_authenticity: Option<TextAuthenticity>,
+}
+
+/// The result of the verification of a run's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TextAuthenticity {
+    /// The text is what a holder of this key wrote.
+    Verified {
+        /// Id of the key.
+        key: MacKeyId,
+    },
+    /// The text was not verified: it was restored without keys.
+    NoKeys,
+    /// The text cannot be verified: it has no MAC.
+    NoMac,
+    /// The text cannot be verified: its MAC was made with a key that is not in the keyring.
+    UnknownKey {
+        /// Id of the key.
+        key: MacKeyId,
+    },
 }
 
 /// Shows the run without its items and outputs, which may have secrets.
@@ -55,18 +78,51 @@ pub(crate) struct KeptResults {
     pub(crate) withheld: BTreeMap<CallPath, OutputContent>,
     /// The run's session, as the application handed it over.
     pub(crate) session: Option<Session>,
+    /// Keys that authenticate the text of the run.
+    pub(crate) mac_keys: Option<Arc<MacKeyring>>,
 }
 
 impl PausedRun {
     pub(crate) fn new(record: RunRecord, kept: KeptResults) -> Self {
-        Self { record, kept, decided_by: None, displayed: None, posted: Vec::new() }
+        Self { record, kept, decided_by: None, displayed: None, posted: Vec::new(), text_authenticity: None }
     }
 
     /// Restores a run from its text. Restoring it twice creates two independent runs.
+    ///
+    /// Nothing says who wrote the text: its decisions are those of whoever hands it over. [`PausedRun::from_text_with_keys`]
+    /// verifies it.
     pub fn from_text(text: &str) -> Result<Self, RestoreError> {
         let mut paused = Self::from_records(decode_journal(text)?)?;
         paused.kept.withheld = open_sealed_outputs(text)?;
+        paused.text_authenticity = Some(TextAuthenticity::NoKeys);
         Ok(paused)
+    }
+
+    /// Restores a run from its text as [`PausedRun::from_text`] does, and verifies the MAC of the text.
+    /// [`PausedRun::text_authenticity`] has the result: a text without a MAC, or with that of another keyring, can be
+    /// restored, and the application decides whether to go on with its decisions.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`RestoreError::ForgedText`] if the MAC is of one of the keys and does not match.
+    pub fn from_text_with_keys(text: &str, keys: impl Into<Arc<MacKeyring>>) -> Result<Self, RestoreError> {
+        let keys = keys.into();
+        let mut paused = Self::from_text(text)?;
+        let (run, count) = (paused.record.run.id(), paused.record.records.len() as u64);
+        paused.text_authenticity = Some(match verify_text_mac(text, run, count, &keys) {
+            Ok(key) => TextAuthenticity::Verified { key },
+            Err(MacError::Missing) => TextAuthenticity::NoMac,
+            Err(MacError::UnknownKey(key)) => TextAuthenticity::UnknownKey { key },
+            Err(reason) => return Err(RestoreError::ForgedText { run: run.clone(), reason }),
+        });
+        paused.kept.mac_keys = Some(keys);
+        Ok(paused)
+    }
+
+    /// Returns the result of the verification of the text that the run was restored from; `None` if it was not restored
+    /// from a text.
+    pub fn text_authenticity(&self) -> Option<&TextAuthenticity> {
+        self.text_authenticity.as_ref()
     }
 
     /// Restores a run from its journal.
@@ -86,10 +142,20 @@ impl PausedRun {
     /// If an output is withheld until its output guardrails have passed it, the text has it in a sealed line: nobody who
     /// reads or searches the text meets it, and the run that is restored from the text has it. The seal is no encryption,
     /// so such a text belongs where other drivers are, and not with people. [`RunRecord::to_text`] is the journal alone.
+    ///
+    /// If the run has keys ([`PausedRun::set_keys`]), the text ends with a MAC, which covers its decisions, too.
     pub fn to_text(&self) -> String {
         let mut text = self.record.to_text();
         append_sealed_outputs(&mut text, &self.kept.withheld);
+        if let Some(keys) = &self.kept.mac_keys {
+            append_text_mac(&mut text, self.record.run.id(), self.record.records.len() as u64, keys);
+        }
         text
+    }
+
+    /// Sets the keys that authenticate the text of the run. A run that comes from a store with keys has them.
+    pub fn set_keys(&mut self, keys: Option<Arc<MacKeyring>>) {
+        self.kept.mac_keys = keys;
     }
 
     /// Returns the pending calls, including those of nested agents. A run that was loaded from a store also says which
@@ -243,6 +309,7 @@ impl PausedRun {
         let entry = JournalEntry::DecisionRevoked(DecisionRevoked {
             agent: standing.agent.clone(),
             tool: standing.tool.clone(),
+            mac: None,
         });
         self.push_entry(standing.parent_calls.clone(), entry)
     }
@@ -284,6 +351,8 @@ impl PausedRun {
             decided_by: self.decided_by.clone(),
             displayed: self.displayed,
             posted_revision,
+            signature: None,
+            mac: None,
         });
         self.push_entry(path.parent_calls().to_vec(), entry)
     }

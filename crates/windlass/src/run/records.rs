@@ -5,10 +5,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use windlass_core::{
+    authenticity::MacKeyring,
     canonical::Digest,
     id::RunId,
     item::Item,
-    journal::{HashChain, JournalEntry, JournalLine, JournalRecord, encode_text, resolve_history},
+    journal::{
+        HashChain, JournalEntry, JournalLine, JournalRecord, authenticate_records, encode_text,
+        resolve_history,
+    },
     run::ReplayedRun,
 };
 
@@ -168,6 +172,35 @@ impl JournalRecords {
         }
         lines.extend(self.later_lines());
         Ok(lines)
+    }
+
+    /// Gives the decisions after the first `kept` records after the snapshot the MACs of this keyring. The store does not
+    /// have them yet, and whoever hands the run over vouches for them.
+    pub(crate) fn authenticate_later(&mut self, run: &RunId, kept: usize, keys: &MacKeyring) {
+        let mut chain = self.chain_after_snapshot();
+        let kept = kept.min(self.later_records.len());
+        let (old, new) = self.later_records.split_at_mut(kept);
+        if new.iter().all(|record| record.entry.decision_mac().is_none()) {
+            return;
+        }
+        for record in old {
+            chain.append(record);
+        }
+        for record in new.iter_mut() {
+            record.entry.set_decision_mac(None);
+        }
+        authenticate_records(chain, run, new, Some(keys));
+        self.all_records.take();
+    }
+
+    /// Returns the records with the MACs of this keyring, for a store that has none of them.
+    pub(crate) fn authenticate_all(self, run: &RunId, keys: &MacKeyring) -> Result<Self, OpenRunError> {
+        let mut records = match &self.snapshot {
+            Some(_) => Self::from(self.all_records()?.to_vec()),
+            None => self,
+        };
+        records.authenticate_later(run, 0, keys);
+        Ok(records)
     }
 
     /// Encodes the records after the snapshot as lines.

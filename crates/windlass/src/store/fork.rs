@@ -3,7 +3,7 @@
 use windlass_core::inspect::{ForkChange, ForkError, fork as forked};
 use windlass_core::{
     id::{CallPath, RunId},
-    journal::{HashChain, JournalEntry, JournalRecord},
+    journal::{HashChain, JournalEntry, JournalRecord, authenticate_records},
 };
 
 use super::open::{OpenRunError, load_paused};
@@ -39,15 +39,17 @@ pub async fn fork_run(
     change: ForkChange,
 ) -> Result<PausedRun, StoredForkError> {
     let origin = load_paused(store, run).await?;
-    let records = forked(origin.record().read_journal()?, at, new_run.clone(), change)?;
+    let mut records = forked(origin.record().read_journal()?, at, new_run.clone(), change)?;
     let agent = match records.first().map(|record| &record.entry) {
         Some(JournalEntry::RunStarted(started)) => started.agent.clone(),
         _ => origin.record().last_agent().clone(),
     };
     let clock = RunClock::start();
     let owner = LeaseOwner::for_new_driver().to_string();
-    let mut chain = HashChain::default();
-    let lines = records.iter().map(|record| chain.append(record)).collect();
+    // The origin's decisions were verified when it was loaded; their MACs are of the origin.
+    records.iter_mut().for_each(|record| record.entry.set_decision_mac(None));
+    let keys = store.mac_keys().map(|keys| &**keys);
+    let lines = authenticate_records(HashChain::default(), &new_run, &mut records, keys);
     let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: DEFAULT_LEASE_DURATION };
     let lease = store.create_run(&new_run, &agent, claim, lines).await?;
     // Nobody drives the fork before its lease is released.
@@ -56,11 +58,12 @@ pub async fn fork_run(
     if let Some(last) = records.last() {
         save_announced_mark(store, &lease, last.seq).await;
     }
-    let fork = PausedRun::from_records(records)
+    let mut fork = PausedRun::from_records(records)
         .map_err(|source| OpenRunError::Replay { run: new_run.clone(), source })?;
     let status = if fork.pending_calls().is_empty() { RunStatus::Running } else { RunStatus::Paused };
     store.set_status(&lease, status, clock.now()).await?;
     store.release_lease(&lease).await?;
+    fork.set_keys(store.mac_keys().cloned());
     Ok(fork)
 }
 

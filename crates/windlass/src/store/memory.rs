@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{
+    authenticity::MacKeyring,
     id::{AgentName, CallPath, RunId, SessionId, Timestamp},
     item::{Item, OutputContent},
     journal::{HistoryReference, JournalLine},
@@ -26,11 +27,12 @@ use crate::session::{SessionState, SessionStore, SessionWrite};
 pub struct MemoryStore {
     id: String,
     state: Arc<Mutex<MemoryState>>,
+    mac_keys: Option<Arc<MacKeyring>>,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self { id: uuid::Uuid::now_v7().to_string(), state: Arc::default() }
+        Self { id: uuid::Uuid::now_v7().to_string(), state: Arc::default(), mac_keys: None }
     }
 }
 
@@ -73,6 +75,13 @@ impl MemoryReceipt {
 }
 
 impl MemoryStore {
+    /// Sets the keys with which decisions and snapshots are authenticated.
+    #[must_use]
+    pub fn with_keys(mut self, keys: impl Into<Arc<MacKeyring>>) -> Self {
+        self.mac_keys = Some(keys.into());
+        self
+    }
+
     fn lock_state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -216,6 +225,10 @@ impl JournalReader for MemoryReader {
 impl Store for MemoryStore {
     fn store_id(&self) -> &str {
         &self.id
+    }
+
+    fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
+        self.mac_keys.as_ref()
     }
 
     fn create_run<'a>(
@@ -463,6 +476,9 @@ impl Store for MemoryStore {
                 }
             }
             let next = known.as_ref().map_or(0, |known| known.decision.posted_revision) + 1;
+            if posted.mac.is_some() && posted.decision.posted_revision < next {
+                return Err(StoreError::stale_revision(run, &posted.path));
+            }
             // A decision that comes from another store keeps its revision.
             posted.decision.posted_revision = posted.decision.posted_revision.max(next);
             match known {

@@ -5,6 +5,7 @@
 //! stored time decides who drives a run: a contender observes the lease on its own monotonic clock
 //! ([`LeaseObserver`]). Times in a store come from its callers and are informative.
 
+mod authentic;
 mod fork;
 mod lease;
 mod lease_observer;
@@ -19,6 +20,8 @@ mod retention;
 mod sqlite;
 mod wrapper;
 
+pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};
+pub(crate) use authentic::{authenticate_snapshot, check_posted};
 pub use fork::{StoredForkError, fork_run};
 pub use lease_observer::{LeaseObserver, LeaseStanding};
 pub use lease_owner::LeaseOwner;
@@ -26,8 +29,8 @@ pub use memory::MemoryStore;
 pub use migrate::{MigrationError, MigrationReport, migrate_store};
 pub use observable::{ObservableStore, RecordStream};
 pub use open::{
-    DecisionReview, OpenRunError, PostDecisionError, TakenDecision, load_history, load_paused, post_decision,
-    post_reviewed_decision, verify_run,
+    DecisionReview, OpenRunError, PostDecisionError, SnapshotVerification, StoreVerification, TakenDecision,
+    load_history, load_paused, post_decision, post_reviewed_decision, verify_run, verify_stored_run,
 };
 pub(crate) use open::{OpenedRun, read_run};
 pub use query::{RunCursor, RunQuery, list_all_runs};
@@ -45,6 +48,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
+    authenticity::{MacKeyring, MessageMac},
     canonical::Digest,
     id::{AgentName, CallPath, RunId, SessionId, Timestamp},
     item::{Item, OutputContent},
@@ -69,6 +73,13 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 pub trait Store: Send + Sync + 'static {
     /// Returns the id of the store, which no other store has. It is part of the idempotency keys whose scope is the store.
     fn store_id(&self) -> &str;
+
+    /// Returns the keys with which decisions and snapshots in this store are authenticated: see
+    /// [`SqliteStore::with_keys`](crate::store::SqliteStore::with_keys). They are not in the store. Without keys, whoever
+    /// can write to the store can decide.
+    fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
+        None
+    }
 
     /// Creates a run that is leased to the claimant, with the first lines of its journal. Both happen in one transaction
     /// that is durable when the future resolves, so that no run is ever seen without its first record.
@@ -294,7 +305,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Posts a decision for the current or a later driver of the run. It replaces an earlier one about the same hold of
     /// the same call, with the next revision, until a driver has taken that one: see [`Store::take_decision`]. Posting an
-    /// identical decision again has no effect. `record_count` is the number of records of the journal in which the
+    /// identical decision again has no effect. A decision with a MAC keeps its revision, which the MAC covers. `record_count` is the number of records of the journal in which the
     /// caller has seen that the decision is not taken.
     ///
     /// # Errors
@@ -302,7 +313,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns an error of the kind [`StoreErrorKind::AlreadyDecided`](crate::error::StoreErrorKind::AlreadyDecided)
     /// if the driver that holds the lease has taken a decision about this hold, and of the kind
     /// [`StoreErrorKind::Stale`](crate::error::StoreErrorKind::Stale) if an earlier driver had and the journal has more
-    /// records than the caller has seen: then only the journal can tell whether the call has started.
+    /// records than the caller has seen: then only the journal can tell whether the call has started. A decision with a MAC
+    /// is refused with that kind, too, if another one with its revision or a higher one is posted.
     fn post_decision<'a>(
         &'a self,
         run: &'a RunId,
@@ -437,7 +449,8 @@ pub struct StoredSnapshot {
     pub record_count: u64,
     /// Hash of the last covered line, which identifies exactly these records.
     pub head_hash: Digest,
-    /// The encoded state: see [`windlass_core::run::ReplayedRun::to_snapshot`].
+    /// The encoded state: see [`windlass_core::run::ReplayedRun::to_snapshot`]. If the store has keys, a line with the MAC
+    /// is before it.
     pub body: String,
 }
 
@@ -543,6 +556,9 @@ pub struct PostedDecision {
     /// Time at which it was posted, on the clock of whoever posted it.
     #[serde(default)]
     pub posted_at: Timestamp,
+    /// MAC of the decision, if it was posted to a store with keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MessageMac>,
 }
 
 impl PostedDecision {

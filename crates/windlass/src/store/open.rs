@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use windlass_core::{
+    authenticity::{MacError, MacKeyId, MacKeyring},
     canonical::Digest,
     decision::{Decision, DecisionScope},
     id::{CallPath, RunId},
@@ -14,6 +15,9 @@ use windlass_core::{
     run::{ParsedSnapshot, ReplayError, ReplayedRun, Run},
 };
 
+use super::authentic::{
+    PostedDecisions, authenticate_posted, check_snapshot, find_posted, load_posted_decisions,
+};
 use super::{HISTORY_ARTEFACT, PostedDecision, Store, StoredSnapshot};
 use crate::error::{DecisionError, RunError, StoreError, StoreErrorKind};
 use crate::run::{JournalRecords, PausedRun};
@@ -96,8 +100,9 @@ pub async fn load_paused(store: &dyn Store, run: &RunId) -> Result<PausedRun, Op
     let OpenedRun { replay, records, .. } = read_run(store, run).await?;
     let mut paused = PausedRun::from_parts(replay, records).with_stored_withheld(store).await?;
     if !paused.pending_calls().is_empty() {
-        paused.set_posted(store.posted_decisions(run).await?);
+        paused.set_posted(load_posted_decisions(store, run).await?.authentic);
     }
+    paused.set_keys(store.mac_keys().cloned());
     Ok(paused)
 }
 
@@ -108,13 +113,24 @@ pub(crate) struct OpenedRun {
     pub(crate) chain: HashChain,
     /// Number of records that the snapshot covers; 0 without a snapshot.
     pub(crate) snapshot_record_count: u64,
+    /// The reason why the stored snapshot was ignored, if it is not authentic.
+    pub(crate) forged_snapshot: Option<MacError>,
 }
 
-/// Reads a stored run from its latest snapshot, if that matches the journal, or else from the start. The lines that are
-/// read are verified; those before a snapshot are verified when they are read.
+/// Reads a stored run from its latest snapshot, if that is authentic and matches the journal, or else from the start. The
+/// lines that are read are verified; those before a snapshot are verified when they are read.
 pub(crate) async fn read_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun, OpenRunError> {
+    let keys = store.mac_keys().map(|keys| &**keys);
     // An unreadable snapshot is ignored: the journal suffices.
     let snapshot = store.load_snapshot(run).await.ok().flatten();
+    let snapshot = match snapshot.map(|snapshot| check_snapshot(keys, run, snapshot)).transpose() {
+        Ok(snapshot) => snapshot.map(|(snapshot, _)| snapshot),
+        Err(reason) => {
+            tracing::warn!(%run, %reason, "the snapshot is forged and is ignored");
+            let opened = read_whole_run(store, run, None).await?;
+            return Ok(OpenedRun { forged_snapshot: Some(reason), ..opened });
+        }
+    };
     if let (Some(snapshot), Some(reader)) = (&snapshot, store.journal_reader())
         && let Some(last) = snapshot.record_count.checked_sub(1)
     {
@@ -123,13 +139,14 @@ pub(crate) async fn read_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun
         if is_of_these && let Some(replay) = decode_snapshot(store, run, snapshot).await? {
             let mut chain = HashChain::from_head(snapshot.head_hash);
             let base = Arc::new(replay.clone());
-            let later = read_records(run, &mut chain, snapshot.record_count, &lines[1..])?;
+            let later = read_records(run, &mut chain, snapshot.record_count, &lines[1..], keys)?;
             let covered = (snapshot.record_count, snapshot.head_hash);
             return Ok(OpenedRun {
                 replay: replay_records(run, Some(replay), &later)?,
                 records: JournalRecords::from_store(run.clone(), base, covered, reader, later),
                 chain,
                 snapshot_record_count: snapshot.record_count,
+                forged_snapshot: None,
             });
         }
     }
@@ -162,7 +179,8 @@ async fn read_whole_run(
             .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })?;
     }
     let base = snapshot.clone().map(Arc::new);
-    let mut later = read_records(run, &mut chain, covered, &later)?;
+    let keys = store.mac_keys().map(|keys| &**keys);
+    let mut later = read_records(run, &mut chain, covered, &later, keys)?;
     if let (0, Some(JournalRecord { entry: JournalEntry::RunStarted(started), .. })) =
         (covered, later.first_mut())
     {
@@ -173,17 +191,19 @@ async fn read_whole_run(
         records: JournalRecords::from_lines(run.clone(), base, lines, later),
         chain,
         snapshot_record_count: covered,
+        forged_snapshot: None,
     })
 }
 
-/// Verifies and reads lines from a sequence number on.
+/// Verifies and reads lines from a sequence number on, with the MACs of decisions if there are keys.
 fn read_records(
     run: &RunId,
     chain: &mut HashChain,
     from: u64,
     lines: &[JournalLine],
+    keys: Option<&MacKeyring>,
 ) -> Result<Vec<JournalRecord>, OpenRunError> {
-    let records = lines.iter().zip(from..).map(|(line, seq)| chain.read_record(seq, line));
+    let records = lines.iter().zip(from..).map(|(line, seq)| chain.read_authentic(run, seq, line, keys));
     records
         .collect::<Result<_, _>>()
         .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })
@@ -232,7 +252,70 @@ pub async fn verify_run(store: &dyn Store, run: &RunId) -> Result<VerifiedJourna
         }
         _ => Vec::new(),
     };
-    verify_lines_with_history(history, &lines).map_err(unreadable)
+    let keys = store.mac_keys().map(|keys| (run, &**keys));
+    verify_lines_with_history(history, &lines, keys).map_err(unreadable)
+}
+
+/// The result of the verification of everything in a store that can decide about a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoreVerification {
+    /// The journal.
+    pub journal: VerifiedJournal,
+    /// The state of the snapshot, if there is one.
+    pub snapshot: Option<SnapshotVerification>,
+    /// The decisions that are posted, and those among them that are forged.
+    pub posted: PostedDecisions,
+}
+
+/// The result of the verification of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotVerification {
+    /// It is the state that the journal has, with the key of its MAC if the store has keys.
+    Verified(Option<MacKeyId>),
+    /// It is not authentic. Drivers ignore it.
+    Forged(MacError),
+    /// It is not the state that the journal has. A driver without keys would believe it.
+    Different,
+    /// It was written by another version. Drivers ignore it.
+    Unreadable,
+}
+
+impl StoreVerification {
+    /// Returns true if something in the store is forged.
+    pub fn has_forgery(&self) -> bool {
+        matches!(self.snapshot, Some(SnapshotVerification::Forged(_) | SnapshotVerification::Different))
+            || !self.posted.refused.is_empty()
+    }
+}
+
+/// Verifies everything in a store that can decide about a run: its journal as [`verify_run`] does, its snapshot against
+/// the journal, and the decisions that are posted. MACs are verified if the store has keys.
+///
+/// # Errors
+///
+/// Returns an error for the first invalid record of the journal, or if the run does not exist.
+pub async fn verify_stored_run(store: &dyn Store, run: &RunId) -> Result<StoreVerification, OpenRunError> {
+    let journal = verify_run(store, run).await?;
+    let keys = store.mac_keys().map(|keys| &**keys);
+    let snapshot = match store.load_snapshot(run).await?.map(|snapshot| check_snapshot(keys, run, snapshot)) {
+        None => None,
+        Some(Err(reason)) => Some(SnapshotVerification::Forged(reason)),
+        Some(Ok((snapshot, key))) => {
+            let covered = usize::try_from(snapshot.record_count).ok();
+            let covered = covered.and_then(|count| journal.records.get(..count));
+            let replayed = covered.and_then(|records| Run::replay(records).ok());
+            Some(match (ParsedSnapshot::parse(&snapshot.body), replayed) {
+                (None, _) => SnapshotVerification::Unreadable,
+                (Some(_), None) => SnapshotVerification::Different,
+                (Some(_), Some(replayed)) => match decode_snapshot(store, run, &snapshot).await? {
+                    Some(restored) if restored == replayed => SnapshotVerification::Verified(key),
+                    _ => SnapshotVerification::Different,
+                },
+            })
+        }
+    };
+    let posted = load_posted_decisions(store, run).await?;
+    Ok(StoreVerification { journal, snapshot, posted })
 }
 
 fn run_not_found(run: &RunId) -> StoreError {
@@ -328,6 +411,7 @@ pub async fn post_reviewed_decision(
             return Err(DecisionError::NotPending(posted.path).into());
         }
         let record_count = paused.record().records.len() as u64 - 1;
+        let Some(posted) = authenticate_post(store, run, posted).await? else { return Ok(()) };
         attempts += 1;
         match store.post_decision(run, posted, record_count).await {
             // The driver has written in between: the journal tells whether the decision is taken.
@@ -336,6 +420,27 @@ pub async fn post_reviewed_decision(
             Ok(()) => return Ok(()),
         }
     }
+}
+
+/// Adds the MAC to a decision that is about to be posted, if the store has keys. Returns `None` if the same decision is
+/// posted already.
+async fn authenticate_post(
+    store: &dyn Store,
+    run: &RunId,
+    posted: PostedDecision,
+) -> Result<Option<PostedDecision>, StoreError> {
+    let Some(keys) = store.mac_keys() else { return Ok(Some(posted)) };
+    let PostedDecisions { authentic, refused } = load_posted_decisions(store, run).await?;
+    let known = find_posted(&authentic, &posted.path, posted.attempt);
+    if known.is_some_and(|known| known.is_repeated_by(&posted)) {
+        return Ok(None);
+    }
+    // A forged decision is replaced, too.
+    let forged =
+        refused.iter().map(|refused| &refused.posted).find(|forged| forged.answers_same_question(&posted));
+    let next = known.or(forged).map_or(0, |known| known.decision.posted_revision).saturating_add(1);
+    let revision = next.max(posted.decision.posted_revision);
+    Ok(Some(authenticate_posted(keys, run, posted, revision)))
 }
 
 /// Makes the decision on the loaded run, and returns it as one to post; `None` if the same one is taken.
@@ -379,5 +484,5 @@ fn prepare_post(
         return Err(DecisionError::Expired(path).into());
     }
     let decision = DecisionRecorded { posted_revision: recorded_revision, ..decided.clone() };
-    Ok(Some(PostedDecision { path, attempt: held.attempt, decision, posted_at: made.at }))
+    Ok(Some(PostedDecision { path, attempt: held.attempt, decision, posted_at: made.at, mac: None }))
 }

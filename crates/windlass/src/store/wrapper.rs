@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use windlass_core::{
+    authenticity::MacKeyring,
     id::{AgentName, CallPath, RunId, SessionId, Timestamp},
     item::{Item, OutputContent},
     journal::{HistoryReference, JournalLine},
@@ -33,6 +34,11 @@ pub trait StoreWrapper: Send + Sync + 'static {
     /// Forwards [`Store::store_id`].
     fn store_id(&self) -> &str {
         self.inner().store_id()
+    }
+
+    /// Forwards [`Store::mac_keys`].
+    fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
+        self.inner().mac_keys()
     }
 
     /// Forwards [`Store::create_run`].
@@ -318,6 +324,10 @@ pub trait StoreWrapper: Send + Sync + 'static {
 impl<W: StoreWrapper> Store for W {
     fn store_id(&self) -> &str {
         StoreWrapper::store_id(self)
+    }
+
+    fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
+        StoreWrapper::mac_keys(self)
     }
 
     fn create_run<'a>(

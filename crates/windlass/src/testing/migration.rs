@@ -63,8 +63,11 @@ async fn a_store_moves<S: Store>(check: StoreCheck, source: S, target: S) {
         decided_by: Some("bea".to_owned()),
         displayed: None,
         posted_revision: 3,
+        signature: None,
+        mac: None,
     };
-    let posted = PostedDecision { path: "c1".into(), attempt: 0, decision, posted_at: Timestamp(5) };
+    let posted =
+        PostedDecision { path: "c1".into(), attempt: 0, decision, posted_at: Timestamp(5), mac: None };
     check.expect_ok("a decision", source.post_decision(&lease.run, posted.clone(), 0).await);
     check.expect_ok("an artefact", source.save_artefact(&lease, "c1", &[0, 1, 0xff]).await);
     check.expect_ok("an output", source.save_withheld_output(&lease, &"c1".into(), &"held".into()).await);

@@ -112,7 +112,17 @@ fn sent_decision(call: &str, arguments: &str, decision: Decision) -> DecisionRec
     let digest = call_digest(&ToolKey::bare("gated"), arguments);
     let scope = DecisionScope::ThisCall;
     let (decided_by, displayed, posted_revision) = (None, None, 0);
-    DecisionRecorded { call: call.into(), digest, decision, scope, decided_by, displayed, posted_revision }
+    DecisionRecorded {
+        call: call.into(),
+        digest,
+        decision,
+        scope,
+        decided_by,
+        displayed,
+        posted_revision,
+        signature: None,
+        mac: None,
+    }
 }
 
 fn with_entry(

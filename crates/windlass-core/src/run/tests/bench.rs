@@ -115,6 +115,8 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             decided_by: None,
             displayed: None,
             posted_revision: 0,
+            signature: None,
+            mac: None,
         })
     };
     let says = |content| Item::Message(Message { role: Role::Assistant, content, item_id: None });
@@ -202,9 +204,12 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 decided_by: None,
                 displayed: None,
                 posted_revision: 0,
+                signature: None,
+                mac: None,
             })
         }
         "revoke" => JournalEntry::DecisionRevoked(DecisionRevoked {
+            mac: None,
             agent: run.agent().clone(),
             tool: ToolKey::bare(rest[0]),
         }),

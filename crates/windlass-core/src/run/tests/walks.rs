@@ -274,6 +274,8 @@ fn possible_decisions(pending: &PendingCall) -> WalkOptions {
             decided_by: Some("ann".to_owned()),
             displayed: None,
             posted_revision: 0,
+            signature: None,
+            mac: None,
         };
         (pending.path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided))
     };
@@ -304,7 +306,11 @@ fn possible_decisions(pending: &PendingCall) -> WalkOptions {
 fn external_entries() -> Vec<JournalEntry> {
     vec![
         JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
-        JournalEntry::DecisionRevoked(DecisionRevoked { agent: "desk".into(), tool: ToolKey::bare("pay") }),
+        JournalEntry::DecisionRevoked(DecisionRevoked {
+            agent: "desk".into(),
+            tool: ToolKey::bare("pay"),
+            mac: None,
+        }),
         JournalEntry::RunCancelled(RunCancelled::default()),
         JournalEntry::RunFailed(RunFailed {
             failure: RunFailure::ModelRequestFailed { message: "gone".to_owned() },

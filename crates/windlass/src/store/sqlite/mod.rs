@@ -26,6 +26,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_core::{
+    authenticity::MacKeyring,
     id::{AgentName, CallPath, RunId, SessionId, Timestamp},
     item::{Item, OutputContent},
     journal::{HistoryReference, JournalLine},
@@ -84,6 +85,7 @@ pub struct SqliteStore {
     store_id: String,
     snapshot_interval: u64,
     warnings: Vec<StoreWarning>,
+    mac_keys: Option<Arc<MacKeyring>>,
 }
 
 /// Statistics of a store's writes since it was opened.
@@ -116,7 +118,15 @@ impl SqliteStore {
         let writer = SqliteWriter::start(db, file.clone(), store_id.clone())?;
         let readers = ReaderPool::start(&file, writer.counters())?;
         let snapshot_interval = DEFAULT_SNAPSHOT_INTERVAL;
-        Ok(Self { readers, writer: Some(writer), file, store_id, snapshot_interval, warnings })
+        Ok(Self {
+            readers,
+            writer: Some(writer),
+            file,
+            store_id,
+            snapshot_interval,
+            warnings,
+            mac_keys: None,
+        })
     }
 
     /// Opens a damaged or truncated file for reading. All intact pages can be read; nothing is changed, and
@@ -126,7 +136,8 @@ impl SqliteStore {
         let readers = ReaderPool::start_salvage(&file)?;
         // No run is driven from a damaged file, so nothing needs the id.
         let (store_id, snapshot_interval) = (String::new(), DEFAULT_SNAPSHOT_INTERVAL);
-        Ok(Self { readers, writer: None, file, store_id, snapshot_interval, warnings: Vec::new() })
+        let warnings = Vec::new();
+        Ok(Self { readers, writer: None, file, store_id, snapshot_interval, warnings, mac_keys: None })
     }
 
     /// Opens the store at the path in the environment variable `WINDLASS_STORE`, or else `windlass.db` in the
@@ -140,6 +151,19 @@ impl SqliteStore {
     #[must_use]
     pub fn with_snapshot_interval(mut self, records: u64) -> Self {
         self.snapshot_interval = records;
+        self
+    }
+
+    /// Sets the keys with which decisions and snapshots are authenticated. The keys are not written to the file, and must
+    /// not be where the tools of an agent can read them.
+    ///
+    /// From then on every decision in a journal, every posted decision and every snapshot gets a MAC, and those that are
+    /// read must have a valid one: a run with a forged decision is refused, a forged posted decision is refused with a
+    /// warning, and a forged snapshot is ignored. Without keys nothing has a MAC, and whoever can write to the file can
+    /// decide.
+    #[must_use]
+    pub fn with_keys(mut self, keys: impl Into<Arc<MacKeyring>>) -> Self {
+        self.mac_keys = Some(keys.into());
         self
     }
 
@@ -220,6 +244,10 @@ impl JournalReader for FileReader {
 impl Store for SqliteStore {
     fn store_id(&self) -> &str {
         &self.store_id
+    }
+
+    fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
+        self.mac_keys.as_ref()
     }
 
     fn create_run<'a>(
