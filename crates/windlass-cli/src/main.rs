@@ -10,6 +10,7 @@ mod command;
 mod demo;
 mod panic_report;
 mod project;
+mod project_keys;
 mod run_driver;
 #[cfg(feature = "talk")]
 mod talk;

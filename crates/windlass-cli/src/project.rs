@@ -12,6 +12,7 @@ use windlass::store::{RunQuery, RunStatus, Store, StoredRun, list_all_runs};
 
 use crate::args::CliArgs;
 use crate::cli_error::CliError;
+use crate::project_keys::{KEY_FILE_VARIABLE, StoreKeySource};
 use crate::terminal::{Terminal, print_store_warning};
 
 /// Name of the agent file in its folder.
@@ -25,6 +26,7 @@ const STORE_VARIABLE: &str = "WINDLASS_STORE";
 pub(crate) struct CliProject {
     folder: PathBuf,
     store_path: PathBuf,
+    key_source: StoreKeySource,
 }
 
 impl CliProject {
@@ -39,7 +41,23 @@ impl CliProject {
             }
             None => find_in_ancestors(&here).unwrap_or(here),
         };
-        Ok(Self { store_path: store_path_for(args, &folder)?, folder })
+        Self::of_args_and_folder(args, folder)
+    }
+
+    fn of_args_and_folder(args: &CliArgs, folder: PathBuf) -> Result<Self, CliError> {
+        let named = |given: &Option<PathBuf>, variable| {
+            let of_variable =
+                || std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+            given.clone().or_else(of_variable)
+        };
+        let store = named(&args.store, STORE_VARIABLE);
+        let key_source = match (named(&args.key_file, KEY_FILE_VARIABLE), &store) {
+            (Some(path), _) => StoreKeySource::Named(path),
+            (None, Some(_)) => StoreKeySource::Absent,
+            (None, None) => StoreKeySource::OfProject(default_key_path(&folder)?),
+        };
+        let store_path = store.map_or_else(|| default_store_path(&folder), Ok)?;
+        Ok(Self { folder, store_path, key_source })
     }
 
     /// Returns the project of an agent file: the folder given by `-C`, or else the folder of the file. Hints of the
@@ -52,7 +70,7 @@ impl CliProject {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => std::env::current_dir()?,
         };
-        let project = Self { store_path: store_path_for(args, &folder)?, folder };
+        let project = Self::of_args_and_folder(args, folder)?;
         if Self::from_args(args)?.store_path != project.store_path {
             let here = std::env::current_dir()?;
             let shown = project.folder.strip_prefix(&here).unwrap_or(&project.folder);
@@ -63,13 +81,19 @@ impl CliProject {
 
     /// Returns the project of a folder, with the default store.
     pub(crate) fn of_folder(folder: &Path) -> Result<Self, CliError> {
-        Ok(Self { folder: folder.to_owned(), store_path: default_store_path(folder)? })
+        let key_source = StoreKeySource::OfProject(default_key_path(folder)?);
+        Ok(Self { folder: folder.to_owned(), store_path: default_store_path(folder)?, key_source })
     }
 
-    /// Returns the project of a store file.
+    /// Returns the project of a store file, which is read and written as it is, without keys.
     pub(crate) fn of_store(path: &Path) -> Self {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Self { folder: folder.to_owned(), store_path: path.to_owned() }
+        Self { folder: folder.to_owned(), store_path: path.to_owned(), key_source: StoreKeySource::Absent }
+    }
+
+    /// Returns the place of the store's keys.
+    pub(crate) fn key_source(&self) -> &StoreKeySource {
+        &self.key_source
     }
 
     /// Returns the folder.
@@ -129,7 +153,10 @@ impl CliProject {
             return Err(CliError::usage(format!("`{shown}` is not a store of Windlass"))
                 .with_hint("--store and WINDLASS_STORE name the SQLite file with the runs; `windlass verify FILE` reads an exported journal"));
         }
-        let store = SqliteStore::open(&self.store_path)?;
+        let mut store = SqliteStore::open(&self.store_path)?;
+        if let Some(keys) = self.key_source.open()? {
+            store = store.with_keys(keys);
+        }
         for warning in store.warnings() {
             print_store_warning(&self.store_path, warning);
         }
@@ -163,7 +190,7 @@ fn has_sqlite_header(path: &Path) -> bool {
 }
 
 /// Creates a folder that only the user can read, and the folders above it as the system's defaults say.
-fn create_private_folder(folder: &Path) -> std::io::Result<()> {
+pub(crate) fn create_private_folder(folder: &Path) -> std::io::Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
@@ -188,17 +215,6 @@ fn create_private_file(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Writes a new file that only the user can read.
-#[cfg(feature = "talk")]
-pub(crate) fn write_private_file(path: &Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(text.as_bytes())
-}
-
 fn creation_error(path: &Path, error: &std::io::Error) -> CliError {
     CliError::new(format!("`{}` cannot be created: {error}", path.display())).with_hint(
         "use --store to choose another file, or set XDG_STATE_HOME to a folder that you can write to",
@@ -211,14 +227,6 @@ fn find_in_ancestors(here: &Path) -> Option<PathBuf> {
     here.ancestors().find(is_project).map(Path::to_owned)
 }
 
-fn store_path_for(args: &CliArgs, folder: &Path) -> Result<PathBuf, CliError> {
-    let named = || std::env::var_os(STORE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    match args.store.clone().or_else(named) {
-        Some(path) => Ok(path),
-        None => default_store_path(folder),
-    }
-}
-
 /// Returns the path of a project's store in the user's state folder.
 fn default_store_path(folder: &Path) -> Result<PathBuf, CliError> {
     let state = state_folder().ok_or_else(|| {
@@ -226,6 +234,13 @@ fn default_store_path(folder: &Path) -> Result<PathBuf, CliError> {
             .with_hint("use --store to choose a file")
     })?;
     Ok(state.join("windlass").join("projects").join(project_id(folder)?).join(STORE_FILE))
+}
+
+/// Returns the path of the keys of a project's store in the user's state folder.
+fn default_key_path(folder: &Path) -> Result<PathBuf, CliError> {
+    let store = default_store_path(folder)?;
+    let state = store.ancestors().nth(3).unwrap_or(&store);
+    Ok(state.join("keys").join(format!("{}.keys", project_id(folder)?)))
 }
 
 /// Returns the user's state folder.

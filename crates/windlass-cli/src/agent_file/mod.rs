@@ -193,7 +193,7 @@ impl AgentFile {
     }
 
     /// Returns the folder that the tools work in.
-    fn workspace_folder(&self) -> PathBuf {
+    pub(crate) fn workspace_folder(&self) -> PathBuf {
         match &self.spec.workspace {
             Some(folder) => self.folder.join(folder),
             None => self.folder.clone(),

@@ -88,11 +88,14 @@ pub(crate) struct ShowArgs {
 /// The arguments of `windlass resume`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ResumeArgs {
-    /// Run id or its prefix [default: the newest unfinished run]
+    /// Run id, its prefix, or an exported file [default: the newest unfinished run]
     pub(crate) run: Option<String>,
     /// Agent to use instead of the one that started the run
     #[arg(short, long, value_name = "AGENT")]
     pub(crate) agent: Option<PathBuf>,
+    /// Go on with the decisions of a file that cannot be verified
+    #[arg(long)]
+    pub(crate) trust_text: bool,
     #[command(flatten)]
     pub(crate) drive: DriveArgs,
 }
@@ -287,6 +290,22 @@ pub(crate) struct VerifyArgs {
     /// Expected hash of the last line; the only way to detect lines removed from the end
     #[arg(long, value_name = "HASH", requires = "run")]
     pub(crate) head: Option<String>,
+}
+
+/// The arguments of `windlass key`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub(crate) action: KeyAction,
+}
+
+/// The actions of `windlass key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Subcommand)]
+pub(crate) enum KeyAction {
+    /// Print the file and the ids of the keys
+    Show,
+    /// Add a key that authenticates decisions from now on; the earlier ones still verify
+    Rotate,
 }
 
 /// The arguments of `windlass policy`.

@@ -37,6 +37,9 @@ pub(crate) struct CliArgs {
     /// SQLite file with runs and sessions [default: WINDLASS_STORE, or a file in the user's state folder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) store: Option<PathBuf>,
+    /// File with the keys that authenticate decisions [default: WINDLASS_KEY_FILE, or a file in the user's state folder]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
     /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -132,6 +135,9 @@ pub(crate) enum CliCommand {
         after_help = "Examples:\n  windlass verify k3v9\n  windlass verify run.windlass --head 9f86d0…"
     )]
     Verify(VerifyArgs),
+    /// Show or rotate the keys that authenticate decisions
+    #[command(after_help = "Examples:\n  windlass key show\n  windlass key rotate")]
+    Key(KeyArgs),
     /// List sessions, or show one
     #[command(
         after_help = "Examples:\n  windlass sessions\n  windlass sessions ann\n  windlass sessions ann --rewind 1"

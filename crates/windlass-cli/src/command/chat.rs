@@ -29,10 +29,11 @@ pub(crate) async fn run(args: &CliArgs, chat: &ChatArgs, term: &Terminal) -> Res
         None => default_agent(args)?,
     };
     let file = AgentFile::read(&named)?;
-    let store = CliProject::of_agent_file(args, file.path(), term)?.open_or_create()?;
+    let project = CliProject::of_agent_file(args, file.path(), term)?;
+    let store = project.open_or_create()?;
     let name = chat.session.clone().unwrap_or_else(|| format!("chat-{}", new_run_id()));
     let session = Session::new(name.as_str(), store.clone());
-    let driving = build_driver(term, file, store.clone(), &chat.drive).await?;
+    let driving = build_driver(term, file, &project, store.clone(), &chat.drive).await?;
     let mut chat = ChatSession { term, driver: driving, store, session, last_exit: CommandExit::Success };
     chat.print_greeting(args).await?;
     chat.resume_unfinished_run().await?;

@@ -16,8 +16,8 @@ use windlass::core::{
 };
 use windlass::error::{DecisionError, StoreErrorKind};
 use windlass::store::{
-    DecisionReview, PostDecisionError, RunQuery, RunStatus, SqliteStore, Store, StoredRun, list_all_runs,
-    load_paused, post_reviewed_decision,
+    DecisionReview, PostDecisionError, RunQuery, RunStatus, SqliteStore, StoredRun, list_all_runs,
+    load_paused, load_posted_decisions, post_reviewed_decision,
 };
 
 use super::resume::{agent_file_of_run, resume_run};
@@ -418,7 +418,7 @@ async fn posted_decision(
     path: &CallPath,
     attempt: u32,
 ) -> Result<Option<DecisionRecorded>, CliError> {
-    let posted = store.posted_decisions(&stored.run).await?;
+    let posted = load_posted_decisions(&**store, &stored.run).await?.authentic;
     let posted = posted.into_iter().find(|posted| posted.path == *path && posted.attempt == attempt);
     Ok(posted.map(|posted| posted.decision))
 }

@@ -6,14 +6,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::core::inspect::{self, ForkChange, VerifiedJournal, verify_text};
 use windlass::core::{
+    authenticity::{MacError, MacKeyring},
     canonical::Digest,
     decision::{Decision, DecisionScope},
     id::{CallPath, RunId},
     item::OutputContent,
-    journal::{CallStatus, JournalEntry, JournalRecord, encode_journal},
+    journal::{CallStatus, JournalEntry, JournalRecord, append_text_mac, encode_journal, verify_text_mac},
 };
 use windlass::store::{
-    self, LeaseClaim, OpenRunError, RunQuery, Store, list_all_runs, load_paused, verify_run,
+    self, LeaseClaim, OpenRunError, RunQuery, SnapshotVerification, Store, StoreVerification, list_all_runs,
+    load_paused, verify_stored_run,
 };
 
 use super::resume::{current_time, resume_run};
@@ -153,7 +155,13 @@ pub(crate) async fn export_run(
     let known = load_paused(&*store, &stored.run).await?;
     let records = known.record().journal();
     let text = match term.output_format() {
-        OutputFormat::Text => encode_journal(records),
+        OutputFormat::Text => {
+            let mut text = encode_journal(records);
+            if let Some(keys) = store.mac_keys() {
+                append_text_mac(&mut text, &stored.run, records.len() as u64, keys);
+            }
+            text
+        }
         OutputFormat::Json => {
             with_inline_history(records).iter().map(|record| json!(record).to_string() + "\n").collect()
         }
@@ -194,7 +202,14 @@ pub(crate) async fn verify_runs(
             .map_err(|error| CliError::new(format!("`{named}` cannot be read: {error}")))?;
         let verified =
             verify_text(&text).map_err(|error| corrupt_journal_error(named, &error.to_string()))?;
-        return report_verified(term, named, &verified, asked.head.as_deref());
+        let source = CliProject::from_args(args)?;
+        let keys = source.key_source().path().filter(|path| path.exists());
+        let keys = keys.map(|_| source.key_source().read()).transpose()?.flatten();
+        let authenticity = match keys {
+            None => JournalAuthenticity::NoKeys,
+            Some(keys) => text_authenticity(named, &text, &verified, &keys)?,
+        };
+        return report_verified(term, named, &verified, authenticity, asked.head.as_deref());
     }
     let store = CliProject::from_args(args)?.open_existing()?;
     let runs = match &asked.run {
@@ -203,9 +218,19 @@ pub(crate) async fn verify_runs(
     };
     let mut exit = CommandExit::Success;
     for stored in &runs {
-        match verify_run(&*store, &stored.run).await {
+        match verify_stored_run(&*store, &stored.run).await {
             Ok(verified) => {
-                report_verified(term, stored.run.as_str(), &verified, asked.head.as_deref())?;
+                let name = stored.run.as_str();
+                if verified.has_forgery() {
+                    exit = CommandExit::CorruptJournal;
+                    report_forgeries(term, name, &verified);
+                }
+                let authenticity = match (store.mac_keys(), verified.has_forgery()) {
+                    (None, _) => JournalAuthenticity::NoKeys,
+                    (Some(_), false) => JournalAuthenticity::AllAuthentic,
+                    (Some(_), true) => JournalAuthenticity::DecisionsAuthentic,
+                };
+                report_verified(term, name, &verified.journal, authenticity, asked.head.as_deref())?;
             }
             Err(OpenRunError::Store(error)) => return Err(error.into()),
             Err(OpenRunError::JournalFormat { source: error, .. }) => {
@@ -221,6 +246,67 @@ pub(crate) async fn verify_runs(
     Ok(exit)
 }
 
+/// The authenticity of what was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum JournalAuthenticity {
+    /// Everything has a valid MAC.
+    AllAuthentic,
+    /// The decisions in the journal have valid MACs; something beside the journal is forged.
+    DecisionsAuthentic,
+    /// The text cannot be verified, for this reason.
+    Unverifiable(String),
+    /// There are no keys.
+    NoKeys,
+}
+
+impl JournalAuthenticity {
+    fn describe(&self) -> String {
+        match self {
+            Self::AllAuthentic => "every decision and snapshot is authentic".to_owned(),
+            Self::DecisionsAuthentic => "the decisions in the journal are authentic".to_owned(),
+            Self::Unverifiable(reason) => format!("its decisions cannot be authenticated: {reason}"),
+            Self::NoKeys => "its decisions cannot be authenticated: there is no key".to_owned(),
+        }
+    }
+}
+
+/// Verifies the MAC of an exported journal.
+fn text_authenticity(
+    name: &str,
+    text: &str,
+    verified: &VerifiedJournal,
+    keys: &MacKeyring,
+) -> Result<JournalAuthenticity, CliError> {
+    let Some(JournalEntry::RunStarted(started)) = verified.records.first().map(|first| &first.entry) else {
+        return Err(corrupt_journal_error(name, "it has no start"));
+    };
+    match verify_text_mac(text, &started.run, verified.records.len() as u64, keys) {
+        Ok(_) => Ok(JournalAuthenticity::AllAuthentic),
+        Err(error @ MacError::Mismatch(_)) => {
+            Err(corrupt_journal_error(name, &format!("the file is forged: {error}")))
+        }
+        Err(error) => Ok(JournalAuthenticity::Unverifiable(error.to_string())),
+    }
+}
+
+/// Reports a forged snapshot and forged posted decisions.
+fn report_forgeries(term: &Terminal, name: &str, verified: &StoreVerification) {
+    let snapshot = match &verified.snapshot {
+        Some(SnapshotVerification::Forged(reason)) => Some(format!("the snapshot is forged: {reason}")),
+        Some(SnapshotVerification::Different) => {
+            Some("the snapshot is forged: it is not the state that the journal has".to_owned())
+        }
+        _ => None,
+    };
+    let posted = verified.posted.refused.iter().map(ToString::to_string);
+    for forgery in snapshot.into_iter().chain(posted) {
+        let error = CliError::new(format!("{name}: {forgery}")).with_hint(
+            "somebody without the key has written to the store; no driver with the key acts on it",
+        );
+        term.report_error(&error);
+    }
+}
+
 fn corrupt_journal_error(name: &str, why: &str) -> CliError {
     CliError::new(format!("{name}: {why}"))
         .with_exit(CommandExit::CorruptJournal)
@@ -231,6 +317,7 @@ fn report_verified(
     term: &Terminal,
     name: &str,
     verified: &VerifiedJournal,
+    authenticity: JournalAuthenticity,
     head: Option<&str>,
 ) -> Result<CommandExit, CliError> {
     let VerifiedJournal { records, head_hash: found, decisions } = verified;
@@ -246,10 +333,11 @@ fn report_verified(
         OutputFormat::Json => {
             let decisions: Vec<Value> = decisions
                 .iter()
-                .map(|ruling| json!({ "seq": ruling.seq, "at": ruling.at, "agent": ruling.agent, "tool": ruling.tool.to_string(), "call": ruling.call.as_ref().map(ToString::to_string), "decided_by": ruling.decided_by, "text": ruling.to_string() }))
+                .map(|ruling| json!({ "seq": ruling.seq, "at": ruling.at, "agent": ruling.agent, "tool": ruling.tool.to_string(), "call": ruling.call.as_ref().map(ToString::to_string), "decided_by": ruling.decided_by, "verified_by": ruling.verified_by, "text": ruling.to_string() }))
                 .collect();
             let count = records.len();
-            term.print_json(&json!({ "run": name, "ok": true, "records": count, "head": found.to_string(), "decisions": decisions }));
+            let is_ok = authenticity != JournalAuthenticity::DecisionsAuthentic;
+            term.print_json(&json!({ "run": name, "ok": is_ok, "records": count, "head": found.to_string(), "authenticity": authenticity.describe(), "decisions": decisions }));
         }
         OutputFormat::Text => {
             term.print_line(styled![
@@ -257,6 +345,7 @@ fn report_verified(
                 format!(" {name}: {} records verified", records.len()),
             ]);
             term.print_line(format!("  hash of the last line: {found}"));
+            term.print_line(format!("  {}", authenticity.describe()));
             decisions.iter().for_each(|ruling| term.print_wrapped(4, format!("  {ruling}")));
         }
     }

@@ -7,10 +7,12 @@ mod completions;
 mod decisions;
 mod doctor;
 mod journals;
+mod key;
 mod migrate;
 mod new;
 mod policy;
 mod resume;
+mod resume_text;
 mod run;
 mod runs;
 mod sessions;
@@ -52,6 +54,7 @@ pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<Command
         CliCommand::Diff(diff) => journals::diff_runs(&args, diff, &term).await,
         CliCommand::Export(export) => journals::export_run(&args, export, &term).await,
         CliCommand::Verify(verify) => journals::verify_runs(&args, verify, &term).await,
+        CliCommand::Key(key) => key::run(&args, key, &term),
         CliCommand::Sessions(sessions) => sessions::run(&args, sessions, &term).await,
         CliCommand::Backup(backup) => backup::run(&args, backup, &term).await,
         CliCommand::Migrate(asked) => migrate::run(asked, &term).await,
@@ -67,9 +70,11 @@ pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<Command
 async fn build_driver(
     term: &Terminal,
     file: AgentFile,
+    project: &CliProject,
     store: Arc<SqliteStore>,
     drive: &DriveArgs,
 ) -> Result<RunDriver, CliError> {
+    project.key_source().ensure_outside(&file.workspace_folder())?;
     let agent = file.build_agent(drive.model.as_deref()).await?;
     let answers = match (drive.yes, drive.no_input || !term.can_prompt()) {
         (true, _) => ApproverMode::ApproveAll,

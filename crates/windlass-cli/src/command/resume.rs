@@ -1,6 +1,6 @@
 //! `windlass resume`: resumes a run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use windlass::store::SqliteStore;
 use windlass::store::{LeaseObserver, LeaseOwner, LeaseStanding, Store, load_paused};
 
 use super::run::announce_run;
-use super::{build_driver, default_agent};
+use super::{build_driver, default_agent, resume_text};
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, DriveArgs, ResumeArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -29,6 +29,9 @@ pub(crate) async fn run(
     resume: &ResumeArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
+    if let Some(path) = resume.run.as_deref().map(Path::new).filter(|path| path.is_file()) {
+        return resume_text::run(args, resume, path, term).await;
+    }
     let store = CliProject::from_args(args)?.open_existing()?;
     let stored = find_run(&*store, resume.run.as_deref(), is_resumable).await?;
     resume_run(args, term, store, &stored.run, resume.agent.clone(), &resume.drive).await
@@ -61,7 +64,7 @@ pub(crate) async fn resume_run(
         None => default_agent(args)?,
     };
     let file = AgentFile::read(&named)?;
-    let mut driving = build_driver(term, file, store.clone(), drive).await?;
+    let mut driving = build_driver(term, file, &CliProject::from_args(args)?, store.clone(), drive).await?;
     announce_run(term, &driving.file, run, drive.model.as_deref());
     let observer = wait_for_lease(term, &*store, run).await?;
     let mut builder = driving.agent.recover(run.clone(), store.clone()).lease_observer(&observer);

@@ -24,8 +24,9 @@ pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Resul
         None => read_question_from_stdin()?,
     };
     let file = AgentFile::read(&named)?;
-    let store = CliProject::of_agent_file(args, file.path(), term)?.open_or_create()?;
-    let mut driving = build_driver(term, file, store.clone(), &run.drive).await?;
+    let project = CliProject::of_agent_file(args, file.path(), term)?;
+    let store = project.open_or_create()?;
+    let mut driving = build_driver(term, file, &project, store.clone(), &run.drive).await?;
     let id = run.run_id.as_deref().map_or_else(new_run_id, RunId::from);
     announce_run(term, &driving.file, &id, run.drive.model.as_deref());
     let mut builder: RunBuilder = driving.agent.run(question).store(store.clone()).run_id(id.clone());

@@ -41,6 +41,7 @@ pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Res
     };
     let file = Arc::new(AgentFile::read(&named)?);
     let project = CliProject::of_agent_file(args, file.path(), term)?;
+    project.key_source().ensure_outside(&file.workspace_folder())?;
     let store = project.open_or_create()?;
     let backend = select_backend(talk, &file)?;
     let VoiceBackend { model, description, kind } = backend;
@@ -187,7 +188,7 @@ fn open_browser(project: &CliProject, url: &str) -> Option<OpeningFile> {
         "<!doctype html><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
          <meta http-equiv=\"refresh\" content=\"0;url={url}\"><title>windlass talk</title>"
     );
-    crate::project::write_private_file(&path, &text).ok()?;
+    crate::project_keys::write_private(&path, &text).ok()?;
     let file = OpeningFile(path);
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut command = Command::new(program);

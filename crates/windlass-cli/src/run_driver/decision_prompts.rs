@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass::core::decision::{DecisionScope, HoldReason, PendingCall, PersonQuestion};
-use windlass::store::{PostedDecision, Store};
+use windlass::store::{PostedDecision, load_posted_decisions};
 use windlass::{error::DecisionError, run::PausedRun};
 use windlass_text::SafeText;
 
@@ -435,12 +435,12 @@ impl RunDriver {
                     typed = &mut typed => break Some(typed),
                     _ = looks.tick() => {}
                 }
-                if store.posted_decisions(&run).await?.iter().any(is_same) {
+                if load_posted_decisions(&*store, &run).await?.authentic.iter().any(is_same) {
                     break None;
                 }
             }
         };
-        let posted = store.posted_decisions(&run).await?.into_iter().find(is_same);
+        let posted = load_posted_decisions(&*store, &run).await?.authentic.into_iter().find(is_same);
         match (posted, heard) {
             (Some(posted), _) => {
                 let by = posted.decision.decided_by.unwrap_or_else(|| "somebody".to_owned());

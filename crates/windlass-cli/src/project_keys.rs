@@ -1,0 +1,168 @@
+//! The keys of a store: secrets that tell decisions of the user from those of anybody else who can write to the store.
+//!
+//! **Invariant:** a key is never in a folder where the tools of an agent work, and only the user can read it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use windlass::core::authenticity::MacKeyring;
+
+use crate::cli_error::CliError;
+
+/// Environment variable with the path of the keyring.
+pub(crate) const KEY_FILE_VARIABLE: &str = "WINDLASS_KEY_FILE";
+
+/// The keys of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoreKeySource {
+    /// A file in the user's state folder, which is created with the store.
+    OfProject(PathBuf),
+    /// A file that the user named. It must exist.
+    Named(PathBuf),
+    /// A store that the user named, without keys.
+    Absent,
+}
+
+impl StoreKeySource {
+    /// Returns the path of the file, if there are keys.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::OfProject(path) | Self::Named(path) => Some(path),
+            Self::Absent => None,
+        }
+    }
+
+    /// Reads the keys, and creates those of a project if they do not exist.
+    pub(crate) fn open(&self) -> Result<Option<Arc<MacKeyring>>, CliError> {
+        if let Self::OfProject(path) = self {
+            create_keyring(path).map_err(|error| {
+                CliError::new(format!("`{}` cannot be created: {error}", path.display()))
+                    .with_hint(format!("set {KEY_FILE_VARIABLE} to a file with keys"))
+            })?;
+        }
+        self.read()
+    }
+
+    /// Reads the keys.
+    pub(crate) fn read(&self) -> Result<Option<Arc<MacKeyring>>, CliError> {
+        let Some(path) = self.path() else { return Ok(None) };
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| CliError::new(format!("the keys in `{shown}` cannot be read: {error}")))?;
+        if let Self::OfProject(path) = self {
+            ensure_private(path)?;
+        }
+        let keys = MacKeyring::from_text(&text)
+            .map_err(|error| CliError::new(format!("`{shown}` is not a file with keys: {error}")))?;
+        Ok(Some(Arc::new(keys)))
+    }
+
+    /// Adds a new key, which makes the MACs from now on. The earlier ones still verify.
+    pub(crate) fn rotate(&self) -> Result<Arc<MacKeyring>, CliError> {
+        let Some(path) = self.path() else {
+            return Err(CliError::usage("the store has no keys")
+                .with_hint(format!("--key-file or {KEY_FILE_VARIABLE} names a file with keys")));
+        };
+        self.open()?;
+        let text = std::fs::read_to_string(path)?;
+        let separator = if text.ends_with('\n') { "" } else { "\n" };
+        let new = MacKeyring::text_of_secrets(&[random_secret()?]);
+        let line = new.lines().nth(1).unwrap_or_default();
+        replace_private_file(path, &format!("{text}{separator}{line}\n"))?;
+        self.read()?.ok_or_else(|| CliError::new("the keys cannot be read"))
+    }
+
+    /// Checks that the tools of an agent cannot read the keys.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file is in the folder in which they work.
+    pub(crate) fn ensure_outside(&self, workspace: &Path) -> Result<(), CliError> {
+        let Some(path) = self.path() else { return Ok(()) };
+        let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
+        match (absolute(workspace), absolute(path)) {
+            (Ok(workspace), Ok(path)) if !path.starts_with(&workspace) => Ok(()),
+            _ => Err(CliError::usage(format!(
+                "the keys in `{}` are in the folder in which the agent's tools work",
+                path.display()
+            ))
+            .with_hint(format!(
+                "set `workspace` in the agent file to a narrower folder, or XDG_STATE_HOME or {KEY_FILE_VARIABLE} to a place outside"
+            ))),
+        }
+    }
+}
+
+/// Creates a keyring with one random key, unless the file exists.
+fn create_keyring(path: &Path) -> Result<(), CliError> {
+    if path.exists() {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        super::project::create_private_folder(folder)?;
+    }
+    let text = MacKeyring::text_of_secrets(&[random_secret()?]);
+    // Another process may create it at the same time: whoever links its file first wins.
+    let draft = draft_path(path);
+    write_private(&draft, &text)?;
+    let linked = std::fs::hard_link(&draft, path);
+    std::fs::remove_file(&draft)?;
+    match linked {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces a private file as a whole.
+fn replace_private_file(path: &Path, text: &str) -> Result<(), CliError> {
+    let draft = draft_path(path);
+    write_private(&draft, text)?;
+    std::fs::rename(&draft, path)
+        .map_err(|error| CliError::new(format!("`{}` cannot be written: {error}", path.display())))
+}
+
+/// Returns a name that no other process uses, beside a file.
+fn draft_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", uuid::Uuid::now_v7().simple()));
+    name.into()
+}
+
+/// Writes a new file that only the user can read, and waits for the disk.
+pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Checks that only the user can read a file.
+#[cfg(unix)]
+fn ensure_private(path: &Path) -> Result<(), CliError> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let shown = path.display();
+    Err(CliError::new(format!("other users can read or change the keys in `{shown}`"))
+        .with_hint(format!("`chmod 600 {shown}`; if somebody may have read them, `windlass key rotate`")))
+}
+
+#[cfg(not(unix))]
+fn ensure_private(_path: &Path) -> Result<(), CliError> {
+    Ok(())
+}
+
+/// Returns 32 bytes from the system's source of randomness.
+pub(crate) fn random_secret() -> Result<[u8; 32], CliError> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret)
+        .map_err(|error| CliError::new(format!("the system has no randomness for a key: {error}")))?;
+    Ok(secret)
+}
