@@ -202,15 +202,15 @@ async fn a_server_that_is_not_there_takes_nobody_with_it() {
         words.extend(faults.iter().map(|&fault| fault.to_owned()));
         McpServerConfig::stdio(name, env!("CARGO_BIN_EXE_scripted"))
             .args(words)
-            .connect_timeout(Duration::from_millis(1500))
+            .connect_timeout(Duration::from_secs(120))
     };
     let config = McpConfig::new()
-        .server(named("good", &[]).connect_timeout(Duration::from_secs(30)))
+        .server(named("good", &[]))
         .server(named("dead", &["dead"]))
-        .server(named("mute", &["mute"]))
+        .server(named("mute", &["mute"]).connect_timeout(Duration::from_millis(1500)))
         .server(McpServerConfig::stdio("gone", "/nowhere/at/all"))
         .server(
-            McpServerConfig::http("closed", "http://127.0.0.1:1/mcp").connect_timeout(Duration::from_secs(5)),
+            McpServerConfig::http("closed", "http://127.0.0.1:1/mcp").connect_timeout(Duration::from_secs(60)),
         );
     let servers = McpConnections::connect(config.clone()).await;
     let missing = servers.report().await.unavailable_servers().join("\n");

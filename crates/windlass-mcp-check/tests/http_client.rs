@@ -76,14 +76,14 @@ async fn call_kinds(kinds: &[&str]) -> (BTreeMap<String, String>, Arc<CallLog>) 
     .await;
     let server = McpServerConfig::http("raw", format!("http://{address}/mcp"))
         .era(ProtocolEra::Legacy)
-        .call_timeout(Duration::from_secs(600));
+        .call_timeout(Duration::from_secs(3600));
     let servers = McpConnections::connect(McpConfig::new().server(server)).await;
     let turns = kinds.iter().map(|kind| ScriptedResponse::call(kind, "act", json!({ "kind": kind })));
     let model = ScriptedModel::new(turns.chain([ScriptedResponse::text("done")]));
     let agent =
         Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
     let running = agent.run("go").max_turns(100);
-    let outcome = tokio::time::timeout(Duration::from_secs(120), running.into_future());
+    let outcome = tokio::time::timeout(Duration::from_secs(600), running.into_future());
     let outcome = outcome.await.expect("no call waits for its timeout").expect("the run ends well");
     (call_outputs(&outcome), log)
 }

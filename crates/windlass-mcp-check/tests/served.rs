@@ -247,7 +247,8 @@ async fn a_server_that_was_restarted_is_reached_again() {
 async fn a_deadline_stops_the_run_of_the_server() {
     for era in [ProtocolEra::Legacy, ProtocolEra::Modern] {
         let till = Arc::new(ShopCounters::default());
-        let soon = |server: McpServerConfig| server.call_timeout(Duration::from_millis(300));
+        // Long enough that the body has begun before the deadline.
+        let soon = |server: McpServerConfig| server.call_timeout(Duration::from_secs(4));
         let (servers, _serving) = connect_over_http_with(&till, era, soon).await;
         let model = ScriptedModel::new([
             ScriptedResponse::call("c1", "dawdle", json!({})),

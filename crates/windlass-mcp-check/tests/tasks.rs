@@ -100,7 +100,7 @@ async fn a_slow_call_becomes_a_task_and_has_its_result() {
     let site = Arc::new(BuildingSite::default());
     let (url, _serving) = serve_over_http(works_server(&site, TaskPolicy::WhenSlow(Duration::ZERO))).await;
     // The call timeout bounds the server's first response, not the task.
-    let config = McpServerConfig::http("works", &url).call_timeout(Duration::from_secs(20));
+    let config = McpServerConfig::http("works", &url).call_timeout(Duration::from_secs(60));
     let servers = McpConnections::connect(McpConfig::new().server(config)).await;
     let model = ScriptedModel::new([
         ScriptedResponse::call("c1", "build", json!({})),
@@ -126,7 +126,7 @@ async fn a_slow_call_becomes_a_task_and_has_its_result() {
 async fn a_task_that_takes_too_long_is_told_to_stop() {
     let site = Arc::new(BuildingSite::default());
     let (url, _serving) = serve_over_http(works_server(&site, TaskPolicy::Always)).await;
-    let config = McpServerConfig::http("works", &url).task_timeout(Duration::from_millis(300));
+    let config = McpServerConfig::http("works", &url).task_timeout(Duration::from_secs(4));
     let servers = McpConnections::connect(McpConfig::new().server(config)).await;
     let model = ScriptedModel::new([
         ScriptedResponse::call("c1", "build", json!({})),
@@ -135,7 +135,7 @@ async fn a_task_that_takes_too_long_is_told_to_stop() {
     let agent =
         Agent::new("foreman").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
     let outcome = agent.run("go").await.expect("the run ends well");
-    assert!(call_outputs(&outcome)["c1"].contains("timed out after 300 ms"), "{:?}", call_outputs(&outcome));
+    assert!(call_outputs(&outcome)["c1"].contains("timed out after 4000 ms"), "{:?}", call_outputs(&outcome));
     wait_until(|| site.dropped_builds.load(Ordering::SeqCst) == 1).await;
 }
 

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Maximum time until the next message of an event stream; only a test that fails waits so long.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A response whose body may still be arriving.
 pub(crate) struct RawResponse {

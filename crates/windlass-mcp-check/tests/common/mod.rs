@@ -68,11 +68,11 @@ pub(crate) fn call_outputs(outcome: &RunResult) -> BTreeMap<String, String> {
     outputs.collect()
 }
 
-/// Waits until a condition holds, for at most 60 seconds.
+/// Waits until a condition holds, for at most three minutes.
 pub(crate) async fn wait_until(mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it should have come about by now");
+        assert!(begun.elapsed() < Duration::from_secs(180), "it should have come about by now");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
