@@ -210,7 +210,8 @@ async fn a_server_that_is_not_there_takes_nobody_with_it() {
         .server(named("mute", &["mute"]).connect_timeout(Duration::from_millis(1500)))
         .server(McpServerConfig::stdio("gone", "/nowhere/at/all"))
         .server(
-            McpServerConfig::http("closed", "http://127.0.0.1:1/mcp").connect_timeout(Duration::from_secs(60)),
+            McpServerConfig::http("closed", "http://127.0.0.1:1/mcp")
+                .connect_timeout(Duration::from_secs(60)),
         );
     let servers = McpConnections::connect(config.clone()).await;
     let missing = servers.report().await.unavailable_servers().join("\n");

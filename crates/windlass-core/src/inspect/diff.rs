@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::steps::{StepLine, step_lines, truncate_to_line};
 use crate::id::RunId;
-use crate::journal::{JournalEntry, JournalRecord, RunStarted};
+use crate::journal::{CallStarted, JournalEntry, JournalRecord, RunStarted};
 
 /// The differences between two runs. Run ids, times, fork origins and sessions are not compared.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,6 +98,9 @@ pub fn diff_runs(first: &[JournalRecord], second: &[JournalRecord]) -> RunDiff {
                 (JournalEntry::RunStarted(a), JournalEntry::RunStarted(b)) => {
                     without_identity(a, of_first) == without_identity(b, of_second)
                 }
+                (JournalEntry::CallStarted(a), JournalEntry::CallStarted(b)) => {
+                    without_origin(a) == without_origin(b)
+                }
                 (a, b) => a == b,
             }
     };
@@ -125,6 +128,11 @@ fn run_id_of(records: &[JournalRecord]) -> Option<&RunId> {
     })
 }
 
+/// Returns the start of a call without the run that it was made in.
+fn without_origin(started: &CallStarted) -> CallStarted {
+    CallStarted { is_inherited: false, ..started.clone() }
+}
+
 /// Returns the start entry without run id, session and origin. For a nested agent, the part of the id that
 /// gives its path is kept.
 fn without_identity(started: &RunStarted, run: Option<&RunId>) -> RunStarted {
@@ -142,6 +150,7 @@ fn without_identity(started: &RunStarted, run: Option<&RunId>) -> RunStarted {
 fn entry_fields(record: &JournalRecord, run: Option<&RunId>) -> Value {
     let entry = match &record.entry {
         JournalEntry::RunStarted(started) => JournalEntry::RunStarted(without_identity(started, run).into()),
+        JournalEntry::CallStarted(started) => JournalEntry::CallStarted(without_origin(started)),
         entry => entry.clone(),
     };
     let mut fields = serde_json::to_value(entry).unwrap_or_default();

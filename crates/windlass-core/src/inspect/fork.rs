@@ -71,8 +71,11 @@ impl From<ReplayError> for ForkError {
 /// Returns the journal of a fork: the records up to `at` under the id `new_run`, followed by the change.
 ///
 /// Calls that had started and not settled are treated as after a crash: a call that must not run twice is in
-/// doubt, and calls that run again keep the idempotency key in their `call_started` entry. Calls that had not started get
-/// keys of the fork.
+/// doubt, and calls that run again keep the idempotency key in their `call_started` entry, because they may have taken
+/// effect under it. Calls that had not started get keys of the fork. So do calls that are known to have had no effect
+/// (a person or the tool's reconcile function says so), and calls that asked a question: their next attempt is an effect
+/// of the fork, which the original run may have too.
+///
 /// A fork belongs to no session, and has the history of the run inline.
 ///
 /// # Errors
@@ -155,7 +158,7 @@ impl ForkChange {
     }
 }
 
-/// Returns the records with the new run id, in the run itself and in nested agents.
+/// Returns the records with the new run id, in the run itself and in nested agents. Starts of open calls are inherited.
 fn rename_run(
     records: &[JournalRecord],
     old: &Run,
@@ -164,7 +167,15 @@ fn rename_run(
 ) -> Result<Vec<JournalRecord>, ReplayError> {
     let mut records = records.to_vec();
     for record in &mut records {
-        let JournalEntry::RunStarted(started) = &mut record.entry else { continue };
+        let started = match &mut record.entry {
+            JournalEntry::RunStarted(started) => started,
+            JournalEntry::CallStarted(started) => {
+                let run = old.at_path(&record.path);
+                started.is_inherited = run.is_some_and(|run| !run.is_call_settled(&started.call));
+                continue;
+            }
+            _ => continue,
+        };
         if record.path.is_empty() {
             started.origin = Some(ForkOrigin { run: old.id().clone(), seq: at });
             started.session = None;

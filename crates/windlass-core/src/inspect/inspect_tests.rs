@@ -14,9 +14,9 @@ use crate::{
         CallSettled, CallStarted, CallStatus, HashChain, JournalFormatError, JournalLine, ModelResponded,
         RunStarted, decode_journal, encode_journal,
     },
-    plan::{ResolvedTool, ResponsePlan, ToolLookup, plan_response},
-    run::{CallEffect, CallProgress, TurnSchedule},
-    tool::ToolKey,
+    plan::{CallDisposition, ResolvedTool, ResponsePlan, ToolLookup, plan_response},
+    run::{ApplyError, CallEffect, CallProgress, TurnSchedule},
+    tool::{ToolEffect, ToolKey},
     usage::Usage,
 };
 
@@ -222,7 +222,12 @@ fn a_fork_goes_on_from_any_record() {
                 // A call that a receipt answers never started.
                 let has_key = before.call_key(&call).is_some();
                 assert!(has_key || !before.is_call_running(&call), "{name} at {}: {call}", record.seq);
-                assert_eq!(run.call_key(&call), before.call_key(&call), "{name} at {}: {call}", record.seq);
+                // Once it is known that the call had no effect, the fork makes a call of its own.
+                let is_open = before.is_call_running(&call)
+                    || before.pending_calls().iter().any(|pending| *pending.path.call() == call)
+                    || before.withheld_calls().iter().any(|path| *path.call() == call);
+                let kept = before.call_key(&call).filter(|_| is_open);
+                assert_eq!(run.call_key(&call), kept, "{name} at {}: {call}", record.seq);
             }
             assert_eq!(run.session(), None, "a session has one story");
             let again = decode_journal(&encode_journal(&fork)).expect("a fork can be saved");
@@ -399,6 +404,41 @@ fn a_fork_has_an_id_of_its_own_and_a_beginning() {
     let twice = twice.expect("a fork can be forked");
     let origin = fork_origin(&twice).expect("it says where it comes from");
     assert_eq!((&origin.run, origin.seq), (&"fork".into(), 3));
+}
+
+/// Applies the start of an attempt with a key.
+fn start_call(run: &mut Run, call: &str, attempt: u32, key: &str) -> Result<(), ApplyError> {
+    let key = CallKey { idempotency_key: key.into(), receipt_digest: None, generation: 0 };
+    let started = CallStarted::new(call.into(), attempt, key, 1);
+    run.apply(&JournalEntry::CallStarted(started)).map(|_| ())
+}
+
+#[test]
+fn a_fork_renews_the_key_of_a_call_that_had_no_effect() {
+    let records = golden_records("decisions");
+    let is_confirmed = |record: &&JournalRecord| matches!(&record.entry, JournalEntry::DecisionRecorded(made) if made.decision == Decision::ConfirmNotExecuted);
+    let confirmed = records.iter().find(is_confirmed).expect("c2 did not happen").seq;
+    let mut origin = run_at(&records, confirmed).expect("it is there");
+    assert!(origin.call_key(&"c2".into()).is_some() && !origin.has_inherited_key(&"c2".into()));
+    let refused = start_call(&mut origin, "c2", 2, "wl-other").expect_err("a run has one key for a call");
+    assert!(refused.to_string().contains("another idempotency key"), "{refused}");
+
+    let fork = fork_golden(&records, confirmed, ForkChange::Unchanged).expect("any record will do");
+    let mut forked = replay_run(&fork);
+    assert_eq!(forked.call_key(&"c2".into()), None);
+    start_call(&mut forked, "c2", 2, "wl-other").expect("it is a call of the fork");
+    let renewed = forked.call_key(&"c2".into()).expect("it has started");
+    assert_eq!(renewed.idempotency_key, "wl-other");
+    assert!(start_call(&mut forked, "c2", 3, "wl-third").is_err(), "the fork has one key for it, too");
+
+    // An idempotent call whose outcome is unknown keeps its key.
+    let crashed = golden_records("crashed");
+    let mut forked = replay_run(&fork_golden(&crashed, 4, ForkChange::Unchanged).expect("it fits"));
+    let planned = forked.call_disposition(&"c2".into());
+    let is_idempotent =
+        matches!(planned, Some(CallDisposition::Execute { effect: ToolEffect::Idempotent, .. }));
+    assert!(is_idempotent, "{planned:?}");
+    assert!(start_call(&mut forked, "c2", 2, "wl-other").is_err(), "it may have happened under its key");
 }
 
 #[test]

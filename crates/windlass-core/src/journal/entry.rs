@@ -374,7 +374,7 @@ pub struct CallStarted {
     /// Attempt number, from 1.
     #[serde(default = "first_attempt", skip_serializing_if = "is_first_attempt")]
     pub attempt: u32,
-    /// The idempotency key of the call. All attempts have the same.
+    /// The idempotency key of the call. All attempts in one run have the same.
     #[serde(rename = "key")]
     pub idempotency_key: IdempotencyKey,
     /// Digest under which a successful output becomes a receipt; absent if the call leaves none.
@@ -389,6 +389,10 @@ pub struct CallStarted {
     /// Epoch of the lease under which the body starts: its fencing token; 0 for a run without a store.
     #[serde(default, skip_serializing_if = "is_no_epoch")]
     pub epoch: u64,
+    /// True if the run that this one was forked from started the body, and the call was open at the fork. The key is that
+    /// run's key.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_inherited: bool,
 }
 
 fn first_attempt() -> u32 {
@@ -403,7 +407,16 @@ impl CallStarted {
     /// Creates the start of an attempt.
     pub fn new(call: CallId, attempt: u32, key: CallKey, epoch: u64) -> Self {
         let CallKey { idempotency_key, receipt_digest, generation } = key;
-        Self { call, attempt, idempotency_key, receipt_digest, generation, is_retry: false, epoch }
+        Self {
+            call,
+            attempt,
+            idempotency_key,
+            receipt_digest,
+            generation,
+            is_retry: false,
+            epoch,
+            is_inherited: false,
+        }
     }
 
     /// Returns the recorded identity of the call.

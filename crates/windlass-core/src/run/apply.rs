@@ -388,7 +388,7 @@ impl Run {
             return may_not("its tool leaves no receipts");
         }
         let key = started.call_key();
-        if slot.key.as_ref().is_some_and(|recorded| **recorded != key) {
+        if slot.key.as_ref().is_some_and(|recorded| **recorded != key) && !slot.can_renew_key(effect) {
             return may_not("an earlier attempt had another idempotency key");
         }
         let (attempt, edited) = match &slot.state {
@@ -412,7 +412,8 @@ impl Run {
         }
         slot.state = CallSlotState::Running { attempt, edited_arguments: edited };
         slot.held_attempt = None;
-        slot.key.get_or_insert_with(|| Box::new(key));
+        slot.key = Some(Box::new(key));
+        slot.has_inherited_key = started.is_inherited;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::idempotency::CallKey;
 use crate::item::{CallOutput, Item, OutputContent, OutputStatus, ToolCall};
 use crate::journal::{CallBodyEnded, CallStatus, RunStarted, ToolUsePolicyKind};
 use crate::plan::{BodyKind, CallDisposition, PlannedCall};
-use crate::tool::ApprovalPolicy;
+use crate::tool::{ApprovalPolicy, ToolEffect};
 
 /// The calls of one model response.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,8 +86,10 @@ pub(super) struct CallSlot {
     /// covered by a standing approval and still be undecided.
     pub(super) has_standing_decision: bool,
     pub(super) nested_run: Option<Box<Run>>,
-    /// Identity of the call, recorded with its first start.
+    /// Identity of the call, recorded with its start.
     pub(super) key: Option<Box<CallKey>>,
+    /// True if the run that this one was forked from started the call, and this one has not.
+    pub(super) has_inherited_key: bool,
     /// Questions that the body asked, with their answers.
     pub(super) answered_questions: Vec<AnsweredQuestion>,
 }
@@ -146,6 +148,7 @@ impl OpenTurn {
             has_standing_decision: false,
             nested_run: None,
             key: None,
+            has_inherited_key: false,
             answered_questions: Vec::new(),
         }));
         let unsettled = slots
@@ -285,6 +288,24 @@ impl CallSlot {
             CallSlotState::Held { attempt, .. } | CallSlotState::Approved { attempt, .. } => *attempt > 0,
             CallSlotState::Open | CallSlotState::OutputKnown { .. } | CallSlotState::Settled { .. } => false,
         }
+    }
+
+    /// Returns the identity that the next attempt has; `None` if it gets a new one.
+    ///
+    /// A fork keeps the key of the run that it comes from as long as nobody knows whether the body that was started there
+    /// took effect. Once that is known, or once the body has asked a question, the next attempt is an effect of the fork.
+    pub(super) fn next_key(&self, is_known_not_executed: bool) -> Option<&CallKey> {
+        let is_decided = matches!(self.state, CallSlotState::Approved { .. });
+        let is_renewed = self.has_inherited_key && (is_decided || is_known_not_executed);
+        self.key.as_deref().filter(|_| !is_renewed)
+    }
+
+    /// Returns true if the next attempt may have another identity than the recorded one.
+    pub(super) fn can_renew_key(&self, effect: ToolEffect) -> bool {
+        // What a reconcile function found out is not in the journal; it is asked about such calls only.
+        let may_be_reconciled =
+            matches!(self.state, CallSlotState::Running { .. }) && effect == ToolEffect::Once;
+        self.next_key(may_be_reconciled).is_none()
     }
 
     /// Returns true if the body waits for an answer.

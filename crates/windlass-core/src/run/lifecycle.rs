@@ -227,14 +227,15 @@ pub struct RunnableCall {
     call: CallId,
     attempt: u32,
     body: BodyKind,
-    /// Identity that an earlier attempt recorded.
+    /// Identity that an earlier attempt recorded, and that this one keeps.
     key: Option<CallKey>,
     is_retry: bool,
 }
 
 impl RunnableCall {
     fn new(slot: &CallSlot, attempt: u32, body: BodyKind, progress: &CallProgress) -> Self {
-        let key = slot.key.as_deref().cloned();
+        let is_known_not_executed = matches!(progress.reconciled, Some(ReconcileReport::NotExecuted));
+        let key = slot.next_key(is_known_not_executed).cloned();
         Self { call: slot.planned.call.clone(), attempt, body, key, is_retry: progress.is_retry }
     }
 
@@ -253,14 +254,14 @@ impl RunnableCall {
         self.body
     }
 
-    /// Returns the identity that an earlier attempt recorded; `None` for the first attempt.
+    /// Returns the identity that an earlier attempt recorded; `None` for the first attempt of the run.
     pub fn recorded_key(&self) -> Option<&CallKey> {
         self.key.as_ref()
     }
 
     /// Returns the entry that records the start. It must be durable before the body starts. `epoch` is the fencing token
-    /// of the driver's lease, 0 without a store. `derive_key` is called for the first attempt only: later ones keep the
-    /// recorded identity.
+    /// of the driver's lease, 0 without a store. `derive_key` is called for the first attempt of the run only: later ones
+    /// keep the recorded identity.
     pub fn start_entry(&self, epoch: u64, derive_key: impl FnOnce() -> CallKey) -> JournalEntry {
         let key = self.key.clone().unwrap_or_else(derive_key);
         let started = CallStarted::new(self.call.clone(), self.attempt, key, epoch);

@@ -605,9 +605,15 @@ impl Run {
             .unwrap_or_default()
     }
 
-    /// Returns the identity that was recorded when an open call started; `None` if it has not started.
+    /// Returns the identity that was recorded when an open call started; `None` if it has not started, or if it was
+    /// started by the run that this one was forked from and its next attempt is an effect of this run.
     pub fn call_key(&self, call: &CallId) -> Option<&CallKey> {
-        self.open_turn()?.slot(call)?.key.as_deref()
+        self.open_turn()?.slot(call)?.next_key(false)
+    }
+
+    /// Returns true if the run that this one was forked from started an open call, and this one has not.
+    pub fn has_inherited_key(&self, call: &CallId) -> bool {
+        self.open_turn().and_then(|turn| turn.slot(call)).is_some_and(|slot| slot.has_inherited_key)
     }
 
     /// Returns the item of an earlier call, with the agent that made it.

@@ -13,7 +13,7 @@ use windlass_core::{
     plan::BodyKind,
     run::{
         CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
-        ReceiptVerdict, StopMode,
+        ReceiptVerdict, ReconcileReport, StopMode,
     },
     tool::ToolKey,
 };
@@ -291,7 +291,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 CallReport::Held
             }
             CallEffect::Reconcile => match stop.unless_stopped(work.prepared.reconcile(&work.ctx)).await {
-                Some(outcome) => CallReport::Reconciled(outcome),
+                Some(outcome) => {
+                    let has_no_effect = matches!(outcome, ReconcileReport::NotExecuted);
+                    if has_no_effect && self.with_run(|run| run.has_inherited_key(call)) {
+                        work.ctx.renew_key();
+                    }
+                    CallReport::Reconciled(outcome)
+                }
                 None => stopped,
             },
             CallEffect::ClaimReceipt => match self.claim_receipt(work).await? {

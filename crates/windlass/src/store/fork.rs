@@ -30,7 +30,8 @@ pub enum StoredForkError {
 
 /// Forks a stored run at one of its records and stores the fork in the same store, with the full texts of
 /// truncated outputs. The fork has no driver: [`crate::agent::Agent::recover`] continues it. Calls that had started
-/// before the record and not ended are as after a crash, and keep their idempotency keys.
+/// before the record and not ended are as after a crash, and keep their idempotency keys until it is known that they had
+/// no effect ([`windlass_core::inspect::fork`]).
 pub async fn fork_run(
     store: &dyn Store,
     run: &RunId,

@@ -207,15 +207,17 @@ impl<C> ToolContext<C> {
     /// repeated call.
     ///
     /// The key is recorded when the call starts. It is the same in every attempt, after a crash, on another machine, with
-    /// another build of the application, and in a fork that continues the call. For an idempotent tool, identical calls of
+    /// another build of the application, and in a fork that continues the call, unless the fork's tool or approver says that
+    /// the call had no effect: then the fork makes a call of its own. For an idempotent tool, identical calls of
     /// one agent have the same key within the scope of its receipts
     /// ([`ReceiptPolicy`](crate::tool::ReceiptPolicy)), until a receipt expires; otherwise the key is unique to this call.
     /// Before the call is about to start, in an approval rule, it is the key that the first of these calls has.
     pub fn idempotency_key(&self) -> String {
         let details = &self.inner.details;
         match (&details.recorded_key, self.inner.key.get(), details.receipt_digest) {
-            (Some(recorded), ..) => recorded.to_string(),
-            (None, Some((key, _)), _) => key.to_string(),
+            // A fork that has renewed the key of its origin has both.
+            (_, Some((key, _)), _) => key.to_string(),
+            (Some(recorded), None, _) => recorded.to_string(),
             // The generation is not known before the claim of the receipt.
             (None, None, Some(_)) => self.derive_key(0).to_string(),
             (None, None, None) => self.inner.key.get_or_init(|| (self.derive_key(0), 0)).0.to_string(),
@@ -255,12 +257,19 @@ impl<C> ToolContext<C> {
         self.inner.details.receipt_digest
     }
 
-    /// Sets the generation of the key, which the claim of the call's receipt has determined.
+    /// Sets the generation of the key, which the claim of the call's receipt has determined. A recorded key stays.
     pub(crate) fn fix_key(&self, generation: u32) {
-        self.inner.key.get_or_init(|| (self.derive_key(generation), generation));
+        if self.inner.details.recorded_key.is_none() {
+            self.inner.key.get_or_init(|| (self.derive_key(generation), generation));
+        }
     }
 
-    /// Returns the identity with which the first attempt of the call is recorded.
+    /// Replaces the recorded key, which belongs to the run that this one was forked from, by a key of this run.
+    pub(crate) fn renew_key(&self) {
+        self.inner.key.get_or_init(|| (self.derive_key(0), 0));
+    }
+
+    /// Returns the identity with which the first attempt of the call in this run is recorded.
     pub(crate) fn call_key(&self) -> CallKey {
         let (key, generation) = self.inner.key.get_or_init(|| (self.derive_key(0), 0)).clone();
         let receipt_digest = self.inner.details.receipt_digest;
