@@ -145,7 +145,7 @@ impl ScenarioDraw {
         let functions: Vec<String> = (0..2 + self.rng.index(4)).map(|at| format!("t{at}")).collect();
         let mut tools = Map::new();
         for name in &functions {
-            let spec = self.function_tool();
+            let spec = self.function_tool(name);
             tools.insert(name.clone(), spec);
         }
         for agent in &nested_agents {
@@ -199,7 +199,7 @@ impl ScenarioDraw {
         if self.rng.chance(30) { format!("{text} {MARKED_WORD}") } else { text.to_owned() }
     }
 
-    fn function_tool(&mut self) -> Value {
+    fn function_tool(&mut self, name: &str) -> Value {
         let mut spec = Map::new();
         let parameters = match self.rng.below(4) {
             0 => json!({}),
@@ -242,14 +242,17 @@ impl ScenarioDraw {
         for (kind, prefix) in [("input_guardrails", "gi"), ("output_guardrails", "go")] {
             if self.chance_of(ScenarioFeature::ToolGuardrails, 45) {
                 let count = 1 + self.rng.index(2);
-                let guardrails: Vec<Value> = (0..count).map(|at| self.tool_guardrail(prefix, at)).collect();
+                let guardrails: Vec<Value> =
+                    (0..count).map(|at| self.tool_guardrail(name, prefix, at)).collect();
                 spec.insert(kind.to_owned(), guardrails.into());
             }
         }
         spec.into()
     }
 
-    fn tool_guardrail(&mut self, prefix: &str, at: usize) -> Value {
+    /// Draws a guardrail. Its name ends with that of its tool, so that a line of the log belongs to one call even if two
+    /// calls share an id.
+    fn tool_guardrail(&mut self, tool: &str, prefix: &str, at: usize) -> Value {
         // Texts of failures may differ: nothing else occurs in one and not in the other.
         let when = self.pick(&["always", MARKED_WORD, "o"]);
         let then = match self.rng.below(5) {
@@ -257,7 +260,7 @@ impl ScenarioDraw {
             1 | 2 => json!("allow"),
             _ => json!({ "reject": format!("{prefix}{at} refuses") }),
         };
-        json!({ "name": format!("{prefix}{at}"), "when": when, "then": then })
+        json!({ "name": format!("{prefix}{at}_{tool}"), "when": when, "then": then })
     }
 
     fn behaviour(&mut self, is_blocking: bool) -> Value {

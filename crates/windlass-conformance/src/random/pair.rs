@@ -53,8 +53,10 @@ impl OutcomePair {
             for line in outcome["log"].as_array_mut().into_iter().flatten() {
                 let mut words = text(line).rsplit(' ');
                 let (id, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-                if shared.iter().any(|(tool, shared)| tool == name && shared == id) {
-                    *line = format!("{}@{name}", text(line)).into();
+                // The name of a guardrail ends with that of its tool.
+                let is_of = |tool: &str| name == tool || name.ends_with(&format!("_{tool}"));
+                if let Some((tool, _)) = shared.iter().find(|(tool, shared)| is_of(tool) && shared == id) {
+                    *line = format!("{}@{tool}", text(line)).into();
                 }
             }
             let is_twin = |line: &Value| twins.iter().any(|twin| text(line).ends_with(twin.as_str()));

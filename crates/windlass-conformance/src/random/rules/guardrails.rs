@@ -35,9 +35,20 @@ pub(super) fn nested_guards_first(pair: &mut OutcomePair) {
     let mut ids = Vec::new();
     let mut names = Vec::new();
     for (name, agent) in agents {
-        let calls = list_items(&agent["script"]).flat_map(|step| list_items(&step["calls"]));
-        ids.extend(calls.map(|call| text(&call["id"]).to_owned()));
+        for call in list_items(&agent["script"]).flat_map(|step| list_items(&step["calls"])) {
+            ids.push(format!("{}@{}", text(&call["id"]), text(&call["name"])));
+            ids.push(text(&call["id"]).to_owned());
+        }
         names.push(name.clone());
+    }
+    // An id that a call outside has too does not tell which one a line is about.
+    for (name, agent) in pair.scenario["agents"].as_object().into_iter().flatten() {
+        if names.contains(name) {
+            continue;
+        }
+        for call in list_items(&agent["script"]).flat_map(|step| list_items(&step["calls"])) {
+            ids.retain(|id| id != text(&call["id"]));
+        }
     }
     // A nested agent whose guardrail takes time starts its calls later on Windlass.
     if !names.is_empty()

@@ -193,9 +193,23 @@ pub(super) fn reused_id_refused(pair: &mut OutcomePair) {
             .any(|call| !is_offered(text(&call["name"])))
     });
     let is_refused = text(&pair.windlass["error"]["message"]).contains("again for another call");
-    let is_renamed = list_items(&pair.windlass["items"]).any(|item| text(&item["id"]).contains('~'));
+    let is_renamed_line = |line: &str| line.starts_with("call ") && line_call(line).contains('~');
+    // The items are those of the last run of a session.
+    let is_renamed = list_items(&pair.windlass["items"]).any(|item| text(&item["id"]).contains('~'))
+        || list_items(&pair.windlass["model_calls"]).any(|call| lines(&call["input"]).any(is_renamed_line));
     if is_reused && (is_refused || is_renamed) {
         pair.forget_all();
+        return;
+    }
+    // Both fail the run, the reference because of the id, and before the end hook of the request.
+    let is_unknown = pair.calls().any(|call| {
+        repeated.iter().any(|id| id == call.id)
+            && text(&pair.windlass["error"]["message"])
+                .starts_with(&format!("the model called `{}`,", call.name))
+    });
+    let names_id = text(&pair.reference["error"]["message"]).starts_with("Model reused a tool call ID");
+    if is_reused && is_unknown && names_id && pair.has_same_failure() {
+        pair.forget(&["log"]);
     }
 }
 

@@ -266,7 +266,21 @@ pub(super) fn withheld_output_kept(pair: &mut OutcomePair) {
     if pair.reference["status"] == "failed" && pair.windlass["status"] == "failed" {
         for id in withheld {
             forget_extra_history(pair, &id);
+            forget_turn_text(pair, &id);
         }
+    }
+}
+
+/// Removes the text of a call's turn from the session of Windlass if the reference's session does not have it.
+fn forget_turn_text(pair: &mut OutcomePair, id: &str) {
+    let steps = pair.scenario["agents"].as_object().into_iter().flatten();
+    let steps = steps.flat_map(|(_, agent)| list_items(&agent["script"]));
+    let turn = steps.filter(|step| list_items(&step["calls"]).any(|call| call["id"] == id)).next_back();
+    let Some(said) = turn.and_then(|step| step["text"].as_str()) else { return };
+    let said = format!("assistant: {said}");
+    let is_known = lines(&pair.reference["session"]).any(|line| line == said);
+    if let Some(stored) = pair.windlass["session"].as_array_mut().filter(|_| !is_known) {
+        stored.retain(|line| *line != said.as_str());
     }
 }
 
@@ -283,6 +297,10 @@ pub(super) fn limit_covers_nested(pair: &mut OutcomePair) {
         return;
     }
     pair.forget(&["peak_concurrency"]);
+    // A nested agent whose calls had to wait is not as far when the run fails.
+    for call in siblings(pair).into_iter().filter(|call| !call.agent.is_empty()) {
+        forget_nested_surplus(pair, &call.agent, false);
+    }
     for call in siblings(pair).into_iter().filter(|call| call.is_later && call.agent.is_empty()) {
         let ours = call_log(&pair.windlass, &call.id, &call.name);
         let theirs = call_log(&pair.reference, &call.id, &call.name);
