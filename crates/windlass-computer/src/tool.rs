@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use windlass::core::provenance::ContentSource;
 use windlass::core::tool::ToolEffect;
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::model::ToolKind;
@@ -285,6 +286,7 @@ impl ComputerTool {
                 execute_call(&station, &ctx, &actions, &checks).await
             }
         })
+        .content_source(ContentSource::Computer)
         .effect_by_arguments(|asked: &A| match asked.actions_and_checks() {
             Ok((actions, _)) if actions.iter().all(ComputerAction::is_read_only) => ToolEffect::Pure,
             Ok(_) | Err(_) => ToolEffect::Once,

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::canonical::Digest;
 use crate::id::{AgentName, CallId, CallPath, Timestamp};
 use crate::item::OutputContent;
+use crate::provenance::ContentSources;
 use crate::tool::ToolKey;
 
 /// A decision about a call that is held.
@@ -139,6 +140,8 @@ pub struct PendingCall {
     pub max_approval_scope: DecisionScope,
     /// For a call in doubt, the last time at which the driver that started it was seen, on that driver's clock.
     pub last_driver_seen: Option<Timestamp>,
+    /// Sources outside the conversation of the text that the model could read when it proposed the call.
+    pub context_sources: ContentSources,
     /// The decision that was posted about this hold, if no driver has recorded it yet. It can be corrected.
     pub posted: Option<Box<PostedNote>>,
 }

@@ -161,6 +161,7 @@ mod tests {
             call: call.into(),
             content: "done".into(),
             status: OutputStatus::Ok,
+            sources: Default::default(),
         }))
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::canonical::Digest;
 use crate::id::{AgentName, CallId};
+use crate::provenance::ContentSources;
 use crate::tagged::deserialize_tagged;
 
 /// One item of a conversation.
@@ -87,12 +88,28 @@ pub struct Message {
     /// The provider's id of the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_id: Option<String>,
+    /// Sources of the text outside the conversation, such as those of a summary of tool outputs. Empty for the words of
+    /// the user and of the model.
+    #[serde(default, skip_serializing_if = "ContentSources::is_empty")]
+    pub sources: ContentSources,
 }
 
 impl Message {
     /// Creates a message with one text part.
     pub fn new(role: Role, text: impl Into<String>) -> Self {
-        Self { role, content: vec![ContentPart::Text { text: text.into() }], item_id: None }
+        Self {
+            role,
+            content: vec![ContentPart::Text { text: text.into() }],
+            item_id: None,
+            sources: ContentSources::NONE,
+        }
+    }
+
+    /// Adds sources of the text outside the conversation, for applications that quote a page or a file in a message.
+    #[must_use]
+    pub fn with_sources(mut self, sources: impl Into<ContentSources>) -> Self {
+        self.sources.add(sources);
+        self
     }
 
     /// Returns the text of all parts, concatenated.
@@ -278,6 +295,9 @@ pub struct CallOutput {
     /// The status of the output.
     #[serde(default, skip_serializing_if = "OutputStatus::is_ok")]
     pub status: OutputStatus,
+    /// Sources of the text outside the conversation: those that the tool declares, or that a nested agent read.
+    #[serde(default, skip_serializing_if = "ContentSources::is_empty")]
+    pub sources: ContentSources,
 }
 
 /// The status of a tool output. It is passed to providers that have a field for it.

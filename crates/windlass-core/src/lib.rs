@@ -46,6 +46,7 @@ pub mod item;
 pub mod journal;
 pub mod plan;
 mod plan_format;
+pub mod provenance;
 pub mod run;
 pub mod schema;
 mod tagged;

@@ -11,6 +11,7 @@ use crate::canonical::Digest;
 use crate::canonical::canonical_text;
 use crate::id::{AgentName, CallId};
 use crate::item::{Item, ToolCall};
+use crate::provenance::ContentSources;
 use crate::run::{Run, RunItemKind};
 use crate::tool::{ApprovalPolicy, ToolEffect, ToolKey};
 
@@ -49,6 +50,8 @@ pub struct ResolvedTool {
     pub approval_policy: ApprovalPolicy,
     /// Conflict key; calls with the same key run one after another in the model's order.
     pub conflict_key: Option<String>,
+    /// Sources of the text of the tool's outputs outside the conversation.
+    pub sources: ContentSources,
     /// The canonical arguments, or the reason why they are invalid.
     pub arguments: Result<Arc<str>, InvalidArguments>,
 }
@@ -111,6 +114,8 @@ pub enum CallDisposition {
         effect: ToolEffect,
         /// The tool's approval policy.
         approval_policy: ApprovalPolicy,
+        /// Sources of the text of the tool's outputs outside the conversation.
+        sources: ContentSources,
     },
     /// The arguments are invalid; the model receives the violations, and the body does not run.
     InvalidArguments {
@@ -181,6 +186,9 @@ pub struct ResponsePlan {
     pub calls: Vec<PlannedCall>,
     /// Number of calls that were dropped because they repeat a call that already has its output.
     pub duplicate_calls: u32,
+    /// Sources outside the conversation of the text that the model could read when it proposed the calls; empty if it
+    /// proposed none.
+    pub context_sources: ContentSources,
 }
 
 impl ResponsePlan {
@@ -209,6 +217,7 @@ pub fn plan_response(
         items: Vec::with_capacity(items.len()),
         calls: Vec::with_capacity(count),
         duplicate_calls: 0,
+        context_sources: ContentSources::NONE,
     };
     let mut fresh: CallMap<Digest> = CallMap::default();
     fresh.reserve(count);
@@ -278,6 +287,7 @@ pub fn plan_response(
                         body: tool.body,
                         effect: tool.effect,
                         approval_policy: tool.approval_policy,
+                        sources: tool.sources,
                     },
                     Err(InvalidArguments { problems, .. }) => CallDisposition::InvalidArguments { problems },
                 }
@@ -307,7 +317,12 @@ pub fn plan_response(
     }
     match missing {
         Some(missing) => Err(missing),
-        None => Ok(plan),
+        None => {
+            if !plan.calls.is_empty() {
+                plan.context_sources = run.context_sources().with(ContentSources::of_items(&plan.items));
+            }
+            Ok(plan)
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::canonical::Digest;
 use crate::id::{AgentName, CallId};
 use crate::plan::{BodyKind, CallDisposition, PlannedCall};
+use crate::provenance::ContentSources;
 use crate::tool::{ApprovalPolicy, ToolEffect, ToolKey};
 
 /// A planned call in its serialised form. It has exactly one of the five dispositions.
@@ -36,6 +37,8 @@ struct ExecuteFields {
     effect: ToolEffect,
     #[serde(default, skip_serializing_if = "ApprovalPolicy::is_not_required")]
     approval_policy: ApprovalPolicy,
+    #[serde(default, skip_serializing_if = "ContentSources::is_empty")]
+    sources: ContentSources,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -70,9 +73,13 @@ impl Serialize for PlannedCall {
             predecessor: self.predecessor.as_ref().map(Cow::Borrowed),
         };
         match &self.disposition {
-            CallDisposition::Execute { body, effect, approval_policy } => {
-                fields.execute =
-                    Some(ExecuteFields { body: *body, effect: *effect, approval_policy: *approval_policy });
+            CallDisposition::Execute { body, effect, approval_policy, sources } => {
+                fields.execute = Some(ExecuteFields {
+                    body: *body,
+                    effect: *effect,
+                    approval_policy: *approval_policy,
+                    sources: *sources,
+                });
             }
             CallDisposition::InvalidArguments { problems } => {
                 fields.invalid_arguments = Some(ProblemsFields { problems: problems.into() });
@@ -90,8 +97,8 @@ impl Serialize for PlannedCall {
 impl<'de> Deserialize<'de> for PlannedCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = PlannedCallFields::deserialize(deserializer)?;
-        let execute = fields.execute.map(|ExecuteFields { body, effect, approval_policy }| {
-            CallDisposition::Execute { body, effect, approval_policy }
+        let execute = fields.execute.map(|ExecuteFields { body, effect, approval_policy, sources }| {
+            CallDisposition::Execute { body, effect, approval_policy, sources }
         });
         let invalid = fields
             .invalid_arguments

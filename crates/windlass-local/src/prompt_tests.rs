@@ -33,8 +33,12 @@ fn weather_tool() -> ToolDefinition {
 
 #[test]
 fn a_conversation_is_told_line_by_line() {
-    let output =
-        Item::Output(CallOutput { call: "c1".into(), content: "rain".into(), status: OutputStatus::Ok });
+    let output = Item::Output(CallOutput {
+        call: "c1".into(),
+        content: "rain".into(),
+        status: OutputStatus::Ok,
+        sources: Default::default(),
+    });
     let hosted = Item::HostedTool(OpaqueItem::new("web_search_call", json!({})));
     let input = [
         Item::user("Weather in Oslo?"),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use windlass::core::item::MediaSource;
+use windlass::core::provenance::ContentSource;
 use windlass::core::tool::ToolEffect;
 use windlass::tool::{FilePart, TextPart, Tool, ToolContext, ToolError};
 
@@ -59,7 +60,8 @@ pub(crate) fn build<C: Send + Sync + 'static>(servers: &McpConnections) -> Vec<T
             }
         },
     );
-    vec![list.effect(ToolEffect::Pure), read.effect(ToolEffect::Pure)]
+    let mark = |tool: Tool<C>| tool.effect(ToolEffect::Pure).content_source(ContentSource::Mcp);
+    vec![mark(list), mark(read)]
 }
 
 /// One part of a resource's content.

@@ -136,7 +136,12 @@ impl RealtimeItem {
                     parts.iter().filter_map(RealtimeContentPart::to_content).collect();
                 let item_id = Some(self.id.to_string());
                 let is_said = !content.is_empty();
-                is_said.then_some(Item::Message(Message { role: *role, content, item_id }))
+                is_said.then_some(Item::Message(Message {
+                    role: *role,
+                    content,
+                    item_id,
+                    sources: Default::default(),
+                }))
             }
             RealtimeItemKind::Call { call, name, arguments } => {
                 let Item::Call(made) = Item::call(call.clone(), name.clone(), arguments.clone()) else {
@@ -148,6 +153,7 @@ impl RealtimeItem {
                 call: call.clone(),
                 content: OutputContent::Text(text.clone()),
                 status: Default::default(),
+                sources: Default::default(),
             })),
             RealtimeItemKind::Other { .. } => None,
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use windlass::core::provenance::ContentSource;
 use windlass::{
     core::tool::ToolEffect,
     tool::{IntoTool, Tool, ToolContext, ToolError},
@@ -148,6 +149,7 @@ impl<C: Send + Sync + 'static> IntoTool<C> for SearchTool {
             self.run_search(asked)
         })
         .effect(ToolEffect::Pure)
+        .content_source(ContentSource::File)
     }
 }
 

@@ -71,7 +71,12 @@ mod tests {
     use super::check_history;
 
     fn call_output(call: &str) -> Item {
-        Item::Output(CallOutput { call: call.into(), content: "done".into(), status: OutputStatus::Ok })
+        Item::Output(CallOutput {
+            call: call.into(),
+            content: "done".into(),
+            status: OutputStatus::Ok,
+            sources: Default::default(),
+        })
     }
 
     fn check_items(items: Vec<Item>) -> Result<(), String> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use windlass::core::provenance::ContentSource;
 use windlass::tool::Tool;
 
 use crate::error::ToolRefusal;
@@ -60,6 +61,7 @@ pub(crate) fn run_command<C: Send + Sync + 'static>(workspace: &Workspace) -> To
             async move { run_in_sandbox(&here, &arguments).await.map_err(ToolRefusal::into_tool_error) }
         },
     )
+    .content_source(ContentSource::Command)
     .needs_approval_if(move |arguments: &RunCommand| needs_approval(&rule.command_approval, arguments))
     // Commands may change the same files, so they do not run concurrently.
     .conflict_key(|_: &RunCommand| "commands".to_owned())

@@ -4,6 +4,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use regex::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use windlass::core::provenance::ContentSource;
 use windlass::{
     core::tool::ToolEffect,
     tool::{Tool, ToolContext},
@@ -76,6 +77,7 @@ pub(crate) fn list_files<C: Send + Sync + 'static>(workspace: &Workspace) -> Too
         move |ctx, arguments: ListFiles| list_matching(&here, &ctx, &arguments).map_err(ToolRefusal::into_tool_error),
     )
     .effect(ToolEffect::Pure)
+    .content_source(ContentSource::File)
 }
 
 pub(crate) fn search_files<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
@@ -89,6 +91,7 @@ pub(crate) fn search_files<C: Send + Sync + 'static>(workspace: &Workspace) -> T
         },
     )
     .effect(ToolEffect::Pure)
+    .content_source(ContentSource::File)
 }
 
 fn list_matching<C>(

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use windlass::core::provenance::ContentSource;
 use windlass::tool::Tool;
 
 use crate::command::{CommandRequest, CommandToolOutput, execute};
@@ -44,6 +45,7 @@ pub(crate) fn git_commit<C: Send + Sync + 'static>(workspace: &Workspace) -> Too
             async move { commit(&here, &arguments).await.map_err(ToolRefusal::into_tool_error) }
         },
     )
+    .content_source(ContentSource::Command)
     .needs_approval_if(move |_: &GitCommit| match &rule.command_approval {
         BuiltInApprovalPolicy::Never => false,
         BuiltInApprovalPolicy::Always | BuiltInApprovalPolicy::ExceptFor(_) => true,

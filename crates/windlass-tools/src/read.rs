@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use windlass::core::provenance::ContentSource;
 use windlass::{core::tool::ToolEffect, tool::Tool};
 
 use crate::error::ToolRefusal;
@@ -30,6 +31,7 @@ pub(crate) fn read_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool
         move |_, arguments: ReadFile| read_lines(&here, &arguments).map_err(ToolRefusal::into_tool_error),
     )
     .effect(ToolEffect::Pure)
+    .content_source(ContentSource::File)
     .conflict_key(|arguments: &ReadFile| crate::conflict_key(&arguments.path))
 }
 

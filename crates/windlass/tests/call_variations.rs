@@ -180,7 +180,7 @@ async fn invalid_arguments_that_fail_the_run_announce_no_sibling_without_a_body(
         let (seen, bodies) = (log.clone(), Arc::new(AtomicUsize::new(0)));
         let hook = Hook::new(move |event: HookEvent| {
             let line = match &event {
-                HookEvent::CallStarted { ctx } => Some(format!("start {}", ctx.call_id())),
+                HookEvent::CallStarted { ctx, .. } => Some(format!("start {}", ctx.call_id())),
                 HookEvent::CallEnded { ctx, .. } => Some(format!("end {}", ctx.call_id())),
                 _ => None,
             };

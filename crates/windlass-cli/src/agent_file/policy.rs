@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
+use windlass::core::decision::PendingCall;
 use windlass::tool::Tool;
 #[cfg(unix)]
 use windlass_tools::ToolPolicy;
+#[cfg(unix)]
+use windlass_tools::tool_policy::PolicyVerdict;
 
 use crate::cli_error::CliError;
 
@@ -32,6 +35,16 @@ impl AgentPolicy {
     /// Returns the rules, if the file has a policy.
     pub(crate) fn rules(&self) -> Option<&ToolPolicy> {
         self.policy.as_ref()
+    }
+
+    /// Returns true if a rule wants a person to be asked about this call each time, so that no earlier decision covers
+    /// it.
+    pub(crate) fn asks_each_time(&self, pending: &PendingCall) -> bool {
+        self.policy.as_ref().is_some_and(|policy| {
+            let PendingCall { agent, tool, arguments, context_sources, .. } = pending;
+            let decision = policy.decide_for(agent.as_str(), tool, arguments, *context_sources);
+            decision.verdict >= PolicyVerdict::AskEachTime
+        })
     }
 
     /// Puts the tools under the policy.
@@ -65,5 +78,9 @@ impl AgentPolicy {
 
     pub(super) fn apply_to(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, CliError> {
         Ok(tools)
+    }
+
+    pub(crate) fn asks_each_time(&self, _: &PendingCall) -> bool {
+        false
     }
 }

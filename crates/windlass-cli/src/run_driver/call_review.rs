@@ -38,6 +38,11 @@ impl CallReview {
             PreviewStatus::Applicable => None,
         });
         let (title, mut body) = title_lines(pending);
+        if !pending.context_sources.is_empty() {
+            let text =
+                format!("The model could read text from {} before this call.", pending.context_sources);
+            body.push(paint(TextStyle::Waiting, text));
+        }
         body.extend(match preview {
             Some(preview) => diff_lines(&preview),
             None => argument_lines(&pending.arguments),

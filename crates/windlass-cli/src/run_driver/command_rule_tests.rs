@@ -20,6 +20,7 @@ fn pending_command(arguments: &Value) -> PendingCall {
         expires_at: None,
         max_approval_scope: DecisionScope::ToolForRun,
         last_driver_seen: None,
+        context_sources: Default::default(),
         posted: None,
     }
 }

@@ -98,6 +98,9 @@ impl RunDriver {
 
     /// Approves a command that one of the user's rules covers. Returns true if it did.
     fn apply_command_rules(&self, paused: &mut PausedRun, pending: &PendingCall) -> Result<bool, CliError> {
+        if self.file.policy().asks_each_time(pending) {
+            return Ok(false);
+        }
         let run = paused.record().run_id().clone();
         let Some(rule) = self.command_rules.iter().find(|rule| rule.covers(&run, pending)) else {
             return Ok(false);

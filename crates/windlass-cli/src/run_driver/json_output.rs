@@ -54,6 +54,7 @@ pub(crate) fn pending_to_json(pending: &PendingCall) -> Value {
         "arguments": pending.arguments_value(),
         "reason": pending.reason,
         "call_digest": pending.digest.to_string(),
+        "context_sources": pending.context_sources,
         "expires_at": pending.expires_at,
         "last_driver_seen": pending.last_driver_seen,
         "posted": pending.posted.as_ref().map(|posted| json!({

@@ -63,16 +63,17 @@ fn assistant_says(text: &str) -> ForkChange {
 fn model_responded(agent: &str, items: Vec<Arc<Item>>) -> ModelResponded {
     let lookup = |call: &crate::item::ToolCall| {
         ToolLookup::Tool(ResolvedTool {
+            sources: Default::default(),
             key: ToolKey::for_call(call),
             body: crate::plan::BodyKind::Function,
-            effect: crate::tool::ToolEffect::Once,
+            effect: ToolEffect::Once,
             approval_policy: crate::tool::ApprovalPolicy::NotRequired,
             conflict_key: None,
             arguments: Ok(call.arguments.as_str().into()),
         })
     };
     let before = Run::start(RunStarted::new("run".into(), agent.into()));
-    let ResponsePlan { items, calls, duplicate_calls: repeated } =
+    let ResponsePlan { items, calls, duplicate_calls: repeated, context_sources } =
         plan_response(items, &agent.into(), &before, lookup).expect("it can be planned");
     let (agent, usage) = (agent.into(), Usage::default());
     let after = crate::journal::ToolUsePolicyKind::RunModelAgain;
@@ -81,6 +82,7 @@ fn model_responded(agent: &str, items: Vec<Arc<Item>>) -> ModelResponded {
         items,
         calls,
         duplicate_calls: repeated,
+        context_sources,
         tool_use_policy: after,
         usage,
         response_id: None,

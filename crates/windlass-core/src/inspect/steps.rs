@@ -170,7 +170,10 @@ fn describe_response(answered: &ModelResponded) -> String {
     if !answered.calls.is_empty() {
         let calls: Vec<String> =
             answered.calls.iter().map(|planned| format!("`{}` ({})", planned.key, planned.call)).collect();
-        parts.push(format!("the model calls {}", calls.join(", ")));
+        let sources = answered.context_sources;
+        let after =
+            if sources.is_empty() { String::new() } else { format!(", after it could read {sources}") };
+        parts.push(format!("the model calls {}{after}", calls.join(", ")));
     }
     if answered.duplicate_calls > 0 {
         parts.push(format!("{} duplicate calls are dropped", answered.duplicate_calls));

@@ -13,6 +13,7 @@ use crate::idempotency::{CallKey, IdempotencyKey};
 use crate::item::{Item, OutputContent};
 use crate::journal::start_history::StartHistory;
 use crate::plan::PlannedCall;
+use crate::provenance::ContentSources;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
@@ -169,6 +170,10 @@ pub struct ModelResponded {
     /// Number of calls that were dropped because they repeat a call that already has its output.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub duplicate_calls: u32,
+    /// Sources outside the conversation of the text that the model could read when it proposed the calls. The machine
+    /// derives them too, and never believes that there were fewer.
+    #[serde(default, skip_serializing_if = "ContentSources::is_empty")]
+    pub context_sources: ContentSources,
     /// The effect of the turn's results on the run.
     #[serde(default, skip_serializing_if = "ToolUsePolicyKind::is_run_model_again")]
     pub tool_use_policy: ToolUsePolicyKind,

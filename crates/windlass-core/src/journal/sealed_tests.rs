@@ -21,6 +21,7 @@ fn text_with_withheld(output: &OutputContent) -> String {
     let items = vec![Arc::new(Item::call("c1", "look", "{}"))];
     let plan = plan_response(items, &"desk".into(), &run, |_| {
         ToolLookup::Tool(ResolvedTool {
+            sources: Default::default(),
             key: ToolKey::Bare("look".into()),
             body: BodyKind::Function,
             effect: ToolEffect::Once,
@@ -46,6 +47,7 @@ fn text_with_withheld(output: &OutputContent) -> String {
             items: plan.items,
             calls: plan.calls,
             duplicate_calls: 0,
+            context_sources: plan.context_sources,
             tool_use_policy: ToolUsePolicyKind::RunModelAgain,
             usage: Usage::default(),
             response_id: None,

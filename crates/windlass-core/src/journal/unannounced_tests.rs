@@ -27,6 +27,7 @@ fn entry(name: &str, call: CallId) -> JournalEntry {
                 items: Vec::new(),
                 calls: Vec::new(),
                 duplicate_calls: 0,
+                context_sources: Default::default(),
                 tool_use_policy: Default::default(),
                 usage: Default::default(),
                 response_id: None,

@@ -16,6 +16,7 @@ use crate::journal::{
     ModelResponded, ToolUsePolicyKind,
 };
 use crate::plan::{CallDisposition, PlannedCall};
+use crate::provenance::ContentSources;
 use crate::tool::{ApprovalPolicy, ToolEffect};
 
 /// Side results of applying an entry.
@@ -99,6 +100,7 @@ impl Run {
     fn take_added_input(&mut self) {
         if !self.added_input.is_empty() {
             let mut added = std::mem::take(&mut self.added_input);
+            self.context_sources.add(ContentSources::of_items(&added));
             self.history_mut().append(&mut added);
         }
     }
@@ -157,7 +159,9 @@ impl Run {
             }
             JournalEntry::ModelInputFiltered(filtered) => {
                 self.require_awaiting_model("model_input_filtered")?;
-                self.filtered_input = Some(self.resolve_filtered_input(filtered)?);
+                let input = self.resolve_filtered_input(filtered)?;
+                self.context_sources.add(ContentSources::of_items(&input));
+                self.filtered_input = Some(input);
             }
             JournalEntry::CallHeld(held) => {
                 self.apply_call_held(held)?;
@@ -212,6 +216,7 @@ impl Run {
             JournalEntry::InputAdded(added) => {
                 self.filtered_input = None;
                 if matches!(self.phase, RunPhase::AwaitingModel | RunPhase::ResultsPending(_)) {
+                    self.context_sources.add(ContentSources::of_items(&added.items));
                     self.history_mut().extend(added.items.iter().cloned());
                 } else {
                     self.added_input.extend(added.items.iter().cloned());
@@ -309,11 +314,13 @@ impl Run {
             return Ok(());
         }
         self.count_repeats(answered);
+        self.context_sources.add(answered.context_sources);
         let calls = answered.items.iter().filter(|item| matches!(***item, Item::Call(_)));
         let slots = answered.calls.iter().cloned().zip(calls.cloned());
         let mut turn = OpenTurn::new(
             answered.agent.clone(),
             answered.tool_use_policy.clone(),
+            self.context_sources,
             answered.calls.len(),
             slots,
         );
@@ -513,6 +520,7 @@ impl Run {
     /// Appends the turn's outputs to the history in the model's order.
     fn commit_outputs(&mut self, turn: &OpenTurn) {
         for produced in turn.output_items() {
+            self.context_sources.add(ContentSources::of_item(&produced.item));
             self.history_mut().push(produced.item.clone());
             self.items.push(produced);
         }
@@ -546,6 +554,7 @@ impl Run {
         }));
         for slot in &turn.slots {
             if let CallSlotState::Settled { output, .. } = &slot.state {
+                self.context_sources.add(ContentSources::of_item(output));
                 self.history_mut().push(output.clone());
                 self.items.push(RunItem {
                     agent: turn.agent.clone(),
@@ -559,6 +568,7 @@ impl Run {
         self.items.push(RunItem { agent: turn.agent, item: handoff, kind: RunItemKind::HandoffOutput });
         if let Some(history) = &handed.filtered_history {
             self.history = Arc::new(history.clone());
+            self.context_sources.add(ContentSources::of_items(history));
             // The provider holds another conversation than the one that goes on.
             self.last_response_id = None;
         }
@@ -654,6 +664,8 @@ impl Run {
     }
 
     fn push_item(&mut self, agent: &AgentName, item: Arc<Item>, part: RunItemKind) {
+        // Tools that the provider ran have their results in the response, before the calls that follow from them.
+        self.context_sources.add(ContentSources::of_item(&item));
         self.history_mut().push(item.clone());
         self.items.push(RunItem { agent: agent.clone(), item, kind: part });
     }

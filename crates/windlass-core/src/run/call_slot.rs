@@ -14,6 +14,7 @@ use crate::idempotency::CallKey;
 use crate::item::{CallOutput, Item, OutputContent, OutputStatus, ToolCall};
 use crate::journal::{CallBodyEnded, CallStatus, RunStarted, ToolUsePolicyKind};
 use crate::plan::{BodyKind, CallDisposition, PlannedCall};
+use crate::provenance::{ContentSource, ContentSources};
 use crate::tool::{ApprovalPolicy, ToolEffect};
 
 /// The calls of one model response.
@@ -86,6 +87,10 @@ pub(super) struct CallSlot {
     /// covered by a standing approval and still be undecided.
     pub(super) has_standing_decision: bool,
     pub(super) nested_run: Option<Box<Run>>,
+    /// Sources of the text that the model could read when it proposed the call.
+    pub(super) context_sources: ContentSources,
+    /// Sources of the text that an agent inside the call could read, once its run has ended.
+    pub(super) nested_sources: ContentSources,
     /// Identity of the call, recorded with its start.
     pub(super) key: Option<Box<CallKey>>,
     /// True if the run that this one was forked from started the call, and this one has not.
@@ -130,10 +135,12 @@ pub(super) enum CallSlotState {
 }
 
 impl OpenTurn {
-    /// Creates the turn of a response with calls. `calls` yields each planned call with its item.
+    /// Creates the turn of a response with calls. `calls` yields each planned call with its item, and `context_sources`
+    /// has the sources of the text that the model could read.
     pub(super) fn new(
         agent: AgentName,
         after: ToolUsePolicyKind,
+        context_sources: ContentSources,
         count: usize,
         calls: impl Iterator<Item = (PlannedCall, Arc<Item>)>,
     ) -> Self {
@@ -147,6 +154,8 @@ impl OpenTurn {
             posted_revision: 0,
             has_standing_decision: false,
             nested_run: None,
+            context_sources,
+            nested_sources: ContentSources::NONE,
             key: None,
             has_inherited_key: false,
             answered_questions: Vec::new(),
@@ -331,9 +340,54 @@ impl CallSlot {
 
     pub(super) fn settle(&mut self, how: CallStatus, output: OutputContent) {
         let status = if how.is_success() { OutputStatus::Ok } else { OutputStatus::Failed };
-        let output = Item::Output(CallOutput { call: self.planned.call.clone(), content: output, status });
+        let sources = self.output_sources(&how);
+        let call = self.planned.call.clone();
+        let output = Item::Output(CallOutput { call, content: output, status, sources });
         self.state = CallSlotState::Settled { status: how, output: Arc::new(output) };
         self.nested_run = None;
+    }
+
+    /// Drops the nested run, and keeps the sources of the text that it could read.
+    fn close_nested_run(&mut self) {
+        if let Some(nested) = self.nested_run.take() {
+            self.nested_sources.add(nested.context_sources);
+        }
+    }
+
+    /// Returns the sources of the text of an output with this status. A text of the runtime or of a person has none.
+    fn output_sources(&self, status: &CallStatus) -> ContentSources {
+        let CallDisposition::Execute { sources: declared, body, .. } = self.planned.disposition else {
+            return ContentSources::NONE;
+        };
+        let nested = self.nested_run.as_ref().map(|nested| nested.context_sources).unwrap_or_default();
+        let read = declared.with(self.nested_sources).with(nested);
+        match (status, body) {
+            // The text of the agent that answered an identical call is not in this run.
+            (CallStatus::Deduplicated, BodyKind::Agent) => read.with(ContentSource::Unknown),
+            (CallStatus::Deduplicated | CallStatus::Reconciled | CallStatus::Succeeded, _) => read,
+            // The text of an error or of a guardrail may quote what the body read.
+            (
+                CallStatus::Failed
+                | CallStatus::BlockedByGuardrail
+                | CallStatus::TimedOut
+                | CallStatus::TimedOutStillRunning,
+                _,
+            ) if self.has_started() => read,
+            (
+                CallStatus::Failed
+                | CallStatus::BlockedByGuardrail
+                | CallStatus::TimedOut
+                | CallStatus::TimedOutStillRunning
+                | CallStatus::Rejected
+                | CallStatus::OutcomeUnknown
+                | CallStatus::OutputWithheld
+                | CallStatus::Cancelled
+                | CallStatus::InvalidArguments
+                | CallStatus::UnknownTool
+                | CallStatus::SurplusHandoff,
+                _,
+            ) => ContentSources::NONE,
+        }
     }
 
     pub(super) fn to_pending_call(&self, within: &[CallId], agent: &AgentName) -> Option<PendingCall> {
@@ -367,6 +421,7 @@ impl CallSlot {
             expires_at: *expires,
             max_approval_scope: self.max_approval_scope(),
             last_driver_seen: *last_driver_seen,
+            context_sources: self.context_sources,
             posted: None,
         })
     }
@@ -413,7 +468,10 @@ impl CallSlot {
     pub(super) fn start_nested_run(&mut self, started: &RunStarted) -> Result<ApplyOutcome, ApplyError> {
         match (&self.planned.disposition, &self.state) {
             (CallDisposition::Execute { body: BodyKind::Agent, .. }, CallSlotState::Running { .. }) => {
-                self.nested_run = Some(Box::new(Run::start(started.clone())));
+                // The parent's model wrote the input of the agent from what it could read.
+                let mut nested = Run::start(started.clone());
+                nested.context_sources.add(self.context_sources);
+                self.nested_run = Some(Box::new(nested));
                 Ok(ApplyOutcome::default())
             }
             _ => Err(ApplyError::UnexpectedEntry { entry: "run_started", reason: "the call runs no agent" }),
@@ -486,7 +544,7 @@ impl CallSlot {
             output_digest: ended.output_digest,
             edited_arguments,
         };
-        self.nested_run = None;
+        self.close_nested_run();
         Ok(())
     }
 }

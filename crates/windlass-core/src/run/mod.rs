@@ -26,6 +26,7 @@ use crate::idempotency::CallKey;
 use crate::item::{Item, OutputContent};
 use crate::journal::{RunStarted, StartHistory};
 use crate::plan::CallDisposition;
+use crate::provenance::{ContentSource, ContentSources};
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
@@ -56,6 +57,8 @@ pub struct Run {
     /// Items of the last answered model request, if an input filter changed them.
     last_filtered_input: Option<Vec<Arc<Item>>>,
     items: Vec<RunItem>,
+    /// Sources outside the conversation of everything that the model could read so far.
+    context_sources: ContentSources,
     /// Lengths of the history and of the run items before the last response.
     lens_before_response: (usize, usize),
     added_input: Vec<Arc<Item>>,
@@ -187,6 +190,11 @@ impl Run {
         let mut history = started.history.items().unwrap_or_default().to_vec();
         let start_history = started.history.reference().is_some().then(|| Arc::new(started.history.clone()));
         history.extend(input.iter().cloned());
+        let mut context_sources = ContentSources::of_items(&history);
+        if started.previous_response_id.is_some() {
+            // The provider stored a conversation that is not known here.
+            context_sources.add(ContentSource::Unknown);
+        }
         Self {
             id: started.run,
             session: started.session,
@@ -200,6 +208,7 @@ impl Run {
             filtered_input: None,
             last_filtered_input: None,
             items: Vec::new(),
+            context_sources,
             added_input: Vec::new(),
             call_digests: CallMap::default(),
             standing_decisions: BTreeMap::new(),
@@ -247,6 +256,18 @@ impl Run {
     /// history.
     pub fn shared_history(&self) -> Arc<Vec<Arc<Item>>> {
         self.history.clone()
+    }
+
+    /// Returns the sources outside the conversation of everything that the model could read so far. Sources are only
+    /// added, also if a filter or a handoff removes the items that brought them.
+    pub fn context_sources(&self) -> ContentSources {
+        self.context_sources
+    }
+
+    /// Returns the sources outside the conversation of the text that the model could read when it proposed an open call.
+    pub fn call_sources(&self, call: &CallId) -> ContentSources {
+        let slot = self.open_turn().and_then(|turn| turn.slot(call));
+        slot.map_or(self.context_sources, |slot| slot.context_sources)
     }
 
     /// Returns the input of the run, without the session's history.

@@ -17,12 +17,13 @@ use crate::decision::StandingVerdict;
 use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
 use crate::item::{Item, OutputContent};
 use crate::journal::StartHistory;
+use crate::provenance::ContentSources;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
 
 /// Version of the serialised form. Every change of the form must change it, so that an old snapshot is never
 /// misread.
-const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 3");
+const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 4");
 
 #[derive(Serialize, Deserialize)]
 struct RunSnapshot {
@@ -49,6 +50,7 @@ struct RunSnapshot {
     item_kinds: String,
     /// Agents of the run items, run-length encoded.
     agents: Vec<(AgentName, usize)>,
+    context_sources: ContentSources,
     lens_before_response: (usize, usize),
     call_digests: Vec<(CallId, Digest)>,
     standing_decisions: Vec<(AgentName, ToolKey, StandingVerdict)>,
@@ -96,6 +98,7 @@ impl ReplayedRun {
                 .map(|together| (together[0].agent.clone(), together.len()))
                 .collect(),
             items: items.items,
+            context_sources: run.context_sources,
             lens_before_response: run.lens_before_response,
             call_digests: run.call_digests.iter().map(|(call, digest)| (call.clone(), *digest)).collect(),
             standing_decisions: run
@@ -197,6 +200,7 @@ impl ParsedSnapshot {
             filtered_input: None,
             last_filtered_input: filtered,
             items: produced,
+            context_sources: kept.context_sources,
             lens_before_response: kept.lens_before_response,
             added_input: Vec::new(),
             call_digests: seen,

@@ -132,7 +132,7 @@ impl GoldenJournal {
         let run = self.run.at_path(&calls).expect("it runs");
         let agent = run.agent().clone();
         let items = items.into_iter().map(Arc::new).collect();
-        let ResponsePlan { items, calls, duplicate_calls: repeated } =
+        let ResponsePlan { items, calls, duplicate_calls: repeated, context_sources } =
             plan_response(items, &agent, run, look_up_tool).expect("the answer can be carried out");
         let response_id = Some(format!("resp-{}", self.records.len()));
         let usage = Usage { cached_tokens: 3, reasoning_tokens: 2, ..Usage::of_tokens(20, 7) };
@@ -143,6 +143,7 @@ impl GoldenJournal {
                 items,
                 calls,
                 duplicate_calls: repeated,
+                context_sources,
                 tool_use_policy: after,
                 usage,
                 response_id,
@@ -215,6 +216,7 @@ fn look_up_tool(call: &ToolCall) -> ToolLookup {
     };
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
     ToolLookup::Tool(ResolvedTool {
+        sources: Default::default(),
         key,
         body,
         effect,
@@ -589,7 +591,14 @@ fn items_journal() -> Vec<JournalRecord> {
         ContentPart::File(MediaSource { url: None, ..media }),
         ContentPart::Unknown(carried("audio")),
     ];
-    let message = |role, content| Item::Message(Message { role, content, item_id: Some("msg-1".to_owned()) });
+    let message = |role, content| {
+        Item::Message(Message {
+            role,
+            content,
+            item_id: Some("msg-1".to_owned()),
+            sources: Default::default(),
+        })
+    };
     let refusal = vec![ContentPart::Refusal { text: "No.".to_owned() }];
     let spoken = |namespace: Option<&str>, id: &str, name: &str| {
         Item::Call(ToolCall {
@@ -602,7 +611,9 @@ fn items_journal() -> Vec<JournalRecord> {
             provider_data: None,
         })
     };
-    let given = |call: &str, content, status| Item::Output(CallOutput { call: call.into(), content, status });
+    let given = |call: &str, content, status| {
+        Item::Output(CallOutput { call: call.into(), content, status, sources: Default::default() })
+    };
     let handoff =
         windlass_core::item::HandoffOutput { call: "o2".into(), from: "desk".into(), to: "billing".into() };
     let history = vec![

@@ -414,7 +414,7 @@ impl MessagesBlock {
 }
 
 fn assistant_message(content: Vec<ContentPart>) -> Item {
-    Item::Message(Message { role: Role::Assistant, content, item_id: None })
+    Item::Message(Message { role: Role::Assistant, content, item_id: None, sources: Default::default() })
 }
 
 /// Replaces the messages and calls of a refused response with one refusal.

@@ -194,7 +194,12 @@ impl ResponseDecoder for ChatDecoder<'_> {
         content.extend(annotations_part(take(&mut self.annotations)));
         content.extend(self.refusal.take().map(|text| ContentPart::Refusal { text }));
         if !content.is_empty() || self.calls.is_empty() {
-            items.push(Item::Message(Message { role: Role::Assistant, content, item_id: None }));
+            items.push(Item::Message(Message {
+                role: Role::Assistant,
+                content,
+                item_id: None,
+                sources: Default::default(),
+            }));
         }
         for part in take(&mut self.calls) {
             let tool = resolve_tool_name(&self.base.request, part.name);

@@ -279,7 +279,12 @@ fn decode_item(
                 decode_content_part(raw, origin, &mut content, logprobs)?;
             }
             let item_id = message.id.into_option();
-            Ok(Item::Message(Message { role: Role::Assistant, content, item_id }))
+            Ok(Item::Message(Message {
+                role: Role::Assistant,
+                content,
+                item_id,
+                sources: Default::default(),
+            }))
         }
         "function_call" => {
             let call: ResponsesOutputCall<'_> = parse_raw(raw)?;

@@ -186,15 +186,21 @@ impl RecordedTestRequest {
             vec![ContentPart::text("Look."), ContentPart::Image(picture.clone()), ContentPart::File(file)];
         let shown = OutputContent::Parts(vec![ContentPart::text("here"), ContentPart::Image(picture)]);
         let items = [
-            Item::Message(Message { role: Role::User, content, item_id: None }),
+            Item::Message(Message { role: Role::User, content, item_id: None, sources: Default::default() }),
             Item::assistant("I look."),
             Item::call("c1", "weather", r#"{"city":"Oslo"}"#),
             Item::call("c2", "weather", "{}"),
-            Item::Output(CallOutput { call: "c1".into(), content: shown, status: OutputStatus::Ok }),
+            Item::Output(CallOutput {
+                call: "c1".into(),
+                content: shown,
+                status: OutputStatus::Ok,
+                sources: Default::default(),
+            }),
             Item::Output(CallOutput {
                 call: "c2".into(),
                 content: "no city".into(),
                 status: OutputStatus::Failed,
+                sources: Default::default(),
             }),
         ];
         let parameters = json!({
@@ -261,7 +267,12 @@ async fn our_requests_fit_the_official_types() {
             }
             let answer = question.send(&model).await;
             question.input.extend(answer.items);
-            let output = CallOutput { call: "c9".into(), content: "rain".into(), status: OutputStatus::Ok };
+            let output = CallOutput {
+                call: "c9".into(),
+                content: "rain".into(),
+                status: OutputStatus::Ok,
+                sources: Default::default(),
+            };
             question.input.push(Arc::new(Item::Output(output)));
             question.send(&model).await;
         }

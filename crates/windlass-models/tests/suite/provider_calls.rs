@@ -99,7 +99,12 @@ async fn an_item_that_asks_the_client_to_act_is_a_call_and_its_output_has_its_ow
             assert_eq!((call.kind, call.name.as_str()), (CallKind::ProviderDefined, name));
             assert_eq!(call.provider_type(), item["type"].as_str());
             assert_eq!(serde_json::from_str::<Value>(&call.arguments).expect("JSON"), arguments);
-            let done = CallOutput { call: call.id.clone(), content: "done".into(), status: OutputStatus::Ok };
+            let done = CallOutput {
+                call: call.id.clone(),
+                content: "done".into(),
+                status: OutputStatus::Ok,
+                sources: Default::default(),
+            };
             let mut next = AdapterTestRequest::from_text("Go.");
             // The journal keeps items as JSON.
             let kept = serde_json::to_string(&answer.items[0]).expect("JSON");
@@ -132,7 +137,12 @@ async fn a_failed_call_says_so_in_the_form_of_its_output() {
         let model = AdapterUnderTest::Responses.model(&provider, StreamingMode::Never);
         let answer = AdapterTestRequest::from_text("Go.").send(&model).await.expect("an answer");
         let mut next = AdapterTestRequest { input: answer.items, ..AdapterTestRequest::default() };
-        let failed = CallOutput { call: "c1".into(), content: said.into(), status: OutputStatus::Failed };
+        let failed = CallOutput {
+            call: "c1".into(),
+            content: said.into(),
+            status: OutputStatus::Failed,
+            sources: Default::default(),
+        };
         next.input.push(Arc::new(Item::Output(failed)));
         next.send(&model).await.expect("an answer");
         let input = &provider.requests()[1].body["input"];
@@ -178,7 +188,12 @@ async fn another_provider_sees_an_ordinary_function_call() {
         .await
         .expect("it");
     let mut next = AdapterTestRequest { input: answer.items, ..AdapterTestRequest::default() };
-    let done = CallOutput { call: "c1".into(), content: "done".into(), status: OutputStatus::Ok };
+    let done = CallOutput {
+        call: "c1".into(),
+        content: "done".into(),
+        status: OutputStatus::Ok,
+        sources: Default::default(),
+    };
     next.input.push(Arc::new(Item::Output(done)));
     let provider = FakeProvider::start([FakeReply::text("Done.")]).await.expect("one");
     let other = provider.openai().provider_id("another").responses("fake-1").expect("a model");

@@ -16,7 +16,7 @@ use windlass_models::{ConversationState, StreamingMode};
 use crate::support::{AdapterTestRequest, AdapterUnderTest, function_tool};
 
 fn output_item(call: &str, text: &str, status: OutputStatus) -> Item {
-    Item::Output(CallOutput { call: call.into(), content: text.into(), status })
+    Item::Output(CallOutput { call: call.into(), content: text.into(), status, sources: Default::default() })
 }
 
 async fn sent_body(adapter: AdapterUnderTest, asked: &AdapterTestRequest) -> Value {
@@ -180,9 +180,14 @@ async fn pictures_and_files_are_sent_in_each_dialect() {
         vec![ContentPart::text("Look."), ContentPart::Image(picture.clone()), ContentPart::File(file)];
     let shown = OutputContent::Parts(vec![ContentPart::text("here"), ContentPart::Image(picture)]);
     let asked = AdapterTestRequest::from_items([
-        Item::Message(Message { role: Role::User, content, item_id: None }),
+        Item::Message(Message { role: Role::User, content, item_id: None, sources: Default::default() }),
         Item::call("c1", "shoot", "{}"),
-        Item::Output(CallOutput { call: "c1".into(), content: shown, status: OutputStatus::Ok }),
+        Item::Output(CallOutput {
+            call: "c1".into(),
+            content: shown,
+            status: OutputStatus::Ok,
+            sources: Default::default(),
+        }),
     ]);
     let jpeg = "data:image/jpeg;base64,AAAA";
     let pdf = "data:application/pdf;base64,BBBB";
@@ -315,6 +320,7 @@ async fn calls_of_other_kinds_go_back_in_their_own_form() {
         call: "c1".into(),
         content: screen,
         status: OutputStatus::Ok,
+        sources: Default::default(),
     })));
     asked.input.push(Arc::new(output_item("mcpr_1", "not today", OutputStatus::Failed)));
     let body = sent_body(AdapterUnderTest::Responses, &asked).await;

@@ -27,6 +27,12 @@ impl CallDisplay {
             HoldReason::Question(question) => vec![format!("{tool} asks: {}", question.text)],
             _ => vec![format!("{agent} would like to call {tool}:")],
         };
+        if !pending.context_sources.is_empty() {
+            lines.push(format!(
+                "The model could read text from {} before this call.",
+                pending.context_sources
+            ));
+        }
         match pending.arguments_value() {
             serde_json::Value::Object(fields) if !fields.is_empty() => {
                 lines.extend(fields.iter().map(|(name, value)| {

@@ -230,6 +230,7 @@ impl<'a> Process<'a> {
             items: plan.items,
             calls: plan.calls,
             duplicate_calls: plan.duplicate_calls,
+            context_sources: plan.context_sources,
             tool_use_policy: ToolUsePolicyKind::RunModelAgain,
             usage: Usage::default(),
             response_id: None,
@@ -248,6 +249,7 @@ impl<'a> Process<'a> {
         };
         let has_conflicts = tool.is_exclusive && !self.has_fault(DriverFault::IgnoresConflicts);
         ToolLookup::Tool(ResolvedTool {
+            sources: Default::default(),
             key: ToolKey::Bare(tool.name.as_str().into()),
             body: if tool.is_agent { BodyKind::Agent } else { BodyKind::Function },
             effect: tool.effect,

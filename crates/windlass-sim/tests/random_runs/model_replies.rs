@@ -49,7 +49,12 @@ fn draw_final_items(rng: &mut SimRng) -> Vec<Item> {
     match rng.below(30) {
         0 => {
             let content = vec![ContentPart::Refusal { text: "I would rather not.".into() }];
-            vec![Item::Message(Message { role: Role::Assistant, content, item_id: None })]
+            vec![Item::Message(Message {
+                role: Role::Assistant,
+                content,
+                item_id: None,
+                sources: Default::default(),
+            })]
         }
         1 => vec![Item::HostedTool(OpaqueItem::new("search", json!({"q": rng.below(100)})))],
         2 => vec![],

@@ -10,6 +10,7 @@ pub use preview::{FileChange, FileDiff};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use windlass::core::provenance::ContentSource;
 use windlass::tool::ReconcileOutcome;
 use windlass::{
     core::item::OutputContent,
@@ -141,6 +142,8 @@ where
     Tool::blocking(A::TOOL, description, move |ctx: ToolContext<C>, asked: A| {
         apply_change(&here, &asked, &ctx.idempotency_key()).map_err(ToolRefusal::into_tool_error)
     })
+    // A refused patch quotes the file.
+    .content_source(ContentSource::File)
     .needs_approval_if(move |asked: &A| rule.needs_write_approval(asked.path()))
     .needs_approval_each_time_if(move |asked: &A| instructions.needs_write_approval_each_time(asked.path()))
     .conflict_key(|asked: &A| crate::conflict_key(asked.path()))

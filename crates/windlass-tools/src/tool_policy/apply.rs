@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+use windlass::core::provenance::ContentSources;
 use windlass::core::tool::ToolKey;
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::tool::{Tool, ToolContext};
@@ -15,18 +16,27 @@ impl ToolPolicy {
     /// calls. Approvals that a tool requires each time stay required.
     pub fn apply_to<C: Send + Sync + 'static>(&self, tool: Tool<C>) -> Tool<C> {
         let (asking, denying) = (self.clone(), self.clone());
+        let tool = if self.asks_each_time() {
+            let asking = self.clone();
+            tool.also_needs_approval_each_time_if(move |ctx: &ToolContext<C>| {
+                asking.decide_now(ctx).verdict == PolicyVerdict::AskEachTime
+            })
+        } else {
+            tool
+        };
         tool.needs_approval_unless(move |ctx: &ToolContext<C>| match asking.decide_now(ctx).verdict {
             PolicyVerdict::Allow | PolicyVerdict::Deny => Some(true),
-            PolicyVerdict::Ask => Some(false),
+            PolicyVerdict::Ask | PolicyVerdict::AskEachTime => Some(false),
             PolicyVerdict::Tool => None,
         })
         .input_guardrail(ToolInputGuardrail::new("policy", move |ctx: ToolContext<C>| {
             let decision = denying.decide_now(&ctx);
             std::future::ready(Ok(match decision.verdict {
                 PolicyVerdict::Deny => ToolGuardrailVerdict::RejectCall(format!("this call is {decision}")),
-                PolicyVerdict::Allow | PolicyVerdict::Tool | PolicyVerdict::Ask => {
-                    ToolGuardrailVerdict::Allow
-                }
+                PolicyVerdict::Allow
+                | PolicyVerdict::Tool
+                | PolicyVerdict::Ask
+                | PolicyVerdict::AskEachTime => ToolGuardrailVerdict::Allow,
             }))
         }))
     }
@@ -38,11 +48,18 @@ impl ToolPolicy {
 
     /// Decides about the call of a context, at the present time.
     pub fn decide_now<C>(&self, ctx: &ToolContext<C>) -> PolicyDecision {
-        self.decide_for(ctx.agent().as_str(), ctx.tool_key(), ctx.arguments())
+        self.decide_for(ctx.agent().as_str(), ctx.tool_key(), ctx.arguments(), ctx.context_sources())
     }
 
-    /// Decides about a call with these arguments, as JSON, at the present time.
-    pub fn decide_for(&self, agent: &str, tool: &ToolKey, arguments: &str) -> PolicyDecision {
+    /// Decides about a call with these arguments, as JSON, at the present time. `context_sources` are those of the text
+    /// that the model could read when it proposed the call.
+    pub fn decide_for(
+        &self,
+        agent: &str,
+        tool: &ToolKey,
+        arguments: &str,
+        context_sources: ContentSources,
+    ) -> PolicyDecision {
         // The arguments of a call are JSON; a policy that cannot read them matches nothing that allows.
         let arguments: Value = serde_json::from_str(arguments).unwrap_or(Value::Null);
         let (name, origin) = tool_name(tool);
@@ -51,6 +68,7 @@ impl ToolPolicy {
             tool: &name,
             origin: origin.as_deref(),
             arguments: &arguments,
+            context_sources,
             minute_of_day: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .ok()

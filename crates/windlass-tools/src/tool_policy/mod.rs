@@ -1,7 +1,7 @@
 //! Policies: rules that allow a tool call, ask a person about it, or deny it.
 //!
 //! A policy is a list of rules in TOML: the section `[policy]` of an `agent.toml`, or a file of its own. The strictest
-//! matching rule decides (deny, then ask, then allow), and a call that no rule matches is asked about. Every decision
+//! matching rule decides (deny, then ask each time, then ask, then allow), and a call that no rule matches is asked about. Every decision
 //! names its rule. Rules carry examples, which are checked when the policy is loaded.
 //!
 //! ```
@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+use windlass::core::provenance::ContentSources;
 
 pub(crate) use command_pattern::CommandPattern;
 pub use replay::{PolicyReplay, RecordedHandling};
@@ -81,8 +82,10 @@ pub enum PolicyVerdict {
     Allow,
     /// The tool's own approval rule decides.
     Tool,
-    /// A person is asked.
+    /// A person is asked, unless a standing approval covers the call.
     Ask,
+    /// A person is asked about this call, also under a standing approval.
+    AskEachTime,
     /// The call is refused.
     Deny,
 }
@@ -104,6 +107,7 @@ impl fmt::Display for PolicyDecision {
             PolicyVerdict::Allow => "allowed",
             PolicyVerdict::Tool => "left to the tool",
             PolicyVerdict::Ask => "asked about",
+            PolicyVerdict::AskEachTime => "asked about each time",
             PolicyVerdict::Deny => "denied",
         };
         match &self.rule {
@@ -124,6 +128,8 @@ pub struct PolicyCall<'a> {
     pub origin: Option<&'a str>,
     /// The arguments.
     pub arguments: &'a Value,
+    /// Sources outside the conversation of the text that the model could read when it proposed the call.
+    pub context_sources: ContentSources,
     /// The time of the call in minutes since midnight, UTC; `None` if unknown.
     pub minute_of_day: Option<u32>,
 }
@@ -131,7 +137,15 @@ pub struct PolicyCall<'a> {
 impl<'a> PolicyCall<'a> {
     /// Creates a call of one of the application's own tools, at an unknown time.
     pub fn new(agent: &'a str, tool: &'a str, arguments: &'a Value) -> Self {
-        Self { agent, tool, origin: None, arguments, minute_of_day: None }
+        let context_sources = ContentSources::NONE;
+        Self { agent, tool, origin: None, arguments, context_sources, minute_of_day: None }
+    }
+
+    /// Sets the sources of the text that the model could read.
+    #[must_use]
+    pub fn context_sources(mut self, sources: impl Into<ContentSources>) -> Self {
+        self.context_sources = sources.into();
+        self
     }
 
     /// Sets the MCP server of the tool.
@@ -225,6 +239,11 @@ impl ToolPolicy {
                 place: rules.source.clone(),
             },
         }
+    }
+
+    /// Returns true if a rule asks about calls each time, also under a standing approval.
+    pub(crate) fn asks_each_time(&self) -> bool {
+        self.inner.rules.iter().any(|rule| rule.verdict == PolicyVerdict::AskEachTime)
     }
 
     /// Returns the names of tools in rules that are no patterns, with the lines of their rules, so that an

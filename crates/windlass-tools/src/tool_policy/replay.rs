@@ -8,6 +8,8 @@ use windlass::core::id::{AgentName, CallId, CallPath};
 use windlass::core::item::Item;
 use windlass::core::journal::{CallStatus, JournalEntry, JournalRecord};
 use windlass::core::plan::CallDisposition;
+use windlass::core::provenance::{ContentSource, ContentSources};
+use windlass::core::run::Run;
 
 use super::apply::tool_name;
 use super::{PolicyCall, PolicyDecision, PolicyVerdict, ToolPolicy};
@@ -46,11 +48,11 @@ impl PolicyReplay {
         match (self.recorded, self.decision.verdict) {
             (_, PolicyVerdict::Tool)
             | (RecordedHandling::Ran, PolicyVerdict::Allow)
-            | (RecordedHandling::Asked, PolicyVerdict::Ask)
+            | (RecordedHandling::Asked, PolicyVerdict::Ask | PolicyVerdict::AskEachTime)
             | (RecordedHandling::Refused, PolicyVerdict::Deny) => false,
             (
                 RecordedHandling::Ran | RecordedHandling::Asked | RecordedHandling::Refused,
-                PolicyVerdict::Allow | PolicyVerdict::Ask | PolicyVerdict::Deny,
+                PolicyVerdict::Allow | PolicyVerdict::Ask | PolicyVerdict::AskEachTime | PolicyVerdict::Deny,
             ) => true,
         }
     }
@@ -61,8 +63,15 @@ impl ToolPolicy {
     pub fn replay(&self, records: &[JournalRecord]) -> Vec<PolicyReplay> {
         let mut agents: BTreeMap<&[CallId], &AgentName> = BTreeMap::new();
         let mut calls: Vec<PolicyReplay> = Vec::new();
+        // The state of the run after each record says what the model could read.
+        let mut run: Option<Run> = None;
         for record in records {
             let within = record.path.as_slice();
+            match (&mut run, &record.entry) {
+                (Some(run), entry) => _ = run.apply_at(within, entry),
+                (None, JournalEntry::RunStarted(started)) => run = Some(Run::start((**started).clone())),
+                (None, _) => {}
+            }
             match &record.entry {
                 JournalEntry::RunStarted(started) => _ = agents.insert(within, &started.agent),
                 JournalEntry::HandoffRecorded(handed) => _ = agents.insert(within, &handed.to),
@@ -86,6 +95,7 @@ impl ToolPolicy {
                             tool: &name,
                             origin: origin.as_deref(),
                             arguments: &arguments,
+                            context_sources: sources_of(run.as_ref(), within, &planned.call),
                             minute_of_day: minute,
                         });
                         calls.push(PolicyReplay {
@@ -110,6 +120,12 @@ impl ToolPolicy {
         }
         calls
     }
+}
+
+/// Returns the sources of the text that the model could read when it proposed a call.
+fn sources_of(run: Option<&Run>, within: &[CallId], call: &CallId) -> ContentSources {
+    run.and_then(|run| run.at_path(within))
+        .map_or(ContentSource::Unknown.into(), |run| run.call_sources(call))
 }
 
 fn mark(calls: &mut [PolicyReplay], within: &[CallId], call: &CallId, recorded: RecordedHandling) {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use windlass::core::provenance::ContentSources;
+
 use super::command_pattern::CommandPattern;
 use super::condition::{ArgumentCondition, ConditionOutcome, HoursRange};
 use super::{PolicyCall, PolicyVerdict};
@@ -18,6 +20,8 @@ pub(super) struct PolicyRule {
     pub(super) commands: Vec<CommandPattern>,
     pub(super) conditions: Vec<(String, ArgumentCondition)>,
     pub(super) hours: Option<HoursRange>,
+    /// The rule matches if the model could read text of one of these sources; any text if empty.
+    pub(super) context: ContentSources,
 }
 
 /// A name with `*` for any text and `?` for any character.
@@ -77,6 +81,9 @@ impl PolicyRule {
             (None, _) => false,
         };
         if !is_origin {
+            return false;
+        }
+        if !self.context.is_empty() && !self.context.iter().any(|one| call.context_sources.contains(one)) {
             return false;
         }
         let counts = |outcome: ConditionOutcome| match outcome {

@@ -8,6 +8,7 @@ use regex::RegexBuilder;
 use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
+use windlass::core::provenance::{ContentSource, ContentSources};
 
 use super::command_pattern::CommandPattern;
 use super::condition::{ArgumentCondition, HoursRange};
@@ -48,6 +49,7 @@ struct RuleSpec {
     #[serde(default)]
     when: BTreeMap<String, Spanned<ConditionSpec>>,
     hours: Option<Spanned<String>>,
+    context: Option<Spanned<OneOrMany<ContentSource>>>,
     #[serde(default)]
     examples: Vec<Spanned<ExampleSpec>>,
 }
@@ -57,6 +59,7 @@ struct RuleSpec {
 enum DecisionSpec {
     Allow,
     Ask,
+    AskEachTime,
     Deny,
 }
 
@@ -92,6 +95,9 @@ struct ExampleSpec {
     origin: Option<String>,
     /// The time of day in UTC, as `14:30`.
     time: Option<String>,
+    /// Sources of the text that the model could read.
+    #[serde(default)]
+    context: Vec<ContentSource>,
 }
 
 /// The expected verdict of an example.
@@ -101,7 +107,20 @@ enum ExampleDecision {
     Allow,
     Tool,
     Ask,
+    AskEachTime,
     Deny,
+}
+
+impl ExampleDecision {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Tool => "tool",
+            Self::Ask => "ask",
+            Self::AskEachTime => "ask_each_time",
+            Self::Deny => "deny",
+        }
+    }
 }
 
 impl From<ExampleDecision> for PolicyVerdict {
@@ -110,6 +129,7 @@ impl From<ExampleDecision> for PolicyVerdict {
             ExampleDecision::Allow => Self::Allow,
             ExampleDecision::Tool => Self::Tool,
             ExampleDecision::Ask => Self::Ask,
+            ExampleDecision::AskEachTime => Self::AskEachTime,
             ExampleDecision::Deny => Self::Deny,
         }
     }
@@ -213,6 +233,7 @@ fn compile_rule(
     let verdict = match rule.decision {
         DecisionSpec::Allow => PolicyVerdict::Allow,
         DecisionSpec::Ask => PolicyVerdict::Ask,
+        DecisionSpec::AskEachTime => PolicyVerdict::AskEachTime,
         DecisionSpec::Deny => PolicyVerdict::Deny,
     };
     let names = |names: OneOrMany<String>| names.into_vec().into_iter().map(NamePattern).collect::<Vec<_>>();
@@ -242,6 +263,23 @@ fn compile_rule(
             )
         })?),
         None => None,
+    };
+    let context = match rule.context {
+        Some(context) if verdict == PolicyVerdict::Allow => {
+            // Text from outside is a reason to be stricter, and never one to allow.
+            let message =
+                "`context` is for rules that ask or deny; a rule that allows holds for every context";
+            return Err(source.error(context.span().start, about(message.into())));
+        }
+        Some(context) => {
+            let place = context.span().start;
+            let sources: ContentSources = context.into_inner().into_vec().into_iter().collect();
+            if sources.is_empty() {
+                return Err(source.error(place, about("`context` names no source".into())));
+            }
+            sources
+        }
+        None => ContentSources::NONE,
     };
     let is_conditional = !commands.is_empty() || !conditions.is_empty() || hours.is_some();
     if verdict == PolicyVerdict::Allow {
@@ -279,6 +317,7 @@ fn compile_rule(
         commands,
         conditions,
         hours,
+        context,
     };
     Ok((compiled, rule.examples))
 }
@@ -350,13 +389,14 @@ fn check_example(
         tool: &tool,
         origin: origin.as_deref(),
         arguments: &arguments,
+        context_sources: example.context.iter().copied().collect(),
         minute_of_day,
     };
     let decision = policy.decide(&call);
     if decision.verdict != PolicyVerdict::from(example.decision) {
         return Err(wrong(format!(
             "expected `{}`, but the call of `{tool}` is {decision}",
-            format!("{:?}", example.decision).to_lowercase()
+            example.decision.name()
         )));
     }
     Ok(())

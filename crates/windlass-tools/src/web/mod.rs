@@ -14,6 +14,7 @@ use std::time::Duration;
 use hyper::header::{CONTENT_TYPE, LOCATION};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use windlass::core::provenance::{ContentSource, ContentSources};
 use windlass::{
     core::tool::{ToolEffect, ToolKey},
     tool::{Tool, ToolContext},
@@ -96,13 +97,15 @@ impl WebFetcher {
             move |ctx: ToolContext<C>, arguments: FetchUrl| {
                 let here = here.clone();
                 async move {
-                    let agent = ctx.agent().as_str();
-                    here.fetch_page(agent, &arguments.url).await.map_err(ToolRefusal::into_tool_error)
+                    let caller =
+                        PageCaller { agent: ctx.agent().as_str(), context_sources: ctx.context_sources() };
+                    here.fetch_page(caller, &arguments.url).await.map_err(ToolRefusal::into_tool_error)
                 }
             },
         )
         .effect(ToolEffect::Pure)
-        .needs_approval_if(move |arguments: &FetchUrl| rule.needs_approval("", &arguments.url));
+        .content_source(ContentSource::Web)
+        .needs_approval_if(move |arguments: &FetchUrl| rule.needs_approval(PageCaller::default(), &arguments.url));
         match &self.policy {
             Some(policy) => policy.apply_to(tool),
             None => tool,
@@ -110,12 +113,13 @@ impl WebFetcher {
     }
 
     /// Returns true if a request of this address requires approval, as a first request or as a redirect.
-    fn needs_approval(&self, agent: &str, url: &str) -> bool {
+    fn needs_approval(&self, caller: PageCaller<'_>, url: &str) -> bool {
         if let Some(policy) = &self.policy {
             let arguments = serde_json::json!({ "url": url }).to_string();
-            match policy.decide_for(agent, &ToolKey::bare(FETCH_URL), &arguments).verdict {
+            let PageCaller { agent, context_sources } = caller;
+            match policy.decide_for(agent, &ToolKey::bare(FETCH_URL), &arguments, context_sources).verdict {
                 PolicyVerdict::Allow => return false,
-                PolicyVerdict::Ask | PolicyVerdict::Deny => return true,
+                PolicyVerdict::Ask | PolicyVerdict::AskEachTime | PolicyVerdict::Deny => return true,
                 PolicyVerdict::Tool => {}
             }
         }
@@ -127,18 +131,18 @@ impl WebFetcher {
         }
     }
 
-    async fn fetch_page(&self, agent: &str, text: &str) -> Result<String, ToolRefusal> {
+    async fn fetch_page(&self, caller: PageCaller<'_>, text: &str) -> Result<String, ToolRefusal> {
         let time = self.limits.fetch_timeout;
         let refused =
             |url: &str, what: String| ToolRefusal::FetchFailed { url: truncate(url, 200), reason: what };
-        match tokio::time::timeout(time, self.follow_redirects(agent, text)).await {
+        match tokio::time::timeout(time, self.follow_redirects(caller, text)).await {
             Ok(Ok(told)) => Ok(told),
             Ok(Err((url, what))) => Err(refused(&url, what)),
             Err(_) => Err(refused(text, timeout_message(time))),
         }
     }
 
-    async fn follow_redirects(&self, agent: &str, text: &str) -> Result<String, (String, String)> {
+    async fn follow_redirects(&self, caller: PageCaller<'_>, text: &str) -> Result<String, (String, String)> {
         let mut url = PageUrl::parse(text).map_err(|what| (text.to_owned(), what))?;
         for _ in 0..=MAX_REDIRECTS {
             let answer = self.request_page(&url).await.map_err(|what| (url.to_string(), what))?;
@@ -147,7 +151,7 @@ impl WebFetcher {
                 Some(to) if answer.status.is_redirection() => {
                     let next =
                         url.join(to).map_err(|what| (url.to_string(), format!("leads astray: {what}")))?;
-                    if self.needs_approval(agent, &next.to_string()) {
+                    if self.needs_approval(caller, &next.to_string()) {
                         let what = format!(
                             "redirects to `{}`, which nobody approved: call fetch_url with that address",
                             truncate(&next.to_string(), MAX_SHOWN_URL_BYTES)
@@ -199,6 +203,13 @@ impl WebFetcher {
             truncate(&text, self.limits.max_shown_bytes)
         ))
     }
+}
+
+/// The caller of a page, as a policy sees it.
+#[derive(Clone, Copy, Default)]
+struct PageCaller<'a> {
+    agent: &'a str,
+    context_sources: ContentSources,
 }
 
 fn timeout_message(time: Duration) -> String {

@@ -240,7 +240,14 @@ fn the_strictest_rule_decides_and_is_named() {
         ("clerk", "read_x", Some("other"), json!({}), day, "asked about, because no rule matches (p.toml)"),
         ("clerk", "read_x", None, json!({}), day, "asked about, because no rule matches (p.toml)"),
     ] {
-        let call = PolicyCall { agent, tool, origin, arguments: &arguments, minute_of_day: minute };
+        let call = PolicyCall {
+            agent,
+            tool,
+            origin,
+            arguments: &arguments,
+            context_sources: Default::default(),
+            minute_of_day: minute,
+        };
         assert_eq!(policy.decide(&call).to_string(), expected, "{tool} {arguments} {minute:?}");
     }
 }

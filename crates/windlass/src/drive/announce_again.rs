@@ -74,7 +74,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         stop: &TurnStop,
     ) -> Result<ToolContext<C>, DriveError> {
-        let RecordedCall { call, tool, raw_arguments, edited_arguments, key } = call;
+        let RecordedCall { call, tool, raw_arguments, edited_arguments, key, context_sources } = call;
         let tool = self.find_tool_of(agent, &tool, &call).await?;
         let arguments = edited_arguments.as_deref().unwrap_or(&raw_arguments);
         let details = CallDetails {
@@ -84,6 +84,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             answered_questions: self.with_run(|run| run.answered_questions(&call).to_vec()),
             receipt_digest: key.as_ref().and_then(|key| key.receipt_digest),
             recorded_key: key.map(|key| key.idempotency_key),
+            context_sources,
             tool,
         };
         Ok(ToolContext::new(self.turn_context(agent, stop).into(), call, details))

@@ -5,6 +5,7 @@ use std::future::Future;
 
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
+use windlass_core::provenance::ContentSources;
 use windlass_core::{
     decision::{AnsweredQuestion, HoldReason, UntakenHold},
     id::{CallId, CallPath, Timestamp},
@@ -97,11 +98,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut progress = CallProgress::new(self.call_features(&resolved, recorded_key.as_ref(), turn));
         let work = match resolved {
             ResolvedCall::WithTool(prepared) => {
-                let (answers, is_start_known) = self.earlier_segments(&call);
+                let (answers, context_sources, is_start_known) = self.earlier_segments(&call);
                 if is_start_known {
                     progress.assume_start_announced();
                 }
-                Some(Self::new_execution(place, &call, prepared, (answers, recorded_key), turn))
+                Some(Self::new_execution(
+                    place,
+                    &call,
+                    prepared,
+                    (answers, recorded_key, context_sources),
+                    turn,
+                ))
             }
             ResolvedCall::WithoutTool => None,
             ResolvedCall::Unavailable(result) => {
@@ -198,10 +205,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Returns the answers to the questions of an open call, and whether hooks were notified of its start before: it asked
     /// a question, or it is an agent that goes on.
-    fn earlier_segments(&self, call: &CallId) -> (Vec<AnsweredQuestion>, bool) {
+    fn earlier_segments(&self, call: &CallId) -> (Vec<AnsweredQuestion>, ContentSources, bool) {
         self.with_run(|run| {
             let is_start_known = run.has_asked_question(call) || run.nested_run(call).is_some();
-            (run.answered_questions(call).to_vec(), is_start_known)
+            (run.answered_questions(call).to_vec(), run.call_sources(call), is_start_known)
         })
     }
 
@@ -214,7 +221,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         place: usize,
         call: &CallId,
         prepared: PreparedCall<C>,
-        (answered_questions, recorded_key): (Vec<AnsweredQuestion>, Option<CallKey>),
+        (answered_questions, recorded_key, context_sources): (
+            Vec<AnsweredQuestion>,
+            Option<CallKey>,
+            ContentSources,
+        ),
         turn: &'a TurnExecution<C>,
     ) -> CallExecution<'a, C> {
         let (receipt_digest, recorded_key) = match recorded_key {
@@ -228,6 +239,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             answered_questions,
             receipt_digest,
             recorded_key,
+            context_sources,
         };
         let ctx = ToolContext::new(turn.context.clone(), call.clone(), details);
         CallExecution {

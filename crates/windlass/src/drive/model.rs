@@ -104,13 +104,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         };
         let ModelResponse { items, response_id, request_id, model, .. } = response;
         match planned {
-            Ok(ResponsePlan { items, calls, duplicate_calls }) => {
+            Ok(ResponsePlan { items, calls, duplicate_calls, context_sources }) => {
                 self.tools = Some(tools);
                 let responded = ModelResponded {
                     agent: name,
                     items,
                     calls,
                     duplicate_calls,
+                    context_sources,
                     tool_use_policy: policy,
                     usage,
                     response_id,

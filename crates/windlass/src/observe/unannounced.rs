@@ -8,6 +8,7 @@ use windlass_core::{
     idempotency::CallKey,
     item::Item,
     journal::{JournalEntry, JournalRecord, unannounced_records},
+    provenance::ContentSources,
     run::ReplayedRun,
     tool::ToolKey,
 };
@@ -43,6 +44,8 @@ pub(crate) struct RecordedCall {
     pub(crate) edited_arguments: Option<String>,
     /// Identity that was recorded with the start.
     pub(crate) key: Option<CallKey>,
+    /// Sources of the text that the model could read when it proposed the call.
+    pub(crate) context_sources: ContentSources,
 }
 
 /// Returns the observer of a run that has these records after a snapshot, or from its start, and the records after
@@ -132,6 +135,7 @@ fn find_origin(
                     raw_arguments: written,
                     edited_arguments,
                     key,
+                    context_sources: responded.context_sources,
                 });
                 return Some(UnannouncedHook { agent, observation, call });
             }

@@ -9,6 +9,7 @@ use windlass_core::{
     history::keep_pairs,
     id::AgentName,
     item::{Item, Message, Role},
+    provenance::ContentSources,
 };
 
 use super::{Session, SessionState, cut_place};
@@ -106,9 +107,12 @@ impl Session {
             return Ok(CompactionResult::NotNeeded);
         }
         let kept = items.split_off(from);
+        // The summary may repeat what a removed output said.
+        let sources = ContentSources::of_items(&items);
         let summary = (compaction.summarise)(items).await?;
         let text = format!("[Summary of the conversation so far]\n{summary}");
-        let mut compacted = vec![Arc::new(Item::Message(Message::new(Role::User, text)))];
+        let mut compacted =
+            vec![Arc::new(Item::Message(Message::new(Role::User, text).with_sources(sources)))];
         compacted.extend(kept);
         match self.store.replace_items(&self.id, version, compacted).await {
             Ok(()) => Ok(CompactionResult::Summarised { items: from }),

@@ -101,6 +101,7 @@ fn close_open_calls(
                     call: call.clone(),
                     content: LOST_OUTPUT_TEXT.into(),
                     status: OutputStatus::Failed,
+                    sources: Default::default(),
                 };
                 healed.items.push(Arc::new(Item::Output(output)));
                 healed.answered_calls.push(call);

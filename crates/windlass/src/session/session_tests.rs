@@ -8,6 +8,7 @@ fn output_item(call: &str, text: &str) -> Item {
         call: call.into(),
         content: text.into(),
         status: windlass_core::item::OutputStatus::Ok,
+        sources: Default::default(),
     })
 }
 

@@ -47,6 +47,7 @@ async fn items_come_back<S: SessionStore>(check: StoreCheck, store: S) {
             call: "c1".into(),
             content: "out".into(),
             status: windlass_core::item::OutputStatus::Failed,
+            sources: Default::default(),
         })),
     ];
     let second = vec![Arc::new(Item::assistant("goodbye"))];

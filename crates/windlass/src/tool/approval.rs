@@ -82,6 +82,23 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
+    /// Lets a policy require approval each time, also where the tool's own rules do not: a standing approval does not
+    /// cover a call for which the policy returns true. If the policy panics, approval is required.
+    #[must_use]
+    pub fn also_needs_approval_each_time_if(
+        mut self,
+        policy: impl Fn(&ToolContext<C>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let own = self.each_time_approval.clone();
+        self.each_time_approval =
+            ApprovalRule::ByFunction(Arc::new(move |ctx, arguments| match (policy(&ctx), &own) {
+                (true, _) | (false, ApprovalRule::Always) => ready(requirement_if(true)).boxed(),
+                (false, ApprovalRule::Never) => ready(requirement_if(false)).boxed(),
+                (false, ApprovalRule::ByFunction(rule)) => rule(ctx, arguments),
+            }));
+        self
+    }
+
     /// Requires approval before every call, each time: a standing approval is not accepted. For calls such as
     /// payments.
     #[must_use]

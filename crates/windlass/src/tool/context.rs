@@ -13,6 +13,7 @@ use windlass_core::{
     id::{AgentName, CallId, CallPath, RunId},
     idempotency::{CallKey, IdempotencyKey, UniqueCall},
     item::{Item, MediaSource},
+    provenance::ContentSources,
     tool::ToolKey,
 };
 
@@ -124,6 +125,8 @@ pub(crate) struct CallDetails<C> {
     pub(crate) receipt_digest: Option<Digest>,
     /// Idempotency key that an earlier attempt recorded.
     pub(crate) recorded_key: Option<IdempotencyKey>,
+    /// Sources of the text that the model could read when it proposed the call.
+    pub(crate) context_sources: ContentSources,
 }
 
 /// Arguments as the model wrote them.
@@ -191,6 +194,12 @@ impl<C> ToolContext<C> {
     /// Returns the key of the tool.
     pub fn tool_key(&self) -> &ToolKey {
         &self.inner.details.tool.key
+    }
+
+    /// Returns the sources outside the conversation of the text that the model could read when it proposed the call.
+    /// Such text can contain instructions, so a rule may be stricter about the call.
+    pub fn context_sources(&self) -> ContentSources {
+        self.inner.details.context_sources
     }
 
     /// Returns the arguments of the call, as canonical JSON.

@@ -66,6 +66,7 @@ use windlass_core::{
     canonical::Digest,
     id::AgentName,
     idempotency::{operation_digest, without_null_parameters},
+    provenance::{ContentSource, ContentSources},
     schema,
     tool::{ToolEffect, ToolKey},
 };
@@ -117,6 +118,7 @@ pub struct Tool<C = ()> {
     pub(crate) max_output_bytes: usize,
     pub(crate) secret_arguments: Vec<Arc<str>>,
     pub(crate) output_visibility: OutputVisibility,
+    content_sources: ContentSources,
     output_schema: Option<Arc<Value>>,
 }
 
@@ -261,6 +263,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             max_output_bytes: DEFAULT_MAX_OUTPUT_BYTES,
             secret_arguments: Vec::new(),
             output_visibility: OutputVisibility::Public,
+            content_sources: ContentSources::NONE,
             output_schema: None,
         }
     }
@@ -350,6 +353,22 @@ impl<C: Send + Sync + 'static> Tool<C> {
     pub fn secret_output(mut self) -> Self {
         self.output_visibility = OutputVisibility::Secret;
         self
+    }
+
+    /// Declares a source outside the conversation from which the tool's outputs have text. Calls that the model proposes
+    /// after it has read such an output are marked with the source, for approvers and for policies.
+    #[must_use]
+    pub fn content_source(mut self, source: ContentSource) -> Self {
+        self.content_sources.add(source);
+        self
+    }
+
+    /// Returns the sources of the text of the tool's outputs. A tool of an MCP server has its server as a source.
+    pub fn content_sources(&self) -> ContentSources {
+        match self.key {
+            ToolKey::Mcp { .. } => self.content_sources.with(ContentSource::Mcp),
+            ToolKey::Bare(_) | ToolKey::Namespaced { .. } | ToolKey::Deferred(_) => self.content_sources,
+        }
     }
 
     /// Uses the schema unmodified, for arguments that the strict form cannot express, such as maps. A tool with a map
@@ -600,6 +619,7 @@ impl<C> Clone for Tool<C> {
             max_output_bytes: self.max_output_bytes,
             secret_arguments: self.secret_arguments.clone(),
             output_visibility: self.output_visibility,
+            content_sources: self.content_sources,
             output_schema: self.output_schema.clone(),
         }
     }

@@ -191,6 +191,7 @@ pub(crate) fn read_arguments<C: Send + Sync + 'static>(
         effect,
         approval_policy: tool.approval_policy(),
         conflict_key: conflict,
+        sources: tool.content_sources(),
         arguments,
     };
     let ready = PreparedCall {

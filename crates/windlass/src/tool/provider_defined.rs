@@ -11,6 +11,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use windlass_core::provenance::ContentSource;
 
 use super::{Tool, ToolContext};
 use crate::model::ToolKind;
@@ -138,6 +139,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     {
         Self::function("shell", "Executes shell commands.", body)
             .provider_form(json!({ "type": "shell", "environment": { "type": "local" } }))
+            .content_source(ContentSource::Command)
     }
 
     /// Creates OpenAI's tool for changes of files. The body applies the operation; its output is text.
@@ -150,6 +152,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     {
         Self::function("apply_patch", "Creates, changes or deletes a file.", body)
             .provider_form(json!({ "type": "apply_patch" }))
+            .content_source(ContentSource::File)
     }
 
     /// Creates a tool that takes text instead of JSON: OpenAI's custom tool, whose text may follow a grammar.

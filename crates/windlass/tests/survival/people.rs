@@ -52,6 +52,7 @@ async fn s39_what_needs_nobody_runs_now_and_the_rest_runs_once() {
             expires_at: None,
             max_approval_scope: DecisionScope::ToolForRun,
             last_driver_seen: None,
+            context_sources: Default::default(),
             posted: None,
         };
         assert_eq!(paused.pending_calls(), [want], "{surface:?}");

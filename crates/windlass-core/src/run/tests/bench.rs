@@ -119,7 +119,9 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             mac: None,
         })
     };
-    let says = |content| Item::Message(Message { role: Role::Assistant, content, item_id: None });
+    let says = |content| {
+        Item::Message(Message { role: Role::Assistant, content, item_id: None, sources: Default::default() })
+    };
     match verb {
         "started" | "nest" => JournalEntry::RunStarted(run_started("run-1/c1", "clerk").into()),
         "say" => {
@@ -250,7 +252,12 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             let number = |at: usize| rest[at].parse().expect("an index is a number");
             let kept = FilteredInput::History { from: number(0), to: number(1) };
             let content = vec![ContentPart::text("in short")];
-            let short = Item::Message(Message { role: Role::System, content, item_id: None });
+            let short = Item::Message(Message {
+                role: Role::System,
+                content,
+                item_id: None,
+                sources: Default::default(),
+            });
             JournalEntry::ModelInputFiltered(ModelInputFiltered {
                 agent: run.agent().clone(),
                 instructions: None,
@@ -301,7 +308,7 @@ pub(crate) fn test_key(call: &str, receipt_digest: Option<Digest>) -> CallKey {
 pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKind) -> JournalEntry {
     let agent = run.agent().clone();
     let items = items.into_iter().map(Arc::new).collect();
-    let ResponsePlan { items, calls, duplicate_calls: repeated } =
+    let ResponsePlan { items, calls, duplicate_calls: repeated, context_sources } =
         plan_response(items, &agent, run, look_up_tool).expect("it can be planned");
     let usage = Usage::of_tokens(1, 1);
     let (response_id, request_id, model) = (None, None, None);
@@ -310,6 +317,7 @@ pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKi
         items,
         calls,
         duplicate_calls: repeated,
+        context_sources,
         tool_use_policy: after,
         usage,
         response_id,
@@ -360,6 +368,7 @@ pub(crate) fn look_up_tool(call: &ToolCall) -> ToolLookup {
     };
     let conflict = (call.name == "transfer").then(|| "account".to_owned());
     ToolLookup::Tool(ResolvedTool {
+        sources: Default::default(),
         key,
         body,
         effect,
