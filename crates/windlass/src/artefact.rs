@@ -15,7 +15,7 @@ use windlass_core::{
 };
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::redaction::OutputVisibility;
+use crate::redaction::{OutputVisibility, SecretRegistry};
 use crate::store::{Lease, Store};
 use crate::tool::{Tool, ToolContext, ToolError};
 
@@ -103,6 +103,7 @@ impl RunArtefacts {
         call: &CallPath,
         output: &mut OutputContent,
         has_reader: bool,
+        secrets: &SecretRegistry,
     ) -> Result<(), StoreError> {
         let OutputContent::Text(output) = output else { return Ok(()) };
         if output.len() <= tool.max_output_bytes {
@@ -112,7 +113,8 @@ impl RunArtefacts {
         let (whole, shown) = (output.len(), output.floor_char_boundary(tool.max_output_bytes));
         let name = call.to_string();
         if is_kept {
-            self.save(&name, output.as_bytes()).await?;
+            let kept = secrets.mask_text(output.clone());
+            self.save(&name, kept.as_bytes()).await?;
         }
         output.truncate(shown);
         output.push_str(&format!("\n[cut: {shown} of {whole} bytes are shown"));

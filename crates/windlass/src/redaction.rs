@@ -1,25 +1,67 @@
 //! Redaction of secrets: secret arguments and outputs reach the body and the model, and are never persisted.
 //!
 //! Invariant: the state of a live run holds the real items; everything written to a journal, a saved run or a
-//! session is redacted here first.
+//! session is redacted here first. Fields that a tool marks are replaced wherever the call is written; their values are
+//! masked in every other text too, because bodies, guardrails, people and models repeat them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_core::{
     canonical::canonical_json,
     id::{CallId, CallPath},
     item::{CallOutput, Item, OutputContent, ToolCall},
-    journal::{CallSettled, FilteredInput, HandoffRecorded, JournalEntry},
+    journal::{CallSettled, FilteredInput, HandoffRecorded, JournalEntry, JournalRecord},
+    run::{Run, RunItem},
 };
 
+use crate::event::{RunEvent, RunEventKind};
 use crate::lock_unpoisoned;
 use crate::tool::Tool;
 
 /// Placeholder for a secret.
 pub(crate) const REDACTED: &str = "[secret]";
+
+/// Shortest secret in bytes that is masked in other texts. A shorter one would be found everywhere.
+const MIN_MASKED_BYTES: usize = 6;
+/// Fields of entries and items that name something. Nothing is masked in them: a call keeps its id.
+const IDENTIFIER_FIELDS: [&str; 31] = [
+    "type",
+    "kind",
+    "id",
+    "call",
+    "call_id",
+    "key",
+    "digest",
+    "path",
+    "agent",
+    "to",
+    "from",
+    "run",
+    "session",
+    "item_id",
+    "response_id",
+    "request_id",
+    "previous_response_id",
+    "name",
+    "namespace",
+    "server",
+    "model",
+    "origin",
+    "status",
+    "media_type",
+    "scope",
+    "effect",
+    "approval_policy",
+    "receipt_digest",
+    "output_digest",
+    "predecessor",
+    "guardrail",
+];
 
 /// The calls of a run with secrets, and their redacted forms.
 #[derive(Default)]
@@ -27,6 +69,8 @@ pub(crate) struct SecretRegistry {
     has_secrets: AtomicBool,
     /// Secrets by call path, because nested agents may reuse call ids.
     calls: Mutex<BTreeMap<CallPath, CallSecrets>>,
+    /// Values of secret arguments, as they are and as they are escaped in JSON.
+    masked_values: Mutex<BTreeSet<String>>,
 }
 
 /// The redacted form of one call.
@@ -53,11 +97,123 @@ impl SecretRegistry {
         }
         let redacted_arguments = match tool.secret_arguments.as_slice() {
             [] => None,
-            fields => redact_arguments(&call.arguments, fields),
+            fields => {
+                self.mask_values(&call.arguments, fields);
+                redact_arguments(&call.arguments, fields)
+            }
         };
-        let marked = CallSecrets { redacted_arguments, output_visibility: tool.output_visibility };
+        self.mark_path(path(), CallSecrets { redacted_arguments, output_visibility: tool.output_visibility });
+    }
+
+    /// Registers the secrets of a call of an unknown tool. The model may have misspelt the name of a tool with secrets, so
+    /// the secret fields of all tools count.
+    pub(crate) fn mark_unknown_call<'a, C: 'a>(
+        &self,
+        tools: impl Iterator<Item = &'a Arc<Tool<C>>>,
+        call: &ToolCall,
+        path: impl FnOnce() -> CallPath,
+    ) {
+        let fields: Vec<Arc<str>> = tools.flat_map(|tool| tool.secret_arguments.clone()).collect();
+        if fields.is_empty() {
+            return;
+        }
+        self.mask_values(&call.arguments, &fields);
+        if let Some(redacted) = redact_arguments(&call.arguments, &fields) {
+            let marked = CallSecrets { redacted_arguments: Some(redacted), ..CallSecrets::default() };
+            self.mark_path(path(), marked);
+        }
+    }
+
+    fn mark_path(&self, path: CallPath, marked: CallSecrets) {
         self.has_secrets.store(true, Ordering::Relaxed);
-        lock_unpoisoned(&self.calls).insert(path(), marked);
+        lock_unpoisoned(&self.calls).insert(path, marked);
+    }
+
+    /// Creates the registry of a run that resumes in this process: its state has secrets that its records lack.
+    pub(crate) fn resume(records: &[JournalRecord], root: &Run) -> Self {
+        let registry = Self::default();
+        for JournalRecord { path, entry, .. } in records {
+            let Some(run) = root.at_path(path) else { continue };
+            match entry {
+                JournalEntry::ModelResponded(answered) => {
+                    for item in &answered.items {
+                        let Item::Call(recorded) = &**item else { continue };
+                        if recorded.arguments.contains(REDACTED) {
+                            registry.resume_call(path, recorded, run);
+                        }
+                    }
+                }
+                JournalEntry::CallSettled(settled) if settled.output == OutputContent::from(REDACTED) => {
+                    let path = CallPath::new(path, settled.call.clone());
+                    let mut marked = lock_unpoisoned(&registry.calls).remove(&path).unwrap_or_default();
+                    marked.output_visibility = OutputVisibility::Secret;
+                    registry.mark_path(path, marked);
+                }
+                _ => {}
+            }
+        }
+        registry
+    }
+
+    /// Marks a call whose recorded arguments have placeholders.
+    fn resume_call(&self, path: &[CallId], recorded: &ToolCall, run: &Run) {
+        let live = run.items().iter().rev().find_map(|made| match &*made.item {
+            Item::Call(call) if call.id == recorded.id => Some(&call.arguments),
+            _ => None,
+        });
+        let Some(live) = live.filter(|live| **live != recorded.arguments) else { return };
+        let mut fields = Vec::new();
+        let placeholders: Value = serde_json::from_str(&recorded.arguments).unwrap_or_default();
+        collect_redacted_fields(&placeholders, "", &mut fields);
+        self.mask_values(live, &fields.into_iter().map(Arc::from).collect::<Vec<_>>());
+        let marked = CallSecrets {
+            redacted_arguments: Some(recorded.arguments.clone()),
+            output_visibility: OutputVisibility::Public,
+        };
+        self.mark_path(CallPath::new(path, recorded.id.clone()), marked);
+    }
+
+    /// Adds the values of secret arguments, which are masked in every text from now on.
+    pub(crate) fn mask_values(&self, arguments: &str, fields: &[Arc<str>]) {
+        let mut value: Value = serde_json::from_str(arguments).unwrap_or_default();
+        let mut values = BTreeSet::new();
+        for field in fields {
+            for_each_at(&mut value, field, &mut |held| collect_values(held, &mut values));
+        }
+        if !values.is_empty() {
+            self.has_secrets.store(true, Ordering::Relaxed);
+            lock_unpoisoned(&self.masked_values).append(&mut values);
+        }
+    }
+
+    /// Returns a text in which the values of secrets are masked.
+    pub(crate) fn mask_text(&self, text: String) -> String {
+        if !self.has_secrets.load(Ordering::Relaxed) {
+            return text;
+        }
+        let values = lock_unpoisoned(&self.masked_values);
+        mask_values_in(&text, &values).unwrap_or(text)
+    }
+
+    /// Returns a JSON value in which the values of secrets are masked.
+    pub(crate) fn mask_json(&self, mut value: Value) -> Value {
+        if self.has_secrets.load(Ordering::Relaxed) {
+            mask_strings(&mut value, &lock_unpoisoned(&self.masked_values));
+        }
+        value
+    }
+
+    /// Returns a serialisable value in which the values of secrets are masked.
+    fn mask<T: Serialize + DeserializeOwned>(&self, value: T) -> T {
+        let values = lock_unpoisoned(&self.masked_values);
+        if values.is_empty() {
+            return value;
+        }
+        let Ok(mut json) = serde_json::to_value(&value) else { return value };
+        if !mask_strings(&mut json, &values) {
+            return value;
+        }
+        serde_json::from_value(json).unwrap_or(value)
     }
 
     /// Returns an entry of the run at `within` in its redacted form.
@@ -65,6 +221,33 @@ impl SecretRegistry {
         if !self.has_secrets.load(Ordering::Relaxed) {
             return entry;
         }
+        self.mask(self.redact_fields(within, entry))
+    }
+
+    /// Returns an event of a live run in the form that a replay of its journal gives.
+    pub(crate) fn redact_event(&self, event: RunEvent) -> RunEvent {
+        if !self.has_secrets.load(Ordering::Relaxed) {
+            return event;
+        }
+        let RunEvent { seq, path, is_repeated, kind } = event;
+        let kind = match kind {
+            RunEventKind::Item(RunItem { agent, item, kind }) => {
+                let item = self.redact_items(&path, vec![item.clone()]).pop().unwrap_or(item);
+                RunEventKind::Item(RunItem { agent, item, kind })
+            }
+            RunEventKind::CallHeld(mut pending) => {
+                let redacted = self.redacted_arguments_of(pending.path.parent_calls(), pending.path.call());
+                let arguments = redacted.unwrap_or_else(|| std::mem::take(&mut pending.arguments));
+                pending.arguments = self.mask_text(arguments);
+                RunEventKind::CallHeld(pending)
+            }
+            kind => kind,
+        };
+        RunEvent { seq, path, is_repeated, kind }
+    }
+
+    /// Returns an entry without the fields that tools mark as secret.
+    fn redact_fields(&self, within: &[CallId], entry: JournalEntry) -> JournalEntry {
         match entry {
             JournalEntry::ModelResponded(mut answered) => {
                 answered.items = self.redact_items(within, answered.items);
@@ -104,7 +287,12 @@ impl SecretRegistry {
         if !self.has_secrets.load(Ordering::Relaxed) {
             return items;
         }
-        items.into_iter().map(|item| self.redact_item(within, item)).collect()
+        let is_masking = !lock_unpoisoned(&self.masked_values).is_empty();
+        let redact = |item| match self.redact_item(within, item) {
+            item if is_masking => Arc::new(self.mask((*item).clone())),
+            item => item,
+        };
+        items.into_iter().map(redact).collect()
     }
 
     fn redact_item(&self, within: &[CallId], item: Arc<Item>) -> Arc<Item> {
@@ -195,6 +383,109 @@ fn is_same_field(one: &str, other: &str) -> bool {
         kept.flat_map(char::to_lowercase).collect()
     };
     one == other || letters(one) == letters(other)
+}
+
+/// Adds the texts of a secret value.
+fn collect_values(held: &Value, values: &mut BTreeSet<String>) {
+    match held {
+        Value::Array(held) => held.iter().for_each(|held| collect_values(held, values)),
+        Value::Object(held) => held.values().for_each(|held| collect_values(held, values)),
+        Value::Null | Value::Bool(_) => {}
+        Value::String(_) | Value::Number(_) => {
+            let json = held.to_string();
+            let escaped = json.trim_matches('"').to_owned();
+            let plain = held.as_str().map_or_else(|| escaped.clone(), str::to_owned);
+            let is_long = |text: &String| text.len() >= MIN_MASKED_BYTES && text != REDACTED;
+            values.extend([plain, escaped].into_iter().filter(is_long));
+        }
+    }
+}
+
+/// Returns the text with all values masked, or `None` if it has none. A value that contains another one is masked first.
+fn mask_values_in(text: &str, values: &BTreeSet<String>) -> Option<String> {
+    let mut found: Vec<&String> = values.iter().filter(|value| text.contains(value.as_str())).collect();
+    found.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    if found.is_empty() {
+        return None;
+    }
+    Some(found.into_iter().fold(text.to_owned(), |text, value| text.replace(value.as_str(), REDACTED)))
+}
+
+/// Masks the strings of a JSON value, except identifiers. Returns true if one was changed.
+fn mask_strings(value: &mut Value, values: &BTreeSet<String>) -> bool {
+    match value {
+        Value::String(text) => match mask_values_in(text, values) {
+            Some(masked) => {
+                *text = masked;
+                true
+            }
+            None => false,
+        },
+        Value::Array(held) => held.iter_mut().fold(false, |is_any, held| mask_strings(held, values) | is_any),
+        Value::Object(fields) => fields.iter_mut().fold(false, |is_any, (name, held)| {
+            let is_identifier = IDENTIFIER_FIELDS.contains(&name.as_str()) && held.is_string();
+            (!is_identifier && mask_strings(held, values)) | is_any
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Returns edited arguments in which the placeholders of secrets are replaced by the secrets of the original arguments,
+/// or `None` if a placeholder has no original.
+pub(crate) fn restore_secrets(edited: &str, original: &str, fields: &[Arc<str>]) -> Option<String> {
+    let (mut edited, mut original): (Value, Value) =
+        (serde_json::from_str(edited).ok()?, serde_json::from_str(original).unwrap_or_default());
+    for field in fields {
+        let mut originals = Vec::new();
+        for_each_at(&mut original, field, &mut |held| originals.push(held.clone()));
+        let (mut place, mut is_lost) = (0, false);
+        for_each_at(&mut edited, field, &mut |held| {
+            if held.as_str() == Some(REDACTED) {
+                match originals.get(place) {
+                    Some(secret) if secret.as_str() != Some(REDACTED) => *held = secret.clone(),
+                    Some(_) | None => is_lost = true,
+                }
+            }
+            place += 1;
+        });
+        if is_lost {
+            return None;
+        }
+    }
+    Some(canonical_json(&edited))
+}
+
+/// Returns edited arguments without the secrets: fields that are a placeholder in the recorded arguments. `None` if
+/// nothing changed.
+pub(crate) fn redact_like(edited: &str, recorded: &str) -> Option<String> {
+    if recorded == REDACTED {
+        return Some(REDACTED.to_owned());
+    }
+    let recorded: Value = serde_json::from_str(recorded).ok()?;
+    let mut edited: Value = serde_json::from_str(edited).ok()?;
+    let mut fields = Vec::new();
+    collect_redacted_fields(&recorded, "", &mut fields);
+    let mut is_changed = false;
+    for field in &fields {
+        for_each_at(&mut edited, field, &mut |held| {
+            is_changed |= held.as_str() != Some(REDACTED);
+            *held = REDACTED.into();
+        });
+    }
+    is_changed.then(|| canonical_json(&edited))
+}
+
+/// Adds the paths of all placeholders.
+fn collect_redacted_fields(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::String(text) if text == REDACTED && !path.is_empty() => found.push(path.to_owned()),
+        Value::Array(held) => held.iter().for_each(|held| collect_redacted_fields(held, path, found)),
+        Value::Object(fields) => fields.iter().for_each(|(name, held)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            collect_redacted_fields(held, &path, found);
+        }),
+        _ => {}
+    }
 }
 
 /// Returns a text with the secrets of the arguments redacted.

@@ -12,7 +12,6 @@ use windlass_core::{
 use super::{DriveError, Driver};
 use crate::agent::Agent;
 use crate::error::{ConfigError, truncate_message};
-use crate::event::RunEventKind;
 use crate::hook::{AfterCall, HookEvent};
 use crate::observe::{HookObservation, RecordedCall, UnannouncedHook, UnannouncedRecord};
 use crate::tasks::{CallStop, TurnStop};
@@ -36,7 +35,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     DriveError::Aborted(error) => error.to_string(),
                 };
                 let message = truncate_message(format!("a hook could not be notified again: {reason}"));
-                self.emitter.emit(RunEventKind::Warning { message }).await;
+                self.emit_warning(message).await;
             }
         }
         // A watcher may cancel on what it was just shown.

@@ -377,7 +377,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
             CallEffect::LimitOutput(mut result) => {
                 let has_reader = work.turn.tools.find_tool(&ToolKey::bare(READ_OUTPUT_TOOL)).is_some();
                 let (tool, path) = (&work.prepared.tool, work.ctx.call_path());
-                self.shared.artefacts.limit_output(tool, path, &mut result.output, has_reader).await?;
+                let secrets = &self.shared.recorder.secrets;
+                self.shared
+                    .artefacts
+                    .limit_output(tool, path, &mut result.output, has_reader, secrets)
+                    .await?;
                 CallReport::OutputLimited(result)
             }
             other @ (CallEffect::Start(_)

@@ -44,7 +44,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn keep_verdicts(&self, work: &mut CallExecution<'_, C>, checks: GuardrailChecks) {
         work.guardrails.extend(checks.verdicts);
         if let Some(message) = checks.warning {
-            self.emitter.emit(RunEventKind::Warning { message }).await;
+            self.emit_warning(message).await;
         }
     }
 
@@ -72,7 +72,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Ok(()) => Some(GateVerdict::Pass),
             Err(error) => {
                 let message = truncate_message(format!("hook `call_started` failed: {error}"));
-                self.emitter.emit(RunEventKind::Warning { message }).await;
+                self.emit_warning(message).await;
                 // A call with invalid arguments has no body that could have failed.
                 let has_body = self.with_run(|run| run.has_call_started(&work.call));
                 let status = if has_body { CallStatus::Failed } else { CallStatus::InvalidArguments };
@@ -161,7 +161,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             None => Some(format!("hook `{name}` did not come back")),
         };
         if let Some(message) = message {
-            self.emitter.emit(RunEventKind::Warning { message }).await;
+            self.emit_warning(message).await;
         }
     }
 
@@ -261,6 +261,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     async fn announce_progress(&self, progress: Value, work: &CallExecution<'_, C>) {
+        let progress = self.shared.recorder.secrets.mask_json(progress);
         let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallProgress {
             ctx: work.ctx.clone(),
             progress: progress.clone(),
@@ -273,7 +274,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             && let Err(error) = told.await
         {
             let message = truncate_message(format!("hook `call_progress` failed: {error}"));
-            self.emitter.emit(RunEventKind::Warning { message }).await;
+            self.emit_warning(message).await;
         }
     }
 
@@ -310,7 +311,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return CallReport::RetryDue(delay);
         }
         let message = format!("call `{}` failed: {error}", work.ctx.call_path());
-        self.emitter.emit(RunEventKind::Warning { message }).await;
+        self.emit_warning(message).await;
         CallReport::BodyEnded(result_for_error(tool, &work.ctx, &error))
     }
 
@@ -323,6 +324,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             blocked.as_millis()
         );
         tracing::warn!(tool = %tool, blocked_ms = blocked.as_millis(), "an async tool body blocked its thread");
-        self.emitter.emit(RunEventKind::Warning { message }).await;
+        self.emit_warning(message).await;
     }
 }

@@ -13,7 +13,6 @@ use windlass_core::{
 use super::{DriveError, Driver};
 use crate::agent::{Agent, ToolUsePolicy};
 use crate::error::truncate_message;
-use crate::event::RunEventKind;
 use crate::guardrail::check_final_output;
 use crate::hook::HookEvent;
 use crate::tool::truncate_detail;
@@ -80,7 +79,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.record_entry(entry).await?;
         let message =
             truncate_message(format!("the output of agent `{}` is not valid: {problem}", agent.name()));
-        self.emitter.emit(RunEventKind::Warning { message }).await;
+        self.emit_warning(message).await;
         Ok(())
     }
 

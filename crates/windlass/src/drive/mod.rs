@@ -301,7 +301,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Emits the warnings about things in the store that are not authentic.
     async fn emit_store_warnings(&self) {
         for message in self.shared.journal.take_warnings() {
-            self.emitter.emit(RunEventKind::Warning { message }).await;
+            self.emit_warning(message).await;
         }
     }
 
@@ -346,6 +346,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Applies an entry to the run state and enqueues it for the journal. [`Driver::wait_recorded`] waits for the store.
     fn apply_and_enqueue(&self, entry: JournalEntry) -> Result<RecordedEntry<'_>, DriveError> {
         Ok(self.shared.recorder.enqueue(&self.parent_calls, entry, self.is_observed)?)
+    }
+
+    /// Emits a warning. Texts of the application may repeat the secrets of a call.
+    async fn emit_warning(&self, message: String) {
+        let message = self.shared.recorder.secrets.mask_text(message);
+        self.emitter.emit(RunEventKind::Warning { message }).await;
     }
 
     /// Waits until an entry is durable, where its kind requires it, and delivers the events up to it.

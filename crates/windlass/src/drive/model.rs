@@ -64,7 +64,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.shared.key_scopes.check_tool(&name, tool)?;
             }
             for message in tools.warnings.iter().cloned() {
-                self.emitter.emit(RunEventKind::Warning { message }).await;
+                self.emit_warning(message).await;
             }
         }
         let question = self.request_parts(&agent).await?;
@@ -391,7 +391,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let paired = keep_pairs(items);
         if !paired.removed.is_empty() {
             let message = format!("{whose} left {}", paired.describe_removed());
-            self.emitter.emit(RunEventKind::Warning { message }).await;
+            self.emit_warning(message).await;
         }
         paired.items
     }
@@ -425,7 +425,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         if times >= policy.warn_after {
             let message = format!("the model has made the same calls {times} times in a row");
-            self.emitter.emit(RunEventKind::Warning { message }).await;
+            self.emit_warning(message).await;
         }
         Ok(())
     }
@@ -469,6 +469,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     (ToolLookup::Handoff { to: handoff.target_name().clone() }, None)
                 }
                 ToolsetEntry::NotFound => {
+                    let path = || CallPath::new(&self.parent_calls, call.id.clone());
+                    self.shared.recorder.secrets.mark_unknown_call(tools.tools(), call, path);
                     let available = self.unless_stopped(tools.enabled_names(&ctx)).boxed().await?;
                     (self.shared.config.on_unknown_tool.lookup(&call.name, available), None)
                 }

@@ -17,7 +17,6 @@ use super::call::CallExecution;
 use super::{DriveError, Driver};
 use crate::agent::{Agent, AgentGraph, AgentTool, HandoffTarget, NestedAgentResult};
 use crate::error::{RunError, truncate_message};
-use crate::event::RunEventKind;
 use crate::guardrail::panic_message;
 use crate::run::RunExit;
 use crate::tool::{ToolBody, ToolError, result_for_error, result_for_timeout};
@@ -159,7 +158,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Ok(output) => CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output)),
             Err(error) => {
                 let message = truncate_message(format!("call `{}` failed: {error}", work.ctx.call_path()));
-                self.emitter.emit(RunEventKind::Warning { message }).await;
+                self.emit_warning(message).await;
                 CallReport::BodyEnded(result_for_error(&work.prepared.tool, &work.ctx, &error))
             }
         }
@@ -167,7 +166,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     async fn nested_failure(&self, work: &CallExecution<'_, C>, message: String) -> CallReport {
         let message = truncate_message(message);
-        self.emitter.emit(RunEventKind::Warning { message: message.clone() }).await;
+        self.emit_warning(message.clone()).await;
         let mut result = result_for_error(&work.prepared.tool, &work.ctx, &ToolError::hidden(message));
         // A call that was stopped is no failure of the run.
         if work.stop().is_stopped() {

@@ -9,6 +9,7 @@ use crate::artefact::RunArtefacts;
 use crate::error::RunError;
 use crate::event::{EventEmitter, EventSender, RunEventKind};
 use crate::journal::{RunRecorder, WithheldOutputs};
+use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, OpenRun, RunConfig, RunExit, RunResult, key_scopes, open_run};
 use crate::tasks::{DecisionSignal, WokenRun};
 use futures_util::FutureExt;
@@ -98,10 +99,11 @@ async fn start_driver<C: Send + Sync + 'static>(
     let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
     let stop = cancel.token.clone();
     let has_held_calls = !is_fresh && !run.pending_calls().is_empty();
+    let secrets = if is_fresh { SecretRegistry::default() } else { journal.resume_secrets(&run) };
     let shared = SharedRunState {
         app,
         config,
-        recorder: RunRecorder::new(run, journal.clone(), ledger, events, session),
+        recorder: RunRecorder::new(run, journal.clone(), ledger, secrets, events, session),
         journal,
         key_scopes,
         artefacts,

@@ -370,6 +370,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let result = CallResult::new(CallStatus::Failed, SECRETS_LOST);
             return Ok(ResolvedCall::Unavailable(result));
         }
+        // A person who edits a call sees a placeholder for each secret, and leaves it where it is.
+        let restored = match edited {
+            Some(edited) if redaction::is_redacted(edited, &tool.secret_arguments) => {
+                match redaction::restore_secrets(edited, &raw, &tool.secret_arguments) {
+                    Some(restored) => Some(restored),
+                    None => {
+                        let result = CallResult::new(CallStatus::Failed, SECRETS_LOST);
+                        return Ok(ResolvedCall::Unavailable(result));
+                    }
+                }
+            }
+            _ => None,
+        };
+        let edited = restored.as_deref().or(edited);
+        if let (Some(edited), [_, ..]) = (edited, tool.secret_arguments.as_slice()) {
+            self.shared.recorder.secrets.mask_values(edited, &tool.secret_arguments);
+        }
         let ready = match (
             self.with_run(|run| read_saved_arguments(run, call, edited, &tool, path())),
             edited,

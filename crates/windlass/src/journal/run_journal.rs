@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use windlass_core::{
     id::{CallId, CallPath, RunId, SessionId, Timestamp},
     journal::{HashChain, JournalEntry, JournalRecord, RunStarted, unannounced_records},
-    run::ReplayedRun,
+    run::{ReplayedRun, Run},
     usage::Usage,
 };
 
@@ -19,6 +19,7 @@ use crate::clock::RunClock;
 use crate::error::{RunError, StoreError};
 use crate::lock_unpoisoned;
 use crate::observe::{LiveEvents, UnannouncedRecord};
+use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, JournalRecords, RunRecord};
 use crate::session::{SessionWrite, export_items};
 use crate::store::{
@@ -275,6 +276,11 @@ impl RunJournal {
         let state = lock_unpoisoned(&self.state);
         let records = unannounced_records(state.records.later_records());
         records.iter().any(|record| is_observed || !record.path.is_empty())
+    }
+
+    /// Returns the secrets of a run that has these records and resumes in the process that made it.
+    pub(crate) fn resume_secrets(&self, run: &Run) -> SecretRegistry {
+        SecretRegistry::resume(lock_unpoisoned(&self.state).records.later_records(), run)
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -49,11 +49,11 @@ impl RunRecorder {
         run: Run,
         journal: Arc<RunJournal>,
         receipt_cache: Arc<ReceiptCache>,
+        secrets: SecretRegistry,
         events: LiveEvents,
         session: Option<RunSession>,
     ) -> Self {
-        let (run, secrets) = (Mutex::new(run), SecretRegistry::default());
-        Self { run, journal, receipt_cache, secrets, events, session }
+        Self { run: Mutex::new(run), journal, receipt_cache, secrets, events, session }
     }
 
     /// Applies an entry to the run at a path and enqueues it for the journal. [`RunRecorder::wait_recorded`] waits for the
@@ -78,14 +78,14 @@ impl RunRecorder {
             self.receipt_cache.insert_receipt(receipt, self.journal.now());
         }
         let session_write = before.or_else(|| self.session_write(path, |run| run.outcome().is_some()));
-        // Watchers and hooks in this process see secrets, which the journal does not.
-        let observed = is_observed.then(|| entry.clone());
         let entry = self.secrets.redact_entry(path, entry);
+        // Watchers see what the journal has, so that a live run and its replay look the same.
+        let observed = is_observed.then(|| entry.clone());
         let EnqueuedEntry { seq, at, durability, writing } =
             self.journal.enqueue(path, entry, session_write)?;
         let for_hooks = observed.and_then(|entry| {
             let record = JournalRecord { seq, at, path: path.to_vec(), entry };
-            self.with_root(|root| self.events.observe(&record, root))
+            self.with_root(|root| self.events.observe(&record, root, &self.secrets))
         });
         Ok(RecordedEntry { seq, durability, writing, for_hooks })
     }

@@ -23,6 +23,7 @@ use self::unannounced::resume_observer;
 use crate::event::{EventEmitter, RunEvent, RunEventKind};
 use crate::hook::{CallInfo, ModelResponseInfo};
 use crate::lock_unpoisoned;
+use crate::redaction::SecretRegistry;
 
 pub use self::replay::EventReplay;
 pub(crate) use self::unannounced::{RecordedCall, UnannouncedHook, UnannouncedRecord};
@@ -313,11 +314,17 @@ impl LiveEvents {
         (Self { state: Mutex::new(state) }, unannounced)
     }
 
-    /// Derives the observations of a record that was applied to `root`. Its events wait for [`LiveEvents::deliver`].
-    pub(crate) fn observe(&self, record: &JournalRecord, root: &Run) -> Option<HookObservation> {
+    /// Derives the observations of a record that was applied to `root`. Its events wait for [`LiveEvents::deliver`]. The
+    /// state of the live run has secrets, which its events have not.
+    pub(crate) fn observe(
+        &self,
+        record: &JournalRecord,
+        root: &Run,
+        secrets: &SecretRegistry,
+    ) -> Option<HookObservation> {
         let mut state = lock_unpoisoned(&self.state);
         let observed = state.observer.observe(record, root);
-        state.queue.extend(observed.events);
+        state.queue.extend(observed.events.into_iter().map(|event| secrets.redact_event(event)));
         observed.for_hooks
     }
 

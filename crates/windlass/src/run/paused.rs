@@ -10,7 +10,7 @@ use windlass_core::{
     canonical::Digest,
     decision::{CorrectableCall, Decision, DecisionScope, PendingCall, PostedNote, StandingDecision},
     id::{CallId, CallPath, Timestamp},
-    item::OutputContent,
+    item::{Item, OutputContent},
     journal::{
         DecisionRecorded, DecisionRevoked, InputAdded, JournalEntry, JournalRecord, append_sealed_outputs,
         append_text_mac, decode_journal, open_sealed_outputs, verify_text_mac,
@@ -20,6 +20,7 @@ use windlass_core::{
 
 use super::{IntoInput, JournalRecords, RunRecord};
 use crate::error::{DecisionError, RestoreError, StoreError};
+use crate::redaction::redact_like;
 use crate::session::Session;
 use crate::store::{PostedDecision, Store, TakenDecision};
 use crate::tool::canonicalize_arguments;
@@ -385,9 +386,36 @@ impl PausedRun {
 
     fn push_entry(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), DecisionError> {
         self.record.run.apply_at(&path, &entry)?;
+        // The run has the edited arguments; its journal has them without the secrets of the call.
+        let entry = self.redact_edit(&path, entry);
         let seq = self.record.records.len() as u64;
         self.record.records.push(JournalRecord { seq, at: wall_clock_now(), path, entry });
         Ok(())
+    }
+
+    /// Returns a decision without the secret arguments that a person edited.
+    fn redact_edit(&self, path: &[CallId], entry: JournalEntry) -> JournalEntry {
+        let JournalEntry::DecisionRecorded(mut decided) = entry else { return entry };
+        if let Decision::ApproveEdited { arguments } = &mut decided.decision
+            && let Some(recorded) = self.recorded_arguments(path, &decided.call)
+            && let Some(redacted) = redact_like(arguments, &recorded)
+        {
+            *arguments = redacted;
+        }
+        JournalEntry::DecisionRecorded(decided)
+    }
+
+    /// Returns the arguments of a call as the journal has them: with a placeholder for each secret.
+    pub(crate) fn recorded_arguments(&self, path: &[CallId], call: &CallId) -> Option<String> {
+        let records = self.record.journal().iter().rev().filter(|record| record.path == path);
+        let mut items = records.flat_map(|record| match &record.entry {
+            JournalEntry::ModelResponded(answered) => answered.items.as_slice(),
+            _ => &[],
+        });
+        items.find_map(|item| match &**item {
+            Item::Call(made) if made.id == *call => Some(made.arguments.clone()),
+            _ => None,
+        })
     }
 
     /// Adds the withheld outputs that the store has of this run.

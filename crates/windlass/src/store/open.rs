@@ -444,6 +444,9 @@ async fn authenticate_post(
 }
 
 /// Makes the decision on the loaded run, and returns it as one to post; `None` if the same one is taken.
+/// Error for an edit that would put a secret into the store.
+const SECRET_EDIT: &str = "secret arguments cannot be edited through a store; leave them as `[secret]`, or decide where the run is driven";
+
 fn prepare_post(
     paused: &mut PausedRun,
     call: &CallPath,
@@ -460,6 +463,10 @@ fn prepare_post(
         .as_ref()
         .filter(|corrected| corrected.decision != decision)
         .map_or(0, |corrected| corrected.posted_revision);
+    let edited = match &decision {
+        Decision::ApproveEdited { arguments } => Some(arguments.clone()),
+        _ => None,
+    };
     let decided = paused.decide(call.clone(), decision, reach);
     let made = paused.record().records.later_records().last();
     let (Ok(()), Some(made)) = (&decided, made) else {
@@ -472,6 +479,12 @@ fn prepare_post(
     let JournalEntry::DecisionRecorded(decided) = &made.entry else {
         return Err(DecisionError::NotPending(call.clone()).into());
     };
+    if let (Some(edited), Decision::ApproveEdited { arguments }) = (edited, &decided.decision)
+        && *arguments != edited
+    {
+        // The store would keep the secret, or the driver would run the call with the old one.
+        return Err(DecisionError::InvalidArguments(SECRET_EDIT.to_owned()).into());
+    }
     let path = CallPath::new(&made.path, decided.call.clone());
     let held = asked.into_iter().find(|pending| pending.path == path);
     let Some(held) = held.or(corrected.map(|corrected| corrected.pending)) else {

@@ -177,7 +177,9 @@ pub(crate) fn read_arguments<C: Send + Sync + 'static>(
             // What is wrong with arguments quotes them, which secrets must not be.
             let is_open = tool.secret_arguments.is_empty();
             let problems = if is_open { problems } else { PROBLEMS_WITHHELD.to_owned() };
-            (Err(InvalidArguments { problems, canonical_arguments: is_frozen.then(|| text.clone()) }), None)
+            let shown = redaction::redact_arguments(&text, &tool.secret_arguments).filter(|_| !is_open);
+            let canonical_arguments = is_frozen.then(|| shown.map_or_else(|| text.clone(), Into::into));
+            (Err(InvalidArguments { problems, canonical_arguments }), None)
         }
     };
     let has_receipt = arguments.is_ok() && tool.shares_receipts();
