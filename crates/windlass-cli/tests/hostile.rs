@@ -490,3 +490,41 @@ fn hostile_text() -> impl Strategy<Value = String> {
     prop::collection::vec(prop_oneof![3 => hostile, 1 => prop::char::range('!', '~')], 0..40)
         .prop_map(|letters| letters.into_iter().collect())
 }
+
+/// A file tells the model to run a command that was approved for good before: the mark is on the screen, and the policy
+/// asks again.
+#[test]
+fn a_call_after_a_file_is_marked_and_a_policy_asks_about_it_again() {
+    const POLICY: &str = "tools = [\"shell\", \"files\"]\n[policy]\ndefault = \"tool\"\n[[policy.rule]]\nname = \"after files\"\ndecision = \"ask_each_time\"\ntool = \"run_command\"\ncontext = \"file\"\n";
+    let touch = || command(&["touch", "one"]);
+    let project = project_with_calls(
+        POLICY,
+        &[
+            ("c1", "run_command", touch()),
+            ("c2", "run_command", touch()),
+            ("c3", "read_file", json!({ "path": "answers.jsonl" })),
+            ("c4", "run_command", touch()),
+        ],
+        "Done.",
+    );
+    let mut screen = PtyScreen::start(project.folder(), 60, 100, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for("Allow it?");
+    assert!(!screen.screen_text().contains("The model could read"), "{}", screen.screen_text());
+    screen.type_keys("a\n");
+    screen.wait_for("Number, or Enter to go back");
+    screen.type_keys("1\n");
+    screen.wait_for("is approved by your rule: exactly this command");
+    // The rule of the person covered the second command, and does not cover the one after the file.
+    screen.wait_for("The model could read text from files and a command before this call.");
+    screen.wait_for("Allow it?");
+    screen.type_keys("l\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(3), "{shown}");
+    let shown = project.run_windlass(&["show", "one"]).stdout;
+    assert!(
+        shown.contains("The model could read text from files and a command before this call."),
+        "{shown}"
+    );
+    let journal = project.run_windlass(&["show", "one", "--journal"]).stdout;
+    assert!(journal.contains("after it could read files and a command"), "{journal}");
+}

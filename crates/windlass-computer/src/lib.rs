@@ -28,6 +28,9 @@ mod secret_mask;
 mod target;
 mod tool;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 pub use action::{
     ComputerAction, ComputerCall, DialogAnswer, MouseButton, PageContent, SafetyCheck, ScreenPoint,
     ScreenRegion,

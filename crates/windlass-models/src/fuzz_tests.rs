@@ -173,3 +173,104 @@ fn an_answer_is_shared_and_not_copied() {
             .expect("it can be read");
     assert_eq!(answer.items.iter().map(Arc::strong_count).max(), Some(1));
 }
+
+/// The loop over a corpus of answers, with a budget of time and memory for each input.
+#[cfg(target_os = "linux")]
+mod fuzz_loop {
+    use windlass_fuzz::FuzzTarget;
+
+    use super::*;
+    use crate::transport::GzipReader;
+
+    const WORDS: [&str; 14] = [
+        "data: ",
+        "event: ",
+        "\n\n",
+        "[DONE]",
+        "\"type\":",
+        "\"delta\":",
+        "\"index\":",
+        "\"output_index\":",
+        "\"usage\":{\"input_tokens\":",
+        "\"tool_calls\":[",
+        "\"id\":",
+        "\"arguments\":",
+        "\"retry\":",
+        ":",
+    ];
+
+    fn target(name: &str) -> FuzzTarget {
+        FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), name).words(WORDS)
+    }
+
+    fn replies(path: &str, delivery: BodyDelivery) -> Vec<Vec<u8>> {
+        let reply = FakeReply::empty()
+            .and_reasoning("rs_1", "Let me see.")
+            .and_text("Hällo, wörld")
+            .and_call("c1", "pay", r#"{"cents":1,"to":"a"}"#)
+            .and_call("c2", "look", "{}")
+            .in_deltas_of(3);
+        vec![
+            render_body(&reply, path, delivery),
+            render_body(&FakeReply::empty().and_text("x"), path, delivery),
+        ]
+    }
+
+    fn decode_mutated(name: &str, test: &str, path: &'static str) {
+        target(name)
+            .seeds(replies(path, BodyDelivery::Streamed))
+            .seeds(replies(path, BodyDelivery::Plain))
+            .run(module_path!(), test, |input| {
+                let _ = decode(path, input, None);
+                let _ = decode(path, input, Some(&[1, 17, 60, 61]));
+            });
+    }
+
+    #[test]
+    fn responses_answers() {
+        decode_mutated("responses", "responses_answers", PROTOCOL_PATHS[0]);
+    }
+
+    #[test]
+    fn chat_answers() {
+        decode_mutated("chat", "chat_answers", PROTOCOL_PATHS[1]);
+    }
+
+    #[test]
+    fn messages_answers() {
+        decode_mutated("messages", "messages_answers", PROTOCOL_PATHS[2]);
+    }
+
+    #[test]
+    fn events_are_bounded() {
+        let seeds = ["data: a\ndata: b\n\n", "\u{feff}event: x\r\nid: 1\rretry: 7\n:c\n\n"];
+        target("sse").seeds(seeds).run(module_path!(), "events_are_bounded", |input| {
+            let mut events = SseDecoder::new(512);
+            for piece in input.chunks(7) {
+                events.feed(piece);
+                while let Ok(Some(event)) = events.next() {
+                    assert!(event.data.len() <= 512, "an event is longer than its limit");
+                }
+            }
+            let _ = events.finish();
+        });
+    }
+
+    #[test]
+    fn gzip_is_bounded() {
+        let compress = |bytes: &[u8]| {
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            std::io::Write::write_all(&mut packed, bytes).expect("it is memory");
+            packed.finish().expect("it is memory")
+        };
+        let seeds = [compress(b"data: hello\n\n"), compress(&[b'a'; 100_000])];
+        target("gzip").seeds(seeds).run(module_path!(), "gzip_is_bounded", |input| {
+            let mut gzip = GzipReader::new();
+            for piece in input.chunks(64) {
+                if gzip.decode(piece).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}

@@ -24,6 +24,9 @@ pub mod settings;
 mod sync;
 pub mod testing;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 pub use event::{
     AfterDisconnect, AgentChangeCause, AudioChunk, CloseReason, HeldCall, RealtimeError, RealtimeEvent,
 };

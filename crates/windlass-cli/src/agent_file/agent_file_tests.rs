@@ -35,3 +35,21 @@ fn lengths_of_time_are_read_as_people_write_them() {
         assert!(limits(text).is_err(), "{text}");
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn fuzz_agent_files_are_refused_or_read() {
+    let guide = toml_blocks(include_str!("../../../../docs/guide/command.md"));
+    let policy = toml_blocks(include_str!("../../../../docs/guide/policy.md"));
+    let target =
+        windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "agent_file").seeds(guide).seeds(policy);
+    target.words(["[policy]", "[[policy.rule]]", "[mcp.x]", "tools = [", "decision = 'allow'", "= { "]).run(
+        module_path!(),
+        "fuzz_agent_files_are_refused_or_read",
+        |input| {
+            let text = String::from_utf8_lossy(input);
+            let _ = toml::from_str::<AgentFileSpec>(&text);
+            let _ = AgentPolicy::parse("agent.toml", &text, Path::new("/w"));
+        },
+    );
+}

@@ -24,6 +24,7 @@ fn pending(tool: ToolKey, agent: &str, call: &str, arguments: &str) -> PendingCa
         expires_at: None,
         max_approval_scope: DecisionScope::ToolForRun,
         last_driver_seen: None,
+        context_sources: Default::default(),
         posted: None,
     }
 }
@@ -241,5 +242,32 @@ fn a_question_is_displayed_line_by_line() {
     assert_eq!(
         shown(&review(&call), None),
         ["  ask asks: Which?", r"  │ \u{1b}[1A  Allow it? [y]es › y", "  │ no arguments"]
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn fuzz_calls_are_displayed_within_their_budget() {
+    let seeds = [
+        r#"{"program":"rm","args":["-rf","/\u001b[2J"],"\u202eshell":null}"#,
+        "{\"a\":{\"b\":[1,2,{\"c\":\"\\ud83d\\ude00\\n\"}]}}",
+        "\u{1b}]52;c;aGk=\u{7}\u{202e}\u{200b}e\u{301}",
+    ];
+    let target = windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "call_review").seeds(seeds);
+    target.words(["\u{1b}[", "\u{9b}", "\u{2066}", "\u{e0041}", "\\n", "\r"]).run(
+        module_path!(),
+        "fuzz_calls_are_displayed_within_their_budget",
+        |input| {
+            let text = String::from_utf8_lossy(input);
+            let call = pending(ToolKey::bare(text.chars().take(40).collect::<String>()), &text, &text, &text);
+            let review = CallReview::new(&RunId::from("run"), &call, None);
+            for width in [None, Some(20), Some(1)] {
+                for line in review.lines(width) {
+                    let plain = line.plain();
+                    let is_raw = |letter: char| letter.is_control() || is_hidden(letter);
+                    assert!(!plain.as_str().contains(is_raw), "{plain:?}");
+                }
+            }
+        },
     );
 }

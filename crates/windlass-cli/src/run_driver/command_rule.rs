@@ -10,17 +10,16 @@ use windlass::core::{
     id::{AgentName, RunId},
     tool::ToolKey,
 };
+#[cfg(unix)]
+use windlass_tools::tool_policy::is_harmless_program;
 
 /// Name of the built-in tool that runs commands.
 const COMMAND_TOOL: &str = "run_command";
 
-/// Programs that run other programs or code named by their arguments. No pattern of arguments is narrow enough for
-/// them.
-const INTERPRETERS: [&str; 30] = [
-    "ash", "awk", "bash", "busybox", "cargo", "csh", "dash", "docker", "env", "fish", "find", "gawk", "git",
-    "ksh", "lua", "make", "node", "npm", "npx", "perl", "php", "python", "python3", "ruby", "sed", "sh",
-    "ssh", "sudo", "xargs", "zsh",
-];
+#[cfg(not(unix))]
+fn is_harmless_program(_: &str) -> bool {
+    false
+}
 
 /// A rule that approves later commands of one agent in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,13 +84,12 @@ impl CommandRule {
         }
     }
 
-    /// Returns true if a pattern can be narrow: the command is a program, not text for a shell, and the program does
-    /// not run code that its arguments name.
+    /// Returns true if a pattern can be narrow: the command is a program, not text for a shell, and the program executes
+    /// no other one, whatever its arguments are.
     pub(super) fn can_have_pattern(pending: &PendingCall) -> bool {
         let Some(command) = parse_command(pending) else { return false };
         let (Some(program), None) = (&command.program, &command.shell) else { return false };
-        let name = program.rsplit('/').next().unwrap_or(program);
-        !INTERPRETERS.contains(&name) && command.args.is_some_and(|args| !args.is_empty())
+        is_harmless_program(program) && command.args.is_some_and(|args| !args.is_empty())
     }
 
     /// Returns the arguments of the command as a pattern that covers only them.

@@ -77,6 +77,14 @@ fn no_pattern_is_offered_for_text_or_for_programs_that_run_others() {
         json!({ "program": "git", "args": ["status"] }),
         json!({ "program": "find", "args": ["."] }),
         json!({ "program": "make", "args": ["test"] }),
+        json!({ "program": "timeout", "args": ["5", "ls"] }),
+        json!({ "program": "nice", "args": ["ls"] }),
+        json!({ "program": "python3.12", "args": ["a.py"] }),
+        json!({ "program": "vim", "args": ["a.txt"] }),
+        json!({ "program": "tar", "args": ["-tf", "a.tar"] }),
+        json!({ "program": "rsync", "args": ["a", "b"] }),
+        json!({ "program": "file", "args": ["a"] }),
+        json!({ "program": "./ls", "args": ["a"] }),
     ] {
         let pending = pending_command(&command);
         assert!(!CommandRule::can_have_pattern(&pending), "{command}");

@@ -31,3 +31,22 @@ async fn anything_else_is_refused() {
         assert_eq!(read(text).await, None, "{}", String::from_utf8_lossy(text));
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn fuzz_heads_are_refused_or_read() {
+    let seeds = [
+        "GET /?t=1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\nUpgrade: websocket\r\nConnection: a, Upgrade",
+        "GET / HTTP/1.0",
+    ];
+    let target = windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "request_head").seeds(seeds);
+    target.words(["\r\n", "Host:", "Origin: null", " HTTP/1.1"]).run(
+        module_path!(),
+        "fuzz_heads_are_refused_or_read",
+        |input| {
+            if let Some(head) = RequestHead::parse(&String::from_utf8_lossy(input)) {
+                let _ = (head.header("host"), head.has_header("origin"), head.lists("connection", "upgrade"));
+            }
+        },
+    );
+}

@@ -297,3 +297,7 @@ impl IncomingMessages {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+#[path = "cdp_fuzz_tests.rs"]
+mod cdp_fuzz_tests;

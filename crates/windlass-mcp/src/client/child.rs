@@ -5,11 +5,15 @@
 //! Each server has a watchdog: a shell that leads the server's process group and reads from a pipe whose
 //! other end only this process holds. When the pipe is closed, by this process or by its exit, the watchdog
 //! kills the process group: the server and every process that it started.
+//!
+//! A process that left the group with `setsid` is found by a mark in its environment, which it inherited from the
+//! server. (On systems without `/proc`, and for a process that also cleared its environment, only the group counts.)
 
 use std::collections::VecDeque;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{self, ChildStdin, ChildStdout, Command};
@@ -46,9 +50,23 @@ const INHERITED_VARIABLES: [&str; 16] = [
     "XDG_CACHE_HOME",
 ];
 
+/// Environment variable whose value marks a server and its descendants.
+const MARK_VARIABLE: &str = "WINDLASS_MCP_PROCESS";
+
 /// The watchdog's shell script: it sends SIGTERM to the group for every input line, and SIGKILL at the end of
-/// input.
-const WATCHDOG_SCRIPT: &str = "trap '' TERM INT HUP; while read -r word; do kill -TERM 0; done; kill -KILL 0";
+/// input, first to the marked processes outside the group. The mark is its only argument. A process may fork while the
+/// others are looked up, so that they are looked up several times.
+const WATCHDOG_SCRIPT: &str = r#"trap '' TERM INT HUP
+while read -r word; do kill -TERM 0; done
+for round in 1 2 3 4 5 6 7 8; do
+    found=$(grep -lsF -- "$0" /proc/[0-9]*/environ)
+    [ -n "$found" ] || break
+    for file in $found; do id=${file#/proc/}; kill -KILL "${id%/environ}"; done
+done
+kill -KILL 0"#;
+
+/// Number of servers that this process has started, for their marks.
+static STARTED_SERVERS: AtomicU64 = AtomicU64::new(0);
 
 /// A running server process and its watchdog.
 pub(super) struct ServerProcess {
@@ -74,7 +92,10 @@ pub(super) struct StderrTail {
 pub(super) fn spawn_server(
     config: &StdioTransportConfig,
 ) -> std::io::Result<(ServerProcess, ChildStdout, ChildStdin)> {
-    let keeper = GroupWatchdog::spawn();
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let number = STARTED_SERVERS.fetch_add(1, Ordering::Relaxed);
+    let mark = format!("{}-{number}-{}", std::process::id(), since_epoch.as_nanos());
+    let keeper = GroupWatchdog::spawn(&mark);
     let mut command = Command::new(&config.command);
     command.args(&config.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.kill_on_drop(true);
@@ -82,7 +103,7 @@ pub(super) fn spawn_server(
         command.env_clear();
         command.envs(INHERITED_VARIABLES.iter().filter_map(|&name| Some((name, std::env::var_os(name)?))));
     }
-    command.envs(&config.env);
+    command.envs(&config.env).env(MARK_VARIABLE, &mark);
     if let Some(folder) = &config.cwd {
         command.current_dir(folder);
     }
@@ -133,9 +154,10 @@ impl ServerProcess {
 
 impl GroupWatchdog {
     #[cfg(unix)]
-    fn spawn() -> Option<Self> {
+    fn spawn(mark: &str) -> Option<Self> {
+        let mark = format!("{MARK_VARIABLE}={mark}");
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", WATCHDOG_SCRIPT]).env_clear().process_group(0);
+        command.args(["-c", WATCHDOG_SCRIPT, &mark]).env_clear().process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut process = match command.spawn() {
             Ok(process) => process,
@@ -149,7 +171,7 @@ impl GroupWatchdog {
     }
 
     #[cfg(not(unix))]
-    fn spawn() -> Option<Self> {
+    fn spawn(_mark: &str) -> Option<Self> {
         None
     }
 
@@ -193,3 +215,7 @@ impl StderrTail {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+#[path = "child_tests.rs"]
+mod tests;

@@ -21,6 +21,9 @@ mod stdio;
 mod task;
 mod token_store;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 pub use catalogue::{
     FetchedPromptMessage, FetchedResource, McpPromptInfo, McpRequestError, McpResourceInfo, ResourceBody,
 };

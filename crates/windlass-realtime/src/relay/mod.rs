@@ -44,3 +44,12 @@ pub enum RelayEnd {
     /// The session ended.
     SessionEnded,
 }
+
+/// Decodes a message of either kind of device, for the fuzz tests.
+#[cfg(test)]
+pub(crate) fn decode_device_message(text: &str) {
+    let _ = serde_json::from_str::<browser_messages::BrowserMessage>(text);
+    if let Ok(phone_messages::PhoneMessage::Start { start, .. }) = serde_json::from_str(text) {
+        let _ = start.media_format.audio_format();
+    }
+}

@@ -6,6 +6,9 @@ mod line_based;
 mod outline;
 mod pdf;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::path::Path;
 
 pub(crate) use outline::HeadingOutline;

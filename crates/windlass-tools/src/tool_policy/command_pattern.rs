@@ -10,8 +10,8 @@ const ANY_ARGUMENTS: &str = "**";
 
 /// Programs that execute no other program and read no configuration, whatever their arguments are. Only these may have
 /// open arguments in a rule that allows: most others have an option that executes a program, such as `find -exec`,
-/// `git -c alias`, `sort --compress-program` and `tar --to-command`.
-const HARMLESS_PROGRAMS: [&str; 33] = [
+/// `git -c alias`, `sort --compress-program`, `tar --to-command` and `file -z`.
+const HARMLESS_PROGRAMS: [&str; 32] = [
     "basename",
     "cat",
     "cksum",
@@ -24,7 +24,6 @@ const HARMLESS_PROGRAMS: [&str; 33] = [
     "du",
     "echo",
     "false",
-    "file",
     "grep",
     "head",
     "id",
@@ -47,6 +46,12 @@ const HARMLESS_PROGRAMS: [&str; 33] = [
     "wc",
 ];
 
+/// Returns true if a program executes no other program and reads no configuration, whatever its arguments are. A pattern
+/// of open arguments is safe for no other program.
+pub fn is_harmless_program(program: &str) -> bool {
+    HARMLESS_PROGRAMS.contains(&program)
+}
+
 /// A pattern of a command. It never matches shell text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommandPattern {
@@ -66,7 +71,7 @@ impl CommandPattern {
         let pattern = Self::open(program, arguments)?;
         let is_open =
             pattern.has_open_arguments || pattern.arguments.iter().any(|argument| !argument.is_literal());
-        if is_open && !HARMLESS_PROGRAMS.contains(&program) {
+        if is_open && !is_harmless_program(program) {
             return Err(format!(
                 "`{program}` may execute other programs by its arguments, so write all of them out, without `*`"
             ));

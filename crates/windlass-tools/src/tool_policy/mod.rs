@@ -43,6 +43,7 @@ use serde_json::Value;
 use windlass::core::provenance::ContentSources;
 
 pub(crate) use command_pattern::CommandPattern;
+pub use command_pattern::is_harmless_program;
 pub use replay::{PolicyReplay, RecordedHandling};
 use rule::PolicyRule;
 pub use source::PolicyToolSource;

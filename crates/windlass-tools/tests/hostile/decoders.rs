@@ -1,11 +1,7 @@
-//! A mutational loop over a kept corpus, for every decoder and extractor of untrusted text in this crate.
-//!
-//! It runs for a second or two in an ordinary test, and for `WINDLASS_FUZZ_SECONDS` if that is set. Inputs derive from
-//! a seed, which a failure names. A decoder must neither panic nor take more than its budget of memory.
-
-use std::time::{Duration, Instant};
+//! Fuzzing of the decoders of untrusted text in this crate: diffs, policies, pages, and the arguments of calls.
 
 use serde_json::{Value, json};
+use windlass_fuzz::FuzzTarget;
 use windlass_html::HtmlReader;
 use windlass_tools::tool_policy::{PolicyCall, ToolPolicy};
 
@@ -28,86 +24,49 @@ const CORPUS: [&str; 12] = [
     r#"{"url":"https://user@docs.rs:443/a?b#c","amount":1e308,"program":"ls","args":["-l"],"path":"../x"}"#,
 ];
 
-/// A small generator of random numbers (xorshift), so that a seed stands for an input.
-struct InputRng(u64);
-
-impl InputRng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() >> 11).unwrap_or_default() % limit.max(1)
-    }
-}
-
-/// Derives an input from the corpus: spliced, repeated, cut, and with changed bytes.
-fn mutate(seed: u64) -> String {
-    let mut rng = InputRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut bytes = CORPUS[rng.below(CORPUS.len())].as_bytes().to_vec();
-    for _ in 0..=rng.below(6) {
-        let at = rng.below(bytes.len() + 1);
-        match rng.below(6) {
-            0 => bytes.truncate(at),
-            1 => {
-                let other = CORPUS[rng.below(CORPUS.len())].as_bytes();
-                let from = rng.below(other.len());
-                bytes.splice(at..at, other[from..].iter().copied());
-            }
-            2 => {
-                let part = bytes[at..bytes.len().min(at + 1 + rng.below(16))].to_vec();
-                let times = 1 + rng.below(200);
-                bytes.splice(at..at, part.repeat(times));
-            }
-            3 => bytes.splice(at..at, rng.next().to_le_bytes()).for_each(drop),
-            4 => bytes.splice(at..at, *b"18446744073709551615").for_each(drop),
-            _ => {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte = rng.next().to_le_bytes()[3];
-                }
-            }
-        }
-        bytes.truncate(64 * 1024);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
+const WORDS: [&str; 14] = [
+    "@@ -1,2 +3,4 @@",
+    "\n-",
+    "\n+",
+    "<title>",
+    "<script>",
+    "&#x",
+    "[[rule]]",
+    "name = ",
+    "decision = 'allow'",
+    "when = { a = { ",
+    "matches = '(a*)*$'",
+    "command = [{ program = ",
+    "https://",
+    "hours = '00:00-23:59'",
+];
 
 #[test]
 fn mutated_inputs_neither_panic_nor_grow() {
-    let seconds = std::env::var("WINDLASS_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(1));
     let (_world, workspace) = make_workspace();
     let text = "one\ntwo\nthree\n".repeat(50);
     std::fs::write(workspace.folder().join("a"), &text).expect("written");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let read = runtime.block_on(call_tool(&workspace, "read_file", json!({ "path": "a", "lines": 1 })));
     let version = parse_version(&read);
-    let first = u64::from(std::process::id()) << 20;
-    let mut seed = first;
-    while seed < first + 50 || Instant::now() < end {
-        seed += 1;
-        let input = mutate(seed);
-        let ran = std::panic::catch_unwind(|| {
-            let page: usize = HtmlReader::new(&input)
-                .map(|token| match token.kind {
-                    windlass_html::HtmlTokenKind::Text(text) => text.len(),
-                    _ => 0,
-                })
-                .sum();
-            // A character reference has more text than its name by a small factor at most.
-            assert!(page <= input.len() * 4 + 64, "the text of a page is bounded by the page");
-            let call: Value =
-                serde_json::from_str(&input).unwrap_or_else(|_| json!({ "path": input, "url": input }));
-            if let Ok(policy) = ToolPolicy::parse("fuzz", &input) {
-                policy.decide(&PolicyCall::new("a", "ab", &call));
-            }
-            let diff = json!({ "path": "a", "version": version, "diff": input }).to_string();
-            workspace.preview("patch_file", &diff);
-            workspace.preview("patch_file", &input);
-        });
-        assert!(ran.is_ok(), "seed {seed}: {input:?}");
-    }
+    let target = FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "tool_texts").seeds(CORPUS).words(WORDS);
+    target.run(module_path!(), "mutated_inputs_neither_panic_nor_grow", |input| {
+        let input = String::from_utf8_lossy(input);
+        let page: usize = HtmlReader::new(&input)
+            .map(|token| match token.kind {
+                windlass_html::HtmlTokenKind::Text(text) => text.len(),
+                _ => 0,
+            })
+            .sum();
+        // A character reference has more text than its name by a small factor at most.
+        assert!(page <= input.len() * 4 + 64, "the text of a page is bounded by the page");
+        let call: Value =
+            serde_json::from_str(&input).unwrap_or_else(|_| json!({ "path": input, "url": input }));
+        if let Ok(policy) = ToolPolicy::parse("fuzz", &input) {
+            policy.decide(&PolicyCall::new("a", "ab", &call));
+        }
+        let diff = json!({ "path": "a", "version": version, "diff": input }).to_string();
+        workspace.preview("patch_file", &diff);
+        workspace.preview("patch_file", &input);
+    });
 }

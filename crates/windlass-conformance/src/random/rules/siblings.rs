@@ -274,8 +274,8 @@ pub(super) fn withheld_output_kept(pair: &mut OutcomePair) {
 /// Removes the text of a call's turn from the session of Windlass if the reference's session does not have it.
 fn forget_turn_text(pair: &mut OutcomePair, id: &str) {
     let steps = pair.scenario["agents"].as_object().into_iter().flatten();
-    let steps = steps.flat_map(|(_, agent)| list_items(&agent["script"]));
-    let turn = steps.filter(|step| list_items(&step["calls"]).any(|call| call["id"] == id)).next_back();
+    let mut steps = steps.flat_map(|(_, agent)| list_items(&agent["script"]));
+    let turn = steps.rfind(|step| list_items(&step["calls"]).any(|call| call["id"] == id));
     let Some(said) = turn.and_then(|step| step["text"].as_str()) else { return };
     let said = format!("assistant: {said}");
     let is_known = lines(&pair.reference["session"]).any(|line| line == said);

@@ -1,0 +1,40 @@
+//! Fuzzing of the messages of servers: framing, repair, and event streams.
+
+#![cfg(target_os = "linux")]
+
+use windlass_fuzz::FuzzTarget;
+
+use super::event_stream::EventParser;
+use super::framing::{MessageScanner, decode_message};
+
+const SEEDS: [&str; 4] = [
+    r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"hi \ud83d\ude00"}],"isError":false}}"#,
+    r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"a","progress":1e400}}"#,
+    "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"x\",\"error\":{\"code\":-32600,\"message\":\"no\"}}\n\n",
+    "id: 7\rretry: 9\r\ndata: {\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"roots/list\"}\n\n",
+];
+const WORDS: [&str; 8] = [
+    "\"jsonrpc\":\"2.0\"",
+    "\"id\":",
+    "\"method\":",
+    "\"result\":{",
+    "data:",
+    "\n\n",
+    "\\ud8",
+    "\"params\":",
+];
+
+#[test]
+fn messages_of_a_server() {
+    let target = FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "mcp_messages").seeds(SEEDS).words(WORDS);
+    target.run(module_path!(), "messages_of_a_server", |input| {
+        let _ = decode_message(input);
+        let mut scanner = MessageScanner::default();
+        let mut parser = EventParser::new(None);
+        for piece in input.chunks(5) {
+            scanner.feed(piece);
+            let _ = parser.feed(piece);
+        }
+        let _ = scanner.response_id();
+    });
+}

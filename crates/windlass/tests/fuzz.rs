@@ -1,0 +1,143 @@
+//! Fuzzing of the decoders of stored and moved runs, of canonical JSON and of schemas.
+
+#![cfg(target_os = "linux")]
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use windlass::core::canonical::canonical_text;
+use windlass::core::journal::{JournalRecord, decode_journal, decode_record};
+use windlass::core::run::{ParsedSnapshot, Run};
+use windlass::core::schema::{CompiledSchema, describe_violations, to_strict, validate};
+use windlass::run::PausedRun;
+use windlass_fuzz::FuzzTarget;
+
+/// Journals of the golden files, as texts.
+const JOURNALS: [&str; 3] = [
+    include_str!("../../windlass-core/tests/golden/v1/paused.windlass"),
+    include_str!("../../windlass-core/tests/golden/v1/nested.windlass"),
+    include_str!("../../windlass-core/tests/golden/v1/finished.windlass"),
+];
+
+fn target(name: &str) -> FuzzTarget {
+    FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), name)
+}
+
+fn text(input: &[u8]) -> String {
+    String::from_utf8_lossy(input).into_owned()
+}
+
+#[test]
+fn the_text_of_a_run() {
+    target("journal_text").seeds(JOURNALS).words(["\n", "\"hash\":", "\"seq\":", "windlass"]).run(
+        module_path!(),
+        "the_text_of_a_run",
+        |input| {
+            let text = text(input);
+            let _ = PausedRun::from_text(&text);
+            let _ = decode_journal(&text);
+        },
+    );
+}
+
+/// The bodies of the records, which the hash chain of a text would hide from the loop.
+#[test]
+fn records_and_their_replay() {
+    let bodies = JOURNALS.map(|journal| {
+        let records: Vec<&str> = journal.lines().filter(|line| line.starts_with('{')).collect();
+        records.join("\n")
+    });
+    let words = [
+        "\"call_settled\":",
+        "\"model_responded\":",
+        "\"decision_recorded\":",
+        "\"path\":[\"c1\"]",
+        "\"c1\"",
+        "\"call_held\":",
+        "\"call_started\":",
+        "\"at\":0",
+        "\"run_started\":",
+        "\"sources\":[\"web\"]",
+    ];
+    target("journal_records").seeds(bodies).words(words).run(
+        module_path!(),
+        "records_and_their_replay",
+        |input| {
+            let text = text(input);
+            let mut records: Vec<JournalRecord> = Vec::new();
+            for line in text.lines() {
+                let seq = records.len() as u64;
+                records.extend(decode_record(seq, line));
+            }
+            // Whatever a journal says, the machine refuses it or stays consistent.
+            if let Ok(replayed) = Run::replay(&records) {
+                let _ = replayed.run.next();
+                let _ = replayed.run.pending_calls();
+                let _ = replayed.to_snapshot().map(|text| ParsedSnapshot::parse(&text));
+            }
+            let _ = windlass::core::inspect::step_lines(&records);
+        },
+    );
+}
+
+#[test]
+fn snapshots() {
+    let snapshot = JOURNALS.iter().find_map(|journal| {
+        let records = decode_journal(journal).ok()?;
+        (1..=records.len()).rev().find_map(|end| Run::replay(&records[..end]).ok()?.to_snapshot())
+    });
+    target("snapshot").seeds(snapshot.into_iter().chain(["{}".to_owned()])).run(
+        module_path!(),
+        "snapshots",
+        |input| {
+            if let Some(parsed) = ParsedSnapshot::parse(&text(input)) {
+                let _ = parsed.restore(Vec::new());
+            }
+        },
+    );
+}
+
+#[test]
+fn canonical_json() {
+    let seeds = [
+        r#"{"b":1,"a":[1.0,-0,1e3,"é\u00e9\n"],"":{"x":null,"y":true}}"#,
+        r#"[[[[{"a":{"a":{"a":[]}}}]]]]"#,
+        r#""\ud83d\ude00\"\\\/\b\f\n\r\t""#,
+    ];
+    target("canonical_json").seeds(seeds).run(module_path!(), "canonical_json", |input| {
+        let text = text(input);
+        if let Ok(canonical) = canonical_text(&text) {
+            // The canonical form is JSON of the same value, and its own canonical form.
+            assert!(serde_json::from_str::<Value>(&canonical).is_ok(), "{canonical}");
+            assert_eq!(canonical_text(&canonical).as_deref().ok(), Some(&*canonical));
+        }
+    });
+}
+
+#[test]
+fn schemas() {
+    let seeds = [
+        r##"{"type":"object","properties":{"a":{"$ref":"#/$defs/n"},"b":{"enum":[1,"x",null]}},"required":["a"],"additionalProperties":false,"$defs":{"n":{"type":["integer","null"],"minimum":0}}}
+{"a":1,"b":"x"}"##,
+        r##"{"$defs":{"t":{"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#/$defs/t"}}]}},"$ref":"#/$defs/t"}
+[[[null]]]"##,
+        r##"{"oneOf":[{"const":1},{"type":"string","pattern":"^a+$","maxLength":3}],"allOf":[{"not":{"type":"boolean"}}],"patternProperties":{"^x":{}},"propertyNames":{"maxLength":2}}
+"aaa""##,
+    ];
+    let words =
+        ["\"$ref\":\"#\"", "\"anyOf\":[", "\"items\":", "\"type\":", "\"pattern\":\"(a*)*b\"", "\"$defs\""];
+    target("schema").seeds(seeds).words(words).run(module_path!(), "schemas", |input| {
+        let text = text(input);
+        let (schema, value) = text.split_once('\n').unwrap_or((&text, "null"));
+        let Ok(schema) = serde_json::from_str::<Value>(schema) else { return };
+        let value = serde_json::from_str::<Value>(value).unwrap_or(Value::Null);
+        let _ = to_strict(schema.clone());
+        let plain = validate(&schema, &value);
+        let compiled = CompiledSchema::new(Arc::new(schema));
+        let shown = describe_violations(&plain);
+        assert!(shown.len() < 64 * 1024, "the report of a small value is {} bytes long", shown.len());
+        if let Ok(canonical) = canonical_text(&value.to_string()) {
+            let _ = compiled.validate_text(&canonical);
+        }
+    });
+}
