@@ -240,3 +240,121 @@ async fn the_time_server_leads_the_later_life() {
     assert!(said["c2"].contains("Nowhere/Land"), "{said:?}");
     servers.close().await;
 }
+
+/// A server of the registries, and one call of it with a part of the expected output.
+struct RealServer {
+    name: &'static str,
+    program: &'static str,
+    args: Vec<String>,
+    /// A call without an expectation would need the network.
+    call: Option<(&'static str, serde_json::Value, &'static str)>,
+}
+
+fn real_servers(folder: &std::path::Path) -> Vec<RealServer> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let server = |name, program, args: Vec<String>, call| RealServer { name, program, args, call };
+    let entity = json!({ "name": "Ada", "entityType": "person", "observations": ["likes tea"] });
+    let thought =
+        json!({ "thought": "one", "nextThoughtNeeded": false, "thoughtNumber": 1, "totalThoughts": 1 });
+    vec![
+        server(
+            "everything",
+            "node_modules/.bin/mcp-server-everything",
+            vec![],
+            Some(("echo", json!({ "message": "hello" }), "hello")),
+        ),
+        server(
+            "files",
+            "node_modules/.bin/mcp-server-filesystem",
+            vec![path("")],
+            Some(("list_allowed_directories", json!({}), "Allowed directories")),
+        ),
+        server(
+            "memory",
+            "node_modules/.bin/mcp-server-memory",
+            vec![],
+            Some(("create_entities", json!({ "entities": [entity] }), "likes tea")),
+        ),
+        server(
+            "thinking",
+            "node_modules/.bin/mcp-server-sequential-thinking",
+            vec![],
+            Some(("sequentialthinking", thought, "thoughtNumber")),
+        ),
+        server("github", "node_modules/.bin/mcp-server-github", vec![], None),
+        server("playwright", "node_modules/.bin/playwright-mcp", vec!["--headless".to_owned()], None),
+        server(
+            "time",
+            "python/bin/mcp-server-time",
+            vec![],
+            Some(("get_current_time", json!({ "timezone": "Europe/Oslo" }), "Europe/Oslo")),
+        ),
+        server(
+            "git",
+            "python/bin/mcp-server-git",
+            vec!["--repository".to_owned(), path("repository")],
+            Some(("git_status", json!({ "repo_path": path("repository") }), "branch")),
+        ),
+        server(
+            "fetch",
+            "python/bin/mcp-server-fetch",
+            vec![],
+            Some(("fetch", json!({ "url": "http://127.0.0.1:1/" }), "127.0.0.1")),
+        ),
+        server(
+            "sqlite",
+            "more/bin/mcp-server-sqlite",
+            vec!["--db-path".to_owned(), path("test.db")],
+            Some(("create_table", json!({ "query": "CREATE TABLE tea (kind TEXT)" }), "created")),
+        ),
+    ]
+}
+
+/// The servers that are installed start at once, each has tools, and each call gets its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_installed_servers_start_at_once_and_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let repository = folder.path().join("repository");
+    let made = tokio::process::Command::new("git").arg("init").arg("--quiet").arg(&repository).status().await;
+    if !made.is_ok_and(|status| status.success()) {
+        let _ =
+            writeln!(std::io::stderr(), "not shown: several servers at once, because git is not installed");
+        return;
+    }
+    let mut config = McpConfig::new();
+    let mut calls = Vec::new();
+    let mut count = 0;
+    for server in real_servers(folder.path()) {
+        let Some(program) = find_installed(server.program) else { continue };
+        let memory = folder.path().join("memory.jsonl").display().to_string();
+        let started = McpServerConfig::stdio(server.name, program)
+            .args(server.args)
+            .env("MEMORY_FILE_PATH", memory)
+            .connect_timeout(Duration::from_secs(300))
+            .call_timeout(Duration::from_secs(300));
+        config = config.server(started);
+        count += 1;
+        if let Some((tool, arguments, expected)) = server.call {
+            calls.push((server.name, tool, arguments, expected));
+        }
+    }
+    if count == 0 {
+        return;
+    }
+    let servers = McpConnections::connect(config).await;
+    let report = servers.report().await;
+    assert_eq!(report.unavailable_servers(), Vec::<String>::new());
+    assert_eq!(report.servers.len(), count);
+    for server in &report.servers {
+        assert!(matches!(server.state, McpServerState::Ready { tools: 1.., .. }), "{server:?}");
+    }
+    let turns =
+        calls.iter().map(|(name, tool, arguments, _)| ScriptedResponse::call(name, tool, arguments.clone()));
+    let model = ScriptedModel::new(turns.chain([ScriptedResponse::text("done")]));
+    let outcome = build_agent(&servers, &model).run("go").max_turns(20).await.expect("the run ends well");
+    let said = call_outputs(&outcome);
+    for (name, _, _, expected) in &calls {
+        assert!(said[*name].contains(expected), "{name}: {said:?}");
+    }
+    servers.close().await;
+}
