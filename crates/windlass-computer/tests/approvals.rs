@@ -15,6 +15,7 @@ use paper::{
     output_of,
 };
 use serde_json::{Value, json};
+use support::hostile::{CLICK_TRAPS, SeededNumbers, add_click_trap};
 use support::{TestPageServer, point_at, poll_until, start_browser};
 use windlass::artefact::fetch_media;
 use windlass::core::item::OutputContent;
@@ -110,6 +111,42 @@ async fn an_approved_click_lands_on_what_was_seen_or_nowhere() {
         }
         browser.close().await;
     }
+}
+
+#[tokio::test]
+async fn a_hostile_site_gets_no_click_by_any_trap() {
+    let pages = TestPageServer::serve().await;
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    for seed in 0..2 {
+        let mut numbers = SeededNumbers(seed);
+        for name in CLICK_TRAPS {
+            let url = add_click_trap(&pages, &mut numbers, name);
+            browser.navigate(&url).await.expect("the page opens");
+            let tool = ComputerTool::with_computer(browser.clone()).approve_if(|_| true);
+            let replies =
+                [computer_call("c1", json!([click_action(120, 70)])), ScriptedResponse::text("done")];
+            let (agent, _) = agent_with_tool(&tool, replies);
+            let mut paused = agent.run("go").await.expect("the run pauses").into_paused().expect("it waits");
+            let at = || TargetPlace::At(point_at(120, 70));
+            let seen = browser.describe_target(at()).await.expect("a target");
+            browser.evaluate("spring(); 1").await.ok();
+            let is_sprung = poll_until(async || match browser.describe_target(at()).await {
+                Ok(now) => now != seen,
+                Err(_) => false,
+            });
+            assert!(is_sprung.await, "{name}, seed {seed}");
+            paused.approve("c1").expect("a person approves");
+            let outcome = agent.resume(paused).await.expect("the run ends");
+            let told = output_of(&outcome, "c1").text().into_owned();
+            let is_refused = told.contains("not the one that this call was decided for");
+            assert!(is_refused, "{name}, seed {seed}: {told}");
+            let stolen = pages.requests().into_iter().find(|asked| asked.contains("/stolen"));
+            assert_eq!((stolen, pages.submissions().len()), (None, 0), "{name}, seed {seed}");
+            browser.answer_dialog(windlass_computer::DialogAnswer::Dismiss, None).await.ok();
+        }
+    }
+    browser.close().await;
 }
 
 #[tokio::test]

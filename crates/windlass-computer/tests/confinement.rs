@@ -190,6 +190,13 @@ async fn twenty_browsers_at_once_all_work_and_leave_nothing() {
     let pages = TestPageServer::serve().await;
     let Some(first) = start_browser(BrowserOptions::default()).await else { return };
     first.close().await;
+    // The command line of a browser names its profile.
+    let profile_of = |group: u32| {
+        let line = std::fs::read(format!("/proc/{group}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let mut words = line.split_whitespace().filter_map(|word| word.strip_prefix("--user-data-dir="));
+        words.next().map(std::path::PathBuf::from)
+    };
     let browsers = (0..20).map(|_| {
         let url = pages.url("form.html");
         tokio::spawn(async move {
@@ -197,14 +204,17 @@ async fn twenty_browsers_at_once_all_work_and_leave_nothing() {
             browser.navigate(&url).await.expect("the page opens");
             let size = browser.screenshot().await.expect("a picture").size();
             let group = browser.process_group().expect("a process");
+            let profile = profile_of(group).expect("a profile");
+            assert!(profile.is_dir(), "{}", profile.display());
             browser.close().await;
-            (size, group)
+            (size, group, profile)
         })
     });
     let mut groups = Vec::new();
     for browser in browsers.collect::<Vec<_>>() {
-        let (size, group) = browser.await.expect("no browser fails");
+        let (size, group, profile) = browser.await.expect("no browser fails");
         assert_eq!(size, Some((1280, 800)));
+        assert!(!profile.exists(), "{} is left", profile.display());
         groups.push(group);
     }
     assert_eq!(groups.len(), 20);

@@ -91,3 +91,44 @@ pub(crate) fn add_secret_trap(
     };
     SecretTrap { name, url: pages.add("bank", &format!("<h1 style='margin:0'>{title}</h1>{body}")) }
 }
+
+/// The names of the traps for clicks.
+pub(crate) const CLICK_TRAPS: [&str; 8] =
+    ["overlay", "label", "form", "value", "exchange", "frame", "navigation", "dialog"];
+
+/// Adds a page with a button that a person would approve to click, and returns its URL. The page springs its trap when
+/// `spring()` is called, as a site does while a person decides; from then on, every click helps the thief.
+pub(crate) fn add_click_trap(
+    pages: &TestPageServer,
+    numbers: &mut SeededNumbers,
+    name: &'static str,
+) -> String {
+    let label = *numbers.pick(&["Continue", "Next", "Accept", "OK"]);
+    let (left, top) = (20 + numbers.below(60), 20 + numbers.below(30));
+    let place = format!("position:absolute;left:{left}px;top:{top}px;width:200px;height:60px");
+    let steal = "onclick=\"fetch('/stolen?click')\"";
+    let thief = format!("<style>body{{margin:0}}</style><button style='{place}' {steal}>{label}</button>");
+    pages.add("thief", &thief);
+    let spring = match name {
+        "overlay" => format!(
+            "document.body.insertAdjacentHTML('beforeend', `<div style='{place};z-index:9;opacity:0.01' {steal}></div>`)"
+        ),
+        "label" => "button.textContent = 'Delete the account'".to_owned(),
+        "form" => "order.action = '/stolen'".to_owned(),
+        "value" => format!("order.elements.amount.value = {}", 1000 + numbers.below(9000)),
+        "exchange" => format!("order.outerHTML = `<button style='{place}' {steal}>{label}</button>`"),
+        "frame" => format!(
+            "document.body.insertAdjacentHTML('beforeend', `<iframe src='{}' style='position:absolute;left:0;top:0;\
+             border:0;width:600px;height:400px'></iframe>`)",
+            pages.other_site_url("thief")
+        ),
+        "navigation" => format!("location.href = '{}'", pages.other_site_url("thief")),
+        "dialog" => "setTimeout(() => confirm('Give everything away?'))".to_owned(),
+        other => panic!("there is no trap {other}"),
+    };
+    let body = format!(
+        "<style>body{{margin:0}}</style><form id=order action=/sent method=post><input type=hidden name=amount value=1>\
+         <button id=button style='{place}'>{label}</button></form><script>function spring() {{ {spring}; }}</script>"
+    );
+    pages.add("order", &body)
+}
