@@ -525,9 +525,12 @@ fn text_is_found_in_every_form_and_encoding() {
     fs::write(docs.join("page.html"), encoding_rs::WINDOWS_1251.encode(&page).0).expect("written");
     // Decomposed Vietnamese, as macOS writes file contents and names.
     fs::write(docs.join("vi.txt"), "Tie\u{302}\u{301}ng Vie\u{323}\u{302}t").expect("written");
+    // Decomposed Korean, whose parts are letters and no marks.
+    let korean = "\u{1112}\u{1161}\u{11ab}\u{1100}\u{116e}\u{11a8}\u{110b}\u{1165}";
+    fs::write(docs.join("ko.txt"), korean).expect("written");
     let index = open_index(folder.path());
     let report = index.add_path(&docs).run().expect("runs");
-    assert_eq!(report.added, 4, "{report}");
+    assert_eq!(report.added, 5, "{report}");
     assert!(report.to_string().contains("it was read as KOI8"), "{report}");
     for (question, name) in [
         ("泵", "gbk.txt"),
@@ -535,6 +538,7 @@ fn text_is_found_in_every_form_and_encoding() {
         ("насос", "koi8.txt"),
         ("Život", "page.html"),
         ("Tiếng Việt", "vi.txt"),
+        ("한국어", "ko.txt"),
     ] {
         let hits = index.search(question).signals(SearchSignals::Bm25Only).run().expect("searches").hits;
         assert!(hits.iter().any(|hit| hit.file_name == name), "{question}: {hits:?}");
