@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// Longest time for one scenario. Simulated time needs milliseconds, so only a hanging process takes longer.
-const PLAY_TIMEOUT: Duration = Duration::from_secs(60);
+const PLAY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Returns the Python interpreter that has the reference SDK, or the reason why there is none.
 ///
