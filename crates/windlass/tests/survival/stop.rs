@@ -236,7 +236,7 @@ async fn s21_a_call_behind_another_does_not_start_after_the_cancel() {
 async fn s21_after_the_turn_means_that_the_turn_settles() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Resumed] {
         let log = TestLog::default();
-        let calls = ScriptedResponse::call("a", "wait", json!({ "ms": 50 })).and_call(
+        let calls = ScriptedResponse::call("a", "wait", json!({ "ms": 1000 })).and_call(
             "b",
             "wait",
             json!({ "ms": 10 }),
@@ -249,7 +249,7 @@ async fn s21_after_the_turn_means_that_the_turn_settles() {
         });
         let act = stage.run_to_pause().await;
         let said = owned_lines(&[
-            r#"call a wait {"ms":50}"#,
+            r#"call a wait {"ms":1000}"#,
             r#"call b wait {"ms":10}"#,
             "output a a done",
             "output b b done",
