@@ -179,6 +179,15 @@ fn check_told_outputs(server: &LoopbackServer, misbehaviour: &Misbehaviour, repo
             {
                 *missing.entry(text(&item["call_id"])).or_default() += 1;
             }
+            // A call whose own event was lost is known from the end of its response.
+            (WireSender::Server, "response.done", _) if !side.contains(&text(&event["response"]["id"])) => {
+                for item in event["response"]["output"].as_array().into_iter().flatten() {
+                    let is_call = item["type"] == "function_call";
+                    if is_call && calls.insert(text(&item["id"]), text(&item["call_id"])).is_none() {
+                        *missing.entry(text(&item["call_id"])).or_default() += 1;
+                    }
+                }
+            }
             (WireSender::Server, "conversation.item.deleted", _) => {
                 if let Some(call) = calls.remove(&text(&event["item_id"])) {
                     *missing.entry(call).or_default() -= 1;

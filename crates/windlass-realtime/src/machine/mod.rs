@@ -7,6 +7,7 @@
 mod agent_changes;
 mod calls;
 mod input;
+mod interruptions;
 mod model_events;
 mod playback;
 mod response_scheduler;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use windlass::core::item::Role;
 
 use super::calls::{CallPermission, CallingResponse};
-use super::playback::heard_text;
 use super::{
     AgentSetup, AudioRelease, GuardrailFollowUp, RealtimeMachine, RespondWhen, SessionEffect, ToolCallMode,
     TranscriptCheck,
@@ -16,7 +15,7 @@ use crate::event::{AudioChunk, RealtimeEvent};
 use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::metrics::TurnMetrics;
-use crate::model::{OutputTextKind, RealtimeCommandKind, RealtimeUsage, ResponseScope, ResponseStatus};
+use crate::model::{OutputTextKind, RealtimeUsage, ResponseScope, ResponseStatus};
 
 /// Number of consecutive responses that may be followed up before the user speaks again.
 const MAX_FOLLOW_UPS: u32 = 3;
@@ -86,6 +85,25 @@ impl ResponseTurn {
     /// Returns true if the response was interrupted or rejected.
     fn is_cut(&self) -> bool {
         self.is_suppressed || self.is_tripped || self.interrupted_at.is_some()
+    }
+
+    /// Passes on no further output of the response.
+    pub(super) fn suppress_output(&mut self) {
+        self.is_suppressed = true;
+        self.held_audio.clear();
+    }
+
+    /// Marks the response as interrupted. Returns false if it was before.
+    pub(super) fn mark_interrupted(&mut self, now: Duration) -> bool {
+        let is_new = self.interrupted_at.is_none();
+        self.interrupted_at.get_or_insert(now);
+        is_new
+    }
+
+    /// Returns the text so far of a content part.
+    pub(super) fn part_text(&self, item: &ItemId, content_index: u32) -> Option<&str> {
+        let is_it = |((known, index), _): &&((ItemId, u32), String)| known == item && *index == content_index;
+        self.texts.iter().find(is_it).map(|(_, text)| text.as_str())
     }
 
     fn text(&self) -> Arc<str> {
@@ -404,8 +422,7 @@ impl RealtimeMachine {
     fn trip_guardrail(&mut self, response: &ResponseId, text: &Arc<str>, guardrails: Vec<String>) {
         let Some(turn) = self.turns.get_mut(response) else { return };
         turn.is_tripped = true;
-        turn.is_suppressed = true;
-        turn.held_audio.clear();
+        turn.suppress_output();
         self.metrics.guardrail_trips += 1;
         let (text, names) = (text.clone(), guardrails.join(", "));
         self.emit_event(RealtimeEvent::GuardrailTripped { response: response.clone(), guardrails, text });
@@ -427,118 +444,6 @@ impl RealtimeMachine {
             self.add_item(RealtimeItem::message(id.clone(), Role::User, parts), None, RespondWhen::Now);
             self.scheduler.demand_response(self.now, Some(id));
         }
-    }
-
-    /// Cancels a response, if it is active.
-    fn cancel_response(&mut self, response: &ResponseId) {
-        if self.scheduler.active_response() == Some(response) {
-            self.scheduler.record_cancel(self.now, response);
-            self.record_interruption(response);
-            self.send_command(RealtimeCommandKind::CancelResponse { response: response.clone() });
-        }
-    }
-
-    fn record_interruption(&mut self, response: &ResponseId) {
-        if let Some(turn) = self.turns.get_mut(response)
-            && turn.interrupted_at.is_none()
-        {
-            turn.interrupted_at = Some(self.now);
-            self.metrics.interruptions += 1;
-        }
-    }
-
-    /// Interrupts the model on the application's request.
-    pub(crate) fn interrupt(&mut self) {
-        let active = self.scheduler.active_response().cloned();
-        let cuts = self.interrupt_playback(None);
-        if let Some(turn) = active.as_ref().and_then(|active| self.turns.get_mut(active)) {
-            turn.is_suppressed = true;
-            turn.held_audio.clear();
-        }
-        if cuts == 0 {
-            self.report_heard_interruption(active.as_ref());
-        }
-        if let Some(active) = active {
-            self.cancel_response(&active);
-        }
-    }
-
-    /// Handles the start of the user's speech, which may interrupt the model.
-    pub(super) fn on_user_speech(&mut self) {
-        let Some(server) = self.current_agent.configuration.realtime_settings.turn_detection.server_actions()
-        else {
-            return self.interrupt();
-        };
-        let cuts = self.interrupt_playback(None);
-        let active = self.scheduler.active_response().cloned();
-        if cuts == 0 {
-            self.report_heard_interruption(active.as_ref());
-        }
-        let Some(active) = active else { return };
-        if server.interrupt_response {
-            // The server cancels the response by itself and may have sent more of it before.
-            if cuts > 0 {
-                self.record_interruption(&active);
-            }
-        } else if cuts > 0 {
-            self.cancel_response(&active);
-        }
-    }
-
-    /// Reports an interruption although all received speech should have been heard: the response is cut all the same,
-    /// and the application may be behind with its playback. Without an active response, the newest speech counts for a
-    /// short time after its end.
-    pub(super) fn report_heard_interruption(&mut self, active: Option<&ResponseId>) {
-        let Some((item, content_index, heard_ms)) = self.playback.newest_track(self.now, active) else {
-            return;
-        };
-        self.emit_event(RealtimeEvent::AudioInterrupted { item, content_index, heard_ms });
-    }
-
-    /// Stops the playback of unheard speech, of one response or of all, and truncates the items. Returns the
-    /// number of truncated content parts.
-    pub(super) fn interrupt_playback(&mut self, only: Option<&ResponseId>) -> usize {
-        let cuts = self.playback.truncate_unheard(self.now, only);
-        for cut in &cuts {
-            if let Some(turn) = self.turns.get_mut(&cut.response) {
-                turn.is_suppressed = true;
-                turn.held_audio.clear();
-            }
-            let (item, content_index, heard_ms) = (cut.item.clone(), cut.content_index, cut.heard_ms);
-            self.emit_event(RealtimeEvent::AudioInterrupted { item: item.clone(), content_index, heard_ms });
-            self.send_command(RealtimeCommandKind::TruncateItem {
-                item: item.clone(),
-                content_index,
-                heard_ms,
-            });
-            let change =
-                self.history.edit_item(&item, |known| known.status = RealtimeItemStatus::Interrupted);
-            if change.is_some() {
-                self.truncate_transcript(&cut.response, &item, content_index);
-            }
-        }
-        cuts.len()
-    }
-
-    /// Truncates the transcript of an interrupted item to the part the user heard.
-    fn truncate_transcript(&mut self, response: &ResponseId, item: &ItemId, content_index: u32) {
-        let Some(known) =
-            self.history.get(item).filter(|known| known.status == RealtimeItemStatus::Interrupted)
-        else {
-            return;
-        };
-        let Some(heard) = self.playback.position(self.now, item, content_index) else { return };
-        let place = (item.clone(), content_index);
-        let said =
-            self.turns.get(response).and_then(|turn| turn.texts.iter().find(|(known, _)| *known == place));
-        let whole = match said {
-            Some((_, words)) => words.clone(),
-            None => known.text(),
-        };
-        let transcript = Some(heard_text(&whole, heard));
-        let part = RealtimeContentPart::Audio { transcript, heard_ms: Some(heard.heard_ms) };
-        let edited = self.history.edit_item(item, |known| set_part(known, content_index, part));
-        self.record_change(edited);
     }
 
     /// Handles the end of a response, reported or assumed.

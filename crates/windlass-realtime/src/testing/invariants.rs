@@ -1,6 +1,6 @@
 //! Invariants of a client's conduct, checked on the recorded events of a server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -11,6 +11,8 @@ use super::server::{WireRecord, WireSender};
 struct ConnectionConduct {
     /// Number of calls by the provider's id: made by the model or replayed by the client.
     calls: BTreeMap<String, u32>,
+    /// Responses and items of the calls that the model made.
+    call_items: BTreeSet<(String, String)>,
     /// Number of outputs by call id, without those that the server rejected.
     outputs: BTreeMap<String, u32>,
     /// The call ids of outputs by the id of the client's event.
@@ -38,7 +40,19 @@ pub fn find_wire_violations(log: &[WireRecord], has_hidden_responses: bool) -> V
         let kind = event["type"].as_str().unwrap_or_default();
         let mut report = |message: String| violations.push(format!("connection {number}: {message}"));
         match (record.sender, kind) {
-            (WireSender::Server, "response.output_item.done") => conduct.record_call(&event["item"]),
+            (WireSender::Server, "response.output_item.done") => {
+                conduct.call_items.insert((text(&event["response_id"]), text(&event["item"]["id"])));
+                conduct.record_call(&event["item"]);
+            }
+            // A call whose own event was lost is known from the end of its response.
+            (WireSender::Server, "response.done") => {
+                let response = &event["response"];
+                for item in response["output"].as_array().into_iter().flatten() {
+                    if conduct.call_items.insert((text(&response["id"]), text(&item["id"]))) {
+                        conduct.record_call(item);
+                    }
+                }
+            }
             (WireSender::Server, "session.updated") => conduct.is_configured = true,
             (WireSender::Server, "response.created") => {
                 conduct.is_response_requested = !event["response"]["metadata"].is_null();
