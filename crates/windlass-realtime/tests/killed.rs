@@ -37,7 +37,7 @@ const CALL_VAR: &str = "WINDLASS_TEST_CALL";
 /// Lease duration of a killed process's runs.
 const LEASE_DURATION: Duration = Duration::from_secs(2);
 /// A timeout that is long enough on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Plays the role of a child process. Does nothing in the test run itself.
 #[tokio::test]
