@@ -12,12 +12,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use windlass::core::{
     decision::{Decision, DecisionScope},
-    id::RunId,
+    id::{CallPath, RunId, Timestamp},
     journal::{CallStatus, JournalEntry},
 };
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::prelude::*;
-use windlass::store::{MemoryStore, PostDecisionError, SqliteStore, Store, load_paused, post_decision};
+use windlass::store::{
+    LeaseClaim, LeaseOwner, MemoryStore, PostDecisionError, SqliteStore, Store, load_paused, post_decision,
+};
 
 /// Lease of a driver that is dropped; another one takes the run over after it.
 const LEASE: Duration = Duration::from_millis(500);
@@ -173,6 +175,45 @@ async fn a_recorded_decision_is_corrected_after_its_driver_is_lost() {
                 ended => break ended.expect("it ends"),
             }
         };
+        assert_eq!(result.output_text(), Ok("bye"));
+        assert_eq!(
+            (paid.load(Ordering::SeqCst), settled_status(&store).await),
+            (0, Some(CallStatus::Rejected))
+        );
+    }
+}
+
+/// Returns the owner name of a driver whose process has ended.
+fn dead_owner() -> String {
+    let mut child = std::process::Command::new("true").spawn().expect("it starts");
+    child.wait().expect("it ends");
+    let own = LeaseOwner::for_new_driver().to_string();
+    let (_, rest) = own.split_once('-').expect("a process id");
+    format!("{}-{rest}", child.id())
+}
+
+/// The driver takes the approval and dies before the start of the call is recorded.
+#[tokio::test]
+async fn a_decision_that_a_dead_driver_has_taken_can_be_corrected() {
+    for (store, _folder) in stores() {
+        let paid = Arc::new(AtomicU32::new(0));
+        let result = agent(pay_tool(&paid), false).run("go").run_id("run").store(store.clone()).await;
+        assert!(result.expect("it pauses").is_paused());
+        post(&store, Decision::Approve, "bea").await.expect("it waits");
+        // A dead process is noticed at once; another machine's is silent for the length of its lease.
+        for (owner, duration) in [(dead_owner(), Duration::from_secs(3_600)), ("elsewhere".to_owned(), LEASE)]
+        {
+            let claim = LeaseClaim { owner: &owner, now: Timestamp(0), duration };
+            let lease = store.acquire_lease(&"run".into(), claim, None).await.expect("it is free");
+            let taken = store.take_decision(&lease, &CallPath::from("p"), 0).await.expect("its own");
+            assert!(taken.is_some());
+            let decision = Decision::Reject { message: Some(format!("not after {owner}")) };
+            post(&store, decision, "cem").await.expect("nothing has started");
+            // The driver cannot act on the decision that was corrected.
+            let late = store.take_decision(&lease, &CallPath::from("p"), 0).await;
+            assert!(late.expect_err("another epoch").is_fenced());
+        }
+        let result = agent(pay_tool(&paid), true).recover("run", store.clone()).await.expect("it ends");
         assert_eq!(result.output_text(), Ok("bye"));
         assert_eq!(
             (paid.load(Ordering::SeqCst), settled_status(&store).await),

@@ -18,6 +18,7 @@ mod query;
 mod retention;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod taken_decision;
 mod wrapper;
 
 pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};

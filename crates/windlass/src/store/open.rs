@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use windlass_core::{
     authenticity::{MacError, MacKeyId, MacKeyring},
     canonical::Digest,
@@ -18,6 +19,7 @@ use windlass_core::{
 use super::authentic::{
     PostedDecisions, authenticate_posted, check_snapshot, find_posted, load_posted_decisions,
 };
+use super::taken_decision::TakenDecisionWait;
 use super::{HISTORY_ARTEFACT, PostedDecision, Store, StoredSnapshot};
 use crate::error::{DecisionError, RunError, StoreError, StoreErrorKind};
 use crate::run::{JournalRecords, PausedRun};
@@ -358,7 +360,8 @@ const MAX_POST_ATTEMPTS: u32 = 16;
 /// run's driver picks it up when only decisions are left to wait for; without a driver, the next recovery does.
 ///
 /// A later decision replaces an earlier one until that one is taken: until the start of the call, or the settlement that
-/// follows from the decision, is recorded.
+/// follows from the decision, is recorded. If a driver is about to record it, this waits for the record; if that driver
+/// has died, its lease is ended and the decision is posted.
 ///
 /// # Errors
 ///
@@ -402,6 +405,7 @@ pub async fn post_reviewed_decision(
 ) -> Result<(), PostDecisionError> {
     let call = call.into();
     let mut attempts = 0;
+    let mut taken_wait = None;
     loop {
         let mut paused = load_paused(store, run).await?;
         paused.decide_as(review.decided_by.clone());
@@ -416,6 +420,11 @@ pub async fn post_reviewed_decision(
         match store.post_decision(run, posted, record_count).await {
             // The driver has written in between: the journal tells whether the decision is taken.
             Err(error) if error.kind() == StoreErrorKind::Stale && attempts < MAX_POST_ATTEMPTS => {}
+            // A driver is between taking the earlier decision and recording what follows from it, or has died there.
+            Err(error) if error.kind() == StoreErrorKind::AlreadyDecided => {
+                let wait = taken_wait.get_or_insert_with(TakenDecisionWait::new);
+                wait.wait(store, run, error).boxed().await?;
+            }
             Err(error) => return Err(error.into()),
             Ok(()) => return Ok(()),
         }
