@@ -12,19 +12,40 @@ use windlass_sim::SimRng;
 
 use crate::deployment::WorkerBuild;
 use crate::order::{AGENT, HELPER, RunOrder};
-use crate::tools::{TortureContext, build_tools};
+use crate::outside::OutsideWorld;
+use crate::tools::{ToolDeployment, TortureContext, build_tools};
 
-const AGENT_TOOLS: &[&str] =
-    &["once", "asked", "guarded", "key", "store_key", "look", "gated", "gated_key", "question", "legacy"];
-const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key"];
+const AGENT_TOOLS: &[&str] = &[
+    "once",
+    "asked",
+    "guarded",
+    "key",
+    "store_key",
+    "expiring_key",
+    "look",
+    "gated",
+    "gated_key",
+    "question",
+    "legacy",
+];
+const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key", "expiring_key"];
 
 /// Creates the agent that carries out an order, as one build has it.
-pub fn torture_agent(order: &RunOrder, build: WorkerBuild) -> Agent<TortureContext> {
-    let model = || OrderModel { order: order.clone(), build };
-    let helper = Agent::new(HELPER).model(model()).tools(build_tools(build, HELPER_TOOLS));
-    let mut tools = build_tools(build, AGENT_TOOLS);
+pub fn torture_agent(
+    order: &RunOrder,
+    (world, actor): (&OutsideWorld, &str),
+    deployment: ToolDeployment,
+) -> Agent<TortureContext> {
+    let model = || OrderModel {
+        order: order.clone(),
+        world: world.clone(),
+        actor: actor.to_owned(),
+        build: deployment.build,
+    };
+    let helper = Agent::new(HELPER).model(model()).tools(build_tools(deployment, HELPER_TOOLS));
+    let mut tools = build_tools(deployment, AGENT_TOOLS);
     if order.session.is_some() {
-        tools.extend(build_tools(build, &["session_key"]));
+        tools.extend(build_tools(deployment, &["session_key"]));
     }
     tools.push(helper.as_tool(HELPER, "Asks the helper."));
     Agent::new(AGENT).model(model()).tools(tools)
@@ -33,6 +54,8 @@ pub fn torture_agent(order: &RunOrder, build: WorkerBuild) -> Agent<TortureConte
 /// A model whose responses depend only on the order, the agent and the turn.
 struct OrderModel {
     order: RunOrder,
+    world: OutsideWorld,
+    actor: String,
     build: WorkerBuild,
 }
 
@@ -43,6 +66,10 @@ impl Model for OrderModel {
         _: &'a DeltaSink,
     ) -> Result<ModelResponse, ModelError> {
         let agent = request.agent.as_str();
+        if agent == AGENT {
+            let noted = self.world.note_turn(&self.order.run, request.turn, &self.actor);
+            noted.map_err(|error| ModelError::new(error.to_string()))?;
+        }
         // Most of a run's time passes in model requests, and so do most of its crashes.
         let purpose = format!("delay {agent} {}", request.turn);
         let delay = SimRng::for_purpose(self.order.seed, &purpose).below(15_000);

@@ -12,14 +12,16 @@ use windlass::core::journal::{JournalEntry, JournalRecord};
 use windlass::error::StoreErrorKind;
 use windlass::run::PausedRun;
 use windlass::store::{
-    PostDecisionError, RunQuery, RunStatus, SqliteStore, fork_run, list_all_runs, load_paused, post_decision,
+    PostDecisionError, RunQuery, RunStatus, fork_run, list_all_runs, load_paused, post_decision,
 };
 use windlass_sim::SimRng;
 
 use crate::decision_log::{DecisionLine, DecisionStage, LoggedDecision, log_decision};
+use crate::deployment::WorkerBuild;
 use crate::files::{RoundFolder, append_line};
 use crate::order::RunOrder;
 use crate::outside::OutsideWorld;
+use crate::plant::{PlantedBug, ProcessStore};
 use crate::tools::success_text;
 use crate::worker::{load_orders, open_store};
 
@@ -37,11 +39,13 @@ pub struct DeciderSettings {
     pub seed: u64,
     /// True if she corrects some of her decisions.
     pub has_corrections: bool,
+    /// The planted bug.
+    pub planted: Option<PlantedBug>,
 }
 
 struct Decider {
     settings: DeciderSettings,
-    store: std::sync::Arc<SqliteStore>,
+    store: ProcessStore,
     /// Holds that are decided: the call, the attempt and the digest that was shown.
     decided: BTreeSet<(String, String, u32, String)>,
 }
@@ -51,13 +55,14 @@ struct Decider {
 /// # Errors
 /// Returns the message of an error of the outside world. Errors of the store are retried.
 pub async fn decide(settings: DeciderSettings) -> Result<(), String> {
-    let store = open_store(&settings.folder).await;
+    let store = open_store(&settings.folder, settings.planted, WorkerBuild::Base).await;
     let mut decider = Decider { settings, store, decided: BTreeSet::new() };
     loop {
         if let Err(error) = decider.decide_round().await {
             eprintln!("decider: {error}");
             // A store whose disk failed has to be opened again.
-            decider.store = open_store(&decider.settings.folder).await;
+            let DeciderSettings { folder, planted, .. } = &decider.settings;
+            decider.store = open_store(folder, *planted, WorkerBuild::Base).await;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -70,15 +75,16 @@ impl Decider {
             orders.into_iter().map(|order| (order.run.clone(), order)).collect();
         let query = |statuses| RunQuery { statuses, ..RunQuery::default() };
         // A run whose worker was killed between its hold and its pause is listed as running.
-        let open = list_all_runs(&*self.store, query(vec![RunStatus::Paused, RunStatus::Running]));
+        let open = list_all_runs(&*self.store.runs, query(vec![RunStatus::Paused, RunStatus::Running]));
         for stored in open.await.map_err(|error| error.to_string())? {
             let Some(order) = orders.get(stored.run.as_str()) else { continue };
-            let paused = load_paused(&*self.store, &stored.run).await.map_err(|error| error.to_string())?;
+            let paused =
+                load_paused(&*self.store.runs, &stored.run).await.map_err(|error| error.to_string())?;
             for pending in paused.pending_calls() {
                 self.decide_call(order, &paused, &pending).await?;
             }
         }
-        let ended = list_all_runs(&*self.store, query(vec![RunStatus::Finished]));
+        let ended = list_all_runs(&*self.store.runs, query(vec![RunStatus::Finished]));
         let ended = ended.await.map_err(|error| error.to_string())?;
         for stored in ended {
             if let Some(order) = orders.get(stored.run.as_str()) {
@@ -137,7 +143,7 @@ impl Decider {
         let run = RunId::new(order.run.as_str());
         let path = pending.path.clone();
         let posted =
-            post_decision(&*self.store, &run, path, decision, DecisionScope::ThisCall, "decider").await;
+            post_decision(&*self.store.runs, &run, path, decision, DecisionScope::ThisCall, "decider").await;
         line.stage = match &posted {
             Ok(()) => DecisionStage::Accepted,
             Err(PostDecisionError::Decide(_) | PostDecisionError::AlreadyTaken(_)) => DecisionStage::Refused,
@@ -153,7 +159,7 @@ impl Decider {
 
     /// Returns the stage of a refused decision: the journal must show that the earlier one was taken.
     async fn check_taken(&self, run: &RunId, pending: &PendingCall) -> DecisionStage {
-        let Ok(paused) = load_paused(&*self.store, run).await else { return DecisionStage::Unknown };
+        let Ok(paused) = load_paused(&*self.store.runs, run).await else { return DecisionStage::Unknown };
         let is_pending = paused
             .pending_calls()
             .iter()
@@ -197,11 +203,11 @@ impl Decider {
         let at = rng.below(record_count.saturating_sub(1));
         let from = RunId::new(order.run.as_str());
         let made =
-            fork_run(&*self.store, &from, at, RunId::new(new_run.as_str()), ForkChange::Unchanged).await;
+            fork_run(&*self.store.runs, &from, at, RunId::new(new_run.as_str()), ForkChange::Unchanged).await;
         if let Err(error) = made {
             eprintln!("decider: {new_run}: {error}");
             // A decider that was killed after the fork and before the line below finds the fork there.
-            if load_paused(&*self.store, &RunId::new(new_run.as_str())).await.is_err() {
+            if load_paused(&*self.store.runs, &RunId::new(new_run.as_str())).await.is_err() {
                 return Ok(());
             }
         }

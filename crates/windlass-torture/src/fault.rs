@@ -15,7 +15,7 @@ pub enum Fault {
     Redeploy,
     /// SIGSTOP for longer than a lease.
     Freeze,
-    /// A step of the wall clock by an hour.
+    /// A series of steps of the wall clock, each by an hour or two.
     ClockStep,
     /// Writes to the store fail for a while.
     FullDisk,
@@ -58,12 +58,12 @@ impl FaultMenu {
         }
         loop {
             let fault = match rng.below(100) {
-                0..=26 => Fault::Kill,
-                27..=49 => Fault::KillInStore,
-                50..=57 => Fault::Terminate,
-                58..=64 => Fault::Redeploy,
-                65..=74 => Fault::Freeze,
-                75..=84 => Fault::ClockStep,
+                0..=23 => Fault::Kill,
+                24..=43 => Fault::KillInStore,
+                44..=51 => Fault::Terminate,
+                52..=58 => Fault::Redeploy,
+                59..=66 => Fault::Freeze,
+                67..=84 => Fault::ClockStep,
                 85..=91 => Fault::FullDisk,
                 _ => Fault::FailedSync,
             };
@@ -90,6 +90,8 @@ pub struct FaultCounts {
     pub terminations: u64,
     /// SIGSTOPs beyond the lease.
     pub freezes: u64,
+    /// Series of steps of the wall clock.
+    pub clock_faults: u64,
     /// Steps of the wall clock.
     pub clock_steps: u64,
     /// Processes that started with another build than the one before them.
@@ -107,6 +109,11 @@ pub struct FaultCounts {
 impl FaultCounts {
     /// Returns the number of faults, each counted once.
     pub fn total(&self) -> u64 {
-        self.kills + self.terminations + self.freezes + self.clock_steps + self.full_disks + self.failed_syncs
+        self.kills
+            + self.terminations
+            + self.freezes
+            + self.clock_faults
+            + self.full_disks
+            + self.failed_syncs
     }
 }

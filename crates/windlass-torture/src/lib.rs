@@ -12,6 +12,7 @@ pub mod fault;
 pub mod files;
 pub mod order;
 pub mod outside;
+pub mod plant;
 pub mod process;
 pub mod shim;
 pub mod tools;

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 
 fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
     let usage = || {
-        "usage: windlass-torture --faults N --seed S [--workers W] [--folder PATH] [--except FAULT,…]"
+        "usage: windlass-torture --faults N --seed S [--workers W] [--folder PATH] [--except FAULT,…] [--plant BUG]"
             .to_owned()
     };
     let mut options = TortureOptions {
@@ -41,6 +41,7 @@ fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
         workers: 4,
         folder: std::env::temp_dir(),
         left_out: Vec::new(),
+        planted: None,
     };
     for pair in arguments.chunks(2) {
         let [name, value] = pair else { return Err(usage()) };
@@ -50,6 +51,7 @@ fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
             "--workers" => options.workers = value.parse().map_err(|_| usage())?,
             "--folder" => options.folder = PathBuf::from(value),
             "--except" => options.left_out = value.split(',').map(str::to_owned).collect(),
+            "--plant" => options.planted = Some(value.parse()?),
             _ => return Err(usage()),
         }
     }
@@ -65,13 +67,14 @@ fn run_torture(options: &TortureOptions) -> Result<(), String> {
     let place = format!("seed {}; everything is kept in {}", options.seed, options.folder.display());
     let TortureReport { faults, runs, verdict } = report.map_err(|error| format!("{error}\n{place}"))?;
     eprintln!(
-        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={}",
+        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={} expired_receipts={}",
         faults.total(),
         faults.kills_in_store,
         faults.terminations,
         faults.full_disks,
         faults.failed_write_calls,
         faults.failed_sync_calls,
+        verdict.expired_receipts,
     );
     println!(
         "kills={} freezes={} clock_steps={} redeploys={} runs={runs} {verdict}",
@@ -84,9 +87,10 @@ fn run_torture(options: &TortureOptions) -> Result<(), String> {
 }
 
 fn run_role(role: &str, arguments: &[String]) -> Result<(), String> {
-    let [folder, decisions, rule, lease, seed, name, build] = arguments else {
-        return Err(format!("a {role} takes seven arguments"));
+    let [folder, decisions, rule, lease, seed, name, build, planted @ ..] = arguments else {
+        return Err(format!("a {role} takes seven arguments or eight"));
     };
+    let planted = planted.first().map(|bug| bug.parse()).transpose()?;
     let folder = RoundFolder::at(Path::new(folder));
     let world = open_world(folder.path(), rule == "fenced");
     let seed = seed.parse().map_err(|_| format!("`{seed}` is not a seed"))?;
@@ -94,7 +98,7 @@ fn run_role(role: &str, arguments: &[String]) -> Result<(), String> {
     let runtime = build_runtime()?;
     if role == "decider" {
         let has_corrections = decisions == "correcting";
-        return runtime.block_on(decide(DeciderSettings { folder, world, seed, has_corrections }));
+        return runtime.block_on(decide(DeciderSettings { folder, world, seed, has_corrections, planted }));
     }
     runtime.block_on(work(WorkerSettings {
         folder,
@@ -103,6 +107,7 @@ fn run_role(role: &str, arguments: &[String]) -> Result<(), String> {
         lease_duration: Duration::from_millis(lease),
         world,
         seed,
+        planted,
     }))
 }
 

@@ -44,6 +44,8 @@ const TOOLS: &[&str] = &[
     "key",
     "key",
     "store_key",
+    "expiring_key",
+    "expiring_key",
     "look",
     "gated",
     "gated",
@@ -52,7 +54,7 @@ const TOOLS: &[&str] = &[
     "legacy",
     "helper",
 ];
-const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key"];
+const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key", "expiring_key"];
 
 impl RunOrder {
     /// Returns the words of the user, which no other run has.

@@ -40,12 +40,31 @@ pub struct LedgerEffect {
 pub struct BankTransfer {
     /// Idempotency key.
     pub key: String,
+    /// Tool that asked first.
+    pub tool: String,
     /// Identity of the operation: the scope of its receipt, the agent, the tool and the arguments.
     pub operation: String,
     /// The outermost run that asked first.
     pub run: String,
     /// The call that asked first.
     pub call: String,
+}
+
+/// One line of the file that orders what happens in all runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutsideEvent {
+    /// A request to the bank.
+    Request(LedgerEffect),
+    /// The model of a run was asked for a response: all calls of earlier turns have settled.
+    TurnBegun {
+        /// The outermost run.
+        run: String,
+        /// Number of the turn, from 1.
+        turn: u32,
+        /// Process and build.
+        actor: String,
+    },
 }
 
 /// The reply of a target to a request.
@@ -128,13 +147,14 @@ impl OutsideWorld {
     /// # Errors
     /// Returns the error of the file system.
     pub fn transfer(&self, request: &LedgerEffect, operation: String) -> io::Result<EffectReply> {
-        append_line(&self.folder.join("requests.jsonl"), request)?;
+        append_line(&self.events_path(), &OutsideEvent::Request(request.clone()))?;
         let book = self.folder.join("bank").join(format!("{}.json", request.key));
         static DRAFT_COUNT: AtomicU64 = AtomicU64::new(0);
         let number = DRAFT_COUNT.fetch_add(1, Ordering::SeqCst);
         let draft = self.folder.join("bank").join(format!("{}-{number}.draft", std::process::id()));
         let transfer = BankTransfer {
             key: request.key.clone(),
+            tool: request.tool.clone(),
             operation,
             run: request.run.clone(),
             call: request.call.clone(),
@@ -151,12 +171,34 @@ impl OutsideWorld {
         }
     }
 
+    /// Notes that the model of a run is asked for a response.
+    ///
+    /// # Errors
+    /// Returns the error of the file system.
+    pub fn note_turn(&self, run: &str, turn: u32, actor: &str) -> io::Result<()> {
+        let (run, actor) = (run.to_owned(), actor.to_owned());
+        append_line(&self.events_path(), &OutsideEvent::TurnBegun { run, turn, actor })
+    }
+
+    /// Returns the requests to the bank and the turns of all runs, in order.
+    ///
+    /// # Errors
+    /// Returns the error of the read.
+    pub fn load_events(&self) -> io::Result<Vec<OutsideEvent>> {
+        read_lines(&self.events_path())
+    }
+
     /// Returns all requests to the bank in order.
     ///
     /// # Errors
     /// Returns the error of the read.
     pub fn load_requests(&self) -> io::Result<Vec<LedgerEffect>> {
-        read_lines(&self.folder.join("requests.jsonl"))
+        let events = self.load_events()?.into_iter();
+        let requests = events.filter_map(|event| match event {
+            OutsideEvent::Request(request) => Some(request),
+            OutsideEvent::TurnBegun { .. } => None,
+        });
+        Ok(requests.collect())
     }
 
     /// Returns the bank's book.
@@ -172,6 +214,10 @@ impl OutsideWorld {
             }
         }
         Ok(transfers)
+    }
+
+    fn events_path(&self) -> PathBuf {
+        self.folder.join("events.jsonl")
     }
 
     fn ledger_path(&self, run: &str) -> PathBuf {

@@ -11,6 +11,7 @@ use windlass_sim::SimRng;
 use crate::deployment::WorkerBuild;
 use crate::fault::{Fault, FaultCounts};
 use crate::files::RoundFolder;
+use crate::plant::PlantedBug;
 use crate::shim::{FaultControl, FaultShim, KillStage};
 
 /// The part that a process plays.
@@ -35,6 +36,8 @@ pub struct RoundSettings {
     pub is_fenced: bool,
     /// True if the decider corrects some of her decisions.
     pub has_corrections: bool,
+    /// The bug that all processes have, if one is planted.
+    pub planted: Option<PlantedBug>,
     /// The fault shim, if there is one.
     pub shim: Option<FaultShim>,
 }
@@ -48,6 +51,8 @@ pub struct ProcessSlot {
     child: Option<Child>,
     control: Option<FaultControl>,
     clock_offset: i64,
+    /// Times of the next steps of the clock, the last one first.
+    clock_steps: Vec<Instant>,
     /// True while the shim is set to kill the process.
     is_doomed: bool,
     /// Time at which the process is to have ended after a SIGTERM.
@@ -71,6 +76,7 @@ impl ProcessSlot {
             child: None,
             control: None,
             clock_offset: 0,
+            clock_steps: Vec::new(),
             is_doomed: false,
             termination: None,
             next_build: None,
@@ -118,7 +124,8 @@ impl ProcessSlot {
             .arg(round.lease_duration.as_millis().to_string())
             .arg(round.seed.to_string())
             .arg(format!("{}-{}", self.name, self.incarnation))
-            .arg(self.build.to_string());
+            .arg(self.build.to_string())
+            .args(round.planted.map(|bug| bug.to_string()));
         let log = round.folder.path().join("logs").join(format!("{}.log", self.name));
         let log = OpenOptions::new().create(true).append(true).open(log).map_err(said)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -193,11 +200,16 @@ impl ProcessSlot {
                 self.frozen_until = Some(Instant::now() + beyond);
             }
             Fault::ClockStep => {
-                let Some(control) = control else { return Ok(false) };
-                let others = [-3_600, 0, 3_600].into_iter().filter(|offset| *offset != self.clock_offset);
-                self.clock_offset = *rng.pick(&others.collect::<Vec<_>>());
-                control.set_clock_offset(self.clock_offset).map_err(said)?;
-                counts.clock_steps += 1;
+                if control.is_none() {
+                    return Ok(false);
+                }
+                // Some bodies last longer than the whole series, so that a run is contended for at several times.
+                let mut at = Instant::now();
+                for _ in 0..2 + rng.below(6) {
+                    self.clock_steps.insert(0, at);
+                    at += Duration::from_millis(20 + rng.below(120));
+                }
+                counts.clock_faults += 1;
             }
             Fault::FullDisk => {
                 let Some(control) = control else { return Ok(false) };
@@ -232,6 +244,10 @@ impl ProcessSlot {
                 control.set_disk_full(false).map_err(|error| error.to_string())?;
             }
         }
+        while self.clock_steps.last().is_some_and(|at| *at <= now) {
+            self.clock_steps.pop();
+            self.step_clock(counts)?;
+        }
         let Some(child) = &mut self.child else { return Ok(()) };
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => {
@@ -251,6 +267,18 @@ impl ProcessSlot {
             }
             None => Ok(()),
         }
+    }
+
+    /// Moves the wall clock of the process: an hour ahead, an hour back, and right again.
+    fn step_clock(&mut self, counts: &mut FaultCounts) -> Result<(), String> {
+        let Some(control) = &self.control else { return Ok(()) };
+        self.clock_offset = match self.clock_offset {
+            0 => 3_600,
+            3_600 => -3_600,
+            _ => 0,
+        };
+        counts.clock_steps += 1;
+        control.set_clock_offset(self.clock_offset).map_err(|error| error.to_string())
     }
 
     /// Ends a freeze.

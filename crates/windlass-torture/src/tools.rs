@@ -13,6 +13,7 @@ use windlass_sim::SimRng;
 use crate::deployment::{BaseArguments, BuildArguments, ExtendedArguments, RewordedArguments, WorkerBuild};
 use crate::order::RunOrder;
 use crate::outside::{EffectReply, FenceRule, LedgerEffect, OutsideWorld};
+use crate::plant::PlantedBug;
 
 /// The context of the tools of a run.
 pub struct TortureContext {
@@ -22,6 +23,18 @@ pub struct TortureContext {
     pub world: OutsideWorld,
     /// Name of this process, for the ledger.
     pub actor: String,
+}
+
+/// Time after which the receipts of the tool `expiring_key` expire.
+const RECEIPT_EXPIRY: Duration = Duration::from_millis(150);
+
+/// The tools of a process: of one build, and with a bug if one is planted.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolDeployment {
+    /// The build.
+    pub build: WorkerBuild,
+    /// The planted bug.
+    pub planted: Option<PlantedBug>,
 }
 
 /// Returns the text of a successful call.
@@ -34,23 +47,30 @@ pub fn torture_question(what: &str) -> PersonQuestion {
     PersonQuestion::new(format!("What about {what}?"))
 }
 
-/// Creates the tools of an agent in one build.
-pub fn build_tools(build: WorkerBuild, names: &[&str]) -> Vec<Tool<TortureContext>> {
+/// Creates the tools of an agent.
+pub fn build_tools(deployment: ToolDeployment, names: &[&str]) -> Vec<Tool<TortureContext>> {
+    let build = deployment.build;
     let create = match build {
         WorkerBuild::Base | WorkerBuild::Reduced => create_tool::<BaseArguments>,
         WorkerBuild::Reworded => create_tool::<RewordedArguments>,
         WorkerBuild::Extended => create_tool::<ExtendedArguments>,
     };
     let is_there = |name: &&&str| !(build == WorkerBuild::Reduced && **name == "legacy");
-    names.iter().filter(is_there).map(|name| create(name, build)).collect()
+    names.iter().filter(is_there).map(|name| create(name, deployment)).collect()
 }
 
-fn create_tool<A: BuildArguments>(name: &str, build: WorkerBuild) -> Tool<TortureContext> {
+fn create_tool<A: BuildArguments>(name: &str, deployment: ToolDeployment) -> Tool<TortureContext> {
+    let ToolDeployment { build, planted } = deployment;
     let description = match build {
         WorkerBuild::Reworded => "Carries something out, in other words.",
         WorkerBuild::Base | WorkerBuild::Extended | WorkerBuild::Reduced => "Does something.",
     };
-    let receipts = |scope| ReceiptPolicy { scope, expire_after: None };
+    let receipts = |scope| match (planted, scope) {
+        (Some(PlantedBug::SharedKeys), ReceiptScope::Run) => {
+            ReceiptPolicy { scope: ReceiptScope::Store, expire_after: None }
+        }
+        _ => ReceiptPolicy { scope, expire_after: None },
+    };
     let once = || {
         Tool::function(name, description, |ctx, arguments: A| act_once(ctx, arguments.into_what()))
             .effect(ToolEffect::Once)
@@ -63,6 +83,9 @@ fn create_tool<A: BuildArguments>(name: &str, build: WorkerBuild) -> Tool<Tortur
         .receipt_policy(receipts(scope))
     };
     match name {
+        "once" if planted == Some(PlantedBug::BlindRetries) => {
+            once().reconcile(|_| async { ReconcileOutcome::NotExecuted })
+        }
         "once" => once().reconcile(reconcile_by_ledger),
         "guarded" => once().reconcile(reconcile_by_ledger).output_guardrail(passing_guardrail()),
         "gated" => once().needs_approval().reconcile(shut_out_earlier_drivers),
@@ -70,6 +93,10 @@ fn create_tool<A: BuildArguments>(name: &str, build: WorkerBuild) -> Tool<Tortur
         "gated_key" => idempotent(ReceiptScope::Run).needs_approval(),
         "session_key" => idempotent(ReceiptScope::Session),
         "store_key" => idempotent(ReceiptScope::Store),
+        "expiring_key" => {
+            let policy = ReceiptPolicy { scope: ReceiptScope::Store, expire_after: Some(RECEIPT_EXPIRY) };
+            idempotent(ReceiptScope::Store).receipt_policy(policy)
+        }
         "look" => Tool::function(name, description, |_, arguments: A| async move {
             Ok::<_, ToolError>(format!("saw {}", arguments.into_what()))
         })
@@ -99,13 +126,13 @@ async fn ask_and_act(ctx: ToolContext<TortureContext>, what: String) -> Result<S
 }
 
 async fn act(ctx: &ToolContext<TortureContext>, effect: &LedgerEffect) -> Result<String, ToolError> {
-    pause(effect, "before").await;
+    pause(ctx, effect, "before").await;
     // No await inside: a body that is aborted has had its effect or will not have it.
     match ctx.app().world.record_effect(effect)? {
         EffectReply::Done => {}
         EffectReply::StaleFence => return Err(ToolError::visible("this driver was replaced")),
     }
-    pause(effect, "after").await;
+    pause(ctx, effect, "after").await;
     Ok(success_text(&effect.run, &effect.call))
 }
 
@@ -116,10 +143,10 @@ async fn transfer(
     what: String,
 ) -> Result<String, ToolError> {
     let effect = describe_effect(&ctx, &what, None);
-    pause(&effect, "before").await;
+    pause(&ctx, &effect, "before").await;
     let operation = operation_name(&ctx.app().order, scope, &effect.agent, &effect.tool, &effect.arguments);
     ctx.app().world.transfer(&effect, operation)?;
-    pause(&effect, "after").await;
+    pause(&ctx, &effect, "after").await;
     Ok(format!("transferred {what}"))
 }
 
@@ -153,10 +180,15 @@ fn describe_effect(ctx: &ToolContext<TortureContext>, what: &str, answer: Option
     }
 }
 
-/// Waits for a few milliseconds, so that kills and freezes fall into bodies, too.
-async fn pause(effect: &LedgerEffect, place: &str) {
+/// Waits for some milliseconds, so that kills and freezes fall into bodies, too. Many a body waits for long before it
+/// acts: contenders then try all runs while it lasts, with their clocks at several settings. Where processes freeze, leases
+/// are short, and so are the bodies: a busy machine must not take every run from its driver.
+async fn pause(ctx: &ToolContext<TortureContext>, effect: &LedgerEffect, place: &str) {
     let mut rng = SimRng::for_purpose(0, &format!("{place} {} {}", effect.run, effect.call));
-    tokio::time::sleep(Duration::from_micros(rng.below(12_000))).await;
+    let is_long = rng.chance(if place == "before" { 60 } else { 5 });
+    let has_long_leases = ctx.app().world.fence_rule() == FenceRule::Ignore;
+    let longest = if is_long && has_long_leases { 400_000 } else { 12_000 };
+    tokio::time::sleep(Duration::from_micros(rng.below(longest))).await;
 }
 
 /// Asks the ledger about a call in doubt.

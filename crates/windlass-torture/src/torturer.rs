@@ -11,6 +11,7 @@ use crate::fault::{FaultCounts, FaultMenu};
 use crate::files::{RoundFolder, append_line, read_lines};
 use crate::order::RunOrder;
 use crate::outside::{FenceRule, OutsideWorld};
+use crate::plant::PlantedBug;
 use crate::process::{ProcessRole, ProcessSlot, RoundSettings};
 use crate::shim::FaultShim;
 use crate::verdict::{TortureVerdict, check_round, describe_open_runs, measure_progress};
@@ -29,10 +30,14 @@ pub struct TortureOptions {
     pub folder: PathBuf,
     /// Names of faults that are left out; `correction` stands for the corrections of the decider.
     pub left_out: Vec<String>,
+    /// The bug that is planted into the processes.
+    pub planted: Option<PlantedBug>,
 }
 
 /// Number of faults in a round; each round has a store of its own.
 const FAULTS_PER_ROUND: u64 = 50;
+/// Number of faults in a round with a planted bug: the first round that shows it is the last.
+const FAULTS_PER_PLANTED_ROUND: u64 = 25;
 /// Duration of leases where nothing freezes: a process that a busy machine starves keeps its runs.
 const PLAIN_LEASE: Duration = Duration::from_secs(5);
 /// Duration of leases where processes freeze for longer than that.
@@ -41,6 +46,8 @@ const FREEZE_LEASE: Duration = Duration::from_millis(600);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of failed rounds after which the torture ends: there is enough to look at.
 const MAX_FAILED_ROUNDS: u32 = 3;
+/// Number of open runs for each worker.
+const ORDERS_PER_WORKER: usize = 3;
 /// Number of sessions in a round.
 const SESSION_COUNT: u64 = 3;
 
@@ -75,7 +82,10 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
     let mut failed_rounds = 0;
     for number in 0_u64.. {
         // A short torture has a plain and a fenced round, too.
-        let per_round = FAULTS_PER_ROUND.min(options.faults.div_ceil(2));
+        let per_round = match options.planted {
+            Some(_) => FAULTS_PER_PLANTED_ROUND,
+            None => FAULTS_PER_ROUND.min(options.faults.div_ceil(2)),
+        };
         let faults = options.faults.saturating_sub(report.faults.total()).min(per_round);
         if faults == 0 {
             break;
@@ -88,6 +98,7 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
             lease_duration: if is_fenced { FREEZE_LEASE } else { PLAIN_LEASE },
             is_fenced,
             has_corrections: !is_left_out("correction"),
+            planted: options.planted,
             shim: shim.clone(),
         };
         let before = report;
@@ -97,7 +108,8 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
         } else {
             failed_rounds += 1;
         }
-        if failed_rounds == MAX_FAILED_ROUNDS || report.faults.total() == before.faults.total() {
+        let max_failed_rounds = if options.planted.is_some() { 1 } else { MAX_FAILED_ROUNDS };
+        if failed_rounds == max_failed_rounds || report.faults.total() == before.faults.total() {
             break;
         }
     }
@@ -121,7 +133,7 @@ fn run_round(
     let mut rng = SimRng::for_purpose(round.seed, "faults");
     let mut orders = OrderBook { round, count: 0 };
     let workers = options.workers;
-    for _ in 0..2 * workers {
+    for _ in 0..ORDERS_PER_WORKER * workers {
         orders.publish()?;
     }
     let mut slots: Vec<ProcessSlot> =
@@ -169,7 +181,7 @@ impl OrderBook<'_> {
     /// Keeps the workers busy.
     fn replenish(&mut self, workers: usize) -> Result<(), String> {
         let open = count_open_orders(&self.round.folder)?;
-        for _ in open..2 * workers {
+        for _ in open..ORDERS_PER_WORKER * workers {
             self.publish()?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use windlass::error::{RunError, StoreError, StoreErrorKind};
 use windlass::run::{CancelHandle, RunResult};
 use windlass::session::Session;
-use windlass::store::{SqliteStore, Store};
+use windlass::store::{LeaseObserver, SqliteStore};
 use windlass_sim::SimRng;
 
 use crate::agent::torture_agent;
@@ -19,10 +19,11 @@ use crate::deployment::WorkerBuild;
 use crate::files::{RoundFolder, append_line, read_lines};
 use crate::order::RunOrder;
 use crate::outside::OutsideWorld;
-use crate::tools::TortureContext;
+use crate::plant::{PlantedBug, ProcessStore};
+use crate::tools::{ToolDeployment, TortureContext};
 
 /// Number of runs that a worker drives at the same time.
-const CONCURRENT_RUNS: usize = 3;
+const CONCURRENT_RUNS: usize = 6;
 /// A small interval, so that most of these short runs still recover from a snapshot.
 const SNAPSHOT_INTERVAL: u64 = 4;
 
@@ -41,6 +42,8 @@ pub struct WorkerSettings {
     pub world: OutsideWorld,
     /// Seed of the order in which the worker looks for runs.
     pub seed: u64,
+    /// The planted bug.
+    pub planted: Option<PlantedBug>,
 }
 
 /// The end of a run, as a worker saw it.
@@ -70,8 +73,10 @@ enum DriveResult {
 /// Returns the message of an error that no retry can mend.
 pub async fn work(settings: WorkerSettings) -> Result<(), String> {
     let mut terminated = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let mut store = open_store(&settings.folder).await;
+    let mut store = open_store(&settings.folder, settings.planted, settings.build).await;
     let mut rng = SimRng::for_purpose(settings.seed, &settings.name);
+    // With an observer, a worker tries the runs of others all the time. Without one, it waits for one run at a time.
+    let observer = rng.chance(75).then(LeaseObserver::new);
     let mut tasks: JoinSet<(String, DriveResult)> = JoinSet::new();
     let mut handles: BTreeMap<String, [CancelHandle; 2]> = BTreeMap::new();
     let mut next_try: BTreeMap<String, Instant> = BTreeMap::new();
@@ -83,7 +88,8 @@ pub async fn work(settings: WorkerSettings) -> Result<(), String> {
         });
         while handles.len() < CONCURRENT_RUNS && !candidates.is_empty() {
             let order = candidates.swap_remove(rng.index(candidates.len()));
-            let cancel_handles = start_drive(&settings, order.clone(), &store, &mut tasks);
+            let cancel_handles =
+                start_drive(&settings, order.clone(), (&store, observer.as_ref()), &mut tasks);
             handles.insert(order.run, cancel_handles);
         }
         tokio::select! {
@@ -101,7 +107,7 @@ pub async fn work(settings: WorkerSettings) -> Result<(), String> {
                         handles.values().flatten().for_each(CancelHandle::detach);
                         while tasks.join_next().await.is_some() {}
                         handles.clear();
-                        store = open_store(&settings.folder).await;
+                        store = open_store(&settings.folder, settings.planted, settings.build).await;
                         Duration::from_millis(20 + rng.below(60))
                     }
                 };
@@ -117,10 +123,16 @@ pub async fn work(settings: WorkerSettings) -> Result<(), String> {
 }
 
 /// Opens the store. The disk may be full at first: the worker tries again.
-pub async fn open_store(folder: &RoundFolder) -> Arc<SqliteStore> {
+pub async fn open_store(
+    folder: &RoundFolder,
+    planted: Option<PlantedBug>,
+    build: WorkerBuild,
+) -> ProcessStore {
     loop {
         match SqliteStore::open(folder.store()) {
-            Ok(store) => return Arc::new(store.with_snapshot_interval(SNAPSHOT_INTERVAL)),
+            Ok(store) => {
+                return ProcessStore::new(store.with_snapshot_interval(SNAPSHOT_INTERVAL), planted, build);
+            }
             Err(error) => eprintln!("the store cannot be opened: {error}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -149,25 +161,26 @@ pub fn load_orders(folder: &RoundFolder) -> std::io::Result<Vec<RunOrder>> {
 fn start_drive(
     settings: &WorkerSettings,
     order: RunOrder,
-    store: &Arc<SqliteStore>,
+    (store, observer): (&ProcessStore, Option<&LeaseObserver>),
     tasks: &mut JoinSet<(String, DriveResult)>,
 ) -> [CancelHandle; 2] {
-    let agent = torture_agent(&order, settings.build);
-    let context = Arc::new(TortureContext {
-        order: order.clone(),
-        world: settings.world.clone(),
-        actor: format!("{} {}", settings.name, settings.build),
-    });
+    let deployment = ToolDeployment { build: settings.build, planted: settings.planted };
+    let actor = format!("{} {}", settings.name, settings.build);
+    let agent = torture_agent(&order, (&settings.world, &actor), deployment);
+    let context = Arc::new(TortureContext { order: order.clone(), world: settings.world.clone(), actor });
     let lease = settings.lease_duration;
-    let runs: Arc<dyn Store> = store.clone();
-    let recovering = agent
+    let ProcessStore { runs, sessions } = store.clone();
+    let mut recovering = agent
         .recover_with_context(order.run.as_str(), runs.clone(), context.clone())
         .lease_duration(lease)
         .unlimited_turns();
+    if let Some(observer) = observer {
+        recovering = recovering.lease_observer(observer);
+    }
     let starting = agent.run_with_context(order.user_message(), context).run_id(order.run.as_str());
     let mut starting = starting.store(runs).lease_duration(lease).unlimited_turns();
     if let Some(session) = &order.session {
-        starting = starting.session(&Session::new(session.as_str(), store.clone()));
+        starting = starting.session(&Session::new(session.as_str(), sessions));
     }
     let handles = [recovering.cancel_handle(), starting.cancel_handle()];
     let folder = settings.folder.clone();

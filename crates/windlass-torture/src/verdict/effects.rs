@@ -1,30 +1,28 @@
 //! Effects: none twice, none lost, none under the key of another operation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 
 use windlass::core::journal::CallStatus;
 use windlass::tool::ReceiptScope;
 
-use super::journal::{JournalCall, RunJournal};
 use super::{RoundEvidence, TortureVerdict, report_violation};
 use crate::order::RunOrder;
 use crate::outside::{LedgerEffect, OutsideWorld};
-use crate::tools::operation_name;
 
 /// The kind of a tool, as the oracle knows it.
-enum ToolKind {
+pub(super) enum ToolKind {
     Once,
     Idempotent(ReceiptScope),
     WithoutEffect,
 }
 
-fn tool_kind(tool: &str) -> ToolKind {
+pub(super) fn tool_kind(tool: &str) -> ToolKind {
     match tool {
         "once" | "asked" | "guarded" | "gated" | "question" | "legacy" => ToolKind::Once,
         "key" | "gated_key" => ToolKind::Idempotent(ReceiptScope::Run),
         "session_key" => ToolKind::Idempotent(ReceiptScope::Session),
-        "store_key" => ToolKind::Idempotent(ReceiptScope::Store),
+        "store_key" | "expiring_key" => ToolKind::Idempotent(ReceiptScope::Store),
         _ => ToolKind::WithoutEffect,
     }
 }
@@ -49,8 +47,7 @@ pub(super) fn check_effects(
             let what = format!("{run} {call} has {} effects: {effects:?}", effects.len());
             report_violation(&mut verdict.twice, "twice", what);
         }
-        let journal = evidence.journals.get(run).and_then(|journal| journal.calls.get(call));
-        check_recorded(&effects[0], journal, verdict);
+        check_recorded(&effects[0], evidence, verdict);
     }
     for (key, effects) in &mut by_key {
         // A call that waited for an answer when its run was forked had started: the fork answers it under the same key.
@@ -81,9 +78,14 @@ pub(super) fn check_effects(
 }
 
 /// Checks that the journal knows of an effect: its start, its key, and no settlement that denies it.
-fn check_recorded(effect: &LedgerEffect, call: Option<&JournalCall>, verdict: &mut TortureVerdict) {
-    let Some(call) = call else { return };
-    if call.keys.iter().any(|key| *key != effect.key) {
+pub(super) fn check_recorded(effect: &LedgerEffect, evidence: &RoundEvidence, verdict: &mut TortureVerdict) {
+    let Some(call) = evidence.find_call(&effect.run, &effect.call) else { return };
+    // A call that was under way when its run was forked has the key of the origin, and one of the fork if it runs again
+    // although the first had no effect.
+    let origin = evidence.orders.get(&effect.run).and_then(|order| order.fork_of.as_ref());
+    let inherited = origin.and_then(|origin| evidence.find_call(origin, &effect.call));
+    let is_inherited = |key: &String| inherited.is_some_and(|call| call.keys.contains(key));
+    if !is_inherited(&effect.key) && call.keys.iter().any(|key| *key != effect.key && !is_inherited(key)) {
         let what = format!("{} {} has the keys {:?} beside {effect:?}", effect.run, effect.call, call.keys);
         report_violation(&mut verdict.twice, "twice", what);
     }
@@ -115,87 +117,8 @@ fn check_recorded(effect: &LedgerEffect, call: Option<&JournalCall>, verdict: &m
     }
 }
 
-/// Checks the bank's book and the requests to it.
-pub(super) fn check_transfers(
-    evidence: &RoundEvidence,
-    world: &OutsideWorld,
-    verdict: &mut TortureVerdict,
-) -> io::Result<()> {
-    let transfers = world.load_transfers()?;
-    let requests = world.load_requests()?;
-    let mut by_operation: BTreeMap<&str, u64> = BTreeMap::new();
-    for transfer in &transfers {
-        *by_operation.entry(&transfer.operation).or_default() += 1;
-    }
-    for (operation, count) in by_operation.iter().filter(|(_, count)| **count > 1) {
-        let keys: Vec<_> = transfers.iter().filter(|transfer| transfer.operation == *operation).collect();
-        report_violation(&mut verdict.twice, "twice", format!("{count} transfers of {operation}: {keys:?}"));
-    }
-    let mut keys_by_call: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
-    let mut operations_by_key: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for request in &requests {
-        keys_by_call.entry((&request.run, &request.call)).or_default().insert(&request.key);
-        let Some(order) = evidence.orders.get(&request.run) else { continue };
-        if !is_inherited(evidence, order, request) {
-            operations_by_key.entry(&request.key).or_default().insert(request_operation(order, request));
-        }
-        let call = evidence.journals.get(&request.run).and_then(|journal| journal.calls.get(&request.call));
-        check_recorded(request, call, verdict);
-    }
-    for (call, keys) in keys_by_call.iter().filter(|(_, keys)| keys.len() > 1) {
-        report_violation(&mut verdict.twice, "twice", format!("{call:?} was asked for under {keys:?}"));
-    }
-    for (key, operations) in operations_by_key.iter().filter(|(_, operations)| operations.len() > 1) {
-        let what = format!("key {key} stands for {operations:?}");
-        report_violation(&mut verdict.twice, "twice", what);
-    }
-    let keys: BTreeSet<&str> = transfers.iter().map(|transfer| transfer.key.as_str()).collect();
-    for (run, journal) in &evidence.journals {
-        let Some(order) = evidence.orders.get(run) else { continue };
-        check_paid(order, journal, &by_operation, &keys, verdict);
-    }
-    Ok(())
-}
-
-/// Checks that each successful idempotent call of a run has its operation in the book.
-fn check_paid(
-    order: &RunOrder,
-    journal: &RunJournal,
-    operations: &BTreeMap<&str, u64>,
-    keys: &BTreeSet<&str>,
-    verdict: &mut TortureVerdict,
-) {
-    for (path, call) in &journal.calls {
-        let ToolKind::Idempotent(scope) = tool_kind(&call.tool) else { continue };
-        if !call.status.as_ref().is_some_and(CallStatus::is_success) {
-            continue;
-        }
-        let arguments = call.edited.as_ref().unwrap_or(&call.arguments);
-        let operation = operation_name(order, scope, &call.agent, &call.tool, arguments);
-        // The calls that a fork has inherited were made by its origin.
-        let origin = order.fork_of.iter().map(|origin| RunOrder { run: origin.clone(), ..order.clone() });
-        let inherited =
-            origin.map(|origin| operation_name(&origin, scope, &call.agent, &call.tool, arguments));
-        let is_paid =
-            std::iter::once(operation).chain(inherited).any(|name| operations.contains_key(name.as_str()))
-                || (order.fork_of.is_some() && call.keys.iter().any(|key| keys.contains(key.as_str())));
-        if !is_paid {
-            report_violation(&mut verdict.lost, "lost", format!("{} {path}: {call:?}", order.run));
-        }
-    }
-}
-
 /// Returns true if a fork repeats a call that was under way in its origin, with the origin's key.
-fn is_inherited(evidence: &RoundEvidence, order: &RunOrder, request: &LedgerEffect) -> bool {
-    let origin = order.fork_of.as_ref().and_then(|origin| evidence.journals.get(origin));
-    let call = origin.and_then(|journal| journal.calls.get(&request.call));
+pub(super) fn is_inherited(evidence: &RoundEvidence, order: &RunOrder, request: &LedgerEffect) -> bool {
+    let call = order.fork_of.as_ref().and_then(|origin| evidence.find_call(origin, &request.call));
     call.is_some_and(|call| call.keys.contains(&request.key))
-}
-
-fn request_operation(order: &RunOrder, request: &LedgerEffect) -> String {
-    let scope = match tool_kind(&request.tool) {
-        ToolKind::Idempotent(scope) => scope,
-        ToolKind::Once | ToolKind::WithoutEffect => ReceiptScope::Call,
-    };
-    operation_name(order, scope, &request.agent, &request.tool, &request.arguments)
 }

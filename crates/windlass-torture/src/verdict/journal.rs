@@ -21,6 +21,8 @@ pub(super) struct JournalCall {
     pub(super) edited: Option<Value>,
     /// Keys of the starts.
     pub(super) keys: Vec<String>,
+    /// Epoch of the driver that started the call first; 0 if it has not started.
+    pub(super) first_epoch: u64,
     /// The decisions that the journal has, oldest first: true if it approves.
     pub(super) approvals: Vec<bool>,
     /// Status of the settlement.
@@ -63,6 +65,9 @@ impl RunJournal {
             }
             JournalEntry::CallStarted(started) => {
                 let call = self.calls.entry(path(&started.call)).or_default();
+                if call.keys.is_empty() {
+                    call.first_epoch = started.epoch;
+                }
                 call.keys.push(started.idempotency_key.to_string());
             }
             JournalEntry::DecisionRecorded(decided) => {

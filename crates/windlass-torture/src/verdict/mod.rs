@@ -4,6 +4,7 @@ mod decisions;
 mod effects;
 mod journal;
 mod sessions;
+mod transfers;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,13 +19,15 @@ use crate::order::RunOrder;
 use crate::outside::OutsideWorld;
 use crate::worker::load_orders;
 
-use self::journal::RunJournal;
+use self::journal::{JournalCall, RunJournal};
 
 /// The number of calls and of violations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TortureVerdict {
     /// Number of calls.
     pub calls: u64,
+    /// Number of receipts that expired, so that their operation took place again under a new key.
+    pub expired_receipts: u64,
     /// Number of effects that happened twice, or under a key that is not theirs.
     pub twice: u64,
     /// Number of calls that succeeded in the journal and have no effect in the outside world.
@@ -46,6 +49,7 @@ impl TortureVerdict {
     /// Adds the verdict over another round.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
+        self.expired_receipts += other.expired_receipts;
         self.twice += other.twice;
         self.lost += other.lost;
         self.forgotten += other.forgotten;
@@ -56,7 +60,7 @@ impl TortureVerdict {
 
 impl fmt::Display for TortureVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { calls, twice, lost, forgotten, unapproved, unfinished } = self;
+        let Self { calls, expired_receipts: _, twice, lost, forgotten, unapproved, unfinished } = self;
         write!(
             f,
             "calls={calls} twice={twice} lost={lost} forgotten={forgotten} unapproved={unapproved} unfinished={unfinished}"
@@ -74,6 +78,13 @@ fn report_violation(count: &mut u64, kind: &str, what: impl fmt::Display) {
 struct RoundEvidence {
     orders: BTreeMap<String, RunOrder>,
     journals: BTreeMap<String, RunJournal>,
+}
+
+impl RoundEvidence {
+    /// Returns a call of a run, by its path.
+    fn find_call(&self, run: &str, path: &str) -> Option<&JournalCall> {
+        self.journals.get(run).and_then(|journal| journal.calls.get(path))
+    }
 }
 
 /// Compares the store of a round with the outside world.
@@ -97,7 +108,7 @@ pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<T
     }
     let standing = load_standing(folder).map_err(|error| said(&error))?;
     effects::check_effects(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
-    effects::check_transfers(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
+    transfers::check_transfers(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
     decisions::check_decisions(&evidence, world, &standing, &mut verdict).map_err(|error| said(&error))?;
     sessions::check_sessions(&evidence, &store, &standing, &mut verdict).await?;
     Ok(verdict)

@@ -1,0 +1,267 @@
+//! Planted bugs: each lets the processes of a round break one promise, so that a test can see the oracle find it. All of
+//! them lie in this crate, in a wrapper of the store or in the tools, so that no build of Windlass contains them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use windlass::BoxFuture;
+use windlass::core::canonical::Digest;
+use windlass::core::id::{CallPath, RunId, SessionId, Timestamp};
+use windlass::core::item::{Item, OutputContent};
+use windlass::core::journal::JournalLine;
+use windlass::error::StoreError;
+use windlass::session::{SessionState, SessionStore, SessionWrite};
+use windlass::store::{
+    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SqliteStore, Store, StoreFuture,
+    StoreWrapper, StoredLease,
+};
+
+use crate::deployment::WorkerBuild;
+
+/// A bug that is planted into all processes of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A contender compares the last renewal of a lease with its own wall clock.
+    WallClockLeases,
+    /// The idempotency key of a run's scope lacks the run.
+    SharedKeys,
+    /// The identity of an operation contains the schema of the tool.
+    SchemaKeys,
+    /// The generation of a key stays the same when its receipt expires.
+    ReusedKeys,
+    /// A call that was interrupted runs again, without a look at the outside world.
+    BlindRetries,
+    /// The items that a session lacks are not written when a driver takes over or leaves.
+    ForgottenItems,
+    /// A correction of a posted decision is accepted and ignored.
+    IgnoredCorrections,
+    /// A correction is refused before the decision is taken.
+    RefusedCorrections,
+}
+
+impl PlantedBug {
+    /// All bugs that can be planted.
+    pub const ALL: [Self; 8] = [
+        Self::WallClockLeases,
+        Self::SharedKeys,
+        Self::SchemaKeys,
+        Self::ReusedKeys,
+        Self::BlindRetries,
+        Self::ForgottenItems,
+        Self::IgnoredCorrections,
+        Self::RefusedCorrections,
+    ];
+}
+
+impl fmt::Display for PlantedBug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WallClockLeases => "wall_clock_leases",
+            Self::SharedKeys => "shared_keys",
+            Self::SchemaKeys => "schema_keys",
+            Self::ReusedKeys => "reused_keys",
+            Self::BlindRetries => "blind_retries",
+            Self::ForgottenItems => "forgotten_items",
+            Self::IgnoredCorrections => "ignored_corrections",
+            Self::RefusedCorrections => "refused_corrections",
+        })
+    }
+}
+
+impl FromStr for PlantedBug {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bug = Self::ALL.into_iter().find(|bug| bug.to_string() == text);
+        bug.ok_or_else(|| format!("there is no bug `{text}` to plant"))
+    }
+}
+
+/// The store of a process, and the sessions in it.
+#[derive(Clone)]
+pub struct ProcessStore {
+    /// The runs.
+    pub runs: Arc<dyn Store>,
+    /// The sessions, in the same store.
+    pub sessions: Arc<dyn SessionStore>,
+}
+
+impl ProcessStore {
+    /// Returns the store itself, or with a planted bug its wrapper.
+    pub fn new(store: SqliteStore, bug: Option<PlantedBug>, build: WorkerBuild) -> Self {
+        let store = Arc::new(store);
+        let Some(bug) = bug else { return Self { runs: store.clone(), sessions: store } };
+        let sessions = Arc::new(PlantedSessions { inner: store.clone(), bug });
+        let posted = Mutex::default();
+        let runs = Arc::new(PlantedStore { inner: store, sessions: sessions.clone(), bug, build, posted });
+        Self { runs, sessions }
+    }
+}
+
+/// A store with a bug.
+struct PlantedStore {
+    inner: Arc<SqliteStore>,
+    sessions: Arc<PlantedSessions>,
+    bug: PlantedBug,
+    build: WorkerBuild,
+    /// The holds about which a decision was posted.
+    posted: Mutex<BTreeSet<(RunId, String, u32)>>,
+}
+
+impl PlantedStore {
+    /// Returns the key of a receipt as the bug has it.
+    fn receipt_key(&self, key: &ReceiptKey) -> ReceiptKey {
+        let digest = match self.bug {
+            PlantedBug::SchemaKeys => Digest::of_bytes(format!("{} {}", key.digest, self.build).as_bytes()),
+            _ => key.digest,
+        };
+        ReceiptKey { scope: key.scope.clone(), digest }
+    }
+}
+
+impl StoreWrapper for PlantedStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        Some(&*self.sessions)
+    }
+
+    fn append_with_session<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        writes: Vec<SessionWrite>,
+    ) -> StoreFuture<'a, ()> {
+        self.inner.append_with_session(lease, at, lines, durability, writes)
+    }
+
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
+        Box::pin(async move {
+            let known = self.inner.load_lease(run).await?;
+            let is_expired =
+                |lease: &StoredLease| lease.renewed_at.saturating_add(lease.duration) <= claim.now;
+            let expired = known.filter(|lease| self.bug == PlantedBug::WallClockLeases && is_expired(lease));
+            self.inner.acquire_lease(run, claim, expired.as_ref().or(abandoned)).await
+        })
+    }
+
+    fn post_decision<'a>(
+        &'a self,
+        run: &'a RunId,
+        posted: PostedDecision,
+        record_count: u64,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let path: CallPath = posted.path.clone();
+            let hold = (run.clone(), path.to_string(), posted.attempt);
+            let is_first = self.posted.lock().unwrap_or_else(PoisonError::into_inner).insert(hold);
+            match self.bug {
+                PlantedBug::IgnoredCorrections if !is_first => Ok(()),
+                PlantedBug::RefusedCorrections if !is_first => {
+                    Err(StoreError::already_decided(run, &path, None))
+                }
+                _ => self.inner.post_decision(run, posted, record_count).await,
+            }
+        })
+    }
+
+    fn claim_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, ReceiptClaim> {
+        Box::pin(async move {
+            let claimed = self.inner.claim_receipt(&self.receipt_key(key), claim, abandoned).await?;
+            let ReceiptClaim::Acquired { generation } = claimed else { return Ok(claimed) };
+            let generation = match self.bug {
+                PlantedBug::ReusedKeys => 0,
+                // The generation is the one part of a key that a store decides.
+                PlantedBug::SchemaKeys => generation + 1_000 * self.build as u32,
+                _ => generation,
+            };
+            Ok(ReceiptClaim::Acquired { generation })
+        })
+    }
+
+    fn find_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        now: Timestamp,
+    ) -> StoreFuture<'a, Option<OutputContent>> {
+        Box::pin(async move { self.inner.find_receipt(&self.receipt_key(key), now).await })
+    }
+
+    fn save_receipt<'a>(
+        &'a self,
+        key: &'a ReceiptKey,
+        owner: &'a str,
+        output: &'a OutputContent,
+        expires: Option<Timestamp>,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.inner.save_receipt(&self.receipt_key(key), owner, output, expires).await })
+    }
+
+    fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.inner.release_receipt(&self.receipt_key(key), owner).await })
+    }
+}
+
+/// The sessions of a store with a bug.
+struct PlantedSessions {
+    inner: Arc<SqliteStore>,
+    bug: PlantedBug,
+}
+
+impl SessionStore for PlantedSessions {
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
+        self.inner.load_session(session)
+    }
+
+    fn append_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.append_items(session, items)
+    }
+
+    fn append_run_items(&self, mut write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+        if self.bug == PlantedBug::ForgottenItems && write.from > 0 {
+            write.items.clear();
+        }
+        self.inner.append_run_items(write)
+    }
+
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.inner.run_position(session, run)
+    }
+
+    fn replace_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        version: u64,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.replace_items(session, version, items)
+    }
+
+    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
+        self.inner.list_sessions()
+    }
+}
