@@ -9,11 +9,9 @@
 
 mod keyring;
 mod message;
-mod signature;
 
 pub use keyring::{KeyringError, MacKey, MacKeyId, MacKeyring};
 pub use message::{MacError, MacMessage, MessageMac};
-pub use signature::{ApproverKey, DecisionSignature, SignedDecision};
 
 #[cfg(test)]
 #[path = "authenticity_tests.rs"]

@@ -149,7 +149,6 @@ impl ForkChange {
                     decided_by: by,
                     displayed: None,
                     posted_revision: 0,
-                    signature: None,
                     mac: None,
                 };
                 Some((path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided)))

@@ -19,7 +19,6 @@ fn records(run: &str) -> Vec<JournalRecord> {
         decided_by: Some("ann".to_owned()),
         displayed: None,
         posted_revision: 0,
-        signature: None,
         mac: None,
     };
     let started = RunStarted::new(run.into(), AgentName::from("desk"));

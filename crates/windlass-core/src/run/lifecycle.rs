@@ -288,6 +288,8 @@ pub struct CallFeatures {
     pub follows_success_only: bool,
     /// Watchers or hooks are told of the call.
     pub is_observed: bool,
+    /// The tool's approval policy now. It counts if the recorded one says that no approval is required.
+    pub approval_policy: ApprovalPolicy,
     /// Longest text output in bytes; longer ones are cut.
     pub max_output_bytes: usize,
 }
@@ -303,6 +305,7 @@ impl Default for CallFeatures {
             has_receipts: false,
             follows_success_only: false,
             is_observed: false,
+            approval_policy: ApprovalPolicy::NotRequired,
             max_output_bytes: usize::MAX,
         }
     }
@@ -493,6 +496,14 @@ impl Run {
             // An earlier driver started the body, or this one failed and tries again.
             CallSlotState::Running { attempt, .. } => match (effect, &progress.reconciled) {
                 _ if progress.is_retry => gate_effect(runnable(attempt + 1), slot, progress),
+                (ToolEffect::Pure | ToolEffect::Idempotent, None) if started_unasked(slot, progress) => {
+                    CallEffect::Reconcile
+                }
+                (ToolEffect::Pure | ToolEffect::Idempotent, Some(ReconcileReport::Unknown))
+                    if started_unasked(slot, progress) =>
+                {
+                    CallEffect::Hold(HoldReason::InDoubt)
+                }
                 (ToolEffect::Pure | ToolEffect::Idempotent, _)
                 | (ToolEffect::Once, Some(ReconcileReport::NotExecuted)) => {
                     gate_effect(runnable(attempt + 1), slot, progress)
@@ -506,6 +517,15 @@ impl Run {
             | CallSlotState::Settled { .. } => CallEffect::Done(CallOutcome::Held),
         }
     }
+}
+
+/// Returns true if the journal says that the call started without an approval and needed none, and its tool says that it
+/// does. Whether it may run again is for a person to say.
+fn started_unasked(slot: &CallSlot, progress: &CallProgress) -> bool {
+    let CallDisposition::Execute { approval_policy, .. } = slot.planned.disposition else { return false };
+    approval_policy == ApprovalPolicy::NotRequired
+        && progress.features.approval_policy != ApprovalPolicy::NotRequired
+        && slot.decision.is_none()
 }
 
 /// Returns the effect of a call whose body this driver started, or of an agent that it resumes.
@@ -533,6 +553,11 @@ fn running_effect(slot: &CallSlot, attempt: u32, progress: &CallProgress) -> Cal
 /// Returns the effect that finds out whether a person must approve an undecided call; `None` if nobody must.
 fn approval_effect(slot: &CallSlot, progress: &CallProgress) -> Option<CallEffect> {
     let CallDisposition::Execute { approval_policy, .. } = slot.planned.disposition else { return None };
+    let approval_policy = match approval_policy {
+        // An earlier build, or somebody who can write to the store, recorded it: the tool itself decides.
+        ApprovalPolicy::NotRequired => progress.features.approval_policy,
+        recorded => recorded,
+    };
     let has_rule = match approval_policy {
         ApprovalPolicy::NotRequired => return None,
         ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime => true,

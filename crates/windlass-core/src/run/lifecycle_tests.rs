@@ -18,6 +18,7 @@ const ALL: CallFeatures = CallFeatures {
     has_receipts: true,
     follows_success_only: true,
     is_observed: true,
+    approval_policy: ApprovalPolicy::NotRequired,
     max_output_bytes: 3,
 };
 
@@ -31,6 +32,7 @@ const NONE: CallFeatures = CallFeatures {
     has_receipts: false,
     follows_success_only: false,
     is_observed: false,
+    approval_policy: ApprovalPolicy::NotRequired,
     max_output_bytes: usize::MAX,
 };
 
@@ -333,6 +335,9 @@ fn each_check_alone_comes_in_its_place() {
         let driven = CallDriver::new("answer c1:look c2:look", features).drive(&[]);
         assert_eq!(driven, format!("{expected}, done settled"), "{features:?}");
     }
+    // The tool requires an approval, whatever the record of the plan says.
+    let unasked = CallFeatures { approval_policy: ApprovalPolicy::Required, ..NONE };
+    assert_eq!(CallDriver::new("answer c1:look c2:look", unasked).drive(&[]), "hold, done held");
     let held = |features| CallDriver::new("answer c1:pay", features).drive(&[]);
     assert_eq!(held(CallFeatures { has_input_guardrails: true, ..NONE }), "hold, done held");
     let early = CallFeatures { has_input_guardrails: true, checks_before_approval: true, ..NONE };
@@ -693,6 +698,7 @@ impl Choices {
             has_receipts: self.one_in(2),
             follows_success_only: self.one_in(2),
             is_observed: self.one_in(2),
+            approval_policy: ApprovalPolicy::NotRequired,
             max_output_bytes: if self.one_in(2) { 3 } else { usize::MAX },
         }
     }
@@ -1028,7 +1034,6 @@ impl CallWalk {
             decided_by,
             displayed: None,
             posted_revision: 0,
-            signature: None,
             mac: None,
         };
         // A decision that comes too late, or about a call that needs none, changes nothing.

@@ -166,7 +166,6 @@ impl GoldenJournal {
             decided_by: by,
             displayed: None,
             posted_revision: 0,
-            signature: None,
             mac: None,
         }));
     }

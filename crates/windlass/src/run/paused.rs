@@ -352,7 +352,6 @@ impl PausedRun {
             decided_by: self.decided_by.clone(),
             displayed: self.displayed,
             posted_revision,
-            signature: None,
             mac: None,
         });
         self.push_entry(path.parent_calls().to_vec(), entry)

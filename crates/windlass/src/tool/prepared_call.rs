@@ -55,6 +55,7 @@ impl<C> PreparedCall<C> {
             },
             follows_success_only: tool.conflict_order != ConflictOrder::Independent
                 && tool.effect_of_call(self.rule_arguments()) != ToolEffect::Pure,
+            approval_policy: tool.approval_policy(),
             max_output_bytes: tool.max_output_bytes,
             ..CallFeatures::default()
         }

@@ -216,3 +216,35 @@ async fn a_truncated_journal_is_seen_only_by_its_head() {
     let cut = verify_run(&*victim.store(), &"run".into()).await.expect("what is left is authentic");
     assert_ne!(cut.head_hash, whole.head_hash);
 }
+
+/// The plan of a call says whether it needs approval. Before the first decision it has no MAC, so the tool's own policy
+/// counts when the run is recovered.
+#[tokio::test]
+async fn a_forged_plan_does_not_free_a_call_from_its_approval() {
+    for has_started in [false, true] {
+        let victim = Victim::new();
+        victim.start_payment(victim.store(), "run").await;
+        let db = victim.attackers_file();
+        let held = "SELECT max(seq) FROM lines WHERE body LIKE '%call_held%'";
+        let held: i64 = db.query_row(held, [], |row| row.get(0)).expect("it is held");
+        match has_started {
+            false => db.execute("DELETE FROM lines WHERE seq = ?1", [held]).and_then(|_| {
+                db.execute("UPDATE runs SET records = ?1", [held])
+            }),
+            true => db.execute(
+                "UPDATE lines SET body = '{\"at\":1,\"call_started\":{\"call\":\"c1\",\"key\":\"k\"}}' WHERE seq = ?1",
+                [held],
+            ),
+        }
+        .expect("the attacker can write");
+        edit_lines(&db, "run", |body| {
+            let unasked = body.replace(",\"approval_policy\":\"required\"", "");
+            unasked.replace("\"effect\":\"once\"", "\"effect\":\"pure\"")
+        });
+        drop(db);
+        verify_run(&*victim.store(), &"run".into()).await.expect("there is no decision that vouches for it");
+        let (result, _) = victim.recover(victim.store(), "run", done()).await;
+        assert!(result.expect("it goes on").is_paused(), "somebody is asked: {has_started}");
+        assert_eq!(victim.paid().len(), 0, "{has_started}");
+    }
+}

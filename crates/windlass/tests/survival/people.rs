@@ -121,7 +121,6 @@ fn sent_decision(call: &str, arguments: &str, decision: Decision) -> DecisionRec
         decided_by,
         displayed,
         posted_revision,
-        signature: None,
         mac: None,
     }
 }

@@ -115,7 +115,6 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             decided_by: None,
             displayed: None,
             posted_revision: 0,
-            signature: None,
             mac: None,
         })
     };
@@ -206,7 +205,6 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 decided_by: None,
                 displayed: None,
                 posted_revision: 0,
-                signature: None,
                 mac: None,
             })
         }
