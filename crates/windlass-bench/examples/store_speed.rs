@@ -135,7 +135,7 @@ fn run_id(count: u64) -> RunId {
 fn journal_lines(count: u64) -> Vec<JournalLine> {
     let mut chain = HashChain::default();
     let item = Arc::new(Item::user("some words ".repeat(30)));
-    let entry = JournalEntry::InputAdded(InputAdded { items: vec![item] });
+    let entry = JournalEntry::InputAdded(InputAdded { items: vec![item], order: None });
     let record = |seq| JournalRecord { seq, at: Timestamp(seq), path: Vec::new(), entry: entry.clone() };
     (0..count).map(|seq| chain.append(&record(seq))).collect()
 }

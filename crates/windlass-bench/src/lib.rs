@@ -190,7 +190,7 @@ pub fn apply_entries(entries: usize) -> Result<usize, String> {
     let mut chain = HashChain::default();
     let item = Arc::new(Item::user("a few words more"));
     for seq in 0..entries as u64 {
-        let entry = JournalEntry::InputAdded(InputAdded { items: vec![item.clone()] });
+        let entry = JournalEntry::InputAdded(InputAdded { items: vec![item.clone()], order: None });
         run.apply(&entry).map_err(|error| error.to_string())?;
         std::hint::black_box(chain.append(&JournalRecord {
             seq,

@@ -311,6 +311,19 @@ impl StoreError {
         )
     }
 
+    /// Creates the error for a worker that was retired, and whose leases are void.
+    pub fn worker_retired(worker: &str) -> Self {
+        Self::with_kind(
+            StoreErrorKind::Fenced,
+            format!("worker `{worker}` is retired; its drivers must stop"),
+        )
+    }
+
+    /// Creates the error for a run that is not in the queue.
+    pub fn not_submitted(run: &RunId) -> Self {
+        Self::with_kind(StoreErrorKind::RunNotFound, format!("run `{run}` was not submitted"))
+    }
+
     /// Creates the error for a write that is based on an outdated read of the run.
     pub fn stale_read(run: &RunId, next: u64, at: u64) -> Self {
         let message = format!(

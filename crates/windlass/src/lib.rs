@@ -30,6 +30,7 @@ mod clock;
 mod drive;
 pub mod error;
 pub mod event;
+pub mod fleet;
 pub mod guardrail;
 pub mod hook;
 mod journal;

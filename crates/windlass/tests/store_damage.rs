@@ -32,8 +32,9 @@ fn temp_folder() -> TempDir {
 fn journal_lines(run: &str, count: u64) -> Vec<JournalLine> {
     let mut chain = HashChain::default();
     let item = |seq: u64| std::sync::Arc::new(Item::user(format!("{run} {seq} {}", "padding ".repeat(12))));
-    let entry =
-        |seq| JournalEntry::InputAdded(windlass::core::journal::InputAdded { items: vec![item(seq)] });
+    let entry = |seq| {
+        JournalEntry::InputAdded(windlass::core::journal::InputAdded { items: vec![item(seq)], order: None })
+    };
     let record = |seq| JournalRecord { seq, at: Timestamp(seq), path: Vec::new(), entry: entry(seq) };
     (0..count).map(|seq| chain.append(&record(seq))).collect()
 }
@@ -148,7 +149,7 @@ async fn a_newer_version_is_refused_with_its_number() {
     db.pragma_update(None, "user_version", 7).expect("set");
     drop(db);
     let before = fs::read(&path).expect("can be read");
-    assert_error(&open_error(&path), StoreErrorKind::UnsupportedVersion, &["new.db", "version 7", "up to 1"]);
+    assert_error(&open_error(&path), StoreErrorKind::UnsupportedVersion, &["new.db", "version 7", "up to 2"]);
     assert_eq!(fs::read(&path).expect("can be read"), before);
 }
 

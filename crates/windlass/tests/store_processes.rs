@@ -95,7 +95,7 @@ fn lease_claim(owner: &str, millis: u64) -> LeaseClaim<'_> {
 fn next_line(before: &[JournalLine], by: &str) -> JournalLine {
     let mut chain = before.last().map_or_else(HashChain::default, |line| HashChain::from_head(line.hash));
     let items = vec![Arc::new(Item::user(by))];
-    let entry = JournalEntry::InputAdded(InputAdded { items });
+    let entry = JournalEntry::InputAdded(InputAdded { items, order: None });
     chain.append(&JournalRecord { seq: before.len() as u64, at: current_time(), path: Vec::new(), entry })
 }
 

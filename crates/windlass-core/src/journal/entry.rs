@@ -619,6 +619,9 @@ pub struct OutputRejected {
 pub struct InputAdded {
     /// The added items.
     pub items: Vec<Arc<Item>>,
+    /// Number of the queue's order that added them; absent if they were added otherwise. An order is recorded once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<u64>,
 }
 
 /// The run finished with an output.

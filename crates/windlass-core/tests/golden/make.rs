@@ -285,7 +285,10 @@ fn finished_journal() -> Vec<JournalRecord> {
     journal.append(start_entry("c1"));
     journal.append(start_entry("c2"));
     journal.append(settled_entry("c2", CallStatus::Succeeded, "Ada owes nothing."));
-    journal.append(JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("Be brief."))] }));
+    journal.append(JournalEntry::InputAdded(InputAdded {
+        items: vec![Arc::new(Item::user("Be brief."))],
+        order: None,
+    }));
     journal.append(settled_entry("c1", CallStatus::Succeeded, "Bo owes 5 €."));
     journal.append_response(vec![Item::assistant("Bo: 5 €. Ada: nothing.")]);
     journal.append(finished_entry("Bo: 5 €. Ada: nothing."));

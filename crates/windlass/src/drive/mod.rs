@@ -203,6 +203,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.end_cancelled().boxed().await?;
                 continue;
             }
+            if matches!(next, RunAction::RequestModel { .. } | RunAction::MaxTurnsReached { .. })
+                && self.is_detaching_after_turn()
+            {
+                self.update_session().boxed().await?;
+                return Ok(RunExit::Detached);
+            }
             let pauses_instead = self.pauses_instead_of_cancelling(&next);
             let moved = match next {
                 RunAction::RequestModel { .. } | RunAction::MaxTurnsReached { .. }
@@ -277,6 +283,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// turn of this driver lets that turn settle.
     fn is_stopping_after_turn(&self) -> bool {
         self.parent_calls.is_empty() && self.has_worked && self.shared.cancel.is_due_after_turn()
+    }
+
+    /// Returns true if the driver of the outermost run is to leave it now that a turn has settled.
+    fn is_detaching_after_turn(&self) -> bool {
+        self.parent_calls.is_empty() && self.has_worked && self.shared.cancel.is_detaching_after_turn()
     }
 
     /// Applies the decisions posted in the store. Returns true if there were any.

@@ -17,6 +17,7 @@ pub(crate) struct CancelSignal {
 #[derive(Debug, Default)]
 struct CancelRequests {
     after_turn: AtomicBool,
+    detach_after_turn: AtomicBool,
     keep_approvals: AtomicBool,
     detach: AtomicBool,
     lease_lost: AtomicBool,
@@ -25,6 +26,11 @@ struct CancelRequests {
 impl CancelSignal {
     pub(crate) fn is_due_after_turn(&self) -> bool {
         self.requests.after_turn.load(Ordering::Relaxed)
+    }
+
+    /// True if the driver leaves the run for another driver once a turn has settled.
+    pub(crate) fn is_detaching_after_turn(&self) -> bool {
+        self.requests.detach_after_turn.load(Ordering::Relaxed)
     }
 
     pub(crate) fn keeps_approvals(&self) -> bool {
@@ -89,6 +95,12 @@ impl CancelHandle {
     pub fn detach(&self) {
         self.signal.requests.detach.store(true, Ordering::Relaxed);
         self.cancel();
+    }
+
+    /// Detaches the driver as [`CancelHandle::detach`] does, but only when the current turn has settled. No body is
+    /// stopped.
+    pub fn detach_after_turn(&self) {
+        self.signal.requests.detach_after_turn.store(true, Ordering::Relaxed);
     }
 
     /// Cancels the run after the current turn has settled.

@@ -317,7 +317,17 @@ impl PausedRun {
 
     /// Adds input for the next model request.
     pub fn add_input(&mut self, input: impl IntoInput) -> Result<(), DecisionError> {
-        self.push_entry(Vec::new(), JournalEntry::InputAdded(InputAdded { items: input.into_input() }))
+        let added = InputAdded { items: input.into_input(), order: None };
+        self.push_entry(Vec::new(), JournalEntry::InputAdded(added))
+    }
+
+    /// Adds the input of an order. The journal records the order's number, so that it is added once.
+    pub(crate) fn add_ordered_input(
+        &mut self,
+        items: Vec<Arc<Item>>,
+        order: u64,
+    ) -> Result<(), DecisionError> {
+        self.push_entry(Vec::new(), JournalEntry::InputAdded(InputAdded { items, order: Some(order) }))
     }
 
     /// Records any decision about a pending call. It replaces an earlier decision about the call that is not taken.

@@ -13,6 +13,7 @@ use windlass_core::{
     journal::{HistoryReference, JournalLine},
 };
 
+use super::memory_queue::MemoryQueue;
 use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
     Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
@@ -28,17 +29,24 @@ pub struct MemoryStore {
     id: String,
     state: Arc<Mutex<MemoryState>>,
     mac_keys: Option<Arc<MacKeyring>>,
+    pub(super) work_hint: Arc<tokio::sync::Notify>,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self { id: uuid::Uuid::now_v7().to_string(), state: Arc::default(), mac_keys: None }
+        Self {
+            id: uuid::Uuid::now_v7().to_string(),
+            state: Arc::default(),
+            mac_keys: None,
+            work_hint: Arc::default(),
+        }
     }
 }
 
 #[derive(Debug, Default)]
-struct MemoryState {
-    runs: BTreeMap<RunId, MemoryRun>,
+pub(super) struct MemoryState {
+    pub(super) runs: BTreeMap<RunId, MemoryRun>,
+    pub(super) queue: MemoryQueue,
     receipts: BTreeMap<ReceiptKey, MemoryReceipt>,
     artefacts: BTreeMap<(RunId, String), Vec<u8>>,
     withheld: BTreeMap<(RunId, CallPath), OutputContent>,
@@ -46,18 +54,18 @@ struct MemoryState {
 }
 
 #[derive(Debug)]
-struct MemoryRun {
+pub(super) struct MemoryRun {
     agent: AgentName,
-    status: RunStatus,
-    epoch: u64,
-    lease: Option<StoredLease>,
+    pub(super) status: RunStatus,
+    pub(super) epoch: u64,
+    pub(super) lease: Option<StoredLease>,
     lines: Vec<JournalLine>,
     inbox: Vec<PostedDecision>,
     /// Epochs in which decisions were taken.
     taken: BTreeMap<(CallPath, u32), u64>,
     snapshot: Option<StoredSnapshot>,
     created_at: Timestamp,
-    updated_at: Timestamp,
+    pub(super) updated_at: Timestamp,
 }
 
 /// The receipt of one operation, or the claim to execute it.
@@ -82,12 +90,12 @@ impl MemoryStore {
         self
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, MemoryState> {
+    pub(super) fn lock_state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Executes an operation synchronously and returns its result as a ready future.
-    fn ready_result<T: Send + 'static>(
+    pub(super) fn ready_result<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut MemoryState) -> Result<T, StoreError>,
     ) -> StoreFuture<'_, T> {
@@ -96,10 +104,16 @@ impl MemoryStore {
 }
 
 impl MemoryState {
-    fn run_mut(&mut self, run: &RunId) -> Result<&mut MemoryRun, StoreError> {
+    pub(super) fn run_mut(&mut self, run: &RunId) -> Result<&mut MemoryRun, StoreError> {
         self.runs.get_mut(run).ok_or_else(|| {
             StoreError::with_kind(StoreErrorKind::RunNotFound, format!("there is no run `{run}`"))
         })
+    }
+
+    /// Returns the lease of a run. That of a worker's run lives with the worker.
+    pub(super) fn stored_lease(&mut self, run: &RunId) -> Result<Option<StoredLease>, StoreError> {
+        let lease = self.run_mut(run)?.lease.clone();
+        Ok(self.queue.current_lease(lease.as_ref()))
     }
 
     fn page_of_lines(&self, run: &RunId, from: u64, limit: u32) -> Vec<JournalLine> {
@@ -108,7 +122,7 @@ impl MemoryState {
         lines.iter().take(limit as usize).cloned().collect()
     }
 
-    fn owned_run_mut(&mut self, lease: &Lease) -> Result<&mut MemoryRun, StoreError> {
+    pub(super) fn owned_run_mut(&mut self, lease: &Lease) -> Result<&mut MemoryRun, StoreError> {
         let run = self.run_mut(&lease.run)?;
         if run.epoch == lease.epoch { Ok(run) } else { Err(StoreError::fenced_off(lease)) }
     }
@@ -137,6 +151,7 @@ impl MemoryState {
         if self.runs.contains_key(run) {
             return Err(StoreError::already_exists(run));
         }
+        self.queue.check_owner(claim.owner)?;
         if let Some(first) = lines.first() {
             self.begin_run(run, first, history)?;
         }
@@ -188,8 +203,8 @@ impl MemoryState {
     /// Returns the run that holds a session. A run without a driver holds none, whatever the session says.
     fn find_holder(&self, session: &SessionId) -> Option<&RunId> {
         let (run, epoch) = self.sessions.logs.get(session)?.holder.as_ref()?;
-        let held = self.runs.get(run)?.lease.as_ref().filter(|lease| lease.epoch == *epoch);
-        held.map(|_| run)
+        let held = self.queue.current_lease(self.runs.get(run)?.lease.as_ref());
+        held.filter(|lease| lease.epoch == *epoch).map(|_| run)
     }
 
     fn check_session_free(&self, session: &SessionId, run: &RunId) -> Result<(), StoreError> {
@@ -259,12 +274,13 @@ impl Store for MemoryStore {
         abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, Lease> {
         self.ready_result(|kept| {
-            let kept_run = kept.run_mut(run)?;
-            if let Some(known) = &kept_run.lease
-                && known.owner != claim.owner
-            {
-                check_abandoned(run, known, abandoned)?;
+            let known = kept.stored_lease(run)?;
+            kept.queue.check_owner(claim.owner)?;
+            if let Some(known) = known.filter(|known| known.owner != claim.owner) {
+                check_abandoned(run, &known, abandoned)?;
+                kept.retire_owner(&known.owner);
             }
+            let kept_run = kept.run_mut(run)?;
             kept_run.epoch += 1;
             kept_run.lease = Some(new_lease(claim, kept_run.epoch));
             Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: kept_run.epoch })
@@ -272,7 +288,7 @@ impl Store for MemoryStore {
     }
 
     fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>> {
-        self.ready_result(|kept| Ok(kept.run_mut(run)?.lease.clone()))
+        self.ready_result(|kept| kept.stored_lease(run))
     }
 
     fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
@@ -355,8 +371,8 @@ impl Store for MemoryStore {
         abandoned: &'a StoredLease,
     ) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            let known = kept.runs.get(holder).and_then(|run| run.lease.as_ref());
-            let is_abandoned = known.is_some_and(|known| abandoned.is_same_beat(known));
+            let known = kept.stored_lease(holder).ok().flatten();
+            let is_abandoned = known.is_some_and(|known| abandoned.is_same_beat(&known));
             if is_abandoned && kept.find_holder(session) == Some(holder) {
                 kept.sessions.logs.entry(session.clone()).or_default().holder = None;
             }
@@ -423,7 +439,7 @@ impl Store for MemoryStore {
                     agent: run.agent.clone(),
                     status: run.status,
                     record_count: run.lines.len() as u64,
-                    lease: run.lease.clone(),
+                    lease: kept.queue.current_lease(run.lease.as_ref()),
                     created_at: run.created_at,
                     updated_at: run.updated_at,
                 })
@@ -437,10 +453,11 @@ impl Store for MemoryStore {
 
     fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            if let Some(known) = &kept.run_mut(run)?.lease {
-                check_abandoned(run, known, abandoned)?;
+            if let Some(known) = kept.stored_lease(run)? {
+                check_abandoned(run, &known, abandoned)?;
             }
             kept.runs.remove(run);
+            kept.queue.forget_run(run);
             kept.sessions.release_history(run);
             kept.withheld.retain(|(of, _), _| of != run);
             // The names of media are digests.
@@ -461,13 +478,14 @@ impl Store for MemoryStore {
         record_count: u64,
     ) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
+            let is_held = kept.stored_lease(run)?.is_some();
             let kept_run = kept.run_mut(run)?;
             let known = kept_run.inbox.iter_mut().find(|known| known.answers_same_question(&posted));
             if known.as_ref().is_some_and(|known| known.is_repeated_by(&posted)) {
                 return Ok(());
             }
             if let Some(epoch) = kept_run.taken.get(&(posted.path.clone(), posted.attempt)) {
-                if *epoch == kept_run.epoch && kept_run.lease.is_some() {
+                if *epoch == kept_run.epoch && is_held {
                     return Err(StoreError::already_decided(run, &posted.path, known.as_deref()));
                 }
                 let records = kept_run.lines.len() as u64;
@@ -485,6 +503,8 @@ impl Store for MemoryStore {
                 Some(known) => *known = posted,
                 None => kept_run.inbox.push(posted),
             }
+            kept.queue.signal_run(run);
+            self.work_hint.notify_waiters();
             Ok(())
         })
     }

@@ -11,6 +11,7 @@ mod lease;
 mod lease_observer;
 mod lease_owner;
 mod memory;
+mod memory_queue;
 mod migrate;
 mod observable;
 mod open;
@@ -34,7 +35,7 @@ pub use open::{
     load_history, load_paused, post_decision, post_reviewed_decision, verify_run, verify_stored_run,
 };
 pub(crate) use open::{OpenedRun, read_run};
-pub use query::{RunCursor, RunQuery, list_all_runs};
+pub use query::{RunCursor, RunQuery, StartSession, end_of_run, list_all_runs, session_of_first_line};
 pub use retention::{RetentionPolicy, apply_retention};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, StoreWarning, WriterStats};

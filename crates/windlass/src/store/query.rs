@@ -109,14 +109,16 @@ pub async fn list_all_runs(store: &dyn Store, mut query: RunQuery) -> Result<Vec
 }
 
 /// The session of a run, as the first line of its journal names it.
-pub(super) struct StartSession {
-    pub(super) session: SessionId,
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartSession {
+    /// Id of the session.
+    pub session: SessionId,
     /// The items of the session that the run refers to.
-    pub(super) history: Option<Box<HistoryReference>>,
+    pub history: Option<Box<HistoryReference>>,
 }
 
-/// Returns the session that the first line of a journal names.
-pub(super) fn session_of_first_line(line: &JournalLine) -> Option<StartSession> {
+/// Returns the session that the first line of a journal names. Stores hold it for the run: see [`Store::create_run`].
+pub fn session_of_first_line(line: &JournalLine) -> Option<StartSession> {
     /// The part of the first record that names the session.
     #[derive(Deserialize)]
     struct FirstRecord {
@@ -148,8 +150,8 @@ pub(super) fn session_of_first_line(line: &JournalLine) -> Option<StartSession> 
 }
 
 /// Returns the status and the time of a run that ends with one of these lines. Lines of nested runs have a path before
-/// the event.
-pub(super) fn end_of_run(lines: &[JournalLine]) -> Option<(RunStatus, Timestamp)> {
+/// the event. Stores set the status in the append: see [`Store::append_journal`].
+pub fn end_of_run(lines: &[JournalLine]) -> Option<(RunStatus, Timestamp)> {
     lines.iter().rev().find_map(|line| {
         let (at, event) = line.body.strip_prefix("{\"at\":")?.split_once(',')?;
         let status = match event.strip_prefix('"')?.split_once('"')?.0 {

@@ -3,11 +3,13 @@
 mod check;
 mod leases;
 mod migration;
+mod queue;
 mod receipts;
 mod run_sessions;
 mod runs;
 mod sessions;
 
+pub use queue::run_queue_suite;
 pub use sessions::run_session_suite;
 
 use std::future::Future;

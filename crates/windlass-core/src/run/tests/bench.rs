@@ -280,7 +280,9 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             let correction = Arc::new(Item::user("correct it"));
             JournalEntry::OutputRejected(OutputRejected { correction })
         }
-        "input" => JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
+        "input" => {
+            JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))], order: None })
+        }
         "finish" => JournalEntry::RunFinished(RunFinished { output: "the end".to_owned(), message: None }),
         "finish_with_message" => {
             let message = Some(Arc::new(Item::assistant("handled")));

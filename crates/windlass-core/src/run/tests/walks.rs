@@ -304,7 +304,7 @@ fn possible_decisions(pending: &PendingCall) -> WalkOptions {
 /// Returns entries that can arrive at any time.
 fn external_entries() -> Vec<JournalEntry> {
     vec![
-        JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))] }),
+        JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))], order: None }),
         JournalEntry::DecisionRevoked(DecisionRevoked {
             agent: "desk".into(),
             tool: ToolKey::bare("pay"),

@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::id::{CallPath, RunId};
 
 use super::file::{SqliteError, compute_checksum, verify_checksum};
+use super::queue;
 use super::runs::{find_lease, find_owned_run, run_not_found};
 use super::{from_json_text, from_sql_integer, to_json_text, to_sql_integer};
 use crate::error::StoreError;
@@ -50,7 +51,7 @@ pub(super) fn post_decision(
     let write = "INSERT INTO inbox (run, path, attempt, hash, body) VALUES (?1, ?2, ?3, ?4, ?5)
                  ON CONFLICT (run, path, attempt) DO UPDATE SET hash = excluded.hash, body = excluded.body";
     db.prepare_cached(write)?.execute(params![id, path, posted.attempt, compute_checksum(&body), body])?;
-    Ok(())
+    queue::signal_run(db, run)
 }
 
 pub(super) fn take_decision(

@@ -86,7 +86,12 @@ impl DatabaseFile {
             return Err(StoreError::with_kind(StoreErrorKind::Disk, message));
         }
         match found {
-            DatabaseOwner::Ours => self.enable_write_ahead_log(&db)?,
+            DatabaseOwner::Ours => {
+                self.enable_write_ahead_log(&db)?;
+                if schema::is_outdated(&db).map_err(|error| self.to_store_error(error))? {
+                    self.create_tables(&db)?;
+                }
+            }
             DatabaseOwner::Empty => {
                 self.enable_write_ahead_log(&db)?;
                 self.create_tables(&db)?;
@@ -172,13 +177,15 @@ impl DatabaseFile {
         }
     }
 
-    /// Creates the tables, unless another process has done so.
+    /// Creates the tables that the file lacks, unless another process has done so.
     fn create_tables(&self, db: &Connection) -> Result<(), StoreError> {
         let create = || {
             db.execute_batch("BEGIN IMMEDIATE")?;
             let found = schema::identify_owner_in_transaction(db)?;
-            if found == DatabaseOwner::Empty {
-                schema::create_schema(db)?;
+            match found {
+                DatabaseOwner::Empty => schema::create_schema(db)?,
+                DatabaseOwner::Ours => schema::migrate_schema(db)?,
+                DatabaseOwner::Truncated | DatabaseOwner::Newer { .. } | DatabaseOwner::Foreign { .. } => {}
             }
             db.execute_batch("COMMIT")?;
             Ok(found)

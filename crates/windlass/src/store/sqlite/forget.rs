@@ -5,6 +5,7 @@ use windlass_core::id::RunId;
 
 use super::file::SqliteError;
 use super::history;
+use super::queue;
 use super::runs::{check_abandoned, find_lease, run_not_found};
 use super::to_sql_integer;
 use super::writer::WriteTx;
@@ -40,6 +41,7 @@ pub(super) fn forget_run(
     db.execute("DELETE FROM taken_decisions WHERE run = ?1", [id])?;
     db.execute("DELETE FROM lines WHERE run = ?1", [id])?;
     db.execute("DELETE FROM runs WHERE id = ?1", [id])?;
+    queue::forget_run(db, run)?;
     db.execute(CREATE_TABLE_SQL, [])?;
     db.execute(
         "INSERT INTO deleted_lines (id, count) VALUES (1, ?1)

@@ -6,8 +6,10 @@ mod decisions;
 mod file;
 mod forget;
 mod history;
+mod queue;
 mod reader;
 mod receipts;
+mod run_queue;
 mod runs;
 mod schema;
 mod sessions;
@@ -86,6 +88,8 @@ pub struct SqliteStore {
     snapshot_interval: u64,
     warnings: Vec<StoreWarning>,
     mac_keys: Option<Arc<MacKeyring>>,
+    /// Hints for the workers of this process.
+    work_hint: tokio::sync::Notify,
 }
 
 /// Statistics of a store's writes since it was opened.
@@ -126,6 +130,7 @@ impl SqliteStore {
             snapshot_interval,
             warnings,
             mac_keys: None,
+            work_hint: tokio::sync::Notify::new(),
         })
     }
 
@@ -136,8 +141,17 @@ impl SqliteStore {
         let readers = ReaderPool::start_salvage(&file)?;
         // No run is driven from a damaged file, so nothing needs the id.
         let (store_id, snapshot_interval) = (String::new(), DEFAULT_SNAPSHOT_INTERVAL);
-        let warnings = Vec::new();
-        Ok(Self { readers, writer: None, file, store_id, snapshot_interval, warnings, mac_keys: None })
+        let (warnings, work_hint) = (Vec::new(), tokio::sync::Notify::new());
+        Ok(Self {
+            readers,
+            writer: None,
+            file,
+            store_id,
+            snapshot_interval,
+            warnings,
+            mac_keys: None,
+            work_hint,
+        })
     }
 
     /// Opens the store at the path in the environment variable `WINDLASS_STORE`, or else `windlass.db` in the
@@ -454,9 +468,15 @@ impl Store for SqliteStore {
     ) -> StoreFuture<'a, ()> {
         let run = run.clone();
         let about = RequestSubject::Run(run.clone());
-        self.submit_write(about, AckLevel::Synced, move |desk| {
+        let written = self.submit_write(about, AckLevel::Synced, move |desk| {
             decisions::post_decision(desk.db, &run, posted, record_count)
-        })
+        });
+        async move {
+            written.await?;
+            self.work_hint.notify_waiters();
+            Ok(())
+        }
+        .boxed()
     }
 
     fn take_decision<'a>(

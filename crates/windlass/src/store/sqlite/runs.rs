@@ -11,7 +11,9 @@ use windlass_core::{
 
 use super::file::{SqliteError, is_corruption};
 use super::writer::WriteTx;
-use super::{forget, from_sql_integer, from_sql_time, history, snapshots, to_sql_integer, to_sql_time};
+use super::{
+    forget, from_sql_integer, from_sql_time, history, queue, snapshots, to_sql_integer, to_sql_time,
+};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::query::end_of_run;
 use crate::store::{Lease, RunQuery, RunStatus, StoredLease, StoredRun};
@@ -32,6 +34,7 @@ pub(super) fn create_run(
     lines: &[JournalLine],
     imported_history: Option<&[u8]>,
 ) -> Result<Lease, SqliteError> {
+    queue::check_owner(desk.db, &by.owner)?;
     let insert =
         "INSERT INTO runs (name, agent, status, epoch, records, owner, beat, lease_ms, renewed, created, updated)
                   VALUES (?1, ?2, ?3, 1, 0, ?4, 0, ?5, ?6, ?6, ?6) ON CONFLICT (name) DO NOTHING";
@@ -68,10 +71,12 @@ pub(super) fn acquire_lease(
     abandoned: Option<&StoredLease>,
 ) -> Result<Lease, SqliteError> {
     let (epoch, known) = find_lease(desk.db, run)?.ok_or_else(|| run_not_found(run))?;
+    queue::check_owner(desk.db, &by.owner)?;
     if let Some(known) = known
         && known.owner != by.owner
     {
         check_abandoned(run, &known, abandoned)?;
+        queue::retire_owner(desk.db, &known.owner)?;
     }
     let update =
         "UPDATE runs SET epoch = ?2, owner = ?3, beat = 0, lease_ms = ?4, renewed = ?5 WHERE name = ?1";
@@ -101,7 +106,7 @@ pub(super) fn find_lease(
     let mut rows = select.query([run.as_str()])?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let epoch = from_sql_integer(row.get(0)?)?;
-    Ok(Some((epoch, read_lease(row, 1, epoch)?)))
+    Ok(Some((epoch, queue::current_lease(db, read_lease(row, 1, epoch)?)?)))
 }
 
 /// Reads a lease: its owner from this column, and its beat, duration and last renewal from the next ones.
@@ -317,7 +322,9 @@ pub(super) fn list_runs(db: &Connection, query: &RunQuery) -> Result<Vec<StoredR
     let mut rows = select.query(params_from_iter(parameters))?;
     let mut runs = Vec::new();
     while let Some(row) = rows.next()? {
-        runs.push(read_stored_run(row)?);
+        let mut stored = read_stored_run(row)?;
+        stored.lease = queue::current_lease(db, stored.lease.take())?;
+        runs.push(stored);
     }
     Ok(runs)
 }

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 pub(super) const APPLICATION_ID: i32 = 0x574E_444C;
 
 /// Schema version that is written. This and all earlier versions can be read.
-pub(super) const SCHEMA_VERSION: i32 = 1;
+pub(super) const SCHEMA_VERSION: i32 = 2;
 
 /// Schema version 1.
 ///
@@ -124,6 +124,21 @@ pub(super) fn identify_owner_in_transaction(db: &Connection) -> Result<DatabaseO
     })
 }
 
+/// Returns true if the file has an earlier schema version.
+pub(super) fn is_outdated(db: &Connection) -> Result<bool, rusqlite::Error> {
+    let version: i32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok(version < SCHEMA_VERSION)
+}
+
+/// Adds the tables of later schema versions, inside the caller's transaction.
+pub(super) fn migrate_schema(db: &Connection) -> Result<(), rusqlite::Error> {
+    if is_outdated(db)? {
+        db.execute_batch(super::queue::SCHEMA_V2)?;
+        db.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    }
+    Ok(())
+}
+
 /// Returns the id of a store.
 pub(super) fn read_store_id(db: &Connection) -> Result<String, rusqlite::Error> {
     db.query_row("SELECT id FROM store", [], |row| row.get(0))
@@ -133,6 +148,7 @@ pub(super) fn read_store_id(db: &Connection) -> Result<String, rusqlite::Error> 
 pub(super) fn create_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     db.execute_batch(SCHEMA_V1)?;
     db.execute_batch(super::sessions::SCHEMA_V1)?;
+    db.execute_batch(super::queue::SCHEMA_V2)?;
     db.execute("INSERT INTO store (id, commits) VALUES (?1, 0)", [uuid::Uuid::now_v7().to_string()])?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", SCHEMA_VERSION)

@@ -12,7 +12,7 @@ use crate::error::StoreErrorKind;
 fn journal_line(before: &[JournalLine], length: usize) -> JournalLine {
     let mut chain = before.last().map_or_else(HashChain::default, |line| HashChain::from_head(line.hash));
     let items = vec![Arc::new(Item::user("x".repeat(length)))];
-    let entry = JournalEntry::InputAdded(InputAdded { items });
+    let entry = JournalEntry::InputAdded(InputAdded { items, order: None });
     chain.append(&JournalRecord { seq: before.len() as u64, at: Timestamp(1), path: Vec::new(), entry })
 }
 

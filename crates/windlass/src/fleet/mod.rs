@@ -1,0 +1,28 @@
+//! Fleets: a queue of runs beside a store, and workers that drive them, in one process or on many machines.
+//!
+//! The journal stays the truth; the queue only dispatches: it says which worker drives which run, when, and again after a
+//! failure. A lost row of the queue loses no effect and repeats none.
+//!
+//! - [`RunQueue`]: runs are submitted once, taken fairly, left in one transaction, and ordered to stop from any process.
+//! - [`Worker`]: takes runs, drives each for one segment, and leaves them at any boundary.
+//! - [`AgentRegistry`]: the agents of a worker, by name and build.
+
+mod agent_build;
+mod fair_share;
+mod provider_watch;
+mod queue;
+mod registry;
+mod segment;
+mod segment_store;
+mod worker;
+mod worker_pulse;
+
+pub use agent_build::AgentBuild;
+pub use fair_share::{FairShares, LaneCandidate, ReadyLane, ShareKey, choose_fairly};
+pub use queue::{
+    AgentOffer, DEFAULT_MAX_ATTEMPTS, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,
+    RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest, worker_of_owner,
+};
+pub use registry::{AgentRegistry, DeployedAgent};
+pub use segment::{SegmentEnd, SegmentLimit};
+pub use worker::{RetryBackoff, Worker, WorkerReport, WorkerStop};

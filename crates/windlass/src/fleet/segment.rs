@@ -1,0 +1,343 @@
+//! One segment of a run: a worker drives it until it is parked, a limit is reached, or it is ordered to leave.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use windlass_core::{
+    id::{RunId, Timestamp},
+    journal::{JournalEntry, JournalFormatError},
+};
+
+use super::provider_watch::ProviderWatch;
+use super::queue::{NextStep, PostedOrder, QueueOrder, RunQueue, TakenRun};
+use super::registry::DeployedAgent;
+use super::segment_store::{LeaseRecord, SegmentStore};
+use super::worker::RetryBackoff;
+use crate::error::{RunError, StoreError, StoreErrorKind};
+use crate::lock_unpoisoned;
+use crate::run::{CancelHandle, ModelRetryPolicy, RunBuilder, RunResult};
+use crate::session::Session;
+use crate::store::{LeaseObserver, OpenRunError, Store, load_paused};
+
+/// Time until a run is tried again that another driver has, or whose session is busy.
+const BUSY_DELAY: Duration = Duration::from_secs(1);
+
+/// The limit of a segment. Whatever it is, finished calls are kept, no call is started after it, and running bodies get
+/// the run's drain timeout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SegmentLimit {
+    /// The segment ends when the run waits for a person or has ended.
+    #[default]
+    Parked,
+    /// The segment also ends after each turn, so that other runs get their turn.
+    Turn,
+    /// The segment also ends after this time.
+    Deadline(Duration),
+}
+
+/// The end of a segment, for the report of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentEnd {
+    /// The run has ended.
+    Ended,
+    /// The run waits for a person.
+    Parked,
+    /// The run was left for a later segment.
+    Left,
+    /// The segment failed, and the run is tried again.
+    Failed,
+    /// This build cannot drive the run.
+    Declined,
+    /// Another driver has the run, or its session is busy.
+    Busy,
+    /// The worker lost the run to another driver.
+    Lost,
+}
+
+/// The orders for a segment, and the means to end it early.
+#[derive(Debug, Default)]
+pub(super) struct SegmentControl {
+    orders: Mutex<Vec<PostedOrder>>,
+    is_stopping: Mutex<bool>,
+    changed: Notify,
+}
+
+impl SegmentControl {
+    /// Replaces the orders of the run.
+    pub(super) fn set_orders(&self, orders: Vec<PostedOrder>) {
+        let mut known = lock_unpoisoned(&self.orders);
+        if *known != orders {
+            *known = orders;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Makes the segment leave the run.
+    pub(super) fn stop(&self) {
+        *lock_unpoisoned(&self.is_stopping) = true;
+        self.changed.notify_one();
+    }
+
+    fn orders(&self) -> Vec<PostedOrder> {
+        lock_unpoisoned(&self.orders).clone()
+    }
+
+    fn is_stopping(&self) -> bool {
+        *lock_unpoisoned(&self.is_stopping)
+    }
+}
+
+/// The settings of the segments of a worker.
+#[derive(Clone, Debug)]
+pub(super) struct SegmentSettings {
+    pub(super) limit: SegmentLimit,
+    pub(super) lease_duration: Duration,
+    pub(super) drain_timeout: Duration,
+    pub(super) backoff: RetryBackoff,
+    pub(super) provider_attempts: u32,
+    pub(super) observer: LeaseObserver,
+}
+
+/// The result of a segment.
+pub(super) struct SegmentResult {
+    pub(super) next: NextStep,
+    pub(super) end: SegmentEnd,
+    pub(super) lease: LeaseRecord,
+    /// Number of the last order that was carried out.
+    pub(super) orders_done: u64,
+}
+
+/// One segment of a taken run.
+pub(super) struct RunSegment<C> {
+    pub(super) queue: Arc<dyn RunQueue>,
+    pub(super) store: Arc<SegmentStore>,
+    pub(super) deployed: DeployedAgent<C>,
+    pub(super) taken: TakenRun,
+    pub(super) settings: SegmentSettings,
+    pub(super) control: Arc<SegmentControl>,
+}
+
+impl<C: Send + Sync + 'static> RunSegment<C> {
+    /// Drives the run. `now` returns the worker's time.
+    pub(super) async fn drive(self, now: impl Fn() -> Timestamp) -> SegmentResult {
+        let watch = ProviderWatch::new(self.settings.provider_attempts);
+        let mut orders_done = 0;
+        let driven = match self.prepare(&mut orders_done).await {
+            Ok(builder) => {
+                let builder = builder.model_layer(watch.clone());
+                let handle = builder.cancel_handle();
+                let done = &mut orders_done;
+                self.drive_until_left(builder, handle, &watch, done).await
+            }
+            Err(error) => Err(error),
+        };
+        let lease = self.store.lease_record();
+        let (next, end) = self.next_step(driven, watch.away_reason(), orders_done, now());
+        SegmentResult { next, end, lease, orders_done }
+    }
+
+    fn run_id(&self) -> &RunId {
+        &self.taken.submission.run
+    }
+
+    /// Builds the run: new, continued, or continued with the input that was ordered.
+    async fn prepare(&self, orders_done: &mut u64) -> Result<RunBuilder<C>, RunError> {
+        let submission = &self.taken.submission;
+        let agent = &self.deployed.agent;
+        let context = (self.deployed.context)(submission);
+        let store: Arc<dyn Store> = self.store.clone();
+        let is_new = match self.queue.load_lease(self.run_id()).await {
+            Ok(_) => false,
+            Err(error) if error.kind() == StoreErrorKind::RunNotFound => true,
+            Err(error) => return Err(error.into()),
+        };
+        let builder = if is_new {
+            let mut builder = agent
+                .run_with_context(submission.input.clone(), context)
+                .run_id(self.run_id().clone())
+                .store(store.clone());
+            if let Some(session) = &submission.session {
+                let session = Session::of_stored_run(session.clone(), &store).ok_or_else(|| {
+                    RunError::Session(StoreError::new("the store of the queue keeps no sessions"))
+                })?;
+                builder = builder.session(&session);
+            }
+            builder
+        } else {
+            match self.add_ordered_input(orders_done).await? {
+                Some(paused) => agent.resume_with_context(paused, context).store(store),
+                None => agent.recover_with_context(self.run_id().clone(), store, context),
+            }
+        };
+        let SegmentSettings { lease_duration, drain_timeout, observer, .. } = &self.settings;
+        let builder = (self.deployed.configure)(builder.drain_timeout(*drain_timeout));
+        // The driver tries as long as the worker lets it: a provider that is away does not end the run.
+        let retry = ModelRetryPolicy { max_attempts: u32::MAX, ..ModelRetryPolicy::default() };
+        Ok(builder.lease_duration(*lease_duration).lease_observer(observer).model_retry(retry))
+    }
+
+    /// Loads the run with the input of its orders that its journal does not have; `None` if there is none to add.
+    async fn add_ordered_input(
+        &self,
+        orders_done: &mut u64,
+    ) -> Result<Option<crate::run::PausedRun>, RunError> {
+        let orders = self.control.orders();
+        let inputs: Vec<_> = orders
+            .into_iter()
+            .filter_map(|posted| match posted.order {
+                QueueOrder::AddInput { items } => Some((posted.number, items)),
+                QueueOrder::Cancel | QueueOrder::HandOver => None,
+            })
+            .collect();
+        if inputs.is_empty() {
+            return Ok(None);
+        }
+        let mut paused = load_paused(&*self.queue, self.run_id()).await.map_err(RunError::from)?;
+        let recorded: Vec<u64> = paused
+            .record()
+            .read_journal()
+            .map_err(|error: OpenRunError| RunError::from(error))?
+            .iter()
+            .filter_map(|record| match &record.entry {
+                JournalEntry::InputAdded(added) => added.order,
+                _ => None,
+            })
+            .collect();
+        let mut is_changed = false;
+        for (number, items) in inputs {
+            *orders_done = (*orders_done).max(number);
+            if !recorded.contains(&number) && paused.add_ordered_input(items, number).is_ok() {
+                is_changed = true;
+            }
+        }
+        Ok(is_changed.then_some(paused))
+    }
+
+    /// Awaits the run, and makes the driver leave it when its limit, an order or the worker says so.
+    async fn drive_until_left(
+        &self,
+        builder: RunBuilder<C>,
+        handle: CancelHandle,
+        watch: &ProviderWatch,
+        orders_done: &mut u64,
+    ) -> Result<RunResult, RunError> {
+        let deadline = match self.settings.limit {
+            SegmentLimit::Parked => None,
+            SegmentLimit::Turn => {
+                handle.detach_after_turn();
+                None
+            }
+            SegmentLimit::Deadline(limit) => Some(tokio::time::Instant::now() + limit),
+        };
+        self.carry_out_orders(&handle, orders_done);
+        let deadline = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let away = watch.wait_until_away();
+        tokio::pin!(builder, deadline, away);
+        let (mut is_due, mut is_away) = (false, false);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut builder => return result,
+                () = self.control.changed.notified() => self.carry_out_orders(&handle, orders_done),
+                () = &mut deadline, if !is_due => {
+                    is_due = true;
+                    handle.detach();
+                }
+                () = &mut away, if !is_away => {
+                    is_away = true;
+                    handle.detach();
+                }
+            }
+        }
+    }
+
+    fn carry_out_orders(&self, handle: &CancelHandle, orders_done: &mut u64) {
+        for posted in self.control.orders() {
+            match posted.order {
+                QueueOrder::Cancel => {
+                    handle.cancel();
+                    *orders_done = (*orders_done).max(posted.number);
+                }
+                QueueOrder::HandOver => {
+                    handle.detach();
+                    *orders_done = (*orders_done).max(posted.number);
+                }
+                // The next segment adds it, after the turn has settled.
+                QueueOrder::AddInput { .. } if posted.number > *orders_done => handle.detach_after_turn(),
+                QueueOrder::AddInput { .. } => {}
+            }
+        }
+        if self.control.is_stopping() {
+            handle.detach();
+        }
+    }
+
+    fn next_step(
+        &self,
+        driven: Result<RunResult, RunError>,
+        away: Option<String>,
+        orders_done: u64,
+        now: Timestamp,
+    ) -> (NextStep, SegmentEnd) {
+        let later = |delay: Duration| {
+            Timestamp(now.0.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)))
+        };
+        let retry = |reason: String| {
+            let delay = self.settings.backoff.delay(self.run_id(), self.taken.attempt);
+            (NextStep::Retry { at: later(delay), reason }, SegmentEnd::Failed)
+        };
+        let decline = |reason: String| {
+            let build = self.deployed.build.as_str().to_owned();
+            (NextStep::Decline { build, reason }, SegmentEnd::Declined)
+        };
+        match driven {
+            Ok(RunResult::Finished(_) | RunResult::Cancelled(_)) | Err(RunError::Failed(_)) => {
+                (NextStep::End, SegmentEnd::Ended)
+            }
+            Ok(RunResult::Paused(_) | RunResult::Detached(_))
+                if self.control.orders().iter().any(|order| order.number > orders_done) =>
+            {
+                (NextStep::Ready, SegmentEnd::Left)
+            }
+            Ok(RunResult::Paused(paused)) => {
+                // A hold whose time has come was not due on the driver's clock: the clocks differ.
+                let wake_at = paused.pending_calls().iter().filter_map(|call| call.expires_at).min();
+                let wake_at = wake_at.map(|time| if time <= now { later(BUSY_DELAY) } else { time });
+                (NextStep::Park { wake_at }, SegmentEnd::Parked)
+            }
+            Ok(RunResult::Detached(_)) => match away {
+                Some(reason) => retry(reason),
+                None => (NextStep::Ready, SegmentEnd::Left),
+            },
+            Err(RunError::Store(error) | RunError::Session(error)) => match error.kind() {
+                StoreErrorKind::Fenced => (NextStep::Ready, SegmentEnd::Lost),
+                StoreErrorKind::LeaseHeld | StoreErrorKind::SessionBusy | StoreErrorKind::Stale => {
+                    let delay = error.retry_after().map_or(BUSY_DELAY, |delay| delay.min(BUSY_DELAY));
+                    (NextStep::Wait { until: later(delay) }, SegmentEnd::Busy)
+                }
+                StoreErrorKind::UnsupportedVersion => decline(error.to_string()),
+                StoreErrorKind::Corrupt => bury(error.to_string()),
+                _ => retry(error.to_string()),
+            },
+            // A worker of an older build meets a newer journal, or one that lacks a tool: others may drive the run.
+            Err(RunError::Config(error)) => decline(error.to_string()),
+            Err(RunError::Replay(error)) => decline(error.to_string()),
+            Err(RunError::JournalFormat(
+                error @ (JournalFormatError::UnsupportedVersion { .. }
+                | JournalFormatError::MalformedRecord { .. }
+                | JournalFormatError::Replay(_)),
+            )) => decline(error.to_string()),
+            Err(RunError::JournalFormat(error)) => bury(error.to_string()),
+        }
+    }
+}
+
+fn bury(reason: String) -> (NextStep, SegmentEnd) {
+    (NextStep::Bury { reason }, SegmentEnd::Failed)
+}

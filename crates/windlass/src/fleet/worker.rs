@@ -1,0 +1,450 @@
+//! A worker: it takes runs from a queue and drives them, many at a time, until it is told to stop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use windlass_core::id::{RunId, Timestamp};
+
+use super::queue::{RunDeparture, RunQueue, TakenRun, TakenWork, WorkRequest, run_owner};
+use super::registry::AgentRegistry;
+use super::segment::{RunSegment, SegmentControl, SegmentEnd, SegmentLimit, SegmentResult, SegmentSettings};
+use super::segment_store::SegmentStore;
+use super::worker_pulse::WorkerPulse;
+use crate::clock::RunClock;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver, LeaseStanding, LeaseWatch};
+
+/// Default number of runs that a worker drives at a time.
+const DEFAULT_CONCURRENCY: usize = 16;
+/// Default time between two requests for work, if no hint comes.
+const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Default time that running bodies get to finish when their run is left.
+const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Default number of failures of a model in a row after which its run waits in the queue.
+const DEFAULT_PROVIDER_ATTEMPTS: u32 = 3;
+/// Number of attempts to end a segment while the store fails.
+const MAX_LEAVE_ATTEMPTS: u32 = 5;
+
+/// The delays between the attempts of a run that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryBackoff {
+    /// Delay after the first failure; it doubles with every further one.
+    pub base_delay: Duration,
+    /// Maximum delay.
+    pub max_delay: Duration,
+}
+
+impl Default for RetryBackoff {
+    fn default() -> Self {
+        Self { base_delay: Duration::from_secs(1), max_delay: Duration::from_secs(300) }
+    }
+}
+
+impl RetryBackoff {
+    /// Returns the delay after so many attempts, with a jitter that the run's id determines: between half of it and all.
+    pub fn delay(&self, run: &RunId, attempts: u32) -> Duration {
+        let doubled = self.base_delay.saturating_mul(1 << attempts.saturating_sub(1).min(20));
+        let full = doubled.min(self.max_delay);
+        let text = format!("{run} {attempts}");
+        let byte = windlass_core::canonical::Digest::of_text(&text).as_bytes()[0];
+        full / 2 + (full / 2) * u32::from(byte) / 255
+    }
+}
+
+/// Stops a worker. Clones stop the same worker.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerStop {
+    token: CancellationToken,
+}
+
+impl WorkerStop {
+    /// Drains the worker: it takes no more runs and leaves those that it has. Calls that have not started do not start;
+    /// running bodies get the drain timeout. Call it when the process gets SIGTERM.
+    pub fn drain(&self) {
+        self.token.cancel();
+    }
+}
+
+/// The segments of a worker, by their end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerReport {
+    /// Segments after which the run had ended.
+    pub ended: u64,
+    /// Segments after which the run waited for a person.
+    pub parked: u64,
+    /// Segments after which the run was left for a later one.
+    pub left: u64,
+    /// Segments that failed.
+    pub failed: u64,
+    /// Runs that this build could not drive.
+    pub declined: u64,
+    /// Runs that another driver had, or whose session was busy.
+    pub busy: u64,
+    /// Runs that the worker lost to another driver.
+    pub lost: u64,
+}
+
+impl WorkerReport {
+    fn count(&mut self, end: SegmentEnd) {
+        let counter = match end {
+            SegmentEnd::Ended => &mut self.ended,
+            SegmentEnd::Parked => &mut self.parked,
+            SegmentEnd::Left => &mut self.left,
+            SegmentEnd::Failed => &mut self.failed,
+            SegmentEnd::Declined => &mut self.declined,
+            SegmentEnd::Busy => &mut self.busy,
+            SegmentEnd::Lost => &mut self.lost,
+        };
+        *counter += 1;
+    }
+}
+
+/// A worker: it takes runs from a queue and drives them.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
+/// use windlass::prelude::*;
+/// use windlass::store::MemoryStore;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let queue = Arc::new(MemoryStore::default());
+/// let agent = Agent::new("host").model(ScriptedModel::new([ScriptedResponse::text("Good morning.")]));
+/// queue.submit_run(&RunSubmission::new("run-1", "host", "Hello"), Default::default()).await?;
+/// let worker = Worker::new(queue, AgentRegistry::new().deploy(DeployedAgent::new(agent)));
+/// let report = worker.run_until_idle().await?;
+/// assert_eq!(report.ended, 1);
+/// # Ok(()) }
+/// ```
+pub struct Worker<C = ()> {
+    queue: Arc<dyn RunQueue>,
+    registry: AgentRegistry<C>,
+    concurrency: usize,
+    poll_interval: Duration,
+    settings: SegmentSettings,
+    stop: WorkerStop,
+}
+
+/// The end of a worker's work under one name.
+#[derive(PartialEq, Eq)]
+enum WorkEnd {
+    Stopped,
+    /// Another worker has retired this one, which goes on under a new name.
+    Retired,
+}
+
+/// The condition on which a worker stops by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IdlePolicy {
+    KeepWaiting,
+    Stop,
+}
+
+impl<C: Send + Sync + 'static> Worker<C> {
+    /// Creates a worker for the agents of a registry.
+    pub fn new(queue: Arc<dyn RunQueue>, registry: AgentRegistry<C>) -> Self {
+        let settings = SegmentSettings {
+            limit: SegmentLimit::default(),
+            lease_duration: DEFAULT_LEASE_DURATION,
+            drain_timeout: DEFAULT_DRAIN_TIMEOUT,
+            backoff: RetryBackoff::default(),
+            provider_attempts: DEFAULT_PROVIDER_ATTEMPTS,
+            observer: LeaseObserver::new(),
+        };
+        Self {
+            queue,
+            registry,
+            concurrency: DEFAULT_CONCURRENCY,
+            poll_interval: DEFAULT_POLL_INTERVAL,
+            settings,
+            stop: WorkerStop::default(),
+        }
+    }
+
+    /// Sets the number of runs that the worker drives at a time; the default is 16.
+    #[must_use]
+    pub fn concurrency(mut self, runs: usize) -> Self {
+        self.concurrency = runs.max(1);
+        self
+    }
+
+    /// Sets the time between two requests for work if no hint comes; the default is 200 ms. Orders from other processes
+    /// arrive within it.
+    #[must_use]
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Sets the duration of the worker's lease: after so much time without a renewal, other workers take over its runs.
+    #[must_use]
+    pub fn lease_duration(mut self, duration: Duration) -> Self {
+        self.settings.lease_duration = duration.max(Duration::from_millis(60));
+        self
+    }
+
+    /// Sets the time that running bodies get to finish when their run is left; the default is 20 s.
+    #[must_use]
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.drain_timeout = timeout;
+        self
+    }
+
+    /// Sets the limit of segments.
+    #[must_use]
+    pub fn segment_limit(mut self, limit: SegmentLimit) -> Self {
+        self.settings.limit = limit;
+        self
+    }
+
+    /// Sets the delays between the attempts of a run that fails.
+    #[must_use]
+    pub fn retry_backoff(mut self, backoff: RetryBackoff) -> Self {
+        self.settings.backoff = backoff;
+        self
+    }
+
+    /// Sets the number of failures of a model in a row after which its run waits in the queue; the default is 3.
+    #[must_use]
+    pub fn provider_attempts(mut self, attempts: u32) -> Self {
+        self.settings.provider_attempts = attempts.max(1);
+        self
+    }
+
+    /// Returns a handle that stops the worker.
+    pub fn stop_handle(&self) -> WorkerStop {
+        self.stop.clone()
+    }
+
+    /// Works until the worker is told to drain.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the store if the worker cannot be registered. Later errors are logged, and the worker tries
+    /// again.
+    pub async fn run(self) -> Result<WorkerReport, StoreError> {
+        self.work(IdlePolicy::KeepWaiting).await
+    }
+
+    /// Works until there is nothing to take, or the worker is told to drain. Runs that wait for a person or for a time are
+    /// left where they are.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Worker::run`].
+    pub async fn run_until_idle(self) -> Result<WorkerReport, StoreError> {
+        self.work(IdlePolicy::Stop).await
+    }
+
+    async fn work(self, idle: IdlePolicy) -> Result<WorkerReport, StoreError> {
+        let mut report = WorkerReport::default();
+        loop {
+            let pulse = WorkerPulse::start(self.queue.clone(), self.settings.lease_duration).await?;
+            if self.work_as(Arc::new(pulse), idle, &mut report).await == WorkEnd::Stopped {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// Works under one name.
+    async fn work_as(&self, pulse: Arc<WorkerPulse>, idle: IdlePolicy, report: &mut WorkerReport) -> WorkEnd {
+        let mut others = OtherWorkers::default();
+        let mut tasks: JoinSet<(RunId, SegmentEnd)> = JoinSet::new();
+        let mut controls: BTreeMap<RunId, Arc<SegmentControl>> = BTreeMap::new();
+        let mut next_number = 0;
+        while !self.stop.token.is_cancelled() && !pulse.is_lost() {
+            if others.is_due(self.settings.lease_duration) {
+                others.retire_abandoned(&*self.queue, pulse.name()).await;
+            }
+            let free = self.concurrency.saturating_sub(controls.len());
+            let held = controls.keys().cloned().collect();
+            let taken = self.take_work(pulse.name(), held, free, wall_clock_now()).await;
+            let is_empty = taken.as_ref().is_ok_and(|work| work.runs.is_empty());
+            match taken {
+                Ok(TakenWork { runs, orders }) => {
+                    for taken in runs {
+                        let run = taken.submission.run.clone();
+                        let control = Arc::new(SegmentControl::default());
+                        control.set_orders(orders.iter().filter(|order| order.run == run).cloned().collect());
+                        next_number += 1;
+                        let owner = run_owner(pulse.name(), next_number);
+                        self.spawn_segment(&mut tasks, taken, &pulse, owner, control.clone());
+                        controls.insert(run, control);
+                    }
+                    for (run, control) in &controls {
+                        control
+                            .set_orders(orders.iter().filter(|order| order.run == *run).cloned().collect());
+                    }
+                }
+                Err(error) if error.kind() == StoreErrorKind::Fenced => break,
+                Err(error) => tracing::warn!(worker = %pulse.name(), %error, "no work could be taken"),
+            }
+            if is_empty && tasks.is_empty() && idle == IdlePolicy::Stop {
+                self.queue.retire_worker(pulse.name(), None).await.ok();
+                return WorkEnd::Stopped;
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.token.cancelled() => {}
+                () = pulse.wait_until_lost() => {}
+                Some(ended) = tasks.join_next() => {
+                    note_end(ended, &mut controls, report);
+                    while let Some(ended) = tasks.try_join_next() {
+                        note_end(ended, &mut controls, report);
+                    }
+                }
+                () = self.queue.wait_for_work(), if free > 0 => {}
+                () = tokio::time::sleep(self.poll_interval) => {}
+            }
+        }
+        let is_retired = !self.stop.token.is_cancelled();
+        for control in controls.values() {
+            control.stop();
+        }
+        while let Some(ended) = tasks.join_next().await {
+            note_end(ended, &mut controls, report);
+        }
+        if let Err(error) = self.queue.retire_worker(pulse.name(), None).await {
+            tracing::warn!(worker = %pulse.name(), %error, "the worker could not be retired");
+        }
+        if is_retired { WorkEnd::Retired } else { WorkEnd::Stopped }
+    }
+
+    async fn take_work(
+        &self,
+        worker: &str,
+        held: Vec<RunId>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<TakenWork, StoreError> {
+        let request = WorkRequest {
+            worker: worker.to_owned(),
+            now,
+            held: Some(held),
+            offers: self.registry.offers(),
+            limit: u32::try_from(limit).unwrap_or(u32::MAX),
+        };
+        self.queue.take_work(&request).await
+    }
+
+    fn spawn_segment(
+        &self,
+        tasks: &mut JoinSet<(RunId, SegmentEnd)>,
+        taken: TakenRun,
+        pulse: &Arc<WorkerPulse>,
+        owner: String,
+        control: Arc<SegmentControl>,
+    ) {
+        // Only offered agents are taken.
+        let Some(deployed) = self.registry.find_agent(&taken.submission.agent).cloned() else { return };
+        let (queue, pulse) = (self.queue.clone(), pulse.clone());
+        let store = Arc::new(SegmentStore::new(queue.clone(), pulse.clone(), owner));
+        let settings = self.settings.clone();
+        tasks.spawn(async move {
+            let (run, signals_seen) = (taken.submission.run.clone(), taken.signals);
+            let segment = RunSegment { queue: queue.clone(), store, deployed, taken, settings, control };
+            let SegmentResult { next, end, lease, orders_done } = segment.drive(wall_clock_now).await;
+            let departure = RunDeparture {
+                worker: pulse.name().to_owned(),
+                run: run.clone(),
+                lease: lease.lease,
+                status: lease.status,
+                now: wall_clock_now(),
+                signals_seen,
+                orders_done,
+                next,
+            };
+            let end = match leave_run(&*queue, &departure).await {
+                Ok(()) => end,
+                Err(error) if error.kind() == StoreErrorKind::Fenced => SegmentEnd::Lost,
+                Err(error) => {
+                    tracing::error!(%run, %error, "a segment could not be ended; its worker's end frees the run");
+                    SegmentEnd::Failed
+                }
+            };
+            (run, end)
+        });
+    }
+}
+
+/// Returns the time of the wall clock, which each driver of a run reads, too. A clock that was read earlier may be ahead of
+/// it, and would wake runs before their time.
+fn wall_clock_now() -> Timestamp {
+    RunClock::start().now()
+}
+
+/// Ends a segment. A store that fails is asked again a few times.
+async fn leave_run(queue: &dyn RunQueue, departure: &RunDeparture) -> Result<(), StoreError> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match queue.leave_run(departure).await {
+            Err(error) if error.kind() != StoreErrorKind::Fenced && attempt < MAX_LEAVE_ATTEMPTS => {
+                tracing::warn!(run = %departure.run, %error, "a segment could not be ended yet");
+                tokio::time::sleep(Duration::from_millis(50 << attempt)).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn note_end(
+    ended: Result<(RunId, SegmentEnd), tokio::task::JoinError>,
+    controls: &mut BTreeMap<RunId, Arc<SegmentControl>>,
+    report: &mut WorkerReport,
+) {
+    match ended {
+        Ok((run, end)) => {
+            controls.remove(&run);
+            report.count(end);
+        }
+        Err(error) => tracing::error!(%error, "a segment panicked"),
+    }
+}
+
+/// The other workers, as this one has observed them.
+#[derive(Default)]
+struct OtherWorkers {
+    looked_at: Option<tokio::time::Instant>,
+    watches: BTreeMap<String, LeaseWatch>,
+}
+
+impl OtherWorkers {
+    /// Returns true if it is time to look at the other workers again.
+    fn is_due(&mut self, lease_duration: Duration) -> bool {
+        let now = tokio::time::Instant::now();
+        let is_due = self.looked_at.is_none_or(|last| now.duration_since(last) >= lease_duration / 8);
+        if is_due {
+            self.looked_at = Some(now);
+        }
+        is_due
+    }
+
+    /// Retires the workers whose leases are abandoned, so that their runs are ready again.
+    async fn retire_abandoned(&mut self, queue: &dyn RunQueue, own: &str) {
+        let workers = match queue.list_workers().await {
+            Ok(workers) => workers,
+            Err(error) => {
+                tracing::warn!(%error, "the workers cannot be listed");
+                return;
+            }
+        };
+        self.watches.retain(|name, _| workers.iter().any(|lease| lease.owner == *name));
+        for lease in workers.into_iter().filter(|lease| lease.owner != own) {
+            let watch = self.watches.entry(lease.owner.clone()).or_insert_with(LeaseWatch::new);
+            if let LeaseStanding::Abandoned(seen) = watch.look(lease) {
+                tracing::info!(worker = %seen.owner, "retiring a worker that has died");
+                match queue.retire_worker(&seen.owner, Some(&seen)).await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == StoreErrorKind::LeaseHeld => {}
+                    Err(error) => tracing::warn!(%error, "a worker could not be retired"),
+                }
+            }
+        }
+    }
+}
