@@ -31,6 +31,8 @@ pub enum Alpn {
     Http1,
     /// HTTP/2, or HTTP/1.1.
     Http2OrHttp1,
+    /// The protocol of PostgreSQL.
+    Postgresql,
 }
 
 /// Performs the TLS handshake with `host` over any byte stream, such as the tunnel of a proxy.
@@ -45,10 +47,15 @@ pub async fn connect_over<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<TlsStream<S>> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let mut config = client_config()?;
-    if alpn == Alpn::Http2OrHttp1 {
-        let mut with_http2 = (*config).clone();
-        with_http2.alpn_protocols.insert(0, b"h2".to_vec());
-        config = Arc::new(with_http2);
+    let protocols: &[&[u8]] = match alpn {
+        Alpn::Http1 => &[],
+        Alpn::Http2OrHttp1 => &[b"h2", b"http/1.1"],
+        Alpn::Postgresql => &[b"postgresql"],
+    };
+    if !protocols.is_empty() {
+        let mut with_protocols = (*config).clone();
+        with_protocols.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        config = Arc::new(with_protocols);
     }
     TlsConnector::from(config).connect(name, stream).await
 }

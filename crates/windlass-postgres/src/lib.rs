@@ -1,0 +1,119 @@
+//! A store and a queue of Windlass in PostgreSQL, for fleets of workers.
+//!
+//! Invariant: every operation is one transaction that compares the epoch of the writer's lease, or one statement that does.
+//! No statement depends on a session of the database, so a pooler in transaction mode works.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use windlass_postgres::PostgresStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), windlass::error::StoreError> {
+//! let store = Arc::new(PostgresStore::connect("postgres://windlass@localhost/windlass").await?);
+//! # drop(store);
+//! # Ok(()) }
+//! ```
+
+mod append;
+mod artefacts;
+mod convert;
+mod database;
+mod decisions;
+mod history;
+mod queue;
+mod receipts;
+mod runs;
+mod schema;
+mod session_appends;
+mod session_store;
+mod store;
+mod tls;
+mod value;
+mod work_queue;
+
+use std::sync::Arc;
+
+use tokio_postgres::Config;
+use windlass::error::StoreError;
+
+use crate::append::AppendQueue;
+use crate::database::Database;
+use crate::session_appends::SessionAppends;
+
+/// Default schema of the tables.
+const DEFAULT_SCHEMA: &str = "windlass";
+/// Default number of connections.
+const DEFAULT_CONNECTIONS: usize = 8;
+/// Default number of records between snapshots.
+const DEFAULT_SNAPSHOT_INTERVAL: u64 = 2048;
+
+/// A store and a queue in PostgreSQL. Any number of processes on any machines may use it.
+#[derive(Debug)]
+pub struct PostgresStore {
+    database: Arc<Database>,
+    appends: AppendQueue,
+    session_appends: SessionAppends,
+    store_id: String,
+    snapshot_interval: u64,
+    /// Hints for the workers of this process.
+    work_hint: tokio::sync::Notify,
+}
+
+/// The settings of a store.
+#[derive(Clone, Debug)]
+pub struct PostgresOptions {
+    /// Schema of the tables; the default is `windlass`. Lower-case letters, digits and underscores.
+    pub schema: String,
+    /// Maximum number of connections of this process; the default is 8.
+    pub max_connections: usize,
+    /// Number of records between snapshots, which speed up opening long runs; the default is 2,048.
+    pub snapshot_interval: u64,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self {
+            schema: DEFAULT_SCHEMA.to_owned(),
+            max_connections: DEFAULT_CONNECTIONS,
+            snapshot_interval: DEFAULT_SNAPSHOT_INTERVAL,
+        }
+    }
+}
+
+impl PostgresStore {
+    /// Connects to a database, and creates the tables if they do not exist. The address is a URL or a list of
+    /// `key=value`, as `libpq` takes it.
+    ///
+    /// TLS is used if the server offers it, and its certificate must be one that the machine trusts; `sslmode=require`
+    /// refuses a server without TLS, `sslmode=disable` does without.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database cannot be reached, or a newer version has written the tables.
+    pub async fn connect(address: &str) -> Result<Self, StoreError> {
+        Self::connect_with(address, PostgresOptions::default()).await
+    }
+
+    /// Connects to a database with these settings.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`PostgresStore::connect`].
+    pub async fn connect_with(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let config: Config = address.parse().map_err(|error: tokio_postgres::Error| {
+            StoreError::new("the address of the database is invalid").with_source(error)
+        })?;
+        let PostgresOptions { schema, max_connections, snapshot_interval } = options;
+        let is_plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+        let begins_plain = schema.starts_with(|letter: char| letter.is_ascii_lowercase() || letter == '_');
+        if !begins_plain || !schema.chars().all(is_plain) || schema.len() > 63 {
+            return Err(StoreError::new(format!("`{schema}` is no name of a schema")));
+        }
+        let database = Arc::new(Database::new(config, schema, max_connections));
+        let store_id = schema::open_schema(&database).await?;
+        let appends = AppendQueue::start(database.clone());
+        let session_appends = SessionAppends::start(database.clone());
+        let work_hint = tokio::sync::Notify::new();
+        Ok(Self { database, appends, session_appends, store_id, snapshot_interval, work_hint })
+    }
+}

@@ -1,0 +1,435 @@
+//! The queue of runs: workers, submitted runs, orders and shares.
+//!
+//! Requests for work and retirements of workers wait for each other (a lock on the row of the store), so that shares are
+//! counted exactly. Everything else is concurrent.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use windlass::core::id::{RunId, Timestamp};
+use windlass::error::{StoreError, StoreErrorKind};
+use windlass::fleet::{
+    FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyLane,
+    RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest, choose_fairly,
+    worker_of_owner,
+};
+use windlass::store::{LeaseClaim, StoredLease};
+
+use crate::convert::{from_integer, from_json, from_time, to_integer, to_json, to_millis, to_time};
+use crate::database::{DbConnection, PgError};
+use crate::runs;
+use crate::value::SqlValue;
+
+/// Maximum number of runs that are woken by one request for work.
+const MAX_WOKEN: u32 = 1_000;
+
+/// The next position among the ready runs, behind all others.
+const NEXT_POSITION: &str = "nextval('@queue_positions')";
+
+/// Fails if the owner of a lease is a run of a worker that is not registered. The worker cannot be retired before the
+/// transaction ends.
+pub(crate) async fn check_owner(db: &DbConnection, owner: &str) -> Result<(), PgError> {
+    match worker_of_owner(owner) {
+        Some(worker) => check_worker(db, worker).await,
+        None => Ok(()),
+    }
+}
+
+async fn check_worker(db: &DbConnection, worker: &str) -> Result<(), PgError> {
+    match db.row("SELECT 1 FROM @workers WHERE name = $1 FOR SHARE", &[worker.into()]).await? {
+        Some(_) => Ok(()),
+        None => Err(StoreError::worker_retired(worker).into()),
+    }
+}
+
+fn read_worker(row: &Row) -> Result<StoredLease, PgError> {
+    Ok(StoredLease {
+        owner: row.try_get(0)?,
+        epoch: 0,
+        beat: from_integer(row.try_get(1)?)?,
+        duration: Duration::from_millis(from_integer(row.try_get(2)?)?),
+        renewed_at: from_time(row.try_get(3)?),
+    })
+}
+
+pub(crate) async fn register_worker(
+    db: &DbConnection,
+    claim: LeaseClaim<'_>,
+    attempt: u32,
+) -> Result<(), PgError> {
+    let insert = "INSERT INTO @workers (name, beat, lease_ms, renewed) VALUES ($1, 0, $2, $3)
+        ON CONFLICT (name) DO NOTHING";
+    let values = [claim.owner.into(), to_millis(claim.duration).into(), to_time(claim.now).into()];
+    // A later attempt finds the row of the first: names are unique.
+    if db.run(insert, &values).await? == 0 && attempt == 0 {
+        let message = format!("there is a worker `{}` already", claim.owner);
+        return Err(StoreError::with_kind(StoreErrorKind::AlreadyExists, message).into());
+    }
+    Ok(())
+}
+
+pub(crate) async fn renew_worker(db: &DbConnection, worker: &str, now: Timestamp) -> Result<(), PgError> {
+    let update = "UPDATE @workers SET beat = beat + 1, renewed = $2 WHERE name = $1";
+    match db.run(update, &[worker.into(), to_time(now).into()]).await? {
+        0 => Err(StoreError::worker_retired(worker).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Retires the worker of a lease's owner, if it has one.
+pub(crate) async fn retire_owner(db: &DbConnection, owner: &str) -> Result<(), PgError> {
+    match worker_of_owner(owner) {
+        Some(worker) => retire_worker(db, worker, None).await,
+        None => Ok(()),
+    }
+}
+
+pub(crate) async fn retire_worker(
+    db: &DbConnection,
+    worker: &str,
+    abandoned: Option<&StoredLease>,
+) -> Result<(), PgError> {
+    let select = "SELECT name, beat, lease_ms, renewed FROM @workers WHERE name = $1 FOR UPDATE";
+    let Some(row) = db.row(select, &[worker.into()]).await? else { return Ok(()) };
+    let known = read_worker(&row)?;
+    if abandoned.is_some_and(|seen| !seen.is_same_beat(&known)) {
+        let message = format!("worker `{worker}` has renewed its lease");
+        return Err(StoreError::with_kind(StoreErrorKind::LeaseHeld, message).into());
+    }
+    let free = "UPDATE @runs SET owner = NULL, beat = NULL, lease_ms = NULL, renewed = NULL
+        WHERE name IN (SELECT run FROM @queue WHERE worker = $1) AND split_part(owner, '~', 1) = $1";
+    db.run(free, &[worker.into()]).await?;
+    let requeue = format!(
+        "UPDATE @queue SET state = 'ready', worker = NULL, position = {NEXT_POSITION} WHERE worker = $1"
+    );
+    db.run(&requeue, &[worker.into()]).await?;
+    db.run("DELETE FROM @workers WHERE name = $1", &[worker.into()]).await.map(|_| ())
+}
+
+pub(crate) async fn list_workers(db: &DbConnection) -> Result<Vec<StoredLease>, PgError> {
+    let rows = db.rows("SELECT name, beat, lease_ms, renewed FROM @workers ORDER BY name", &[]).await?;
+    rows.iter().map(read_worker).collect()
+}
+
+pub(crate) async fn submit_run(
+    db: &DbConnection,
+    submission: &RunSubmission,
+    now: Timestamp,
+) -> Result<SubmitResult, PgError> {
+    let wake = submission.start_at.filter(|start| *start > now).map(to_time);
+    let body = to_json(submission)?;
+    let insert = format!(
+        "INSERT INTO @queue (run, agent, tenant, priority, state, position, wake, attempt, max_attempts, signals, body)
+        VALUES ($1, $2, $3, $4, $5, {NEXT_POSITION}, $6, 0, $7, 0, $8) ON CONFLICT (run) DO NOTHING"
+    );
+    let values = [
+        submission.run.as_str().into(),
+        submission.agent.as_str().into(),
+        submission.tenant.as_str().into(),
+        i64::from(submission.priority).into(),
+        if wake.is_some() { "waiting" } else { "ready" }.into(),
+        wake.into(),
+        submission.max_attempts.into(),
+        body.as_slice().into(),
+    ];
+    if db.run(&insert, &values).await? > 0 {
+        return Ok(SubmitResult::Accepted);
+    }
+    match load_queued_run(db, &submission.run).await? {
+        Some(known) if known.submission == *submission => Ok(SubmitResult::AlreadySubmitted),
+        _ => Err(StoreError::already_exists(&submission.run).into()),
+    }
+}
+
+pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Result<TakenWork, PgError> {
+    if request.limit > 0 {
+        db.row("SELECT 1 FROM @store FOR UPDATE", &[]).await?;
+    }
+    check_worker(db, &request.worker).await?;
+    let mut runs = match &request.held {
+        Some(held) => load_lost(db, &request.worker, held).await?,
+        None => Vec::new(),
+    };
+    if request.limit > 0 {
+        wake_due_runs(db, request.now).await?;
+        let lanes = ready_lanes(db, request).await?;
+        let mut shares = load_shares(db, &lanes).await?;
+        let chosen = choose_fairly(lanes, &mut shares, request.limit as usize);
+        save_shares(db, shares).await?;
+        let take = "UPDATE @queue SET state = 'taken', worker = $2, attempt = attempt + 1 WHERE run = ANY($1)
+            RETURNING attempt, signals, body";
+        let rows = db.rows(take, &[SqlValue::Texts(chosen.clone()), (&request.worker).into()]).await?;
+        let mut taken = rows.iter().map(read_taken).collect::<Result<Vec<_>, _>>()?;
+        taken.sort_by_key(|taken| chosen.iter().position(|run| run == taken.submission.run.as_str()));
+        runs.extend(taken);
+    }
+    Ok(TakenWork { runs, orders: load_orders(db, &request.worker).await? })
+}
+
+async fn wake_due_runs(db: &DbConnection, now: Timestamp) -> Result<(), PgError> {
+    let wake = format!(
+        "UPDATE @queue SET state = 'ready', position = {NEXT_POSITION}, wake = NULL
+        WHERE run IN (SELECT run FROM @queue WHERE wake <= $1 ORDER BY wake LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    );
+    db.run(&wake, &[to_time(now).into(), MAX_WOKEN.into()]).await.map(|_| ())
+}
+
+/// Reads the ready runs that the worker can drive: of each tenant and agent, as many as may be taken. Those whose workers
+/// have died too often become dead letters.
+async fn ready_lanes(db: &DbConnection, request: &WorkRequest) -> Result<Vec<ReadyLane>, PgError> {
+    let bury = "UPDATE @queue SET state = 'dead', reason = coalesce(reason, 'its workers died')
+        WHERE state = 'ready' AND run = ANY($1) AND attempt >= max_attempts";
+    // The recursion skips from one pair of tenant and agent to the next in the index of ready runs.
+    let select = "WITH RECURSIVE lanes AS (
+            (SELECT tenant, agent FROM @queue WHERE state = 'ready' ORDER BY tenant, agent LIMIT 1)
+            UNION ALL
+            SELECT n.tenant, n.agent FROM lanes l, LATERAL (SELECT q.tenant, q.agent FROM @queue q
+                WHERE q.state = 'ready' AND (q.tenant, q.agent) > (l.tenant, l.agent)
+                ORDER BY q.tenant, q.agent LIMIT 1) n
+        ), offers AS (SELECT * FROM unnest($1::text[], $2::text[]) o(agent, build))
+        SELECT l.tenant, l.agent, c.run, c.priority, c.attempt >= c.max_attempts FROM lanes l
+        JOIN offers o ON o.agent = l.agent
+        CROSS JOIN LATERAL (SELECT q.run, q.priority, q.position, q.attempt, q.max_attempts FROM @queue q
+            WHERE q.state = 'ready' AND q.tenant = l.tenant AND q.agent = l.agent
+            AND NOT EXISTS (SELECT 1 FROM @queue_refusals f WHERE f.run = q.run AND f.build = o.build)
+            ORDER BY q.priority DESC, q.position LIMIT $3) c
+        ORDER BY l.tenant, l.agent, c.priority DESC, c.position";
+    loop {
+        let values = [
+            SqlValue::Texts(request.offers.iter().map(|offer| offer.agent.as_str().to_owned()).collect()),
+            SqlValue::Texts(request.offers.iter().map(|offer| offer.build.clone()).collect()),
+            request.limit.into(),
+        ];
+        let rows = db.rows(select, &values).await?;
+        let mut lanes: Vec<ReadyLane> = Vec::new();
+        let mut dead = Vec::new();
+        for row in &rows {
+            let (tenant, agent): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+            let run: String = row.try_get(2)?;
+            if row.try_get(4)? {
+                dead.push(run);
+                continue;
+            }
+            let priority = i32::try_from(row.try_get::<_, i64>(3)?).unwrap_or_default();
+            let candidate = LaneCandidate { run, priority };
+            match lanes.last_mut().filter(|lane| lane.tenant == tenant && lane.agent == agent) {
+                Some(lane) => lane.candidates.push(candidate),
+                None => lanes.push(ReadyLane { tenant, agent, candidates: vec![candidate] }),
+            }
+        }
+        if dead.is_empty() {
+            return Ok(lanes);
+        }
+        db.run(bury, &[SqlValue::Texts(dead)]).await?;
+    }
+}
+
+async fn load_shares(db: &DbConnection, lanes: &[ReadyLane]) -> Result<FairShares, PgError> {
+    let (scopes, names): (Vec<String>, Vec<String>) = FairShares::keys_of(lanes).into_iter().unzip();
+    let select = "SELECT s.scope, s.name, s.time FROM unnest($1::text[], $2::text[]) k(scope, name)
+        JOIN @queue_shares s ON s.scope = k.scope AND s.name = k.name";
+    let rows = db.rows(select, &[SqlValue::Texts(scopes), SqlValue::Texts(names)]).await?;
+    let read =
+        |row: &Row| Ok::<_, PgError>(((row.try_get(0)?, row.try_get(1)?), from_integer(row.try_get(2)?)?));
+    Ok(FairShares::new(rows.iter().map(read).collect::<Result<Vec<_>, _>>()?))
+}
+
+async fn save_shares(db: &DbConnection, shares: FairShares) -> Result<(), PgError> {
+    let changed = shares.into_changed();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let times = changed.iter().map(|(_, time)| to_integer(*time)).collect::<Result<Vec<_>, _>>()?;
+    let (scopes, names): (Vec<String>, Vec<String>) = changed.into_iter().map(|(key, _)| key).unzip();
+    let save = "INSERT INTO @queue_shares (scope, name, time)
+        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
+        ON CONFLICT (scope, name) DO UPDATE SET time = excluded.time";
+    db.run(save, &[SqlValue::Texts(scopes), SqlValue::Texts(names), SqlValue::Integers(times)])
+        .await
+        .map(|_| ())
+}
+
+/// Loads the runs that a worker has taken and does not name: the answer to its request was lost.
+async fn load_lost(db: &DbConnection, worker: &str, held: &[RunId]) -> Result<Vec<TakenRun>, PgError> {
+    let held = held.iter().map(|run| run.as_str().to_owned()).collect();
+    let select =
+        "SELECT attempt, signals, body FROM @queue WHERE worker = $1 AND NOT run = ANY($2) ORDER BY run";
+    let rows = db.rows(select, &[worker.into(), SqlValue::Texts(held)]).await?;
+    rows.iter().map(read_taken).collect()
+}
+
+fn read_taken(row: &Row) -> Result<TakenRun, PgError> {
+    Ok(TakenRun {
+        attempt: read_attempt(row, 0)?,
+        signals: from_integer(row.try_get(1)?)?,
+        submission: from_json(row.try_get(2)?)?,
+    })
+}
+
+fn read_attempt(row: &Row, column: usize) -> Result<u32, PgError> {
+    let attempt: i64 = row.try_get(column)?;
+    u32::try_from(attempt).map_err(|_| PgError::Corrupt(format!("{attempt} is no number of attempts")))
+}
+
+async fn load_orders(db: &DbConnection, worker: &str) -> Result<Vec<PostedOrder>, PgError> {
+    let select = "SELECT o.run, o.number, o.body FROM @queue q JOIN @queue_orders o ON o.run = q.run
+        WHERE q.worker = $1 ORDER BY o.number";
+    let read = |row: &Row| {
+        Ok(PostedOrder {
+            run: RunId::from(row.try_get::<_, String>(0)?),
+            number: from_integer(row.try_get(1)?)?,
+            order: from_json(row.try_get(2)?)?,
+        })
+    };
+    db.rows(select, &[worker.into()]).await?.iter().map(read).collect()
+}
+
+pub(crate) async fn leave_run(db: &DbConnection, departure: &RunDeparture) -> Result<(), PgError> {
+    let RunDeparture { worker, run, now, next, .. } = departure;
+    check_worker(db, worker).await?;
+    // The row of the run first, as every other operation that locks both.
+    runs::lock_run(db, run).await?;
+    let select =
+        "SELECT attempt, max_attempts, signals FROM @queue WHERE run = $1 AND worker = $2 FOR UPDATE";
+    let row = db.row(select, &[run.as_str().into(), worker.into()]).await?;
+    let row = row.ok_or_else(|| StoreError::worker_retired(worker))?;
+    let (attempt, max_attempts) = (read_attempt(&row, 0)?, read_attempt(&row, 1)?);
+    let is_signalled = from_integer(row.try_get(2)?)? != departure.signals_seen;
+    let (state, attempt, wake, reason) = match next {
+        NextStep::Ready => ("ready", 0, None, None),
+        NextStep::Park { .. } if is_signalled => ("ready", 0, None, None),
+        NextStep::Park { wake_at } => ("parked", 0, *wake_at, None),
+        NextStep::End => ("ended", attempt, None, None),
+        NextStep::Retry { reason, .. } if attempt >= max_attempts => ("dead", attempt, None, Some(reason)),
+        NextStep::Retry { at, reason } => ("waiting", attempt, Some(*at), Some(reason)),
+        NextStep::Wait { until } => ("waiting", attempt.saturating_sub(1), Some(*until), None),
+        NextStep::Decline { build, reason } => {
+            let insert = "INSERT INTO @queue_refusals (run, build, reason) VALUES ($1, $2, $3)
+                ON CONFLICT (run, build) DO UPDATE SET reason = excluded.reason";
+            db.run(insert, &[run.as_str().into(), build.into(), reason.into()]).await?;
+            ("ready", attempt.saturating_sub(1), None, None)
+        }
+        NextStep::Bury { reason } => ("dead", attempt, None, Some(reason)),
+    };
+    let update = format!(
+        "UPDATE @queue SET state = $2, worker = NULL, attempt = $3, wake = $4, reason = $5, position = {NEXT_POSITION}
+        WHERE run = $1"
+    );
+    let values = [
+        run.as_str().into(),
+        state.into(),
+        attempt.into(),
+        wake.map(to_time).into(),
+        reason.map(String::as_str).into(),
+    ];
+    db.run(&update, &values).await?;
+    let delete = "DELETE FROM @queue_orders WHERE run = $1 AND ($2 = 'ended' OR number <= $3)";
+    let done = to_integer(departure.orders_done)?;
+    db.run(delete, &[run.as_str().into(), state.into(), done.into()]).await?;
+    let Some(lease) = &departure.lease else { return Ok(()) };
+    if let Some(status) = departure.status {
+        match runs::set_status(db, lease, status, *now).await {
+            // Another driver has the run.
+            Err(PgError::Refused(error)) if error.is_fenced() => return Ok(()),
+            result => result?,
+        }
+    }
+    runs::release_lease(db, lease).await
+}
+
+pub(crate) async fn post_order(db: &DbConnection, run: &RunId, order: &QueueOrder) -> Result<u64, PgError> {
+    let state = db.row("SELECT state FROM @queue WHERE run = $1 FOR UPDATE", &[run.as_str().into()]).await?;
+    let state: String = state.ok_or_else(|| StoreError::not_submitted(run))?.try_get(0)?;
+    let body = to_json(order)?;
+    let insert = "INSERT INTO @queue_orders (run, body) VALUES ($1, $2) RETURNING number";
+    let row = db.row(insert, &[run.as_str().into(), body.as_slice().into()]).await?;
+    let number: i64 = row.ok_or_else(|| PgError::Corrupt("an order has no number".to_owned()))?.try_get(0)?;
+    if state == "ended" {
+        db.run("DELETE FROM @queue_orders WHERE number = $1", &[number.into()]).await?;
+    }
+    wake_run(db, run, "'parked', 'waiting'").await?;
+    from_integer(number)
+}
+
+/// Counts a decision, and makes a parked run ready.
+pub(crate) async fn signal_run(db: &DbConnection, run: &RunId) -> Result<(), PgError> {
+    wake_run(db, run, "'parked'").await
+}
+
+async fn wake_run(db: &DbConnection, run: &RunId, sleeping: &str) -> Result<(), PgError> {
+    let count = "UPDATE @queue SET signals = signals + 1 WHERE run = $1";
+    if db.run(count, &[run.as_str().into()]).await? > 0 {
+        let wake = format!(
+            "UPDATE @queue SET state = 'ready', wake = NULL, position = {NEXT_POSITION}
+            WHERE run = $1 AND state IN ({sleeping})"
+        );
+        db.run(&wake, &[run.as_str().into()]).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn revive_run(db: &DbConnection, run: &RunId) -> Result<(), PgError> {
+    let reset = "UPDATE @queue SET attempt = 0, reason = NULL WHERE run = $1";
+    if db.run(reset, &[run.as_str().into()]).await? == 0 {
+        return Err(StoreError::not_submitted(run).into());
+    }
+    db.run("DELETE FROM @queue_refusals WHERE run = $1", &[run.as_str().into()]).await?;
+    let wake = format!(
+        "UPDATE @queue SET state = 'ready', wake = NULL, position = {NEXT_POSITION}
+        WHERE run = $1 AND state IN ('dead', 'waiting')"
+    );
+    db.run(&wake, &[run.as_str().into()]).await.map(|_| ())
+}
+
+/// Deletes a run from the queue.
+pub(crate) async fn forget_run(db: &DbConnection, run: &RunId) -> Result<(), PgError> {
+    for table in ["queue", "queue_orders", "queue_refusals"] {
+        db.run(&format!("DELETE FROM @{table} WHERE run = $1"), &[run.as_str().into()]).await?;
+    }
+    Ok(())
+}
+
+const QUEUED_COLUMNS: &str = "body, state, wake, worker, attempt, reason";
+
+pub(crate) async fn load_queued_run(db: &DbConnection, run: &RunId) -> Result<Option<QueuedRun>, PgError> {
+    let select = format!("SELECT {QUEUED_COLUMNS} FROM @queue WHERE run = $1");
+    match db.row(&select, &[run.as_str().into()]).await? {
+        Some(row) => Ok(Some(read_queued_run(db, &row).await?)),
+        None => Ok(None),
+    }
+}
+
+pub(crate) async fn list_queued_runs(
+    db: &DbConnection,
+    after: Option<&RunId>,
+    limit: u32,
+) -> Result<Vec<QueuedRun>, PgError> {
+    let select = format!(
+        "SELECT {QUEUED_COLUMNS} FROM @queue WHERE ($1::text IS NULL OR run > $1 COLLATE \"C\") AND state <> 'ended'
+        ORDER BY run LIMIT $2"
+    );
+    let mut runs = Vec::new();
+    for row in db.rows(&select, &[after.map(RunId::as_str).into(), limit.into()]).await? {
+        runs.push(read_queued_run(db, &row).await?);
+    }
+    Ok(runs)
+}
+
+async fn read_queued_run(db: &DbConnection, row: &Row) -> Result<QueuedRun, PgError> {
+    let submission: RunSubmission = from_json(row.try_get(0)?)?;
+    let wake = row.try_get::<_, Option<i64>>(2)?.map(from_time);
+    let state = match row.try_get::<_, String>(1)?.as_str() {
+        "ready" => QueuedState::Ready,
+        "waiting" => QueuedState::Waiting { until: wake.unwrap_or_default() },
+        "taken" => QueuedState::Taken { worker: row.try_get::<_, Option<String>>(3)?.unwrap_or_default() },
+        "parked" => QueuedState::Parked { wake_at: wake },
+        "ended" => QueuedState::Ended,
+        "dead" => QueuedState::DeadLetter,
+        other => return Err(PgError::Corrupt(format!("a queued run is in the state `{other}`"))),
+    };
+    let select = "SELECT build, reason FROM @queue_refusals WHERE run = $1 ORDER BY build";
+    let refusals = db.rows(select, &[submission.run.as_str().into()]).await?;
+    let declined_by = refusals.iter().map(|row| Ok::<_, PgError>((row.try_get(0)?, row.try_get(1)?)));
+    let declined_by = declined_by.collect::<Result<_, _>>()?;
+    Ok(QueuedRun { submission, state, attempt: read_attempt(row, 4)?, reason: row.try_get(5)?, declined_by })
+}

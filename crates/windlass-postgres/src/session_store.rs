@@ -1,0 +1,57 @@
+//! The store of sessions.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use windlass::core::id::{RunId, SessionId};
+use windlass::core::item::Item;
+use windlass::error::StoreError;
+use windlass::session::{SessionState, SessionStore, SessionWrite};
+
+use crate::database::{once, read_all, transact};
+use crate::{PostgresStore, history};
+
+impl SessionStore for PostgresStore {
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
+        async move { read_all!(self.database, |db| history::load_session(db, session)) }.boxed()
+    }
+
+    fn append_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        let queued = self.session_appends.enqueue(session, items);
+        async move {
+            let closed = |_| Err(StoreError::new("the store was closed"));
+            queued?.await.unwrap_or_else(closed)
+        }
+        .boxed()
+    }
+
+    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+        async move { transact!(self.database, |db| history::append_unheld(db, &write)) }.boxed()
+    }
+
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        async move { read_all!(self.database, |db| history::run_position(db, session, run)) }.boxed()
+    }
+
+    fn replace_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        version: u64,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        async move { once!(self.database, |db| history::replace_items(db, session, version, &items)) }.boxed()
+    }
+
+    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
+        async move { read_all!(self.database, |db| history::list_sessions(db)) }.boxed()
+    }
+}

@@ -1,0 +1,101 @@
+//! The queue of runs.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use windlass::core::id::{RunId, Timestamp};
+use windlass::fleet::{
+    QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenWork, WorkRequest,
+};
+use windlass::store::{LeaseClaim, StoreFuture, StoredLease};
+
+use crate::database::{once, read_all, transact};
+use crate::{PostgresStore, queue};
+
+impl RunQueue for PostgresStore {
+    fn submit_run<'a>(
+        &'a self,
+        submission: &'a RunSubmission,
+        now: Timestamp,
+    ) -> StoreFuture<'a, SubmitResult> {
+        async move {
+            let result = transact!(self.database, |db| queue::submit_run(db, submission, now));
+            self.work_hint.notify_waiters();
+            result
+        }
+        .boxed()
+    }
+
+    fn register_worker<'a>(&'a self, claim: LeaseClaim<'a>) -> StoreFuture<'a, ()> {
+        async move { transact!(self.database, attempt, |db| queue::register_worker(db, claim, attempt)) }
+            .boxed()
+    }
+
+    fn renew_worker<'a>(&'a self, worker: &'a str, now: Timestamp) -> StoreFuture<'a, ()> {
+        async move { transact!(self.database, |db| queue::renew_worker(db, worker, now)) }.boxed()
+    }
+
+    fn retire_worker<'a>(
+        &'a self,
+        worker: &'a str,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, ()> {
+        async move {
+            let result = transact!(self.database, |db| queue::retire_worker(db, worker, abandoned));
+            self.work_hint.notify_waiters();
+            result
+        }
+        .boxed()
+    }
+
+    fn list_workers(&self) -> StoreFuture<'_, Vec<StoredLease>> {
+        async move { read_all!(self.database, |db| queue::list_workers(db)) }.boxed()
+    }
+
+    // A lost answer is no loss: the next request names the runs that the worker has.
+    fn take_work<'a>(&'a self, request: &'a WorkRequest) -> StoreFuture<'a, TakenWork> {
+        async move { transact!(self.database, |db| queue::take_work(db, request)) }.boxed()
+    }
+
+    fn leave_run<'a>(&'a self, departure: &'a RunDeparture) -> StoreFuture<'a, ()> {
+        async move {
+            let result = transact!(self.database, |db| queue::leave_run(db, departure));
+            self.work_hint.notify_waiters();
+            result
+        }
+        .boxed()
+    }
+
+    fn post_order<'a>(&'a self, run: &'a RunId, order: &'a QueueOrder) -> StoreFuture<'a, u64> {
+        async move {
+            let result = once!(self.database, |db| queue::post_order(db, run, order));
+            self.work_hint.notify_waiters();
+            result
+        }
+        .boxed()
+    }
+
+    fn revive_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, ()> {
+        async move {
+            let result = transact!(self.database, |db| queue::revive_run(db, run));
+            self.work_hint.notify_waiters();
+            result
+        }
+        .boxed()
+    }
+
+    fn load_queued_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<QueuedRun>> {
+        async move { read_all!(self.database, |db| queue::load_queued_run(db, run)) }.boxed()
+    }
+
+    fn list_queued_runs<'a>(
+        &'a self,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<QueuedRun>> {
+        async move { read_all!(self.database, |db| queue::list_queued_runs(db, after, limit)) }.boxed()
+    }
+
+    fn wait_for_work(&self) -> BoxFuture<'_, ()> {
+        self.work_hint.notified().boxed()
+    }
+}

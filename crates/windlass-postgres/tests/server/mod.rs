@@ -1,0 +1,101 @@
+//! A PostgreSQL server for tests, in a folder of its own on a free port of this machine.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A running server, which stops when the value is dropped.
+pub(crate) struct TestServer {
+    folder: tempfile::TempDir,
+    programs: PathBuf,
+    port: u16,
+}
+
+impl TestServer {
+    /// Starts a server. Returns `None`, and says so, if PostgreSQL is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        let Some(programs) = find_programs() else {
+            writeln!(
+                std::io::stderr(),
+                "NOT SHOWN: the store in PostgreSQL, because `initdb` is not in /usr/lib/postgresql/*/bin \
+                 (Debian: apt-get install postgresql)"
+            )
+            .expect("stderr");
+            return None;
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let server = Self { folder, programs, port: port.expect("a free port").port() };
+        if is_root() {
+            let path = server.folder.path().display().to_string();
+            succeed(Command::new("chown").args(["postgres", &path]).output());
+        }
+        let data = server.data();
+        succeed(server.program("initdb").args(["-D", &data, "-U", "windlass", "--auth=trust"]).output());
+        server.resume();
+        Some(server)
+    }
+
+    /// Returns the address of the database.
+    pub(crate) fn address(&self) -> String {
+        format!("postgres://windlass@127.0.0.1:{}/postgres?sslmode=disable", self.port)
+    }
+
+    /// Stops the server at once, as a crash does.
+    pub(crate) fn kill(&self) {
+        succeed(self.program("pg_ctl").args(["-D", &self.data(), "-m", "immediate", "-w", "stop"]).output());
+    }
+
+    /// Starts the server again.
+    pub(crate) fn resume(&self) {
+        let sockets = self.folder.path().display();
+        let options = format!(
+            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories={sockets} -c fsync=off",
+            self.port
+        );
+        let log = self.folder.path().join("log").display().to_string();
+        let arguments = ["-D", &self.data(), "-l", &log, "-o", &options, "-w", "-t", "300", "start"];
+        succeed(self.program("pg_ctl").args(arguments).output());
+    }
+
+    fn data(&self) -> String {
+        self.folder.path().join("data").display().to_string()
+    }
+
+    /// Returns a command of PostgreSQL, which refuses to run as root.
+    fn program(&self, name: &str) -> Command {
+        let path = self.programs.join(name);
+        let mut command = if is_root() {
+            let mut command = Command::new("runuser");
+            command.args(["-u", "postgres", "--"]).arg(path);
+            command
+        } else {
+            Command::new(path)
+        };
+        command.current_dir("/").env("LC_ALL", "C.UTF-8");
+        command
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.program("pg_ctl").args(["-D", &self.data(), "-m", "immediate", "-w", "stop"]).output().ok();
+    }
+}
+
+fn find_programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut folders: Vec<PathBuf> = versions.flatten().map(|entry| entry.path().join("bin")).collect();
+    folders.sort();
+    folders.into_iter().rev().find(|folder| folder.join("initdb").is_file())
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(Path::new("/proc/self")).is_ok_and(|process| process.uid() == 0)
+}
+
+fn succeed(output: std::io::Result<Output>) {
+    let output = output.expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
