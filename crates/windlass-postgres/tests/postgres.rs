@@ -6,10 +6,12 @@
 mod server;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::journal::{HashChain, JournalEntry, JournalRecord};
 use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
@@ -156,4 +158,58 @@ async fn a_crash_of_the_server_loses_and_repeats_no_line() {
         let (run, lines) = writer.await.expect("it writes");
         assert_eq!(store.load_journal(&run, 0).await.expect("it loads"), lines);
     }
+}
+
+/// Forwards connections to a server, and loses the server's next answer when it is told to.
+async fn start_lossy_proxy(server: &TestServer, loses_answer: Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let target = server.host_and_port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (target, loses_answer) = (target.clone(), loses_answer.clone());
+            tokio::spawn(async move {
+                let Ok(upstream) = TcpStream::connect(target).await else { return };
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = upstream.into_split();
+                let requests = tokio::spawn(async move {
+                    tokio::io::copy(&mut from_client, &mut to_server).await.ok();
+                });
+                let mut buffer = vec![0; 65_536];
+                while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
+                    if loses_answer.swap(false, Ordering::SeqCst)
+                        || to_client.write_all(&buffer[..count]).await.is_err()
+                    {
+                        break;
+                    }
+                }
+                requests.abort();
+            });
+        }
+    });
+    server.address().replace(&server.host_and_port(), &format!("127.0.0.1:{port}"))
+}
+
+/// The server has committed the append, and its answer is lost: the line is not written again, and the run goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_whose_answer_is_lost_is_written_once() {
+    let Some(server) = TestServer::start() else { return };
+    let loses_answer = Arc::new(AtomicBool::new(false));
+    let address = start_lossy_proxy(&server, loses_answer.clone()).await;
+    let store = PostgresStore::connect(&address).await.expect("it connects");
+    let (run, agent) = (RunId::from("run"), AgentName::from("desk"));
+    let claim = LeaseClaim { owner: "ann", now: Timestamp(1), duration: Duration::from_secs(30) };
+    let lease = store.create_run(&run, &agent, claim, Vec::new()).await.expect("it is created");
+    let mut chain = HashChain::default();
+    let mut lines = Vec::new();
+    for seq in 0..4 {
+        let entry = JournalEntry::TurnContinued;
+        let record = JournalRecord { seq, at: Timestamp(seq), path: Vec::new(), entry };
+        lines.push(chain.append(&record));
+        loses_answer.store(true, Ordering::SeqCst);
+        let line = lines[lines.len() - 1].clone();
+        store.append_journal(&lease, seq, vec![line], Durability::Sync).await.expect("it is written");
+        assert!(!loses_answer.load(Ordering::SeqCst), "an answer was lost");
+    }
+    assert_eq!(store.load_journal(&run, 0).await.expect("it loads"), lines);
 }

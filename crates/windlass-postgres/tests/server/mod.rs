@@ -36,6 +36,11 @@ impl TestServer {
         Some(server)
     }
 
+    /// Returns the host and the port of the server.
+    pub(crate) fn host_and_port(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     /// Returns the address of the database.
     pub(crate) fn address(&self) -> String {
         format!("postgres://windlass@127.0.0.1:{}/postgres?sslmode=disable", self.port)
