@@ -36,6 +36,9 @@ pub(crate) async fn post_decision(
         }
     }
     let next = known.map_or(0, |known| known.decision.posted_revision) + 1;
+    if posted.mac.is_some() && posted.decision.posted_revision < next {
+        return Err(StoreError::stale_revision(run, &posted.path).into());
+    }
     // A decision that comes from another store keeps its revision.
     posted.decision.posted_revision = posted.decision.posted_revision.max(next);
     let body = to_json(&posted)?;

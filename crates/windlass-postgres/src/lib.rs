@@ -34,6 +34,7 @@ mod work_queue;
 use std::sync::Arc;
 
 use tokio_postgres::Config;
+use windlass::core::authenticity::MacKeyring;
 use windlass::error::StoreError;
 
 use crate::append::AppendQueue;
@@ -55,6 +56,7 @@ pub struct PostgresStore {
     session_appends: SessionAppends,
     store_id: String,
     snapshot_interval: u64,
+    mac_keys: Option<Arc<MacKeyring>>,
     /// Hints for the workers of this process.
     work_hint: tokio::sync::Notify,
 }
@@ -114,6 +116,21 @@ impl PostgresStore {
         let appends = AppendQueue::start(database.clone());
         let session_appends = SessionAppends::start(database.clone());
         let work_hint = tokio::sync::Notify::new();
-        Ok(Self { database, appends, session_appends, store_id, snapshot_interval, work_hint })
+        Ok(Self {
+            database,
+            appends,
+            session_appends,
+            store_id,
+            snapshot_interval,
+            mac_keys: None,
+            work_hint,
+        })
+    }
+
+    /// Sets the keys with which decisions and snapshots are authenticated. They are not in the database.
+    #[must_use]
+    pub fn with_keys(mut self, keys: impl Into<Arc<MacKeyring>>) -> Self {
+        self.mac_keys = Some(keys.into());
+        self
     }
 }

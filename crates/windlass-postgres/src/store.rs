@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use windlass::core::authenticity::MacKeyring;
 use windlass::core::id::{AgentName, CallPath, RunId, SessionId, Timestamp};
 use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::{HistoryReference, JournalLine};
@@ -18,6 +19,10 @@ use crate::{PostgresStore, artefacts, decisions, history, receipts, runs};
 impl Store for PostgresStore {
     fn store_id(&self) -> &str {
         &self.store_id
+    }
+
+    fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
+        self.mac_keys.as_ref()
     }
 
     fn create_run<'a>(
