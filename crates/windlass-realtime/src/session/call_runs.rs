@@ -18,6 +18,7 @@ use windlass::{
 
 use super::actor::SessionActor;
 use super::decisions::RunQuestions;
+use super::redaction::has_redacted_part;
 use crate::event::{AgentChangeCause, CloseReason, RealtimeError, RealtimeEvent};
 use crate::id::ResponseId;
 use crate::journal::CallBatchRecord;
@@ -231,7 +232,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             RunEventKind::CallSettled { call, status, output, .. } => {
                 let now = self.elapsed();
                 let text = output.text().into_owned();
-                self.machine.advance_to(now).on_call_settled(run, &call, text);
+                // Events have no secrets. The model gets the whole output when the run pauses or ends.
+                if !has_redacted_part(&text) {
+                    self.machine.advance_to(now).on_call_settled(run, &call, text);
+                }
                 self.emit_event(RealtimeEvent::CallSettled { call, status, output, agent });
             }
             RunEventKind::Warning { message } => tracing::warn!(%run, message, "a run reported a warning"),
