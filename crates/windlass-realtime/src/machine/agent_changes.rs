@@ -1,6 +1,7 @@
 //! Agent changes and the configuration that is in force. Invariant: an agent becomes current when the model has
 //! acknowledged its configuration, not before; no response is requested unless the model has acknowledged the current
-//! agent's configuration on this connection.
+//! agent's configuration on this connection; no response that starts while a configuration is unacknowledged is attributed
+//! to an agent.
 
 use std::time::Duration;
 
@@ -175,6 +176,19 @@ impl RealtimeMachine {
             }
         }
         true
+    }
+
+    /// Returns true if the model certainly has the current agent's configuration. While another one is unacknowledged, the
+    /// model may have applied it already.
+    pub(super) fn is_configuration_certain(&self) -> bool {
+        self.configuration_state == ConfigurationState::Confirmed && self.in_flight_configuration.is_none()
+    }
+
+    /// Returns true if a change of the configuration is in flight, or the restoration after one.
+    pub(super) fn is_configuration_changing(&self) -> bool {
+        let is_change =
+            |in_flight: &InFlightConfiguration| in_flight.purpose != ConfigurationPurpose::Establish;
+        self.in_flight_configuration.as_ref().is_some_and(is_change)
     }
 
     /// Returns the command of the configuration in flight.

@@ -326,6 +326,7 @@ impl RealtimeMachine {
             self.configuration_deadline(),
             self.speech_deadline(),
             self.handoff_deadline(),
+            self.cancellation_deadline(),
             // Outputs are sent again when the configuration is certain.
             self.resend_deadline().filter(|_| self.configuration_state == ConfigurationState::Confirmed),
         ];
@@ -451,6 +452,7 @@ impl RealtimeMachine {
         self.resend_due_outputs();
         let is_busy = !self.pending_changes.is_empty()
             || !self.open_handoffs.is_empty()
+            || self.cancellation_deadline().is_some()
             || (self.policy.tool_call_mode == ToolCallMode::Blocking && !self.active_runs.is_empty());
         if is_busy || !self.scheduler.is_request_due(self.now) || self.is_held_by_speech() {
             return;

@@ -1,14 +1,17 @@
 //! Responses outside the conversation. Invariant: they change neither the history nor the current turn, and their calls
-//! are not executed. The items of a response that started without the agent's configuration are deleted from the
-//! provider's conversation, so that it and the history stay the same.
+//! are not executed. A response that started while the model's configuration was not certain is one of them: its items are
+//! deleted from the provider's conversation, so that it and the history stay the same.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use windlass::core::item::Role;
+
 use super::agent_changes::ConfigurationState;
-use super::response_scheduler::RequestBody;
+use super::response_scheduler::{RequestBody, RequeueResult};
 use super::{ConnectionState, RealtimeMachine, request_command};
 use crate::event::{RealtimeError, RealtimeEvent};
+use crate::history::{RealtimeItem, RealtimeItemKind};
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::model::{RealtimeCommandKind, RealtimeModelEvent, RealtimeUsage, ResponseScope, ResponseStatus};
 
@@ -26,8 +29,8 @@ pub(super) struct SideResponse {
 enum SideResponseKind {
     /// It was requested outside the conversation.
     OutOfBand,
-    /// It started while the model did not have the agent's configuration, and was cancelled.
-    Unconfigured,
+    /// It started while the model's configuration was not certain, and was cancelled at this time.
+    Unconfigured { cancelled_at: Duration },
 }
 
 /// Maximum number of open side responses and of requests for them.
@@ -65,11 +68,11 @@ impl RealtimeMachine {
             _ if is_requested => SideResponseKind::OutOfBand,
             ResponseScope::OutOfBand => SideResponseKind::OutOfBand,
             ResponseScope::InConversation
-                if self.configuration_state == ConfigurationState::Unconfirmed
+                if !self.is_configuration_certain()
                     && !self.ended_responses.contains(response)
                     && !self.turns.contains_key(response) =>
             {
-                SideResponseKind::Unconfigured
+                SideResponseKind::Unconfigured { cancelled_at: self.now }
             }
             ResponseScope::InConversation => return false,
         };
@@ -77,15 +80,52 @@ impl RealtimeMachine {
             self.side_responses.pop_first();
         }
         self.side_responses.insert(response.clone(), SideResponse::new(kind));
-        if kind == SideResponseKind::Unconfigured {
+        if matches!(kind, SideResponseKind::Unconfigured { .. }) {
             self.emit_error(RealtimeError::ResponseUnconfigured { response: response.clone() });
             self.send_command(RealtimeCommandKind::CancelResponse { response: response.clone() });
+            if self.is_configuration_changing() {
+                self.demand_configured_response(requested_by);
+            }
         }
         true
     }
 
+    /// Demands a response in place of one that started while the configuration changed: the user still waits for it.
+    fn demand_configured_response(&mut self, requested_by: Option<&CommandId>) {
+        let is_open = requested_by.is_some() && requested_by == self.scheduler.open_request();
+        match is_open.then(|| self.scheduler.requeue_request(self.now, requested_by)) {
+            Some(RequeueResult::Requeued) => {}
+            Some(RequeueResult::GivenUp { attempts }) => {
+                let message = "the configuration changed each time".to_owned();
+                self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
+            }
+            Some(RequeueResult::NotOpen) | None => {
+                let is_user = |item: &&RealtimeItem| {
+                    matches!(item.kind, RealtimeItemKind::Message { role: Role::User, .. })
+                };
+                let newest = self.history.items().iter().rev().find(is_user).map(|item| item.id.clone());
+                self.scheduler.demand_response(self.now, newest);
+            }
+        }
+    }
+
+    /// Returns the time until which cancelled responses hold back requests.
+    pub(super) fn cancellation_deadline(&self) -> Option<Duration> {
+        let cancelled_at = |side: &SideResponse| match side.kind {
+            SideResponseKind::Unconfigured { cancelled_at } => Some(cancelled_at),
+            SideResponseKind::OutOfBand => None,
+        };
+        let newest = self.side_responses.values().filter_map(cancelled_at).max()?;
+        let deadline = newest.saturating_add(self.policy.response_timeouts.cancel);
+        (deadline > self.now).then_some(deadline)
+    }
+
     /// Applies an event of a side response. Returns the event if it belongs to none.
     pub(super) fn take_side_event(&mut self, event: RealtimeModelEvent) -> Option<RealtimeModelEvent> {
+        if let Some(response) = response_of(&event).cloned() {
+            // The start event may be lost.
+            self.start_side_response(&response, None, ResponseScope::InConversation);
+        }
         match &event {
             RealtimeModelEvent::OutputTextDelta { response, item, content_index, delta, .. } => {
                 let Some(side) = self.side_responses.get_mut(response) else { return Some(event) };
@@ -135,7 +175,7 @@ impl RealtimeMachine {
                 let text = side.texts.into_iter().map(|(_, text)| text).collect();
                 self.emit_event(RealtimeEvent::SideResponseEnded { response, status, text, usage });
             }
-            SideResponseKind::Unconfigured => {
+            SideResponseKind::Unconfigured { .. } => {
                 for item in side.items {
                     self.send_command(RealtimeCommandKind::DeleteItem { item });
                 }
@@ -149,6 +189,20 @@ impl RealtimeMachine {
         for (response, side) in std::mem::take(&mut self.side_responses) {
             self.end_side_response(response, side, ResponseStatus::Unknown, None);
         }
+    }
+}
+
+/// Returns the response that an event of its output or its end belongs to.
+fn response_of(event: &RealtimeModelEvent) -> Option<&ResponseId> {
+    match event {
+        RealtimeModelEvent::OutputTextDelta { response, .. }
+        | RealtimeModelEvent::OutputTextEnded { response, .. }
+        | RealtimeModelEvent::AudioDelta { response, .. }
+        | RealtimeModelEvent::AudioEnded { response, .. }
+        | RealtimeModelEvent::ArgumentsDelta { response, .. }
+        | RealtimeModelEvent::ResponseEnded { response, .. } => Some(response),
+        RealtimeModelEvent::ItemChanged { item, .. } => item.response.as_ref(),
+        _ => None,
     }
 }
 

@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass::prelude::*;
-use windlass_realtime::testing::{FaultTrigger, LoopbackReply, LoopbackServer, WireFault};
-use windlass_realtime::{CloseReason, RealtimeEvent, SessionRequestError};
+use windlass_realtime::audio::AudioFormat;
+use windlass_realtime::settings::{RealtimeSettings, ServerVad, TurnDetection};
+use windlass_realtime::testing::{FaultTrigger, LoopbackReply, LoopbackServer, WireFault, tone};
+use windlass_realtime::{
+    CloseReason, RealtimeError, RealtimeEvent, RealtimeSession, RealtimeSessionBuilder, SessionRequestError,
+};
 
 use crate::support::*;
 
@@ -198,4 +202,93 @@ async fn nothing_of_an_answer_without_the_configuration_stays_at_the_provider() 
     assert_eq!(deleted.iter().map(|event| event["item_id"].clone()).collect::<Vec<_>>(), ["rogue_call"]);
     let said: Vec<String> = session.close().await.history.items().iter().map(|item| item.text()).collect();
     assert_eq!(said, ["Hello?", "One."]);
+}
+
+/// Speaks a question, which the server answers by itself.
+async fn speak(session: &RealtimeSession) {
+    let mut speech = tone(300);
+    speech.extend(vec![0; 24 * 700]);
+    for chunk in speech.chunks(2400) {
+        session.send_audio(AudioFormat::Pcm24k.encode(chunk)).expect("is there");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A session whose user speaks while the change to the second agent is in flight. The server has the second agent's
+/// configuration then, answers by itself, and calls a tool that both agents have.
+async fn speak_during_change(
+    fault: WireFault,
+    is_start_lost: bool,
+) -> (Result<(), SessionRequestError>, Vec<RealtimeEvent>, u32, LoopbackServer) {
+    let server = LoopbackServer::with_reply_function(|said| {
+        let instructions = said.session["instructions"].as_str().unwrap_or_default();
+        let reply = LoopbackReply::message(instructions);
+        let has_output = said.items.iter().any(|item| item["type"] == "function_call_output");
+        match instructions == "I am second." && !has_output {
+            true => reply.and_call("c1", "look", "{}"),
+            false => reply,
+        }
+    });
+    let runs = Arc::default();
+    let settings = RealtimeSettings {
+        turn_detection: TurnDetection::ServerVad(ServerVad::default()),
+        ..RealtimeSettings::default()
+    };
+    let agent = |name: &str| named_agent(name).tools(counting_tool("look", &runs));
+    let builder = RealtimeSessionBuilder::new(agent("first"), server.client_model()).settings(settings);
+    let (session, mut events) = start_session(builder).await;
+    server.inject_fault(fault);
+    if is_start_lost {
+        server.inject_fault(WireFault::drop_event(FaultTrigger::on_send("response.created")));
+    }
+    let (changed, ()) = tokio::join!(session.update_agent(agent("second")), speak(&session));
+    let mut seen = turn_events(&mut events).await;
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_secs(60), events.next()).await {
+        seen.push(event);
+    }
+    for item in session.close().await.history.items() {
+        if let Some(agent) = &item.agent
+            && !item.text().is_empty()
+        {
+            assert_eq!(item.text(), format!("I am {agent}."));
+        }
+    }
+    (changed, seen, run_count(&runs), server)
+}
+
+fn turn_agents(events: &[RealtimeEvent]) -> Vec<&str> {
+    let agent = |event| match event {
+        &RealtimeEvent::TurnEnded { ref agent, .. } => Some(agent.as_str()),
+        _ => None,
+    };
+    events.iter().filter_map(agent).collect()
+}
+
+/// The acknowledgement of a change is lost, and the server answers with the configuration that nobody confirmed: the
+/// answer is nobody's, none of its calls runs, and the user gets an answer of the agent that stays.
+#[tokio::test(start_paused = true)]
+async fn an_answer_with_an_unconfirmed_configuration_is_nobodys() {
+    for is_start_lost in [false, true] {
+        let lost = WireFault::drop_event(FaultTrigger::on_send("session.updated"));
+        let (changed, seen, runs, server) = speak_during_change(lost, is_start_lost).await;
+        assert!(matches!(changed, Err(SessionRequestError::AgentChange { .. })), "{changed:?}");
+        let is_cut = |event: &RealtimeEvent| {
+            matches!(event, RealtimeEvent::Error(RealtimeError::ResponseUnconfigured { .. }))
+        };
+        assert_eq!(seen.iter().filter(|event| is_cut(event)).count(), 1, "{:?}", event_names(&seen));
+        assert_eq!((runs, turn_agents(&seen)), (0, vec!["first"]), "{:?}", event_names(&seen));
+        assert_eq!(server.client_events(Some("response.create")).len(), 1);
+        assert_one_response_at_a_time(&server);
+    }
+}
+
+/// The acknowledgement of a change is late, and the server answers before it: the user gets one answer, of the agent
+/// that was confirmed, and the call runs once.
+#[tokio::test(start_paused = true)]
+async fn an_answer_before_a_late_acknowledgement_is_asked_for_again() {
+    let late = WireFault::delay_event(FaultTrigger::on_send("session.updated"), Duration::from_secs(4));
+    let (changed, seen, runs, server) = speak_during_change(late, false).await;
+    assert!(changed.is_ok(), "{changed:?}");
+    assert_eq!((runs, turn_agents(&seen)), (1, vec!["second", "second"]), "{:?}", event_names(&seen));
+    assert_one_response_at_a_time(&server);
 }

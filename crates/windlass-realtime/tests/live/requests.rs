@@ -4,12 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio_tungstenite::tungstenite::http::Uri;
 use windlass::guardrail::OutputGuardrail;
 use windlass::prelude::*;
 use windlass_realtime::model::{
-    ModalityTokens, RealtimeModelEvent, ResponseOptions, ResponseScope, ResponseStatus,
+    ModalityTokens, RealtimeConnectionError, RealtimeModelEvent, ResponseOptions, ResponseScope,
+    ResponseStatus,
 };
-use windlass_realtime::openai::{OpenAiRealtime, RealtimeEventDecoder};
+use windlass_realtime::openai::{OpenAiRealtime, ReadWriteStream, RealtimeEventDecoder, StreamDialer};
 use windlass_realtime::settings::{
     OutputModality, ProviderTracing, RealtimeSettings, ServerVad, TurnDetection,
 };
@@ -309,6 +313,29 @@ async fn the_handshake_names_the_client_and_the_call() {
     assert!(request.starts_with("get /v1/realtime?call_id=rtc_1 http/1.1\r\n"), "{request}");
 }
 
+/// A transport that opens nothing and reports the address.
+struct AddressReport;
+
+impl StreamDialer for AddressReport {
+    fn open_stream<'a>(
+        &'a self,
+        address: &'a Uri,
+    ) -> BoxFuture<'a, Result<Box<dyn ReadWriteStream>, RealtimeConnectionError>> {
+        let error = RealtimeConnectionError::permanent(format!("asked for {address}"));
+        async move { Err(error) }.boxed()
+    }
+}
+
+/// Without a model's name, the provider's current model is requested, as the reference requests it.
+#[tokio::test(start_paused = true)]
+async fn the_default_model_is_the_current_one() {
+    let model = OpenAiRealtime::new("key").dialer(AddressReport);
+    let refused = RealtimeSessionBuilder::new(guide_agent(), model).connect().await;
+    let message = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    let address = "asked for wss://api.openai.com/v1/realtime?model=gpt-realtime-2.1";
+    assert!(message.contains(address), "{message}");
+}
+
 /// A session that attaches to a call does not name the model in its configuration.
 #[tokio::test(start_paused = true)]
 async fn a_session_on_a_call_leaves_the_calls_model_alone() {
@@ -344,11 +371,10 @@ async fn pings_find_a_dead_connection() {
         let model = server.client_model().pings(Duration::from_secs(2), timeout);
         let (session, mut events) = start_session(RealtimeSessionBuilder::new(guide_agent(), model)).await;
         server.freeze_connections();
-        let lost = tokio::time::timeout(
-            Duration::from_secs(60),
-            events_until(&mut events, |event| matches!(event, RealtimeEvent::Disconnected { .. })),
-        )
-        .await;
+        // The clock is virtual: two seconds until the ping and three after it.
+        let bound = Duration::from_secs(if is_found { 6 } else { 300 });
+        let is_lost = |event: &RealtimeEvent| matches!(event, RealtimeEvent::Disconnected { .. });
+        let lost = tokio::time::timeout(bound, events_until(&mut events, is_lost)).await;
         assert_eq!(lost.is_ok(), is_found);
         assert!(!session.is_closed());
     }

@@ -10,13 +10,17 @@ use windlass::prelude::*;
 use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
 use windlass_sim::{Sim, SimWorld};
 
+/// Creates a server whose messages begin with the instructions that it has.
 pub(crate) fn random_server(sim: &Sim, calls: &Arc<AtomicU64>) -> LoopbackServer {
+    let has_restarting_ids = sim.chance(50);
     let (sim, calls) = (sim.clone(), calls.clone());
-    LoopbackServer::with_reply_function(move |_| {
+    let server = LoopbackServer::with_reply_function(move |said| {
+        let instructions = said.session["instructions"].as_str().unwrap_or_default();
         let mut reply = match sim.draw(|rng| rng.below(4)) {
             0 => LoopbackReply::default(),
             length => {
-                LoopbackReply::message("word ".repeat(usize::try_from(length * length).unwrap_or(1) * 2))
+                let words = "word ".repeat(usize::try_from(length * length).unwrap_or(1) * 2);
+                LoopbackReply::message(format!("{instructions} {words}"))
             }
         };
         for _ in 0..sim.draw(|rng| rng.below(3)) {
@@ -38,7 +42,13 @@ pub(crate) fn random_server(sim: &Sim, calls: &Arc<AtomicU64>) -> LoopbackServer
             reply = reply.with_speed(u32::try_from(1 + sim.draw(|rng| rng.below(8))).unwrap_or(1));
         }
         reply.with_delay(Duration::from_millis(sim.draw(|rng| rng.below(400))))
-    })
+    });
+    if has_restarting_ids { server.with_restarting_ids() } else { server }
+}
+
+/// Creates an agent whose instructions name it, so that the configuration of each message shows.
+pub(crate) fn named_agent(name: &str) -> Agent {
+    Agent::new(name).instructions(format!("I am {name}."))
 }
 
 pub(crate) fn random_agents(sim: &Sim, world: &SimWorld) -> Agent {
@@ -83,8 +93,8 @@ pub(crate) fn random_agents(sim: &Sim, world: &SimWorld) -> Agent {
             ))
             .output_guardrail(guard.clone())
     };
-    let back = set(Agent::new("back")).handoff(windlass::agent::Handoff::to_named("front"));
-    set(Agent::new("front")).handoff(&back).handoff(flaky_agent(sim))
+    let back = set(named_agent("back")).handoff(windlass::agent::Handoff::to_named("front"));
+    set(named_agent("front")).handoff(&back).handoff(flaky_agent(sim))
 }
 
 /// Creates an agent that sometimes cannot be resolved.
@@ -95,7 +105,7 @@ pub(crate) fn flaky_agent(sim: &Sim) -> Agent {
         async move {
             sim.random_delay(Duration::from_millis(500)).await;
             assert!(!sim.chance(50), "not today");
-            "Be brief.".to_owned()
+            "I am shaky.".to_owned()
         }
     })
 }

@@ -1,11 +1,12 @@
 //! Invariants that hold after every simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use windlass::core::id::CallId;
 use windlass::core::item::Item;
-use windlass_realtime::testing::{LoopbackServer, WireSender};
-use windlass_realtime::{CloseReport, RealtimeEvent, RealtimeItemKind};
+use windlass_realtime::testing::{LoopbackServer, find_wire_violations};
+use windlass_realtime::{CloseReport, RealtimeEvent, RealtimeItemKind, ReconnectPolicy};
 
 /// The time of a subscription.
 #[derive(Clone, Copy, PartialEq)]
@@ -77,21 +78,26 @@ pub(crate) fn check_report(report: &CloseReport) {
     assert!(open.is_empty(), "{open:?}");
 }
 
-/// Checks that one response is requested at a time: a request while another response is active is allowed only
-/// if the server started that one by itself.
-pub(crate) fn check_wire(server: &LoopbackServer) {
-    let mut active: BTreeMap<u64, bool> = BTreeMap::new();
-    for seen in server.wire_log() {
-        match (seen.sender, seen.event["type"].as_str()) {
-            (WireSender::Server, Some("response.created")) => {
-                let is_ours = !seen.event["response"]["metadata"].is_null();
-                active.insert(seen.connection, is_ours);
-            }
-            (WireSender::Client, Some("response.create")) if seen.is_responding => {
-                let is_ours = active.get(&seen.connection).copied().unwrap_or_default();
-                assert!(!is_ours, "an answer was asked for while one that was asked for is under way");
-            }
-            _ => {}
+/// Checks the conduct of the sessions on every connection: one output for each call, one response at a time, and no
+/// request without a configuration.
+pub(crate) fn check_wire(server: &LoopbackServer, has_hidden_responses: bool) {
+    assert_eq!(find_wire_violations(&server.wire_log(), has_hidden_responses), Vec::<String>::new());
+}
+
+/// Checks that each message has the instructions of the agent that it is attributed to.
+pub(crate) fn check_configuration(report: &CloseReport) {
+    for item in report.history.items() {
+        let (Some(agent), said) = (&item.agent, item.text()) else { continue };
+        if said.starts_with("I am ") && said.len() > 20 {
+            assert!(said.starts_with(&format!("I am {agent}.")), "`{agent}` said: {said}");
         }
     }
+}
+
+/// Checks that a session does not reconnect more often than its policy says.
+pub(crate) fn check_connections(count: u64, elapsed: Duration) {
+    let policy = ReconnectPolicy::default();
+    let windows = elapsed.as_secs() / policy.window.as_secs() + 1;
+    let limit = u64::from(policy.max_attempts) * windows + 1;
+    assert!(count <= limit, "{count} connections in {elapsed:?}");
 }

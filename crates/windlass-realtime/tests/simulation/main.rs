@@ -1,6 +1,7 @@
 //! Deterministic simulation of sessions. A seed determines the conversation, the results and delays of tools
-//! and guardrails, lost, late and duplicate events, the application's requests, agents that cannot be resolved,
-//! the place of decisions, crashes during journal appends, and the close.
+//! and guardrails, lost, late and duplicate events, floods, half-closes, errors without ids, ids that restart, loops,
+//! muted speech, the application's requests, agents that cannot be resolved, the place of decisions, crashes during journal
+//! appends, and the close.
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
@@ -27,8 +28,8 @@ use windlass_realtime::{
 };
 use windlass_sim::{ProcessExit, SeedList, Sim, SimStore, SimWorld, check_seeds};
 
-use cast::{flaky_agent, random_agents, random_server};
-use checks::{WatchStart, check_events, check_report, check_wire};
+use cast::{flaky_agent, named_agent, random_agents, random_server};
+use checks::{WatchStart, check_configuration, check_connections, check_events, check_report, check_wire};
 use journal::SimJournal;
 
 const SERVER_EVENTS: [&str; 9] = [
@@ -107,7 +108,7 @@ impl CrashSurvivors {
         RealtimeSessionBuilder::new(random_agents(&self.sim, &self.world), self.server.client_model())
             .session_id("talk")
             .settings(RealtimeSettings { turn_detection: turns, ..RealtimeSettings::default() })
-            .known_agents([Agent::new("left"), Agent::new("right")])
+            .known_agents([named_agent("left"), named_agent("right")])
             .store(self.store.clone())
             .journal(self.journal.clone())
             .tool_call_mode(mode)
@@ -144,6 +145,7 @@ impl CrashSurvivors {
 async fn run_life(kept: CrashSurvivors) -> Vec<String> {
     let sim = &kept.sim;
     let session = kept.start_session().await;
+    let (entered, connected) = (tokio::time::Instant::now(), kept.server.connection_count());
     let watchers: Vec<_> = (0..3).map(|_| tokio::spawn(collect_events(session.events()))).collect();
     let is_lossy = drive_session(&kept, &session).await;
     let began = tokio::time::Instant::now();
@@ -164,8 +166,11 @@ async fn run_life(kept: CrashSurvivors) -> Vec<String> {
     }
     kept.check_effects();
     check_report(&report);
-    if !is_lossy && sim.process_number() == 1 {
-        check_wire(&kept.server);
+    check_connections(kept.server.connection_count() - connected, entered.elapsed());
+    let is_first = sim.process_number() == 1;
+    check_wire(&kept.server, is_lossy || !is_first);
+    if !is_lossy && is_first {
+        check_configuration(&report);
     }
     drop(session);
     tokio::time::sleep(Duration::from_secs(120)).await;
@@ -202,8 +207,8 @@ async fn drive_session(kept: &CrashSurvivors, session: &RealtimeSession) -> bool
             }
             _ => {
                 let agent = match sim.draw(|rng| rng.below(3)) {
-                    0 => Agent::new("left"),
-                    1 => Agent::new("right"),
+                    0 => named_agent("left"),
+                    1 => named_agent("right"),
                     _ => flaky_agent(sim),
                 };
                 let session = session.clone();
@@ -222,10 +227,17 @@ async fn drive_session(kept: &CrashSurvivors, session: &RealtimeSession) -> bool
 
 async fn send_speech(sim: &Sim, session: &RealtimeSession) -> Result<(), SessionClosed> {
     let mut speech = tone(100 + sim.draw(|rng| rng.below(500)));
-    speech.extend(vec![0; 24 * 600]);
+    // Without silence, the user is muted in the middle of a word.
+    let is_muted = sim.chance(20);
+    if !is_muted {
+        speech.extend(vec![0; 24 * 600]);
+    }
     for piece in speech.chunks(2400) {
         session.send_audio(AudioFormat::Pcm24k.encode(piece))?;
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    if is_muted && sim.chance(50) {
+        session.clear_audio().await?;
     }
     Ok(())
 }
@@ -290,7 +302,12 @@ fn random_fault(sim: &Sim) -> (WireFault, bool) {
         FaultTrigger::on_receive("response.cancel"),
     ];
     let is_hidden = hides.contains(&moment);
-    match sim.draw(|rng| rng.below(9)) {
+    let anonymous = json!({ "type": "error", "error": {
+        "type": "server_error", "code": "server_error", "message": "something went wrong", "param": null,
+        "event_id": null,
+    } });
+    let refused = sim.draw(|rng| *rng.pick(&CLIENT_EVENTS));
+    match sim.draw(|rng| rng.below(14)) {
         0 => (WireFault::drop_event(moment), is_hidden),
         1 => (WireFault::duplicate_event(moment), false),
         2 | 3 => (WireFault::delay_event(moment, late), is_hidden),
@@ -298,6 +315,15 @@ fn random_fault(sim: &Sim) -> (WireFault, bool) {
         5 => (WireFault::drop_connection(moment), false),
         6 => (WireFault::close_connection(moment, 1011), false),
         7 => (WireFault::reject_event("session.update", "invalid_value"), false),
+        8 => (WireFault::flood(moment, json!({ "type": "moon.rising" }), 300), false),
+        9 => (WireFault::half_close(moment), false),
+        10 => (WireFault::insert_event(moment, anonymous), false),
+        11 => (WireFault::reject_anonymously(refused, "invalid_value"), refused == "response.cancel"),
+        12 => {
+            // A loop: the connection is lost at every request.
+            let lost = WireFault::drop_connection(FaultTrigger::on_receive("response.create"));
+            (if sim.chance(25) { lost.repeated() } else { lost }, false)
+        }
         _ => (WireFault::reject_event("conversation.item.create", "server_error"), false),
     }
 }
