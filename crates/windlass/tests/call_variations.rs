@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use windlass::agent::Handoff;
 use windlass::core::{
     decision::{Decision, DecisionScope},
     failure::RunFailure,
@@ -332,4 +333,28 @@ async fn a_tool_of_a_source_that_is_switched_off_is_neither_offered_nor_run() {
         requests[1].input_text().pop().as_deref(),
         Some("output a Tool 'shut' not found. The tools are: open.")
     );
+}
+
+#[tokio::test]
+async fn a_filter_at_a_handoff_cannot_break_the_pairs() {
+    for skipped in 0..5 {
+        let look = tool("look", |_, _| async { Ok("seen".to_owned()) });
+        let second = ScriptedModel::new([ScriptedResponse::text("bye")]);
+        let watch = Agent::new("watch").model(second.clone());
+        let handoff =
+            Handoff::to(&watch).filter_history(move |items| items.into_iter().skip(skipped).collect());
+        let first = ScriptedModel::new([
+            calls(&[("a", "look"), ("b", "look")]),
+            ScriptedResponse::call("h", "transfer_to_watch", json!({})),
+        ]);
+        let agent = Agent::new("desk").model(first).tool(look).handoff(handoff);
+        agent.run("go").await.expect("it ends");
+        let input = second.requests()[0].input_text();
+        let ids = |kind: &str| -> Vec<String> {
+            let of_kind = input.iter().filter_map(|line| line.strip_prefix(kind));
+            of_kind.filter_map(|rest| rest.split(' ').next()).map(str::to_owned).collect()
+        };
+        assert_eq!(ids("call "), ids("output "), "{skipped} items are left out: {input:?}");
+        assert_eq!(ids("call ").iter().any(|id| id == "a"), skipped < 2, "{skipped} items: {input:?}");
+    }
 }

@@ -5,11 +5,13 @@
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::task::Id;
 use windlass::core::id::CallId;
 use windlass::core::journal::{CallStatus, JournalEntry};
@@ -167,29 +169,32 @@ async fn dropping_a_run_drops_the_body_in_its_task_whose_panic_stays_there() {
     drop(run);
 }
 
-/// Time after which a test of a blocking body counts as stuck.
-const STUCK: Duration = Duration::from_secs(30);
+/// Time after which a test of a blocking body counts as stuck. A thousand calls take a while on a busy machine.
+const STUCK: Duration = Duration::from_secs(300);
 
 /// Number of quick calls before a call that blocks.
 const QUICK: usize = 1_000;
 
-/// Creates an agent whose tool is quick `quick` times and then blocks its thread until the sender is dropped, beside a
-/// sibling call that returns at once.
-fn agent_that_blocks(quick: usize) -> (Agent, std::sync::mpsc::Sender<()>) {
+/// Creates an agent whose tool is quick `QUICK` times and then notifies, and blocks its thread until the sender is dropped,
+/// beside a sibling call that returns at once.
+fn agent_that_blocks() -> (Agent, Arc<Notify>, std::sync::mpsc::Sender<()>) {
     let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let begun = Arc::new(Notify::new());
+    let blocks = begun.clone();
     let blocked = Arc::new(Mutex::new(blocked));
     let schema =
         json!({ "type": "object", "properties": { "do": { "type": "string" } }, "required": ["do"] });
     let tool = Tool::dynamic("act", "Acts.", schema, move |_: ToolContext, arguments: Value| {
-        let blocked = blocked.clone();
+        let (blocked, blocks) = (blocked.clone(), blocks.clone());
         async move {
             if arguments["do"] == "block" {
+                blocks.notify_one();
                 let _dropped = blocked.lock().expect("nobody panics with it").recv();
             }
             Ok::<_, ToolError>("done")
         }
     });
-    let quick = (0..quick)
+    let quick = (0..QUICK)
         .map(|at| ScriptedResponse::call(&format!("c{at}"), "act", json!({ "do": at.to_string() })));
     let last = ScriptedResponse::call("blocks", "act", json!({ "do": "block" })).and_call(
         "sibling",
@@ -197,12 +202,12 @@ fn agent_that_blocks(quick: usize) -> (Agent, std::sync::mpsc::Sender<()>) {
         json!({ "do": "nothing" }),
     );
     let model = ScriptedModel::new(quick.chain([last, ScriptedResponse::text("bye")]));
-    (Agent::new("hand").model(model).tools(tool), release)
+    (Agent::new("hand").model(model).tools(tool), begun, release)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_was_quick_and_then_blocks_for_ever_holds_up_nobody() {
-    let (agent, release) = agent_that_blocks(QUICK);
+    let (agent, _begun, release) = agent_that_blocks();
     let mut stream = agent.run("go").unlimited_turns().drain_timeout(Duration::from_millis(50)).stream();
     let cancel = stream.cancel_handle();
     let settles = async {
@@ -222,9 +227,15 @@ async fn a_body_that_was_quick_and_then_blocks_for_ever_holds_up_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timeout_around_a_run_elapses_while_a_body_blocks() {
-    let (agent, release) = agent_that_blocks(WARM);
+    let (agent, begun, release) = agent_that_blocks();
+    // The timeout and the run share a task, so a body in that task would hold up both.
     let run = tokio::spawn(async move {
-        tokio::time::timeout(Duration::from_millis(200), agent.run("go").unlimited_turns()).await.is_err()
+        let mut run = pin!(agent.run("go").unlimited_turns().into_future());
+        tokio::select! {
+            _ = &mut run => panic!("the run ends before its body blocks"),
+            () = begun.notified() => {}
+        }
+        tokio::time::timeout(Duration::from_millis(200), run).await.is_err()
     });
     let elapsed = tokio::time::timeout(STUCK, run).await.expect("the caller's timeout elapses");
     assert!(elapsed.expect("it does not panic"), "the body blocks until it is released");
