@@ -153,6 +153,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let notify = self.notice_sender.clone();
         self.background_tasks.spawn(async move {
             while let Some(event) = stream.next().await {
+                // The session's own recovery reports what an earlier process left open, except calls that start anew.
+                if event.is_repeated && !matches!(event.kind, RunEventKind::CallStarted { .. }) {
+                    continue;
+                }
                 // Events of nested agents are left to the journal, except held calls, which are reported at
                 // every depth.
                 if event.path.is_empty() || matches!(event.kind, RunEventKind::CallHeld(_)) {
