@@ -257,11 +257,13 @@ async fn speak_during_change(
 }
 
 fn turn_agents(events: &[RealtimeEvent]) -> Vec<&str> {
-    let agent = |event| match event {
-        &RealtimeEvent::TurnEnded { ref agent, .. } => Some(agent.as_str()),
-        _ => None,
-    };
-    events.iter().filter_map(agent).collect()
+    let mut agents = Vec::new();
+    for event in events {
+        if let RealtimeEvent::TurnEnded { agent, .. } = event {
+            agents.push(agent.as_str());
+        }
+    }
+    agents
 }
 
 /// The acknowledgement of a change is lost, and the server answers with the configuration that nobody confirmed: the

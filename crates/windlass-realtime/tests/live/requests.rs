@@ -359,7 +359,8 @@ async fn messages_have_a_largest_size() {
     let model = server.client_model().max_message_size(50_000);
     let (session, _events) = start_session(RealtimeSessionBuilder::new(guide_agent(), model)).await;
     session.send_text("Go").await.expect("is there");
-    let report = session.wait_closed().await;
+    let closing = tokio::time::timeout(Duration::from_secs(60), session.wait_closed());
+    let report = closing.await.expect("the session ends");
     assert!(format!("{:?}", report.reason).to_lowercase().contains("long"), "{:?}", report.reason);
 }
 
