@@ -19,8 +19,8 @@ use windlass::core::{
 use windlass::error::StoreError;
 use windlass::session::{SessionState, SessionStore, SessionWrite};
 use windlass::store::{
-    Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus, Store, StoreFuture,
-    StoreWrapper, StoredLease, StoredSnapshot,
+    DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus, Store,
+    StoreFuture, StoreWrapper, StoredLease, StoredSnapshot,
 };
 
 use crate::sim::Sim;
@@ -75,7 +75,7 @@ struct InFlightAppend {
     lines: Vec<JournalLine>,
     durability: Durability,
     /// Items for the run's session, which are written in the same transaction.
-    session_writes: Vec<SessionWrite>,
+    writes: DerivedWrites,
     fault: Option<WriteFault>,
 }
 
@@ -274,13 +274,7 @@ impl SimStore {
                 Some(WriteFault::FailBefore) => Some(Err(disk_error())),
                 _ => self
                     .backing_store
-                    .append_with_session(
-                        &one.lease,
-                        one.start_seq,
-                        one.lines,
-                        one.durability,
-                        one.session_writes,
-                    )
+                    .append_with_writes(&one.lease, one.start_seq, one.lines, one.durability, one.writes)
                     .now_or_never(),
             };
             state.write_results.insert(one.number, written.unwrap_or_else(|| Err(disk_error())));
@@ -303,7 +297,7 @@ impl SimStore {
         start_seq: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        session_writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> (u64, Option<WriteFault>) {
         let mut state = self.state();
         let number = state.append_count;
@@ -311,7 +305,7 @@ impl SimStore {
         let by_chance = || self.sim.chance(state.failure_percent).then_some(WriteFault::FailBefore);
         let fault = state.faults.get(&number).copied().or_else(by_chance);
         let lease = lease.clone();
-        let append = InFlightAppend { number, lease, start_seq, lines, durability, session_writes, fault };
+        let append = InFlightAppend { number, lease, start_seq, lines, durability, writes, fault };
         state.in_flight.push_back(append);
         (number, fault)
     }
@@ -430,26 +424,29 @@ impl StoreWrapper for SimStore {
         lines: Vec<JournalLine>,
         durability: Durability,
     ) -> StoreFuture<'a, ()> {
-        StoreWrapper::append_with_session(self, lease, at, lines, durability, Vec::new())
+        StoreWrapper::append_with_writes(self, lease, at, lines, durability, DerivedWrites::default())
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {
         Some(self)
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        mut writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
         async move {
             if self.sim.is_crashed() {
                 std::future::pending::<()>().await;
             }
-            let session_fault = if writes.is_empty() { None } else { self.next_session_fault() };
+            for receipt in &mut writes.receipts {
+                receipt.expires_at = receipt.expires_at.map(|at| self.to_sim_time(&receipt.owner, at));
+            }
+            let session_fault = if writes.sessions.is_empty() { None } else { self.next_session_fault() };
             let (number, fault) = self.begin_append(lease, at, lines, durability, writes);
             self.finish_append(number, durability, session_fault.or(fault)).await
         }
@@ -501,6 +498,7 @@ impl StoreWrapper for SimStore {
         abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, ReceiptClaim> {
         self.with_latency(async move {
+            self.commit_all();
             self.backing_store.claim_receipt(key, self.claim_at_sim_time(claim), abandoned).await
         })
     }
@@ -510,9 +508,10 @@ impl StoreWrapper for SimStore {
         key: &'a ReceiptKey,
         _: Timestamp,
     ) -> StoreFuture<'a, Option<OutputContent>> {
-        self.with_latency(
-            async move { self.backing_store.find_receipt(key, Timestamp(self.sim_millis())).await },
-        )
+        self.with_latency(async move {
+            self.commit_all();
+            self.backing_store.find_receipt(key, Timestamp(self.sim_millis())).await
+        })
     }
 
     fn save_receipt<'a>(

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use windlass::BoxFuture;
 use windlass::core::canonical::Digest;
@@ -14,11 +15,14 @@ use windlass::core::journal::JournalLine;
 use windlass::error::StoreError;
 use windlass::session::{SessionState, SessionStore, SessionWrite};
 use windlass::store::{
-    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SqliteStore, Store, StoreFuture,
-    StoreWrapper, StoredLease,
+    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite,
+    SqliteStore, Store, StoreFuture, StoreWrapper, StoredLease,
 };
 
 use crate::deployment::WorkerBuild;
+
+/// Time between a settlement and its receipt, with the bug that writes receipts late.
+const RECEIPT_DELAY: Duration = Duration::from_millis(60);
 
 /// A bug that is planted into all processes of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +43,13 @@ pub enum PlantedBug {
     IgnoredCorrections,
     /// A correction is refused before the decision is taken.
     RefusedCorrections,
+    /// A receipt is written in a transaction of its own, a while after the settlement.
+    LateReceipts,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::WallClockLeases,
         Self::SharedKeys,
         Self::SchemaKeys,
@@ -52,6 +58,7 @@ impl PlantedBug {
         Self::ForgottenItems,
         Self::IgnoredCorrections,
         Self::RefusedCorrections,
+        Self::LateReceipts,
     ];
 }
 
@@ -66,6 +73,7 @@ impl fmt::Display for PlantedBug {
             Self::ForgottenItems => "forgotten_items",
             Self::IgnoredCorrections => "ignored_corrections",
             Self::RefusedCorrections => "refused_corrections",
+            Self::LateReceipts => "late_receipts",
         })
     }
 }
@@ -130,15 +138,29 @@ impl StoreWrapper for PlantedStore {
         Some(&*self.sessions)
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        mut writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
-        self.inner.append_with_session(lease, at, lines, durability, writes)
+        for receipt in &mut writes.receipts {
+            receipt.key = self.receipt_key(&receipt.key);
+        }
+        Box::pin(async move {
+            let late = match self.bug {
+                PlantedBug::LateReceipts => std::mem::take(&mut writes.receipts),
+                _ => Vec::new(),
+            };
+            self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
+            for ReceiptWrite { key, owner, output, expires_at } in late {
+                tokio::time::sleep(RECEIPT_DELAY).await;
+                self.inner.save_receipt(&key, &owner, &output, expires_at).await?;
+            }
+            Ok(())
+        })
     }
 
     fn acquire_lease<'a>(

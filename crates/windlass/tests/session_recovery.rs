@@ -18,7 +18,7 @@ use windlass::prelude::*;
 use windlass::run::PausedRun;
 use windlass::session::{MemorySessionStore, Session, SessionState, SessionStore, SessionWrite};
 use windlass::store::{
-    Durability, Lease, MemoryStore, SqliteStore, Store, StoreFuture, StoreWrapper, load_paused,
+    DerivedWrites, Durability, Lease, MemoryStore, SqliteStore, Store, StoreFuture, StoreWrapper, load_paused,
 };
 
 const RUN: &str = "run";
@@ -235,17 +235,17 @@ impl StoreWrapper for DyingStore {
         self.inner.sessions()
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
         async move {
             let is_last = lines.iter().any(|line| line.body.contains("run_finished"));
-            self.inner.append_with_session(lease, at, lines, durability, writes).await?;
+            self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
             if is_last {
                 std::future::pending::<()>().await;
             }

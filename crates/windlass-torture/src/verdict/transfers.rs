@@ -74,12 +74,10 @@ fn check_handed_out(evidence: &RoundEvidence, events: &[OutsideEvent], verdict: 
     let mut receipts: BTreeMap<&str, &LedgerEffect> = BTreeMap::new();
     for event in events {
         match event {
-            OutsideEvent::TurnBegun { run, turn, actor } => {
-                // The process that made the request has published the receipt before it goes on. Another one has not:
-                // its predecessor may have died between the settlement and the publication.
-                let is_settled = |request: &&&LedgerEffect| {
-                    request.run == *run && request.actor == *actor && root_turn(&request.call) < *turn
-                };
+            OutsideEvent::TurnBegun { run, turn, .. } => {
+                // The receipt is written with the settlement, before the run goes on, whoever drives it then.
+                let is_settled =
+                    |request: &&&LedgerEffect| request.run == *run && root_turn(&request.call) < *turn;
                 for request in requests.values().flatten().filter(is_settled) {
                     let call = evidence.find_call(run, &request.call);
                     if call.is_some_and(|call| call.status == Some(CallStatus::Succeeded)) {

@@ -8,7 +8,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use windlass_core::provenance::ContentSources;
 use windlass_core::{
     decision::{AnsweredQuestion, HoldReason, UntakenHold},
-    id::{CallId, CallPath, Timestamp},
+    id::{CallId, CallPath},
     idempotency::CallKey,
     journal::{CallHeld, CallSettled, CallStatus, GuardrailRecord, JournalEntry},
     plan::BodyKind,
@@ -23,7 +23,7 @@ use super::turn::TurnExecution;
 use super::{DriveError, Driver};
 use crate::artefact::READ_OUTPUT_TOOL;
 use crate::observe::HookObservation;
-use crate::receipts::{ClaimVerdict, ExecutionClaim, ReceiptRequest, RunReceipts};
+use crate::receipts::{ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts};
 use crate::tasks::CallStop;
 use crate::tool::{
     CallDetails, PreparedCall, ToolContext, failure_text, invalid_arguments_result, with_edit_note,
@@ -61,10 +61,15 @@ impl<C> CallExecution<'_, C> {
         self.ctx.receipt_digest().map(|digest| ReceiptRequest { digest, policy, path })
     }
 
-    /// Publishes the receipt of the call, or releases its claim if it left none.
-    async fn publish_receipt(&mut self, expires_at: Option<Timestamp>) -> Result<(), DriveError> {
+    /// Returns the place for the receipt of the call, if it is shared beyond the run.
+    fn receipt_destination(&self) -> Option<ReceiptDestination> {
+        self.claim.as_ref()?.destination(self.prepared.tool.receipt_policy.expire_after)
+    }
+
+    /// Ends the claim of the call.
+    async fn end_claim(&mut self) -> Result<(), DriveError> {
         match self.claim.take() {
-            Some(claim) => Ok(claim.publish(expires_at).await?),
+            Some(claim) => Ok(claim.end().await?),
             None => Ok(()),
         }
     }
@@ -294,7 +299,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             CallEffect::Hold(reason) => {
                 let keeps = self.shared.cancel.is_detaching() || self.shared.cancel.keeps_approvals();
                 if matches!(reason, HoldReason::Question(_)) {
-                    work.publish_receipt(None).await?;
+                    work.end_claim().await?;
                     if stop.is_stopped() && !keeps {
                         return Ok(Some(stopped));
                     }
@@ -488,7 +493,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let withheld = withheld.map(|_| CallPath::new(&self.parent_calls, call.clone()));
         let guardrails = work.as_ref().map(|work| work.guardrails.clone()).unwrap_or_default();
         let settled = CallSettled { call: call.clone(), status, output, guardrails, run_failure };
-        let written = self.apply_and_enqueue(JournalEntry::CallSettled(settled));
+        let entry = JournalEntry::CallSettled(settled);
+        let receipt_to = work.as_ref().and_then(|work| work.receipt_destination());
+        let written = self.shared.recorder.enqueue(&self.parent_calls, entry, self.is_observed, receipt_to);
         if fails_run && written.is_ok() {
             stop.turn.stop_after(stop.place);
         }
@@ -500,9 +507,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             if let Some(work) = work
                 && work.claim.is_some()
             {
-                let expire_after = work.prepared.tool.receipt_policy.expire_after;
-                let now = self.shared.journal.now();
-                work.publish_receipt(expire_after.map(|lasting| now.saturating_add(lasting))).boxed().await?;
+                work.end_claim().boxed().await?;
             }
             Ok(observed)
         }

@@ -356,7 +356,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Applies an entry to the run state and enqueues it for the journal. [`Driver::wait_recorded`] waits for the store.
     fn apply_and_enqueue(&self, entry: JournalEntry) -> Result<RecordedEntry<'_>, DriveError> {
-        Ok(self.shared.recorder.enqueue(&self.parent_calls, entry, self.is_observed)?)
+        Ok(self.shared.recorder.enqueue(&self.parent_calls, entry, self.is_observed, None)?)
     }
 
     /// Emits a warning. Texts of the application may repeat the secrets of a call.

@@ -52,7 +52,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 origin: None,
             };
             let entry = JournalEntry::RunStarted(started.into());
-            let recorded = self.shared.recorder.enqueue(&path, entry, self.is_observed)?;
+            let recorded = self.shared.recorder.enqueue(&path, entry, self.is_observed, None)?;
             self.wait_recorded(recorded).await?;
         }
         self.drive_nested_agent(path, agent, work).await

@@ -21,11 +21,11 @@ use crate::lock_unpoisoned;
 use crate::observe::{LiveEvents, UnannouncedRecord};
 use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, JournalRecords, RunRecord};
-use crate::session::{SessionWrite, export_items};
+use crate::session::export_items;
 use crate::store::{
-    ANNOUNCED_ARTEFACT, AcquiredLease, Durability, Lease, LeaseClaim, LeaseHeartbeat, LeaseObserver,
-    LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus, Store, StoredSnapshot, acquire_lease,
-    authenticate_snapshot, check_posted, load_posted_decisions, read_run,
+    ANNOUNCED_ARTEFACT, AcquiredLease, DerivedWrites, Durability, Lease, LeaseClaim, LeaseHeartbeat,
+    LeaseObserver, LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus, Store, StoredSnapshot,
+    acquire_lease, authenticate_snapshot, check_posted, load_posted_decisions, read_run,
 };
 
 /// The journal of one run, with its write queue if there is a store.
@@ -290,18 +290,18 @@ impl RunJournal {
     /// Appends an entry and waits until it is durable. The entry is enqueued before the first await, so records
     /// keep the order of the calls.
     pub(crate) async fn append(&self, path: &[CallId], entry: JournalEntry) -> Result<(), StoreError> {
-        match self.enqueue(path, entry, None)?.writing {
+        match self.enqueue(path, entry, DerivedWrites::default())?.writing {
             Some(writing) => writing.await,
             None => Ok(()),
         }
     }
 
-    /// Enqueues an entry, and with it the items that the run's session in the same store gets.
+    /// Enqueues an entry, and with it what is derived from it and lies in the same store.
     pub(crate) fn enqueue(
         &self,
         path: &[CallId],
         entry: JournalEntry,
-        session_write: Option<SessionWrite>,
+        writes: DerivedWrites,
     ) -> Result<EnqueuedEntry<'_>, StoreError> {
         let durability = required_durability(&entry);
         let queue = self.owned.as_ref().map(|owned| &owned.queue);
@@ -309,7 +309,7 @@ impl RunJournal {
         let seq = written.records.len() as u64;
         let at = self.clock.now();
         let mut record = JournalRecord { seq, at, path: path.to_vec(), entry };
-        let writing = queue.map(|queue| queue.enqueue(&mut record, durability, session_write)).transpose()?;
+        let writing = queue.map(|queue| queue.enqueue(&mut record, durability, writes)).transpose()?;
         written.usage.add(&record.entry.model_usage());
         written.records.push(record);
         Ok(EnqueuedEntry { seq, at, durability, writing })

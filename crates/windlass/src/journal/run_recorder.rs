@@ -1,5 +1,5 @@
 //! The one way in which an entry becomes part of a run: applied to its state, redacted, given its place in the journal,
-//! written with the items that the session lacks, and observed.
+//! written with the items that the session lacks and the receipt that the store lacks, and observed.
 //!
 //! Invariant: the state of the run, the order of the records and the order of the events change together, before the
 //! first await. Withheld outputs, which output guardrails have not passed yet, are in the store's place for drivers or in
@@ -20,10 +20,10 @@ use crate::error::{RunError, StoreError};
 use crate::event::EventEmitter;
 use crate::lock_unpoisoned;
 use crate::observe::{HookObservation, LiveEvents};
-use crate::receipts::ReceiptCache;
+use crate::receipts::{ReceiptCache, ReceiptDestination};
 use crate::redaction::SecretRegistry;
 use crate::session::{RunSession, SessionWrite};
-use crate::store::Durability;
+use crate::store::{DerivedWrites, Durability};
 
 /// The state of a run with its nested runs, and everything that its entries are recorded in. The drivers of nested agents
 /// share it.
@@ -57,7 +57,8 @@ impl RunRecorder {
     }
 
     /// Applies an entry to the run at a path and enqueues it for the journal. [`RunRecorder::wait_recorded`] waits for the
-    /// store. Only entries that `is_observed` have events.
+    /// store. Only entries that `is_observed` have events. The receipt of a call that settles with one is written to
+    /// `receipt_to`, with the entry.
     ///
     /// # Errors
     ///
@@ -67,6 +68,7 @@ impl RunRecorder {
         path: &[CallId],
         entry: JournalEntry,
         is_observed: bool,
+        receipt_to: Option<ReceiptDestination>,
     ) -> Result<RecordedEntry<'_>, StoreError> {
         let before = match &entry {
             JournalEntry::ModelResponded(_) => self.session_write(path, |_| true),
@@ -74,15 +76,18 @@ impl RunRecorder {
         };
         let applied = lock_unpoisoned(&self.run).apply_at(path, &entry);
         let applied = applied.map_err(|why| self.invalid_entry_error(&why))?;
+        let mut writes = DerivedWrites::default();
         if let Some(receipt) = applied.receipt {
-            self.receipt_cache.insert_receipt(receipt, self.journal.now());
+            let now = self.journal.now();
+            writes.receipts.extend(receipt_to.map(|to| to.receipt_write(receipt.output.clone(), now)));
+            self.receipt_cache.insert_receipt(receipt, now);
         }
         let session_write = before.or_else(|| self.session_write(path, |run| run.outcome().is_some()));
+        writes.sessions.extend(session_write);
         let entry = self.secrets.redact_entry(path, entry);
         // Watchers see what the journal has, so that a live run and its replay look the same.
         let observed = is_observed.then(|| entry.clone());
-        let EnqueuedEntry { seq, at, durability, writing } =
-            self.journal.enqueue(path, entry, session_write)?;
+        let EnqueuedEntry { seq, at, durability, writing } = self.journal.enqueue(path, entry, writes)?;
         let for_hooks = observed.and_then(|entry| {
             let record = JournalRecord { seq, at, path: path.to_vec(), entry };
             self.with_root(|root| self.events.observe(&record, root, &self.secrets))

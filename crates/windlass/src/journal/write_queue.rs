@@ -23,8 +23,7 @@ use windlass_core::{
 
 use crate::error::StoreError;
 use crate::lock_unpoisoned;
-use crate::session::SessionWrite;
-use crate::store::{Durability, Lease, Store};
+use crate::store::{DerivedWrites, Durability, Lease, Store};
 
 /// The store and the lease that a run's entries are appended with.
 pub(crate) struct AppendTarget {
@@ -52,8 +51,8 @@ struct QueueState {
     next: u64,
     /// Lines that the next append writes.
     waiting: Vec<JournalLine>,
-    /// Items for the run's session that the next append writes.
-    session_writes: Vec<SessionWrite>,
+    /// What the next append writes beside the lines.
+    writes: DerivedWrites,
     /// Strongest durability that a waiting line requires.
     durability: Durability,
     /// Number of lines that the store has acknowledged.
@@ -86,7 +85,7 @@ impl WriteQueue {
             chain,
             next,
             waiting: Vec::new(),
-            session_writes: Vec::new(),
+            writes: DerivedWrites::default(),
             durability: Durability::Deferred,
             written: next,
             in_flight: InFlight::None,
@@ -117,7 +116,7 @@ impl WriteQueue {
         &self,
         record: &mut JournalRecord,
         durability: Durability,
-        session_write: Option<SessionWrite>,
+        writes: DerivedWrites,
     ) -> Result<PendingWrite<'_>, StoreError> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(failure) = &state.failure {
@@ -127,7 +126,7 @@ impl WriteQueue {
         debug_assert_eq!(record.seq, state.next, "records are enqueued in order");
         let line = state.chain.append_authentic(&self.target.lease.run, record, self.mac_keys.as_deref());
         state.waiting.push(line);
-        state.session_writes.extend(session_write);
+        state.writes.extend(writes);
         state.durability = state.durability.max(durability);
         let seq = state.next;
         state.next += 1;
@@ -212,12 +211,12 @@ impl QueueState {
         let lines = std::mem::take(&mut self.waiting);
         let durability = std::mem::replace(&mut self.durability, Durability::Deferred);
         let (target, at) = (target.clone(), self.written);
-        let writes = std::mem::take(&mut self.session_writes);
+        let writes = std::mem::take(&mut self.writes);
         let future = async move {
             let AppendTarget { store, lease } = &*target;
             match writes.is_empty() {
                 true => store.append_journal(lease, at, lines, durability).await,
-                false => store.append_with_session(lease, at, lines, durability, writes).await,
+                false => store.append_with_writes(lease, at, lines, durability, writes).await,
             }
         }
         .boxed();
@@ -234,7 +233,7 @@ impl QueueState {
 
     fn fail(&mut self, error: StoreError) {
         self.in_flight = InFlight::None;
-        (self.waiting, self.session_writes) = (Vec::new(), Vec::new());
+        (self.waiting, self.writes) = (Vec::new(), DerivedWrites::default());
         self.failure = Some(error);
     }
 

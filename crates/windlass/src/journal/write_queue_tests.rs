@@ -14,7 +14,9 @@ use windlass_core::{
 
 use super::{AppendTarget, WriteQueue};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Durability, Lease, LeaseClaim, MemoryStore, Store, StoreFuture, StoreWrapper};
+use crate::store::{
+    DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, Store, StoreFuture, StoreWrapper,
+};
 
 /// A store in memory whose appends each take a permit, and are lazy.
 #[derive(Default)]
@@ -90,11 +92,11 @@ fn record(seq: u64) -> JournalRecord {
 async fn entries_that_wait_are_one_append() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    let mut first = queue.enqueue(&mut record(0), Durability::Deferred, None).unwrap();
+    let mut first = queue.enqueue(&mut record(0), Durability::Deferred, DerivedWrites::default()).unwrap();
     assert!((&mut first).now_or_never().is_none());
-    let second = queue.enqueue(&mut record(1), Durability::Deferred, None).unwrap();
-    let third = queue.enqueue(&mut record(2), Durability::Sync, None).unwrap();
-    let mut fourth = queue.enqueue(&mut record(3), Durability::Deferred, None).unwrap();
+    let second = queue.enqueue(&mut record(1), Durability::Deferred, DerivedWrites::default()).unwrap();
+    let third = queue.enqueue(&mut record(2), Durability::Sync, DerivedWrites::default()).unwrap();
+    let mut fourth = queue.enqueue(&mut record(3), Durability::Deferred, DerivedWrites::default()).unwrap();
     store.allow_appends(1);
     assert!((&mut fourth).now_or_never().is_none(), "the second append has no permit");
     first.await.unwrap();
@@ -103,7 +105,7 @@ async fn entries_that_wait_are_one_append() {
         written.unwrap();
     }
     assert_eq!(store.batches(), [(0, 1, Durability::Deferred), (1, 3, Durability::Sync)]);
-    let fifth = queue.enqueue(&mut record(4), Durability::Deferred, None).unwrap();
+    let fifth = queue.enqueue(&mut record(4), Durability::Deferred, DerivedWrites::default()).unwrap();
     store.allow_appends(1);
     fifth.await.unwrap();
     assert_eq!(store.batches()[2..], [(4, 1, Durability::Deferred)], "durability is not carried over");
@@ -116,7 +118,9 @@ async fn a_dropped_waiter_holds_nobody_up() {
     let queue = queue_of(&store).await;
     let spawn_waiter = |seq| {
         let queue = queue.clone();
-        tokio::spawn(async move { queue.enqueue(&mut record(seq), Durability::Sync, None).unwrap().await })
+        tokio::spawn(async move {
+            queue.enqueue(&mut record(seq), Durability::Sync, DerivedWrites::default()).unwrap().await
+        })
     };
     let polls = spawn_waiter(0);
     tokio::task::yield_now().await;
@@ -134,11 +138,11 @@ async fn a_dropped_waiter_holds_nobody_up() {
 async fn a_write_that_nobody_waits_for_is_flushed() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    drop(queue.enqueue(&mut record(0), Durability::Sync, None).unwrap());
-    let mut polled = queue.enqueue(&mut record(1), Durability::Sync, None).unwrap();
+    drop(queue.enqueue(&mut record(0), Durability::Sync, DerivedWrites::default()).unwrap());
+    let mut polled = queue.enqueue(&mut record(1), Durability::Sync, DerivedWrites::default()).unwrap();
     assert!((&mut polled).now_or_never().is_none());
     drop(polled);
-    drop(queue.enqueue(&mut record(2), Durability::Sync, None).unwrap());
+    drop(queue.enqueue(&mut record(2), Durability::Sync, DerivedWrites::default()).unwrap());
     store.allow_appends(2);
     queue.flush().await.unwrap();
     assert_eq!(store.batches(), [(0, 2, Durability::Sync), (2, 1, Durability::Sync)]);
@@ -150,20 +154,22 @@ async fn a_write_that_nobody_waits_for_is_flushed() {
 async fn an_error_reaches_everybody_who_waits() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    let mut written = queue.enqueue(&mut record(0), Durability::Sync, None).unwrap();
+    let mut written = queue.enqueue(&mut record(0), Durability::Sync, DerivedWrites::default()).unwrap();
     store.allow_appends(1);
     assert!((&mut written).now_or_never().unwrap().is_ok());
-    let mut in_flight = queue.enqueue(&mut record(1), Durability::Sync, None).unwrap();
+    let mut in_flight = queue.enqueue(&mut record(1), Durability::Sync, DerivedWrites::default()).unwrap();
     assert!((&mut in_flight).now_or_never().is_none());
-    let waiting: Vec<_> =
-        (2..5).map(|seq| queue.enqueue(&mut record(seq), Durability::Sync, None).unwrap()).collect();
+    let waiting: Vec<_> = (2..5)
+        .map(|seq| queue.enqueue(&mut record(seq), Durability::Sync, DerivedWrites::default()).unwrap())
+        .collect();
     store.fails.store(true, Ordering::SeqCst);
     store.allow_appends(1);
     for failed in join_all([in_flight].into_iter().chain(waiting)).await {
         let error = failed.unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (StoreErrorKind::Disk, "the disk is full".to_owned()));
     }
-    let refused = queue.enqueue(&mut record(5), Durability::Sync, None).map(drop).unwrap_err();
+    let refused =
+        queue.enqueue(&mut record(5), Durability::Sync, DerivedWrites::default()).map(drop).unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Disk);
     assert_eq!(refused.to_string(), "an earlier record could not be written: the disk is full");
     queue.flush().await.unwrap_err();
@@ -177,9 +183,9 @@ async fn a_panic_of_the_store_ends_the_queue() {
     let waiters: Vec<_> = (0..3)
         .map(|seq| {
             let queue = queue.clone();
-            tokio::spawn(
-                async move { queue.enqueue(&mut record(seq), Durability::Sync, None).unwrap().await },
-            )
+            tokio::spawn(async move {
+                queue.enqueue(&mut record(seq), Durability::Sync, DerivedWrites::default()).unwrap().await
+            })
         })
         .collect();
     tokio::task::yield_now().await;
@@ -201,11 +207,11 @@ async fn a_panic_of_the_store_ends_the_queue() {
 async fn a_dropped_queue_writes_its_rest() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    let mut polled = queue.enqueue(&mut record(0), Durability::Sync, None).unwrap();
+    let mut polled = queue.enqueue(&mut record(0), Durability::Sync, DerivedWrites::default()).unwrap();
     assert!((&mut polled).now_or_never().is_none());
     drop(polled);
-    drop(queue.enqueue(&mut record(1), Durability::Deferred, None).unwrap());
-    drop(queue.enqueue(&mut record(2), Durability::Deferred, None).unwrap());
+    drop(queue.enqueue(&mut record(1), Durability::Deferred, DerivedWrites::default()).unwrap());
+    drop(queue.enqueue(&mut record(2), Durability::Deferred, DerivedWrites::default()).unwrap());
     drop(queue);
     store.allow_appends(2);
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -217,7 +223,7 @@ async fn a_dropped_queue_writes_its_rest() {
 async fn the_rest_of_a_dropped_queue_has_a_limit() {
     let store = GatedStore::closed();
     let queue = queue_of(&store).await;
-    drop(queue.enqueue(&mut record(0), Durability::Sync, None).unwrap());
+    drop(queue.enqueue(&mut record(0), Durability::Sync, DerivedWrites::default()).unwrap());
     drop(queue);
     tokio::time::sleep(Duration::from_secs(31)).await;
     assert_eq!(Arc::strong_count(&store), 1, "the task that wrote has ended");
@@ -247,7 +253,9 @@ async fn concurrent_writers_keep_the_order() {
             for round in 0..ENTRIES {
                 let pending = {
                     let mut next = next.lock().unwrap();
-                    let pending = queue.enqueue(&mut record(*next), Durability::Sync, None).unwrap();
+                    let pending = queue
+                        .enqueue(&mut record(*next), Durability::Sync, DerivedWrites::default())
+                        .unwrap();
                     *next += 1;
                     pending
                 };

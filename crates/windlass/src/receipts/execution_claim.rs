@@ -16,7 +16,8 @@ use crate::clock::RunClock;
 use crate::error::StoreError;
 use crate::journal::RunJournal;
 use crate::store::{
-    LeaseClaim, LeaseStanding, LeaseWatch, ReceiptClaim, ReceiptKey, Store, StoredLease, poll_interval,
+    LeaseClaim, LeaseStanding, LeaseWatch, ReceiptClaim, ReceiptKey, ReceiptWrite, Store, StoredLease,
+    poll_interval,
 };
 use crate::tasks::CallStop;
 use crate::tool::{ReceiptPolicy, ReceiptScope};
@@ -56,6 +57,22 @@ pub(crate) enum ClaimVerdict<'a> {
 pub(crate) struct ExecutionClaim<'a> {
     in_flight: InFlight<'a>,
     shared: Option<SharedExecutionClaim>,
+}
+
+/// The place in the store for the receipt of a call that was claimed there.
+pub(crate) struct ReceiptDestination {
+    key: ReceiptKey,
+    owner: String,
+    expire_after: Option<Duration>,
+}
+
+impl ReceiptDestination {
+    /// Returns the receipt with this output, as the store gets it with the settlement.
+    pub(crate) fn receipt_write(self, output: OutputContent, now: Timestamp) -> ReceiptWrite {
+        let Self { key, owner, expire_after } = self;
+        let expires_at = expire_after.map(|lasting| now.saturating_add(lasting));
+        ReceiptWrite { key, owner, output, expires_at }
+    }
 }
 
 /// The answer of the store to a claim.
@@ -169,14 +186,21 @@ impl<'a> RunReceipts<'a> {
 }
 
 impl ExecutionClaim<'_> {
-    /// Publishes the receipt of the call, or releases the claim if it left none.
-    pub(crate) async fn publish(self, expires_at: Option<Timestamp>) -> Result<(), StoreError> {
+    /// Returns the place for the call's receipt, if it is shared beyond this run.
+    pub(crate) fn destination(&self, expire_after: Option<Duration>) -> Option<ReceiptDestination> {
+        let shared = self.shared.as_ref()?;
+        Some(ReceiptDestination { key: shared.key.clone(), owner: shared.owner.clone(), expire_after })
+    }
+
+    /// Ends the claim of a call that has settled or stopped. The receipt, if it left one, was written with the
+    /// settlement and has ended the claim in the store.
+    pub(crate) async fn end(self) -> Result<(), StoreError> {
         let Self { in_flight, shared } = self;
         let Some(mut shared) = shared else { return Ok(()) };
         shared.is_held = false;
-        match in_flight.result() {
-            Some(output) => shared.store.save_receipt(&shared.key, &shared.owner, &output, expires_at).await,
-            None => shared.store.release_receipt(&shared.key, &shared.owner).await,
+        match in_flight.has_receipt() {
+            true => Ok(()),
+            false => shared.store.release_receipt(&shared.key, &shared.owner).await,
         }
     }
 }

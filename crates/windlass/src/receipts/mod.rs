@@ -5,7 +5,9 @@ mod execution_claim;
 mod key_scopes;
 mod receipt_cache;
 
-pub(crate) use self::execution_claim::{ClaimVerdict, ExecutionClaim, ReceiptRequest, RunReceipts};
+pub(crate) use self::execution_claim::{
+    ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts,
+};
 pub(crate) use self::key_scopes::KeyScopes;
 pub(crate) use self::receipt_cache::ReceiptCache;
 

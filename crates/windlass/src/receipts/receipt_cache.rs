@@ -119,11 +119,11 @@ impl ReceiptCache {
 }
 
 impl InFlight<'_> {
-    /// Returns the call's receipt, if it succeeded.
-    pub(crate) fn result(&self) -> Option<OutputContent> {
+    /// Returns true if the call has left a receipt.
+    pub(crate) fn has_receipt(&self) -> bool {
         let entries = lock_unpoisoned(&self.cache.entries);
-        let settled = entries.get(&self.digest).filter(|known| !self.is_claim_of(known))?;
-        settled.receipt.as_ref().map(|receipt| receipt.output.clone())
+        let settled = entries.get(&self.digest).filter(|known| !self.is_claim_of(known));
+        settled.is_some_and(|settled| settled.receipt.is_some())
     }
 
     /// Returns true if the call still holds its claim: a receipt ends it, and the next call may have claimed since.

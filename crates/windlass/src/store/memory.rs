@@ -16,8 +16,9 @@ use windlass_core::{
 use super::memory_queue::MemoryQueue;
 use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
-    Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
-    RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    DerivedWrites, Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim, PostedDecision,
+    ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease,
+    StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
@@ -138,6 +139,15 @@ impl MemoryState {
         }
         run.lines.extend(lines);
         Ok(())
+    }
+
+    /// Saves a receipt, if its owner holds the claim.
+    fn save_receipt(&mut self, receipt: ReceiptWrite) {
+        let ReceiptWrite { key, owner, output, expires_at } = receipt;
+        if let Some(known) = self.receipts.get_mut(&key).filter(|known| known.is_claimed_by(&owner)) {
+            known.claim = None;
+            known.output = Some((output, expires_at));
+        }
     }
 
     fn create_run(
@@ -324,22 +334,23 @@ impl Store for MemoryStore {
         Some(self)
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         _: Durability,
-        writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
         async move {
             let mut kept = self.lock_state();
-            for write in &writes {
+            for write in &writes.sessions {
                 kept.check_holder(&write.session, lease)?;
                 write.is_new_at(kept.sessions.run_position(&write.session, &write.run))?;
             }
             kept.append_journal(lease, at, lines)?;
-            writes.into_iter().try_for_each(|write| kept.sessions.append_run_items(write))
+            writes.receipts.into_iter().for_each(|receipt| kept.save_receipt(receipt));
+            writes.sessions.into_iter().try_for_each(|write| kept.sessions.append_run_items(write))
         }
         .boxed()
     }
@@ -575,10 +586,8 @@ impl Store for MemoryStore {
         expires: Option<Timestamp>,
     ) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            if let Some(known) = kept.receipts.get_mut(key).filter(|known| known.is_claimed_by(owner)) {
-                known.claim = None;
-                known.output = Some((output.clone(), expires));
-            }
+            let (key, owner, output) = (key.clone(), owner.to_owned(), output.clone());
+            kept.save_receipt(ReceiptWrite { key, owner, output, expires_at: expires });
             Ok(())
         })
     }

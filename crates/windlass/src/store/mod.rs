@@ -196,25 +196,24 @@ pub trait Store: Send + Sync + 'static {
     ) -> StoreFuture<'a, ()>;
 
     /// Returns the sessions of this store, if it keeps sessions, too. Then a run and its session are written in one
-    /// transaction, with [`Store::append_with_session`].
+    /// transaction, with [`Store::append_with_writes`].
     fn sessions(&self) -> Option<&dyn SessionStore> {
         None
     }
 
-    /// Appends lines to a run's journal and items of the run to its session, in one transaction. The contract is that
-    /// of [`Store::append_journal`]; it also returns an error of the kind
-    /// [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if another run holds the session.
-    fn append_with_session<'a>(
+    /// Appends lines to a run's journal, and writes what is derived from them, in one transaction: items of the run's
+    /// session, and receipts of its calls. A receipt has no effect unless its owner holds the claim. The contract is
+    /// that of [`Store::append_journal`]; it also returns an error of the kind
+    /// [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if another run holds the session. A
+    /// store without sessions gets no items.
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
-    ) -> StoreFuture<'a, ()> {
-        let _ = (lease, at, lines, durability, writes);
-        Box::pin(std::future::ready(Err(StoreError::new("the store keeps no sessions"))))
-    }
+        writes: DerivedWrites,
+    ) -> StoreFuture<'a, ()>;
 
     /// Loads the items of a session that the start of a run refers to; `None` if this store does not have all of them.
     fn load_history<'a>(
@@ -361,7 +360,8 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> StoreFuture<'a, Option<OutputContent>>;
 
-    /// Saves the output of an idempotent call until `expires`. It has no effect unless `owner` holds the claim.
+    /// Saves the output of an idempotent call until `expires`. It has no effect unless `owner` holds the claim. Windlass's
+    /// own driver saves receipts with [`Store::append_with_writes`], in the transaction of the settlement.
     fn save_receipt<'a>(
         &'a self,
         key: &'a ReceiptKey,
@@ -585,6 +585,41 @@ pub struct ReceiptKey {
     /// Digest of the agent, the tool and the arguments: see
     /// [`operation_digest`](windlass_core::idempotency::operation_digest).
     pub digest: Digest,
+}
+
+/// The writes that are derived from lines of a journal, and made in the transaction that appends the lines.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DerivedWrites {
+    /// Items of sessions.
+    pub sessions: Vec<SessionWrite>,
+    /// Receipts of calls that the lines settle.
+    pub receipts: Vec<ReceiptWrite>,
+}
+
+impl DerivedWrites {
+    /// Returns true if there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.receipts.is_empty()
+    }
+
+    /// Adds the writes that are derived from later lines.
+    pub fn extend(&mut self, later: Self) {
+        self.sessions.extend(later.sessions);
+        self.receipts.extend(later.receipts);
+    }
+}
+
+/// The receipt of a call that has settled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceiptWrite {
+    /// The key.
+    pub key: ReceiptKey,
+    /// Owner of the claim that the call was executed under. The receipt ends the claim.
+    pub owner: String,
+    /// The output.
+    pub output: OutputContent,
+    /// Expiry time; `None` if the receipt does not expire.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// A receipt in the list of a store.

@@ -19,9 +19,9 @@ use windlass_core::{
 };
 
 use super::open::{OpenRunError, load_history};
-use super::{Durability, Lease, Store, StoreFuture, StoreWrapper};
+use super::{DerivedWrites, Durability, Lease, Store, StoreFuture, StoreWrapper};
 use crate::error::StoreError;
-use crate::session::{SessionStore, SessionWrite};
+use crate::session::SessionStore;
 
 /// Maximum number of lines of a run that are kept in memory for its subscribers.
 const MAX_RECENT_LINES: usize = 256;
@@ -125,20 +125,20 @@ impl StoreWrapper for ObservableStore {
         lines: Vec<JournalLine>,
         durability: Durability,
     ) -> StoreFuture<'a, ()> {
-        StoreWrapper::append_with_session(self, lease, at, lines, durability, Vec::new())
+        StoreWrapper::append_with_writes(self, lease, at, lines, durability, DerivedWrites::default())
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {
         self.inner.sessions()
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
         async move {
             let end = at + lines.len() as u64;
@@ -146,7 +146,7 @@ impl StoreWrapper for ObservableStore {
             if writes.is_empty() {
                 self.inner.append_journal(lease, at, lines, durability).await?;
             } else {
-                self.inner.append_with_session(lease, at, lines, durability, writes).await?;
+                self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
             }
             // Somebody may have subscribed meanwhile.
             if let Some(feed) = self.feed(&lease.run) {

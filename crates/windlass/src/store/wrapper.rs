@@ -10,10 +10,10 @@ use windlass_core::{
 };
 
 use super::{
-    Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunQuery,
-    RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
+    RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
-use crate::session::{SessionStore, SessionWrite};
+use crate::session::SessionStore;
 
 /// A store that wraps another store. It is a [`Store`] itself; operations that it does not override are forwarded.
 ///
@@ -100,23 +100,22 @@ pub trait StoreWrapper: Send + Sync + 'static {
         self.wrap_operation(move || self.inner().append_journal(lease, at, lines, durability))
     }
 
-    /// Returns [`Store::sessions`]. A wrapper keeps no sessions by default, so that every append passes through
-    /// [`StoreWrapper::append_journal`]. One that returns those of the wrapped store also overrides
-    /// [`StoreWrapper::append_with_session`] if it overrides the other.
+    /// Returns [`Store::sessions`]. A wrapper keeps no sessions by default.
     fn sessions(&self) -> Option<&dyn SessionStore> {
         None
     }
 
-    /// Forwards [`Store::append_with_session`].
-    fn append_with_session<'a>(
+    /// Forwards [`Store::append_with_writes`]. A wrapper that overrides [`StoreWrapper::append_journal`] overrides this
+    /// one, too: appends with receipts or with items of sessions pass through here alone.
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().append_with_session(lease, at, lines, durability, writes))
+        self.wrap_operation(move || self.inner().append_with_writes(lease, at, lines, durability, writes))
     }
 
     /// Forwards [`Store::load_history`].
@@ -386,15 +385,15 @@ impl<W: StoreWrapper> Store for W {
         StoreWrapper::sessions(self)
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
-        StoreWrapper::append_with_session(self, lease, at, lines, durability, writes)
+        StoreWrapper::append_with_writes(self, lease, at, lines, durability, writes)
     }
 
     fn load_history<'a>(

@@ -5,8 +5,9 @@ use std::future::Future;
 use futures_util::future::join_all;
 use windlass_core::id::Timestamp;
 
-use super::check::{StoreCheck, lease_claim, rich_output, sample_digest, stored_lease};
-use crate::store::{ReceiptClaim, ReceiptKey, Store, StoredReceipt};
+use super::check::{StoreCheck, journal_lines, lease_claim, rich_output, sample_digest, stored_lease};
+use crate::error::StoreErrorKind;
+use crate::store::{DerivedWrites, Durability, ReceiptClaim, ReceiptKey, ReceiptWrite, Store, StoredReceipt};
 
 pub(super) async fn check_receipts<S, F, Fut>(make: &F)
 where
@@ -21,6 +22,8 @@ where
     a_right_is_given_back(StoreCheck("the right to make a call is given back"), make().await).await;
     a_right_is_taken_over(StoreCheck("the right to make a call is taken over"), make().await).await;
     a_receipt_is_found_without_a_claim(StoreCheck("a receipt is found without a claim"), make().await).await;
+    a_receipt_comes_with_its_settlement(StoreCheck("a receipt comes with its settlement"), make().await)
+        .await;
     receipts_are_apart(StoreCheck("receipts are apart"), make().await).await;
     receipts_are_listed_in_pages(StoreCheck("receipts are listed in pages"), make().await).await;
     receipts_are_imported(StoreCheck("receipts of another store are imported"), make().await).await;
@@ -193,6 +196,44 @@ async fn a_receipt_is_found_without_a_claim<S: Store>(check: StoreCheck, store: 
     check.expect_equal("when it has run out", find(5_000).await, None);
     let renewed = claim_receipt(check, &store, &key, "bea", 4_999).await;
     check.expect_equal("looking changes nothing", renewed, ReceiptClaim::Completed(rich_output("done")));
+}
+
+/// Lines and the receipt of a call that they settle are written together or not at all.
+async fn a_receipt_comes_with_its_settlement<S: Store>(check: StoreCheck, store: S) {
+    let earlier = check.create_run(&store, "run", "x").await;
+    let lease = check.take_over(&store, &earlier, "y").await;
+    let lines = journal_lines(1);
+    let key = receipt_key("", "call");
+    let writes = |owner: &str, expires_at| {
+        let (key, owner, output) = (key.clone(), owner.to_owned(), rich_output("receipt"));
+        let receipts = vec![ReceiptWrite { key, owner, output, expires_at }];
+        DerivedWrites { receipts, ..DerivedWrites::default() }
+    };
+    let append =
+        |lease, at: u64, writes| store.append_with_writes(lease, at, lines.clone(), Durability::Sync, writes);
+    let find = async |now| check.expect_ok("finding", store.find_receipt(&key, Timestamp(now)).await);
+    claim_receipt(check, &store, &key, "ann", 1_000).await;
+    let stale = append(&lease, 1, writes("ann", None)).await;
+    check.expect_error("a receipt with lines that leave a gap", stale, StoreErrorKind::Stale);
+    let fenced = append(&earlier, 0, writes("ann", None)).await;
+    check.expect_error("a receipt of an earlier driver", fenced, StoreErrorKind::Fenced);
+    check.expect_equal("no receipt", find(1_000).await, None);
+    let busy = in_progress("ann", 0, 1_000);
+    check.expect_equal("the claim", claim_receipt(check, &store, &key, "bea", 1_001).await, busy.clone());
+    let nothing =
+        store.append_with_writes(&lease, 0, Vec::new(), Durability::Sync, writes("bea", None)).await;
+    check.expect_ok("a receipt without the right", nothing);
+    check.expect_equal("the claim", claim_receipt(check, &store, &key, "bea", 1_001).await, busy);
+    check.expect_ok(
+        "a receipt with its lines",
+        append(&lease, 0, writes("ann", Some(Timestamp(5_000)))).await,
+    );
+    check.expect_equal("the receipt", find(4_999).await, Some(rich_output("receipt")));
+    check.expect_equal("the receipt after its expiry", find(5_000).await, None);
+    let stored = check.expect_ok("loading", store.load_journal(&"run".into(), 0).await);
+    check.expect_equal("the lines", stored, lines.clone());
+    let again = claim_receipt(check, &store, &key, "bea", 5_000).await;
+    check.expect_equal("the next claim", again, ReceiptClaim::Acquired { generation: 1 });
 }
 
 async fn receipts_are_apart<S: Store>(check: StoreCheck, store: S) {

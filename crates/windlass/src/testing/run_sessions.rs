@@ -12,7 +12,7 @@ use windlass_core::{
 use super::check::{StoreCheck, lease_claim};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::{SessionState, SessionStore, SessionWrite};
-use crate::store::{Durability, Lease, Store};
+use crate::store::{DerivedWrites, Durability, Lease, Store};
 
 /// Checks a store that keeps sessions; any other store passes.
 pub(super) async fn check_run_sessions<S, F, Fut>(make: &F)
@@ -142,11 +142,16 @@ async fn one_run_holds_a_session<S: Store>(check: StoreCheck, store: S) {
         to: 1,
         items: user_items(&["late"]),
     };
-    let late = store.append_with_session(&two, 1, Vec::new(), Durability::Sync, vec![write.clone()]).await;
+    let late = store.append_with_writes(&two, 1, Vec::new(), Durability::Sync, derived(&write)).await;
     check.expect_error("adding to a session that was taken over", late, StoreErrorKind::SessionBusy);
     let late = sessions(&store).append_run_items(write).await;
     check.expect_error("adding to a session that was taken over", late, StoreErrorKind::SessionBusy);
     check.expect_equal("the items", load(check, &store).await.items, Vec::new());
+}
+
+/// The items alone, as what an append writes beside its lines.
+fn derived(write: &SessionWrite) -> DerivedWrites {
+    DerivedWrites { sessions: vec![write.clone()], ..DerivedWrites::default() }
 }
 
 async fn run_items_are_added_once<S: Store>(check: StoreCheck, store: S) {
@@ -155,11 +160,10 @@ async fn run_items_are_added_once<S: Store>(check: StoreCheck, store: S) {
     let write =
         SessionWrite { session: "s".into(), run: "one".into(), from: 0, to: 1, items: user_items(&["a"]) };
     let lines = super::check::journal_lines(2).split_off(1);
-    let stale =
-        store.append_with_session(&lease, 7, lines.clone(), Durability::Sync, vec![write.clone()]).await;
+    let stale = store.append_with_writes(&lease, 7, lines.clone(), Durability::Sync, derived(&write)).await;
     check.expect_error("adding with lines that leave a gap", stale, StoreErrorKind::Stale);
     check.expect_equal("the items", load(check, &store).await.items, Vec::new());
-    let added = store.append_with_session(&lease, 1, lines, Durability::Sync, vec![write.clone()]).await;
+    let added = store.append_with_writes(&lease, 1, lines, Durability::Sync, derived(&write)).await;
     check.expect_ok("adding", added);
     check.expect_ok("adding again", sessions(&store).append_run_items(write).await);
     check.expect_equal("the items", load(check, &store).await.items, user_items(&["a"]));

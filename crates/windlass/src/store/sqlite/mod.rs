@@ -40,8 +40,9 @@ use self::runs::OwnedLeaseClaim;
 pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
-    Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunQuery,
-    RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
+    ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
+    StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::session::{SessionState, SessionStore, SessionWrite};
@@ -328,20 +329,20 @@ impl Store for SqliteStore {
         lines: Vec<JournalLine>,
         durability: Durability,
     ) -> StoreFuture<'a, ()> {
-        self.append_with_session(lease, at, lines, durability, Vec::new())
+        self.append_with_writes(lease, at, lines, durability, DerivedWrites::default())
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {
         Some(self)
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
         let when = match durability {
             Durability::Deferred => AckLevel::InTransaction,
@@ -354,10 +355,11 @@ impl Store for SqliteStore {
             };
             let append = move |desk: &mut WriteTx<'_>| {
                 runs::append_journal(desk, &owned, at, &lines)?;
-                writes.iter().try_for_each(|write| {
+                writes.sessions.iter().try_for_each(|write| {
                     history::check_holder(desk.db, &write.session, &owned)?;
                     sessions::append_run_items(desk.db, write)
-                })
+                })?;
+                writes.receipts.iter().try_for_each(|receipt| receipts::save_receipt(desk.db, receipt))
             };
             writer.submit_append(lease, when, append).await
         }
@@ -527,8 +529,9 @@ impl Store for SqliteStore {
         expires: Option<Timestamp>,
     ) -> StoreFuture<'a, ()> {
         let (key, owner, output) = (key.clone(), owner.to_owned(), output.clone());
+        let receipt = ReceiptWrite { key, owner, output, expires_at: expires };
         self.submit_write(RequestSubject::Receipts, AckLevel::Synced, move |desk| {
-            receipts::save_receipt(desk.db, &key, &owner, &output, expires)
+            receipts::save_receipt(desk.db, &receipt)
         })
     }
 

@@ -6,7 +6,7 @@ use windlass_core::{canonical::Digest, id::Timestamp, item::OutputContent};
 use super::file::{Checksum, SqliteError, compute_checksum, verify_checksum};
 use super::runs::{OwnedLeaseClaim, read_lease, to_sql_millis};
 use super::{from_json_text, from_sql_time, to_json_text, to_sql_integer, to_sql_time};
-use crate::store::{ReceiptClaim, ReceiptKey, StoredLease, StoredReceipt};
+use crate::store::{ReceiptClaim, ReceiptKey, ReceiptWrite, StoredLease, StoredReceipt};
 
 /// Maximum number of expired receipts whose outputs are deleted per claim. Their rows stay: an idempotency key that was
 /// handed out is not handed out again.
@@ -58,13 +58,8 @@ pub(super) fn claim_receipt(
     Ok(ReceiptClaim::Acquired { generation })
 }
 
-pub(super) fn save_receipt(
-    db: &Connection,
-    key: &ReceiptKey,
-    owner: &str,
-    output: &OutputContent,
-    expires: Option<Timestamp>,
-) -> Result<(), SqliteError> {
+pub(super) fn save_receipt(db: &Connection, receipt: &ReceiptWrite) -> Result<(), SqliteError> {
+    let ReceiptWrite { key, owner, output, expires_at } = receipt;
     let body = to_json_text(output)?;
     let keep = "UPDATE receipts SET owner = NULL, beat = NULL, lease_ms = NULL, renewed = NULL, hash = ?4, body = ?5, expires = ?6
                 WHERE scope = ?1 AND digest = ?2 AND owner = ?3";
@@ -75,7 +70,7 @@ pub(super) fn save_receipt(
         owner,
         compute_checksum(&body),
         body,
-        expires.map(to_sql_time)
+        expires_at.map(to_sql_time)
     ])?;
     Ok(())
 }
