@@ -49,13 +49,7 @@ pub(super) fn check_effects(
         }
         check_recorded(&effects[0], evidence, verdict);
     }
-    for (key, effects) in &mut by_key {
-        // A call that waited for an answer when its run was forked had started: the fork answers it under the same key.
-        effects.retain(|effect| {
-            let order = evidence.orders.get(&effect.run);
-            let is_inherited = order.is_some_and(|order| is_inherited(evidence, order, effect));
-            effect.tool != "question" || !is_inherited
-        });
+    for (key, effects) in &by_key {
         let is_of_first =
             |effect: &LedgerEffect| (&effect.run, &effect.call) == (&effects[0].run, &effects[0].call);
         if !effects.iter().all(is_of_first) {
