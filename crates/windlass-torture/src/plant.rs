@@ -22,7 +22,7 @@ use windlass::store::{
 use crate::deployment::WorkerBuild;
 
 /// Time between a settlement and its receipt, with the bug that writes receipts late.
-const RECEIPT_DELAY: Duration = Duration::from_millis(60);
+const RECEIPT_DELAY: Duration = Duration::from_millis(400);
 
 /// A bug that is planted into all processes of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
