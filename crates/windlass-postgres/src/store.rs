@@ -7,10 +7,10 @@ use windlass::core::authenticity::MacKeyring;
 use windlass::core::id::{AgentName, CallPath, RunId, SessionId, Timestamp};
 use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::{HistoryReference, JournalLine};
-use windlass::session::{SessionStore, SessionWrite};
+use windlass::session::SessionStore;
 use windlass::store::{
-    Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RunQuery, RunStatus, Store,
-    StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite,
+    RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 
 use crate::database::{read_all, transact};
@@ -85,13 +85,13 @@ impl Store for PostgresStore {
         Some(self)
     }
 
-    fn append_with_session<'a>(
+    fn append_with_writes<'a>(
         &'a self,
         lease: &'a Lease,
         at: u64,
         lines: Vec<JournalLine>,
         durability: Durability,
-        writes: Vec<SessionWrite>,
+        writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
         if writes.is_empty() {
             return self.append_journal(lease, at, lines, durability);
@@ -99,8 +99,11 @@ impl Store for PostgresStore {
         async move {
             transact!(self.database, attempt, |db| async {
                 runs::append_journal(db, lease, at, &lines, attempt).await?;
-                for write in &writes {
+                for write in &writes.sessions {
                     history::append_held(db, lease, write).await?;
+                }
+                for ReceiptWrite { key, owner, output, expires_at } in &writes.receipts {
+                    receipts::save_receipt(db, key, owner, output, *expires_at).await?;
                 }
                 Ok(())
             })

@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use windlass_core::{
-    id::{CallId, CallPath},
-    journal::CallStatus,
-    run::ApplyError,
-    tool::ToolKey,
-};
+use windlass_core::{id::CallId, journal::CallStatus, run::ApplyError, tool::ToolKey};
 
-use super::{DriveError, Driver};
+use super::Driver;
 use crate::agent::Agent;
 use crate::error::{ConfigError, truncate_message};
 use crate::hook::{AfterCall, HookEvent};
 use crate::observe::{HookObservation, RecordedCall, UnannouncedHook, UnannouncedRecord};
+use crate::run::DriveError;
 use crate::tasks::{CallStop, TurnStop};
 use crate::tool::{CallDetails, RawArguments, Tool, ToolBody, ToolContext, canonicalize_arguments};
 
@@ -23,7 +19,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) async fn announce_again(&self, records: Vec<UnannouncedRecord>) {
         for UnannouncedRecord { path, events, for_hooks } in records {
             for event in events {
-                if let Some(room) = self.emitter.reserve().await {
+                if let Some(room) = self.scope.emitter.reserve().await {
                     room.send(event);
                 }
             }
@@ -35,35 +31,38 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     DriveError::Aborted(error) => error.to_string(),
                 };
                 let message = truncate_message(format!("a hook could not be notified again: {reason}"));
-                self.emit_warning(message).await;
+                self.scope.emit_warning(message).await;
             }
         }
         // A watcher may cancel on what it was just shown.
-        self.emitter.wait_until_handled().await;
+        self.scope.emitter.wait_until_handled().await;
     }
 
     async fn notify_hooks_again(&self, path: &[CallId], again: UnannouncedHook) -> Result<(), DriveError> {
         let nested = self.nested_driver_at(path).await?;
         let driver = nested.as_ref().unwrap_or(self);
         let agent = driver.find_agent(&again.agent)?;
-        if !driver.has_hooks(&agent) {
+        if !driver.scope.has_hooks(&agent) {
             return Ok(());
         }
-        let stop = TurnStop::new(&driver.stop);
+        let stop = TurnStop::new(&driver.scope.stop);
         let event = match (again.observation, again.call) {
             (HookObservation::CallEnded { status, output, info, .. }, Some(call)) => {
-                let is_ending = driver.with_run(|run| run.is_failing() || run.outcome().is_some());
+                let is_ending = driver.scope.with_run(|run| run.is_failing() || run.outcome().is_some());
                 let ends = status == CallStatus::Cancelled || is_ending;
                 let after_call = if ends { AfterCall::RunEnds } else { AfterCall::RunContinues };
                 let ctx = driver.context_of_recorded_call(call, &agent, &stop).await?;
                 HookEvent::CallEnded { ctx, status, output, after_call, info, is_repeated: true }
             }
-            (HookObservation::HandedOff { to, seq }, _) => {
-                HookEvent::HandedOff { ctx: driver.run_context(agent.name()), to, seq, is_repeated: true }
-            }
+            (HookObservation::HandedOff { to, seq }, _) => HookEvent::HandedOff {
+                ctx: driver.scope.run_context(agent.name()),
+                to,
+                seq,
+                is_repeated: true,
+            },
             (HookObservation::CallEnded { .. }, None) => return Ok(()),
         };
-        driver.notify_hooks_after(&agent, event, CallStop { turn: &stop, place: 0 }).await;
+        driver.scope.notify_hooks_after(&agent, event, CallStop { turn: &stop, place: 0 }).await;
         Ok(())
     }
 
@@ -80,7 +79,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             arguments: canonicalize_arguments(arguments, |text| text.into())
                 .unwrap_or_else(|_| arguments.into()),
             raw_arguments: RawArguments::Text(raw_arguments.as_str().into()),
-            answered_questions: self.with_run(|run| run.answered_questions(&call).to_vec()),
+            answered_questions: self.scope.with_run(|run| run.answered_questions(&call).to_vec()),
             receipt_digest: key.as_ref().and_then(|key| key.receipt_digest),
             recorded_key: key.map(|key| key.idempotency_key),
             context_sources,
@@ -99,12 +98,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(tool) = agent.inner.tools.iter().find(|tool| tool.key() == key) {
             return Ok(tool.clone());
         }
-        let ctx = self.run_context(agent.name());
-        let tools = self.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??;
+        let ctx = self.scope.run_context(agent.name());
+        let tools = self.scope.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??;
         let removed = || ConfigError::ToolRemoved {
             tool: key.to_string(),
             agent: agent.name().clone(),
-            call: CallPath::new(&self.parent_calls, call.clone()),
+            call: self.scope.call_path(call),
         };
         Ok(tools.find_tool(key).ok_or_else(removed)?)
     }
@@ -114,12 +113,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut nested: Option<Self> = None;
         for (depth, call) in path.iter().enumerate() {
             let outer = nested.as_ref().unwrap_or(self);
-            let (name, key) = outer.with_run(|run| (run.agent().clone(), run.tool_of_call(call).cloned()));
-            let unknown = || outer.invalid_entry_error(&ApplyError::UnknownCall(call.clone()));
+            let (name, key) =
+                outer.scope.with_run(|run| (run.agent().clone(), run.tool_of_call(call).cloned()));
+            let unknown = || outer.scope.invalid_entry_error(&ApplyError::UnknownCall(call.clone()));
             let tool = outer.find_tool_of(&outer.find_agent(&name)?, &key.ok_or_else(unknown)?, call).await?;
             let ToolBody::Agent(target) = &tool.body else { return Err(unknown()) };
             let agent = outer.resolve_nested_agent(target)?;
-            nested = Some(outer.nested_driver(path[..=depth].into(), &agent, outer.stop.child_token())?);
+            nested =
+                Some(outer.nested_driver(path[..=depth].into(), &agent, outer.scope.stop.child_token())?);
         }
         Ok(nested)
     }

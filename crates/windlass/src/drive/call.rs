@@ -7,8 +7,8 @@ use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use windlass_core::provenance::ContentSources;
 use windlass_core::{
-    decision::{AnsweredQuestion, HoldReason, UntakenHold},
-    id::{CallId, CallPath},
+    decision::{AnsweredQuestion, HoldReason},
+    id::CallId,
     idempotency::CallKey,
     journal::{CallHeld, CallSettled, CallStatus, GuardrailRecord, JournalEntry},
     plan::BodyKind,
@@ -19,11 +19,12 @@ use windlass_core::{
     tool::ToolKey,
 };
 
+use super::Driver;
 use super::turn::TurnExecution;
-use super::{DriveError, Driver};
 use crate::artefact::READ_OUTPUT_TOOL;
 use crate::observe::HookObservation;
 use crate::receipts::{ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts};
+use crate::run::{DecisionCheck, DriveError};
 use crate::tasks::CallStop;
 use crate::tool::{
     CallDetails, PreparedCall, ToolContext, failure_text, invalid_arguments_result, with_edit_note,
@@ -80,14 +81,6 @@ impl<C> CallExecution<'_, C> {
     }
 }
 
-/// The result of taking the decision about a call.
-enum DecisionCheck {
-    /// The decision is the last one, and no other is accepted any more.
-    Current,
-    /// A later decision was posted, and is recorded now.
-    Corrected,
-}
-
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Works on the call at a position in the model's order until it has settled or can make no progress.
     ///
@@ -99,7 +92,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         resolved: ResolvedCall<C>,
         turn: &'a TurnExecution<C>,
     ) -> impl Future<Output = (usize, Result<CallOutcome, DriveError>)> + Send + 'a {
-        let recorded_key = self.with_run(|run| run.call_key(&call).cloned());
+        let recorded_key = self.scope.with_run(|run| run.call_key(&call).cloned());
         let mut progress = CallProgress::new(self.call_features(&resolved, recorded_key.as_ref(), turn));
         let work = match resolved {
             ResolvedCall::WithTool(prepared) => {
@@ -130,11 +123,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
             // The settlement, as hooks see it.
             let mut settled = None;
             let ended = loop {
-                let effect = self.with_run(|run| run.next_effect(&call, &progress));
+                let effect = self.scope.with_run(|run| run.next_effect(&call, &progress));
                 if matches!(effect, CallEffect::Start(_) | CallEffect::Settle(_))
-                    && let Some(hold) = self.untaken_hold(&call)
+                    && let Some(hold) = self.scope.untaken_hold(&call)
                 {
-                    match self.take_decision(&call, hold).boxed().await {
+                    match self.scope.take_decision(&call, hold).boxed().await {
                         Ok(DecisionCheck::Current) => {}
                         // Nothing was found out about a call that is closed.
                         Ok(DecisionCheck::Corrected) if turn.is_closing => continue,
@@ -148,7 +141,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     (CallEffect::Start(runnable), Some(work)) => {
                         let started = CallReport::Started { attempt: runnable.attempt() };
                         let epoch = self.shared.journal.epoch();
-                        match self.record_entry(runnable.start_entry(epoch, || work.ctx.call_key())).await {
+                        match self
+                            .scope
+                            .record_entry(runnable.start_entry(epoch, || work.ctx.call_key()))
+                            .await
+                        {
                             Ok(()) => Ok(Some(started)),
                             Err(error) => Err(error),
                         }
@@ -211,7 +208,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Returns the answers to the questions of an open call, and whether hooks were notified of its start before: it asked
     /// a question, or it is an agent that goes on.
     fn earlier_segments(&self, call: &CallId) -> (Vec<AnsweredQuestion>, ContentSources, bool) {
-        self.with_run(|run| {
+        self.scope.with_run(|run| {
             let is_start_known = run.has_asked_question(call) || run.nested_run(call).is_some();
             (run.answered_questions(call).to_vec(), run.call_sources(call), is_start_known)
         })
@@ -310,7 +307,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             CallEffect::Reconcile => match stop.unless_stopped(work.prepared.reconcile(&work.ctx)).await {
                 Some(outcome) => {
                     let has_no_effect = matches!(outcome, ReconcileReport::NotExecuted);
-                    if has_no_effect && self.with_run(|run| run.has_inherited_key(call)) {
+                    if has_no_effect && self.scope.with_run(|run| run.has_inherited_key(call)) {
                         work.ctx.renew_key();
                     }
                     CallReport::Reconciled(outcome)
@@ -401,32 +398,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }))
     }
 
-    /// Returns the hold of the call about which a store could have a later decision than the one that is about to be
-    /// carried out.
-    fn untaken_hold(&self, call: &CallId) -> Option<UntakenHold> {
-        self.shared.journal.store_and_lease()?;
-        self.with_run(|run| run.untaken_hold(call))
-    }
-
-    /// Takes the decision about a call in the store. From then on no other is accepted. If a later one was posted, it is
-    /// recorded and replaces the one before.
-    async fn take_decision(&self, call: &CallId, hold: UntakenHold) -> Result<DecisionCheck, DriveError> {
-        let path = CallPath::new(&self.parent_calls, call.clone());
-        let posted = self.shared.journal.take_posted_decision(&path, hold.attempt).await?;
-        self.emit_store_warnings().await;
-        match posted {
-            Some(posted) if posted.decision.posted_revision > hold.posted_revision => {
-                let entry = JournalEntry::DecisionRecorded(posted.decision);
-                // One that does not fit the call changes nothing.
-                match self.shared.recorder.record_decision(&self.parent_calls, entry).await? {
-                    true => Ok(DecisionCheck::Corrected),
-                    false => Ok(DecisionCheck::Current),
-                }
-            }
-            Some(_) | None => Ok(DecisionCheck::Current),
-        }
-    }
-
     fn run_receipts(&self) -> RunReceipts<'_> {
         let shared = &*self.shared;
         RunReceipts {
@@ -456,8 +427,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     fn unexpected_effect(&self, call: &CallId, effect: &CallEffect) -> DriveError {
-        tracing::error!(run = %self.run_id, %call, ?effect, "an effect cannot be carried out");
-        self.invalid_entry_error(&windlass_core::run::ApplyError::UnknownCall(call.clone()))
+        tracing::error!(run = %self.scope.run_id, %call, ?effect, "an effect cannot be carried out");
+        self.scope.invalid_entry_error(&windlass_core::run::ApplyError::UnknownCall(call.clone()))
     }
 
     async fn hold_call(&self, call: &CallId, reason: HoldReason) -> Result<(), DriveError> {
@@ -470,7 +441,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             _ => None,
         };
         let held = CallHeld { call: call.clone(), reason, expires_at, last_driver_seen };
-        self.record_entry(JournalEntry::CallHeld(held)).await?;
+        self.scope.record_entry(JournalEntry::CallHeld(held)).await?;
         self.shared.has_held_calls.store(true, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
@@ -489,18 +460,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(_) | None => output,
         };
         let fails_run = run_failure.is_some();
-        let withheld = self.with_run(|run| run.withheld_output(call));
-        let withheld = withheld.map(|_| CallPath::new(&self.parent_calls, call.clone()));
+        let withheld = self.scope.with_run(|run| run.withheld_output(call));
+        let withheld = withheld.map(|_| self.scope.call_path(call));
         let guardrails = work.as_ref().map(|work| work.guardrails.clone()).unwrap_or_default();
         let settled = CallSettled { call: call.clone(), status, output, guardrails, run_failure };
         let entry = JournalEntry::CallSettled(settled);
         let receipt_to = work.as_ref().and_then(|work| work.receipt_destination());
-        let written = self.shared.recorder.enqueue(&self.parent_calls, entry, self.is_observed, receipt_to);
+        let written = self.scope.enqueue_settlement(entry, receipt_to);
         if fails_run && written.is_ok() {
             stop.turn.stop_after(stop.place);
         }
         async move {
-            let observed = self.wait_recorded(written?).await?.map(Box::new);
+            let observed = self.scope.wait_recorded(written?).await?.map(Box::new);
             if let Some(withheld) = withheld {
                 self.shared.withheld.erase(&self.shared.journal, withheld).boxed().await?;
             }

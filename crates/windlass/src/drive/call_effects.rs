@@ -3,12 +3,9 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use serde_json::Value;
 use windlass_core::{
     decision::PersonQuestion,
     id::CallPath,
@@ -18,18 +15,17 @@ use windlass_core::{
     tool::ToolEffect,
 };
 
+use super::Driver;
 use super::call::CallExecution;
-use super::{DriveError, Driver};
-use crate::agent::Agent;
 use crate::error::truncate_message;
-use crate::event::RunEventKind;
 use crate::guardrail::{GuardrailChecks, check_call_input, check_call_output};
 use crate::hook::{AfterCall, HookEvent};
 use crate::lock_unpoisoned;
 use crate::observe::HookObservation;
 use crate::redaction::{OutputVisibility, REDACTED};
+use crate::run::{DriveError, application_panicked};
 use crate::tasks::{AttemptEnd, BodyAttempt, BodyExit, CallStop, record_late_end, redact_error_text};
-use crate::tool::{ProgressQueue, ToolError, failure_text, result_for_error, result_for_timeout};
+use crate::tool::{ToolError, failure_text, result_for_error, result_for_timeout};
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Runs the input guardrails in order. Returns `None` if the call stops first.
@@ -44,7 +40,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn keep_verdicts(&self, work: &mut CallExecution<'_, C>, checks: GuardrailChecks) {
         work.guardrails.extend(checks.verdicts);
         if let Some(message) = checks.warning {
-            self.emit_warning(message).await;
+            self.scope.emit_warning(message).await;
         }
     }
 
@@ -52,11 +48,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) async fn check_enabled(&self, work: &CallExecution<'_, C>) -> Result<GateVerdict, DriveError> {
         let ctx = work.ctx.run_context();
         let enabled = AssertUnwindSafe(work.prepared.tool.enabled.evaluate(ctx)).catch_unwind();
-        if enabled.await.map_err(super::application_panicked)? {
+        if enabled.await.map_err(application_panicked)? {
             return Ok(GateVerdict::Pass);
         }
         let available = AssertUnwindSafe(work.turn.tools.enabled_names(ctx)).catch_unwind().await;
-        let available = available.map_err(super::application_panicked)?;
+        let available = available.map_err(application_panicked)?;
         let (name, agent) = (work.prepared.tool.name(), work.turn.agent.name());
         let policy = &self.shared.config.on_unknown_tool;
         Ok(GateVerdict::End(policy.call_result(name, agent, available)))
@@ -64,17 +60,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Notifies the hooks of the start. Returns `None` if the call stops first. A hook that fails fails the call.
     pub(super) async fn announce_start(&self, work: &CallExecution<'_, C>) -> Option<GateVerdict> {
-        let is_repeated = self.with_run(|run| run.running_attempt(&work.call)) > Some(1);
+        let is_repeated = self.scope.with_run(|run| run.running_attempt(&work.call)) > Some(1);
         let ctx = work.ctx.clone();
-        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx, is_repeated });
+        let told = self.scope.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx, is_repeated });
         let Some(told) = told else { return Some(GateVerdict::Pass) };
         match work.stop().unless_stopped(told).await? {
             Ok(()) => Some(GateVerdict::Pass),
             Err(error) => {
                 let message = truncate_message(format!("hook `call_started` failed: {error}"));
-                self.emit_warning(message).await;
+                self.scope.emit_warning(message).await;
                 // A call with invalid arguments has no body that could have failed.
-                let has_body = self.with_run(|run| run.has_call_started(&work.call));
+                let has_body = self.scope.with_run(|run| run.has_call_started(&work.call));
                 let status = if has_body { CallStatus::Failed } else { CallStatus::InvalidArguments };
                 Some(GateVerdict::End(CallResult::new(status, failure_text(None))))
             }
@@ -95,7 +91,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let ended = CallResult::new(result.status.clone(), kept);
         let entry = ended.body_ended_entry(&work.call);
         self.shared.withheld.save(&self.shared.journal, work.ctx.call_path(), ended.output).await?;
-        self.record_entry(entry).await
+        self.scope.record_entry(entry).await
     }
 
     /// Runs the output guardrails in order, each on the output of the previous one. Returns `None` if the call stops and
@@ -126,7 +122,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Loads a withheld output, if it is the one whose digest the journal has.
     async fn load_withheld(&self, path: &CallPath) -> Result<Option<OutputContent>, DriveError> {
-        let recorded = self.with_run(|run| run.withheld_output(path.call()));
+        let recorded = self.scope.with_run(|run| run.withheld_output(path.call()));
         let kept = self.shared.withheld.load(&self.shared.journal, path).await?;
         Ok(kept.filter(|output| Some(output.digest()) == recorded))
     }
@@ -147,22 +143,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let after_call = if ends { AfterCall::RunEnds } else { AfterCall::RunContinues };
         let ctx = work.ctx.clone();
         let event = HookEvent::CallEnded { ctx, status, output, after_call, info, is_repeated: false };
-        self.notify_hooks_after(&work.turn.agent, event, stop).await;
-    }
-
-    /// Notifies the hooks of an event that they cannot change. One that fails or does not return leads to a warning.
-    pub(super) async fn notify_hooks_after(&self, agent: &Agent<C>, event: HookEvent<C>, stop: CallStop<'_>) {
-        let name = event.name();
-        let Some(notified) = self.notify_hooks(agent, || event) else { return };
-        let message = match stop.within_drain(self.shared.config.drain_timeout, notified).await {
-            Some(notified) => {
-                notified.err().map(|error| truncate_message(format!("hook `{name}` failed: {error}")))
-            }
-            None => Some(format!("hook `{name}` did not come back")),
-        };
-        if let Some(message) = message {
-            self.emit_warning(message).await;
-        }
+        self.scope.notify_hooks_after(&work.turn.agent, event, stop).await;
     }
 
     /// Runs one attempt of a call's body.
@@ -186,7 +167,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         .run(prepared);
         async move {
             let ended = match work.ctx.progress() {
-                Some(progress) => self.relay_progress(progress, attempt, work).boxed().await,
+                Some(progress) => {
+                    self.scope
+                        .relay_progress(progress, attempt, (&work.turn.agent, &work.ctx), work.stop())
+                        .boxed()
+                        .await
+                }
                 None => attempt.await,
             };
             let AttemptEnd { exit, was_stopped, blocked, late_body } = ended;
@@ -225,59 +211,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Relays the progress reports of a body until it ends. What it reported last comes before its end.
-    async fn relay_progress<T>(
-        &self,
-        progress: &ProgressQueue,
-        body: impl Future<Output = T>,
-        work: &CallExecution<'_, C>,
-    ) -> T {
-        let mut body = pin!(body);
-        let mut relaying: Option<BoxFuture<'_, ()>> = None;
-        let ended = loop {
-            tokio::select! {
-                biased;
-                ended = &mut body => break ended,
-                () = async { if let Some(relaying) = &mut relaying { relaying.await } }, if relaying.is_some() => {
-                    relaying = None;
-                }
-                report = progress.next(), if relaying.is_none() => {
-                    relaying = Some(self.announce_progress(report, work).boxed());
-                }
-            }
-        };
-        let rest = async {
-            if let Some(relaying) = relaying {
-                relaying.await;
-            }
-            while let Some(report) = progress.try_next() {
-                self.announce_progress(report, work).await;
-            }
-        };
-        if work.stop().within_drain(self.shared.config.drain_timeout, rest).await.is_none() {
-            tracing::warn!(call = %work.ctx.call_path(), "the last progress was not taken in time");
-        }
-        ended
-    }
-
-    async fn announce_progress(&self, progress: Value, work: &CallExecution<'_, C>) {
-        let progress = self.shared.recorder.secrets.mask_json(progress);
-        let told = self.notify_hooks(&work.turn.agent, || HookEvent::CallProgress {
-            ctx: work.ctx.clone(),
-            progress: progress.clone(),
-        });
-        if self.emitter.is_watched() {
-            let call = work.call.clone();
-            self.emitter.emit(RunEventKind::CallProgress { call, progress }).await;
-        }
-        if let Some(told) = told
-            && let Err(error) = told.await
-        {
-            let message = truncate_message(format!("hook `call_progress` failed: {error}"));
-            self.emit_warning(message).await;
-        }
-    }
-
     /// Returns the delay before a timed-out body is tried again: only bodies whose repetition has no further effect are.
     fn retry_of_timeout(&self, attempt: u32, work: &CallExecution<'_, C>) -> Option<Duration> {
         let tool = &work.prepared.tool;
@@ -311,7 +244,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return CallReport::RetryDue(delay);
         }
         let message = format!("call `{}` failed: {error}", work.ctx.call_path());
-        self.emit_warning(message).await;
+        self.scope.emit_warning(message).await;
         CallReport::BodyEnded(result_for_error(tool, &work.ctx, &error))
     }
 
@@ -324,6 +257,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             blocked.as_millis()
         );
         tracing::warn!(tool = %tool, blocked_ms = blocked.as_millis(), "an async tool body blocked its thread");
-        self.emit_warning(message).await;
+        self.scope.emit_warning(message).await;
     }
 }

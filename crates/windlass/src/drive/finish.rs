@@ -10,11 +10,12 @@ use windlass_core::{
     run::{OutputCandidate, OutputCandidateSource},
 };
 
-use super::{DriveError, Driver};
+use super::Driver;
 use crate::agent::{Agent, ToolUsePolicy};
 use crate::error::truncate_message;
 use crate::guardrail::check_final_output;
 use crate::hook::HookEvent;
+use crate::run::DriveError;
 use crate::tool::truncate_detail;
 
 /// Start of the message that asks the model to correct its final output.
@@ -25,11 +26,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Calls the agent's custom function to decide if the results of the turn are final.
     pub(super) async fn evaluate_results(&mut self, name: &AgentName) -> Result<(), DriveError> {
         let agent = self.find_agent(name)?;
-        let results = self.with_run(|run| run.turn_results());
+        let results = self.scope.with_run(|run| run.turn_results());
         let first = results.first().map(|result| result.call.clone());
         let verdict = match &agent.inner.tool_use_policy {
             ToolUsePolicy::CustomFunction(judge) => {
-                self.unless_stopped(async { judge(self.run_context(name), results).await }).await?
+                self.scope
+                    .unless_stopped(async { judge(self.scope.run_context(name), results).await })
+                    .await?
             }
             // The agent was changed while the run was paused.
             ToolUsePolicy::RunModelAgain | ToolUsePolicy::StopOnFirstTool | ToolUsePolicy::StopAtTools(_) => {
@@ -41,7 +44,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 let source = OutputCandidateSource::Tool(call);
                 self.finish_run(OutputCandidate { agent: name.clone(), output, source }).await
             }
-            _ => self.record_entry(JournalEntry::TurnContinued).await,
+            _ => self.scope.record_entry(JournalEntry::TurnContinued).await,
         }
     }
 
@@ -65,7 +68,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Asks the model to correct a final output that does not match its type. Fails the run if it was asked often enough
     /// or has no turn left.
     async fn correct_output(&mut self, agent: &Agent<C>, problem: String) -> Result<(), DriveError> {
-        let (asked, turns_left) = self.with_run(|run| (run.output_corrections(), run.turns_left()));
+        let (asked, turns_left) = self.scope.with_run(|run| (run.output_corrections(), run.turns_left()));
         if asked >= agent.inner.max_output_corrections || turns_left == Some(0) {
             let message = match asked {
                 0 => problem,
@@ -76,31 +79,33 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         let text = format!("{OUTPUT_NOT_VALID} {}", truncate_detail(&problem));
         let entry = JournalEntry::OutputRejected(OutputRejected { correction: Arc::new(Item::user(text)) });
-        self.record_entry(entry).await?;
+        self.scope.record_entry(entry).await?;
         let message =
             truncate_message(format!("the output of agent `{}` is not valid: {problem}", agent.name()));
-        self.emit_warning(message).await;
+        self.scope.emit_warning(message).await;
         Ok(())
     }
 
     async fn end_with_output(&mut self, name: &AgentName, finished: RunFinished) -> Result<(), DriveError> {
         let agent = self.find_agent(name)?;
-        let ctx = self.run_context(name);
+        let ctx = self.scope.run_context(name);
         let output: Arc<str> = finished.output.as_str().into();
         let moment = HookEvent::AgentEnded { ctx: ctx.clone(), output: output.clone() };
-        self.notify_hooks_or_fail(&agent, || moment).await?;
-        let of_run = self.shared.config.output_guardrails.iter().filter(|_| self.parent_calls.is_empty());
+        self.scope.notify_hooks_or_fail(&agent, || moment).await?;
+        let of_run = self.shared.config.output_guardrails.iter().filter(|_| self.scope.is_outermost());
         let guardrails: Vec<_> = agent.inner.output_guardrails.iter().chain(of_run).collect();
-        self.unless_stopped(check_final_output(&guardrails, &ctx, &output)).await??;
-        self.record_entry(JournalEntry::RunFinished(finished)).await
+        self.scope.unless_stopped(check_final_output(&guardrails, &ctx, &output)).await??;
+        self.scope.record_entry(JournalEntry::RunFinished(finished)).await
     }
 
     /// Fails the run, unless the failure handler returns an output to end with.
     pub(super) async fn fail_or_handle(&mut self, failure: RunFailure) -> Result<(), DriveError> {
-        let name = self.with_run(|run| run.agent().clone());
+        let name = self.scope.with_run(|run| run.agent().clone());
         let handled = match &self.shared.config.failure_handlers.on_failure {
-            Some(handler) if self.parent_calls.is_empty() => {
-                self.unless_stopped(async { handler(self.run_context(&name), failure.clone()).await }).await?
+            Some(handler) if self.scope.is_outermost() => {
+                self.scope
+                    .unless_stopped(async { handler(self.scope.run_context(&name), failure.clone()).await })
+                    .await?
             }
             _ => None,
         };

@@ -9,11 +9,12 @@ use windlass_core::{
     journal::{JournalEntry, RunFinished, ToolUsePolicyKind},
 };
 
+use super::Driver;
 use super::model::AnsweredRequest;
-use super::{DriveError, Driver};
 use crate::agent::ResolvedToolset;
 use crate::model::ModelResponse;
 use crate::receipts::ReceiptCache;
+use crate::run::DriveError;
 
 /// A response that replaces a request to the model.
 pub(crate) struct GivenResponse<C> {
@@ -30,7 +31,7 @@ pub(crate) struct GivenResponse<C> {
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Returns true if this run has a given response. Nested agents request their own models.
     pub(super) fn has_given_response(&self) -> bool {
-        self.parent_calls.is_empty() && self.shared.config.given_response.is_some()
+        self.scope.is_outermost() && self.shared.config.given_response.is_some()
     }
 
     /// Plans the given response, or ends the run if its calls have settled.
@@ -41,13 +42,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let has_calls = answer.items.iter().any(|item| matches!(&**item, Item::Call(_)));
         let tools = given
             .map(|given| given.tools.clone())
-            .filter(|_| has_calls && self.with_run(|run| run.turn()) == 0);
+            .filter(|_| has_calls && self.scope.with_run(|run| run.turn()) == 0);
         let Some(tools) = tools else {
             return self
+                .scope
                 .record_entry(JournalEntry::RunFinished(RunFinished { output: String::new(), message: None }))
                 .await;
         };
-        let agent = self.find_agent(&self.with_run(|run| run.agent().clone()))?;
+        let agent = self.find_agent(&self.scope.with_run(|run| run.agent().clone()))?;
         let policy = ToolUsePolicyKind::RunModelAgain;
         let request = AnsweredRequest { attempts: 1, requested_at: None, policy };
         self.accept_response(answer, request, &agent, tools).await

@@ -9,11 +9,12 @@ use windlass_core::{
     run::CallResult,
 };
 
-use super::{DriveError, Driver};
+use super::Driver;
 use crate::agent::{HandoffInput, ResolvedToolset};
 use crate::error::truncate_message;
 use crate::hook::HookEvent;
 use crate::observe::HookObservation;
+use crate::run::{DriveError, application_panicked};
 
 impl<C: Send + Sync + 'static> Driver<C> {
     pub(super) async fn hand_off(
@@ -25,17 +26,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Result<(), DriveError> {
         self.wait_for_guardrails().await?;
         let agent = self.find_agent(&from)?;
-        let ctx = self.run_context(&from);
+        let ctx = self.scope.run_context(&from);
         let tools = match self.tools.take() {
             Some(tools) => tools,
-            None => self.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??,
+            None => self.scope.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??,
         };
         self.find_agent(&to)?;
-        let name =
-            self.with_run(|run| run.tool_of_call(&call).map(|key| key.name().to_owned())).unwrap_or_default();
+        let name = self
+            .scope
+            .with_run(|run| run.tool_of_call(&call).map(|key| key.name().to_owned()))
+            .unwrap_or_default();
         let handoff = tools.find_handoff(&name).cloned();
         let is_enabled = match &handoff {
-            Some(handoff) => self.unless_stopped(handoff.enabled.evaluate(&ctx)).await?,
+            Some(handoff) => self.scope.unless_stopped(handoff.enabled.evaluate(&ctx)).await?,
             None => false,
         };
         let Some(handoff) = handoff.filter(|_| is_enabled) else {
@@ -44,7 +47,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(act) = handoff.on_handoff.clone() {
             let arguments = serde_json::from_str(&arguments).unwrap_or_default();
             let input = HandoffInput { ctx: ctx.clone(), to: to.clone(), arguments };
-            self.unless_stopped(async { act(input).await }).await?.map_err(|message| {
+            self.scope.unless_stopped(async { act(input).await }).await?.map_err(|message| {
                 DriveError::from(RunFailure::HandoffFailed {
                     to: to.to_string(),
                     message: truncate_message(message),
@@ -53,27 +56,27 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         let history = match handoff.history_filter.clone() {
             Some(filter) => {
-                let mut before = self.with_run(|run| run.clone());
+                let mut before = self.scope.with_run(|run| run.clone());
                 let entry = JournalEntry::HandoffRecorded(HandoffRecorded {
                     call: call.clone(),
                     to: to.clone(),
                     filtered_history: None,
                 });
-                before.apply(&entry).map_err(|why| self.invalid_entry_error(&why))?;
+                before.apply(&entry).map_err(|why| self.scope.invalid_entry_error(&why))?;
                 let filter = AssertUnwindSafe(|| filter(before.history().to_vec()));
-                let filtered = std::panic::catch_unwind(filter).map_err(super::application_panicked)?;
+                let filtered = std::panic::catch_unwind(filter).map_err(application_panicked)?;
                 Some(self.keep_pairs_and_warn("the handoff's history filter", filtered).await)
             }
             None => None,
         };
         let recorded = HandoffRecorded { call, to, filtered_history: history };
-        let observed = self.record_observed(JournalEntry::HandoffRecorded(recorded)).await?;
+        let observed = self.scope.record_observed(JournalEntry::HandoffRecorded(recorded)).await?;
         self.announced_agent = None;
         if let Some(HookObservation::HandedOff { to, seq }) = observed {
             let event = HookEvent::HandedOff { ctx, to, seq, is_repeated: false };
-            self.notify_hooks_or_fail(&agent, || event).await?;
+            self.scope.notify_hooks_or_fail(&agent, || event).await?;
         }
-        self.emitter.wait_until_handled().await;
+        self.scope.emitter.wait_until_handled().await;
         Ok(())
     }
 
@@ -85,13 +88,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
         from: &AgentName,
         tools: &ResolvedToolset<C>,
     ) -> Result<(), DriveError> {
-        let ctx = self.run_context(from);
-        let available = self.unless_stopped(tools.enabled_names(&ctx)).await?;
+        let ctx = self.scope.run_context(from);
+        let available = self.scope.unless_stopped(tools.enabled_names(&ctx)).await?;
         let CallResult { status, output, run_failure } =
             self.shared.config.on_unknown_tool.call_result(name, from, available);
         let settled = CallSettled { run_failure, ..CallSettled::new(call, status, output) };
-        self.record_entry(JournalEntry::CallSettled(settled)).await?;
-        self.emitter.wait_until_handled().await;
+        self.scope.record_entry(JournalEntry::CallSettled(settled)).await?;
+        self.scope.emitter.wait_until_handled().await;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use windlass_core::{
     failure::RunFailure,
     history::keep_pairs,
-    id::{CallPath, Timestamp},
+    id::Timestamp,
     item::{Item, ToolCall},
     journal::{
         FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed, ModelResponded,
@@ -19,8 +19,7 @@ use windlass_core::{
     usage::Usage,
 };
 
-use super::{DriveError, Driver};
-use super::{application_panicked, call_unless_stopped};
+use super::Driver;
 use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset, ToolUsePolicy, ToolsetEntry};
 use crate::error::{ConfigError, truncate_message};
 use crate::event::RunEventKind;
@@ -29,7 +28,7 @@ use crate::hook::{HookEvent, ModelResponseInfo};
 use crate::model::{
     DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, NextModel, OutputSchema, SharedModel,
 };
-use crate::run::{ModelInput, jitter_fraction};
+use crate::run::{DriveError, ModelInput, application_panicked, call_unless_stopped, jitter_fraction};
 use crate::tool::{PreparedCall, RawArguments, read_arguments};
 
 /// The parts of a model request, without the conversation.
@@ -51,26 +50,27 @@ pub(super) struct AnsweredRequest {
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Requests the model's response for a turn and records it with its plan.
     pub(super) async fn request_model(&mut self, turn: u32) -> Result<(), DriveError> {
-        let name = self.with_run(|run| run.agent().clone());
+        let name = self.scope.with_run(|run| run.agent().clone());
         let agent = self.find_agent(&name)?;
         self.run_guardrails_and_announce(&agent).await?;
-        let ctx = self.run_context(&name);
+        let ctx = self.scope.run_context(&name);
         let tools = match agent.cached_toolset() {
             Some(tools) => tools?,
-            None => self.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).boxed().await??,
+            None => self.scope.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).boxed().await??,
         };
         if !self.tools.as_ref().is_some_and(|known| Arc::ptr_eq(known, &tools)) {
             for tool in tools.tools() {
                 self.shared.key_scopes.check_tool(&name, tool)?;
             }
             for message in tools.warnings.iter().cloned() {
-                self.emit_warning(message).await;
+                self.scope.emit_warning(message).await;
             }
         }
         let question = self.request_parts(&agent).await?;
-        if self.has_hooks(&agent) {
+        if self.scope.has_hooks(&agent) {
             let ctx = ctx.clone();
-            self.notify_hooks_or_fail(&agent, || HookEvent::ModelRequestStarted { ctx, turn })
+            self.scope
+                .notify_hooks_or_fail(&agent, || HookEvent::ModelRequestStarted { ctx, turn })
                 .boxed()
                 .await?;
         }
@@ -120,15 +120,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     attempts,
                     requested_at,
                 };
-                self.record_entry(JournalEntry::ModelResponded(responded.into())).await?;
+                self.scope.record_entry(JournalEntry::ModelResponded(responded.into())).await?;
                 // A watcher may stop the calls that it was shown, before any of them takes effect.
-                self.emitter.wait_until_handled().await;
+                self.scope.emitter.wait_until_handled().await;
                 Ok(())
             }
             // The response was paid for, although none of its calls runs.
             Err(error @ (DriveError::RunFailed(_) | DriveError::Cancelled)) => {
                 let rejected = ResponseRejected { agent: name, items, usage };
-                self.record_entry(JournalEntry::ResponseRejected(rejected)).await?;
+                self.scope.record_entry(JournalEntry::ResponseRejected(rejected)).await?;
                 Err(error)
             }
             Err(error @ DriveError::Aborted(_)) => Err(error),
@@ -145,8 +145,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
     ) -> Result<ResponsePlan, DriveError> {
         let is_readable = planned.as_ref().err().is_none_or(ModelProtocolError::is_response_readable);
-        if is_readable && self.has_hooks(agent) {
-            let (ctx, now) = (self.run_context(agent.name()), self.shared.journal.now());
+        if is_readable && self.scope.has_hooks(agent) {
+            let (ctx, now) = (self.scope.run_context(agent.name()), self.shared.journal.now());
             let info = ModelResponseInfo {
                 usage: response.usage.unwrap_or_else(Usage::of_unknown_request),
                 model: response.model.clone(),
@@ -157,7 +157,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 responded_at: now,
             };
             let (items, info) = (response.items.as_slice().into(), info.into());
-            self.notify_hooks_or_fail(agent, || HookEvent::ModelResponded { ctx, items, info })
+            self.scope
+                .notify_hooks_or_fail(agent, || HookEvent::ModelResponded { ctx, items, info })
                 .boxed()
                 .await?;
         }
@@ -165,17 +166,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     async fn run_guardrails_and_announce(&mut self, agent: &Agent<C>) -> Result<(), DriveError> {
-        let is_first = self.with_run(|run| run.turn()) == 0 && !self.has_run_guardrails;
+        let is_first = self.scope.with_run(|run| run.turn()) == 0 && !self.has_run_guardrails;
         if is_first {
             self.has_run_guardrails = true;
             if let Some(mut first) = self.guardrails_with_timing(agent, GuardrailTiming::Blocking) {
-                self.unless_stopped(first.wait_settled()).boxed().await??;
+                self.scope.unless_stopped(first.wait_settled()).boxed().await??;
             }
         }
         if self.announced_agent.as_ref() != Some(agent.name()) {
             self.announced_agent = Some(agent.name().clone());
-            let ctx = self.run_context(agent.name());
-            self.notify_hooks_or_fail(agent, || HookEvent::AgentStarted { ctx }).boxed().await?;
+            let ctx = self.scope.run_context(agent.name());
+            self.scope.notify_hooks_or_fail(agent, || HookEvent::AgentStarted { ctx }).boxed().await?;
         }
         if is_first {
             self.start_concurrent_guardrails(agent)?;
@@ -193,16 +194,16 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Waits until the concurrent guardrails have settled. No call takes effect before.
     pub(super) async fn wait_for_guardrails(&mut self) -> Result<(), DriveError> {
-        if !self.has_run_guardrails && !self.with_run(|run| run.has_call_activity()) {
+        if !self.has_run_guardrails && !self.scope.with_run(|run| run.has_call_activity()) {
             // An earlier driver ended before they did, and nobody knows what they would have said.
             self.has_run_guardrails = true;
-            let name = self.with_run(|run| run.agent().clone());
+            let name = self.scope.with_run(|run| run.agent().clone());
             let agent = self.find_agent(&name)?;
             self.start_concurrent_guardrails(&agent)?;
         }
         let overlap = self.concurrent_guardrails.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(overlap) = overlap else { return Ok(()) };
-        let stop = self.stop.clone();
+        let stop = self.scope.stop.clone();
         tokio::select! {
             biased;
             settled = overlap.wait_settled() => settled.map_err(DriveError::from),
@@ -216,14 +217,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         timing: GuardrailTiming,
     ) -> Option<Box<ConcurrentGuardrails>> {
-        let of_run = self.shared.config.input_guardrails.iter().filter(|_| self.parent_calls.is_empty());
+        let of_run = self.shared.config.input_guardrails.iter().filter(|_| self.scope.is_outermost());
         let guardrails = agent.inner.input_guardrails.iter().chain(of_run).filter(|one| one.timing == timing);
         let guardrails: Vec<_> = guardrails.cloned().collect();
         if guardrails.is_empty() {
             return None;
         }
-        let input = self.with_run(|run| run.last_model_input().into());
-        ConcurrentGuardrails::new(guardrails, &self.run_context(agent.name()), input)
+        let input = self.scope.with_run(|run| run.last_model_input().into());
+        ConcurrentGuardrails::new(guardrails, &self.scope.run_context(agent.name()), input)
     }
 
     async fn request_parts(&mut self, agent: &Agent<C>) -> Result<ModelRequestParts, DriveError> {
@@ -234,13 +235,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(over) => agent.inner.model_settings.with_overrides(over),
             None => agent.inner.model_settings.clone(),
         };
-        self.with_run(|run| {
+        self.scope.with_run(|run| {
             if let (Some(given), Some(_)) = (run.previous_response_id(), run.last_response_id()) {
                 settings.previous_response_id = Some(given.to_owned());
             }
         });
         let is_lifted = agent.inner.tool_choice_reset == ToolChoiceReset::AfterToolUse;
-        if is_lifted && self.with_run(|run| run.has_used_tools(agent.name())) {
+        if is_lifted && self.scope.with_run(|run| run.has_used_tools(agent.name())) {
             settings.tool_choice = None;
         }
         let shape =
@@ -251,8 +252,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 })?),
                 None => None,
             };
-        let ctx = self.run_context(agent.name());
-        let instructions = self.unless_stopped(agent.inner.instructions.resolve_text(&ctx)).await?;
+        let ctx = self.scope.run_context(agent.name());
+        let instructions = self.scope.unless_stopped(agent.inner.instructions.resolve_text(&ctx)).await?;
         Ok(ModelRequestParts { model, settings, instructions, output_schema: shape })
     }
 
@@ -271,21 +272,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Ok(answer) => return Ok((answer, attempt)),
                 Err(error) => error,
             };
-            let chance = jitter_fraction(self.run_id.as_str(), turn, attempt);
+            let chance = jitter_fraction(self.scope.run_id.as_str(), turn, attempt);
             let wait = retry.delay_after(attempt, error.retry_advice(), chance);
-            self.record_entry(JournalEntry::ModelRequestFailed(ModelRequestFailed {
-                agent: agent.name().clone(),
-                error: truncate_message(error.to_string()),
-                retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-                usage: error.usage().copied(),
-            }))
-            .await?;
+            self.scope
+                .record_entry(JournalEntry::ModelRequestFailed(ModelRequestFailed {
+                    agent: agent.name().clone(),
+                    error: truncate_message(error.to_string()),
+                    retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                    usage: error.usage().copied(),
+                }))
+                .await?;
             let Some(wait) = wait else {
                 let message = truncate_message(error.to_string());
                 self.model_error = Some(Box::new(error));
                 return Err(RunFailure::ModelRequestFailed { message }.into());
             };
-            self.emitter
+            self.scope
+                .emitter
                 .emit(RunEventKind::Warning {
                     message: truncate_message(format!("the model failed: {error}")),
                 })
@@ -293,7 +296,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             attempt += 1;
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Err(DriveError::Cancelled),
+                () = self.scope.stop.cancelled() => return Err(DriveError::Cancelled),
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -306,14 +309,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
         question: &ModelRequestParts,
         tools: &ResolvedToolset<C>,
     ) -> Result<Result<ModelResponse, ModelError>, DriveError> {
-        let ctx = self.run_context(agent.name());
+        let ctx = self.scope.run_context(agent.name());
         let (history, last_response_id) =
-            self.with_run(|run| (run.shared_history(), run.last_response_id().map(str::to_owned)));
+            self.scope.with_run(|run| (run.shared_history(), run.last_response_id().map(str::to_owned)));
         let filtered = match &self.shared.config.input_filter {
             Some(filter) => {
                 let items = history.to_vec();
                 let input = ModelInput { instructions: question.instructions.clone(), items };
-                let filtered = call_unless_stopped(&self.stop, async { filter(ctx, input).await }).await?;
+                let filtered =
+                    call_unless_stopped(&self.scope.stop, async { filter(ctx, input).await }).await?;
                 Some(self.record_filtered_input(agent, question, &history, filtered).boxed().await?)
             }
             None => None,
@@ -335,7 +339,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             output_schema: question.output_schema.as_ref(),
             previous_response_id: last_response_id.as_deref(),
         };
-        let deltas = DeltaSink::new(self.emitter.clone());
+        let deltas = DeltaSink::new(self.scope.emitter.clone());
         let asking =
             NextModel::new(&self.shared.config.model_layers, &question.model).respond(request, &deltas);
         let was_asked = AtomicBool::new(false);
@@ -347,7 +351,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let overlap = self.concurrent_guardrails.get_mut().unwrap_or_else(PoisonError::into_inner);
         let halt = tokio::select! {
             biased;
-            () = self.stop.cancelled() => DriveError::Cancelled,
+            () = self.scope.stop.cancelled() => DriveError::Cancelled,
             failure = ConcurrentGuardrails::wait_for_trip(overlap.as_mut()) => failure.into(),
             answer = asking => return answer.map_err(application_panicked),
         };
@@ -356,7 +360,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let error = "the run went on without its answer".to_owned();
             let failed =
                 ModelRequestFailed { agent: agent.name().clone(), error, retry_after_ms: None, usage: None };
-            self.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
+            self.scope.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
         }
         Err(halt)
     }
@@ -381,7 +385,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 instructions: (!is_same).then(|| instructions.as_deref().unwrap_or_default().to_owned()),
                 input: FilteredInput::from_items(history, &items),
             });
-            self.record_entry(entry).await?;
+            self.scope.record_entry(entry).await?;
         }
         Ok(ModelInput { instructions, items })
     }
@@ -391,7 +395,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let paired = keep_pairs(items);
         if !paired.removed.is_empty() {
             let message = format!("{whose} left {}", paired.describe_removed());
-            self.emit_warning(message).await;
+            self.scope.emit_warning(message).await;
         }
         paired.items
     }
@@ -404,7 +408,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Result<Result<ResponsePlan, ModelProtocolError>, DriveError> {
         let mut lookups = self.look_up_tools(&items, agent, tools).await?;
         let mut ready = VecDeque::with_capacity(lookups.len());
-        let planned = self.with_run(|run| {
+        let planned = self.scope.with_run(|run| {
             plan_response(items, agent.name(), run, |call| {
                 let (lookup, found) = lookups.pop_front().unwrap_or_else(|| unknown_tool(call));
                 if let Some(found) = found {
@@ -419,13 +423,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     async fn check_repeated_calls(&mut self) -> Result<(), DriveError> {
         let policy = self.shared.config.loop_policy;
-        let times = self.with_run(|run| run.repeat_count());
+        let times = self.scope.with_run(|run| run.repeat_count());
         if times >= policy.fail_after {
             return Err(RunFailure::LoopDetected { repetitions: times }.into());
         }
         if times >= policy.warn_after {
             let message = format!("the model has made the same calls {times} times in a row");
-            self.emit_warning(message).await;
+            self.scope.emit_warning(message).await;
         }
         Ok(())
     }
@@ -438,20 +442,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
         tools: &ResolvedToolset<C>,
     ) -> Result<VecDeque<(ToolLookup, Option<PreparedCall<C>>)>, DriveError> {
         let mut lookups = VecDeque::with_capacity(items.len());
-        let ctx = self.run_context(agent.name());
+        let ctx = self.scope.run_context(agent.name());
         for item in items {
             let Item::Call(call) = &**item else { continue };
             let found = match tools.find_entry(call) {
                 // It may have been switched off while the model thought.
                 ToolsetEntry::Tool(tool)
                     if tool.enabled.static_value() != Some(true)
-                        && !self.unless_stopped(tool.enabled.evaluate(&ctx)).boxed().await? =>
+                        && !self.scope.unless_stopped(tool.enabled.evaluate(&ctx)).boxed().await? =>
                 {
                     ToolsetEntry::NotFound
                 }
                 ToolsetEntry::Handoff(handoff)
                     if !handoff.is_static()
-                        && !self.unless_stopped(handoff.enabled.evaluate(&ctx)).boxed().await? =>
+                        && !self.scope.unless_stopped(handoff.enabled.evaluate(&ctx)).boxed().await? =>
                 {
                     ToolsetEntry::NotFound
                 }
@@ -459,7 +463,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             };
             lookups.push_back(match found {
                 ToolsetEntry::Tool(tool) => {
-                    let path = || CallPath::new(&self.parent_calls, call.id.clone());
+                    let path = || self.scope.call_path(&call.id);
                     self.shared.recorder.secrets.mark_call(&tool, call, path);
                     let raw = RawArguments::InItem(item.clone());
                     let (found, ready) = read_arguments(&tool, agent.name(), &call.arguments, raw);
@@ -469,9 +473,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     (ToolLookup::Handoff { to: handoff.target_name().clone() }, None)
                 }
                 ToolsetEntry::NotFound => {
-                    let path = || CallPath::new(&self.parent_calls, call.id.clone());
+                    let path = || self.scope.call_path(&call.id);
                     self.shared.recorder.secrets.mark_unknown_call(tools.tools(), call, path);
-                    let available = self.unless_stopped(tools.enabled_names(&ctx)).boxed().await?;
+                    let available = self.scope.unless_stopped(tools.enabled_names(&ctx)).boxed().await?;
                     (self.shared.config.on_unknown_tool.lookup(&call.name, available), None)
                 }
             });

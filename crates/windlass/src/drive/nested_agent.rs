@@ -13,12 +13,12 @@ use windlass_core::{
     run::{CallReport, CallResult, RunEnd},
 };
 
+use super::Driver;
 use super::call::CallExecution;
-use super::{DriveError, Driver};
 use crate::agent::{Agent, AgentGraph, AgentTool, HandoffTarget, NestedAgentResult};
 use crate::error::{RunError, truncate_message};
 use crate::guardrail::panic_message;
-use crate::run::RunExit;
+use crate::run::{DriveError, RunExit, RunScope};
 use crate::tool::{ToolBody, ToolError, result_for_error, result_for_timeout};
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -31,9 +31,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let ToolBody::Agent(nested) = &tool.body else {
             return Ok(CallReport::BodyEnded(CallResult::cancelled()));
         };
-        let path: Arc<[CallId]> = self.parent_calls.iter().chain([&work.call]).cloned().collect();
+        let path: Arc<[CallId]> = self.scope.parent_calls.iter().chain([&work.call]).cloned().collect();
         let agent = self.resolve_nested_agent(nested)?;
-        if self.with_run(|run| run.nested_run(&work.call).is_none()) {
+        if self.scope.with_run(|run| run.nested_run(&work.call).is_none()) {
             let input = match nested.build_input(&work.prepared.arguments) {
                 Ok(input) => input,
                 Err(error) => {
@@ -52,8 +52,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 origin: None,
             };
             let entry = JournalEntry::RunStarted(started.into());
-            let recorded = self.shared.recorder.enqueue(&path, entry, self.is_observed, None)?;
-            self.wait_recorded(recorded).await?;
+            let recorded = self.shared.recorder.enqueue(&path, entry, self.scope.is_observed, None)?;
+            self.scope.wait_recorded(recorded).await?;
         }
         self.drive_nested_agent(path, agent, work).await
     }
@@ -72,11 +72,22 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         stop: CancellationToken,
     ) -> Result<Self, DriveError> {
-        let run_id = self.with_root(|run| run.at_path(&path).map(|nested| nested.id().clone()));
+        let run_id =
+            self.shared.recorder.with_root(|run| run.at_path(&path).map(|nested| nested.id().clone()));
         let graph = AgentGraph::new(agent, &self.shared.config.known_agents)?;
-        let emitter = self.emitter.for_nested_agent(&path);
-        let run = (path, run_id.unwrap_or_else(|| self.run_id.clone()));
-        Ok(Self::new(self.shared.clone(), graph, run, emitter, stop, self.hooks.clone()))
+        let emitter = self.scope.emitter.for_nested_agent(&path);
+        let scope = RunScope {
+            app: self.scope.app.clone(),
+            run_id: run_id.unwrap_or_else(|| self.scope.run_id.clone()),
+            parent_calls: path,
+            recorder: self.shared.recorder.clone(),
+            is_observed: emitter.is_watched() || !self.scope.hooks.is_empty() || graph.has_hooks(),
+            emitter,
+            hooks: self.scope.hooks.clone(),
+            stop,
+            drain_timeout: self.shared.config.drain_timeout,
+        };
+        Ok(Self::new(self.shared.clone(), graph, scope))
     }
 
     /// Boxes the future of the drive loop, because nested agents make it recursive.
@@ -118,7 +129,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         };
         let (outcome, last_text, last_agent) =
-            driver.with_run(|run| (run.outcome().cloned(), run.last_text(), run.agent().clone()));
+            driver.scope.with_run(|run| (run.outcome().cloned(), run.last_text(), run.agent().clone()));
         Ok(match (end, outcome) {
             (RunExit::Detached, _) => CallReport::Stopped(self.stop_mode()),
             (RunExit::Paused, _) | (RunExit::Ended, None) => CallReport::AgentPaused,
@@ -149,7 +160,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> CallReport {
         let extracted = match &work.prepared.tool.body {
             ToolBody::Agent(nested) if nested.has_output_function() => {
-                let items = driver.with_run(|run| run.items().to_vec());
+                let items = driver.scope.with_run(|run| run.items().to_vec());
                 nested.extract_output(NestedAgentResult { agent, output, items })
             }
             ToolBody::Agent(_) | ToolBody::Function(_) => Ok(output.into()),
@@ -158,7 +169,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Ok(output) => CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output)),
             Err(error) => {
                 let message = truncate_message(format!("call `{}` failed: {error}", work.ctx.call_path()));
-                self.emit_warning(message).await;
+                self.scope.emit_warning(message).await;
                 CallReport::BodyEnded(result_for_error(&work.prepared.tool, &work.ctx, &error))
             }
         }
@@ -166,7 +177,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     async fn nested_failure(&self, work: &CallExecution<'_, C>, message: String) -> CallReport {
         let message = truncate_message(message);
-        self.emit_warning(message.clone()).await;
+        self.scope.emit_warning(message.clone()).await;
         let mut result = result_for_error(&work.prepared.tool, &work.ctx, &ToolError::hidden(message));
         // A call that was stopped is no failure of the run.
         if work.stop().is_stopped() {

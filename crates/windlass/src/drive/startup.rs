@@ -10,7 +10,7 @@ use crate::error::RunError;
 use crate::event::{EventEmitter, EventSender, RunEventKind};
 use crate::journal::{RunRecorder, WithheldOutputs};
 use crate::redaction::SecretRegistry;
-use crate::run::{CancelSignal, OpenRun, RunConfig, RunExit, RunResult, key_scopes, open_run};
+use crate::run::{CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run};
 use crate::tasks::{DecisionSignal, WokenRun};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -31,7 +31,7 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
         let (mut driver, is_fresh) = beginning.await?;
         let driven = async {
             if !is_fresh {
-                let withheld = driver.with_root(|run| run.withheld_calls());
+                let withheld = driver.shared.recorder.with_root(|run| run.withheld_calls());
                 let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
                 outputs.save_brought_along(journal).boxed().await.map_err(RunError::Store)?;
                 outputs.erase_leftovers(journal, &withheld).boxed().await.map_err(RunError::Store)?;
@@ -40,12 +40,12 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
             driver.at_end.run_callbacks(RunExit::of_driver(&driven)).boxed().await;
             let stop = driven?;
             if stop != RunExit::Ended {
-                driver.shared.journal.mark_announced(driver.is_observed).boxed().await;
-                let withheld = driver.with_root(|run| run.withheld_calls());
+                driver.shared.journal.mark_announced(driver.scope.is_observed).boxed().await;
+                let withheld = driver.shared.recorder.with_root(|run| run.withheld_calls());
                 let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
                 outputs.take_along(journal, withheld).boxed().await.map_err(RunError::Store)?;
             }
-            let status = driver.with_root(|run| stop.run_status(run));
+            let status = driver.shared.recorder.with_root(|run| stop.run_status(run));
             driver.shared.journal.release_run(status).await?;
             Ok(stop)
         }
@@ -100,10 +100,11 @@ async fn start_driver<C: Send + Sync + 'static>(
     let stop = cancel.token.clone();
     let has_held_calls = !is_fresh && !run.pending_calls().is_empty();
     let secrets = if is_fresh { SecretRegistry::default() } else { journal.resume_secrets(&run) };
+    let recorder = Arc::new(RunRecorder::new(run, journal.clone(), ledger, secrets, events, session));
+    let drain_timeout = config.drain_timeout;
     let shared = SharedRunState {
-        app,
         config,
-        recorder: RunRecorder::new(run, journal.clone(), ledger, secrets, events, session),
+        recorder: recorder.clone(),
         journal,
         key_scopes,
         artefacts,
@@ -115,7 +116,10 @@ async fn start_driver<C: Send + Sync + 'static>(
         decisions: DecisionSignal::default(),
         has_held_calls: AtomicBool::new(has_held_calls),
     };
-    let mut driver = Driver::new(shared.into(), graph, ([].into(), run_id), emitter, stop, hooks);
+    let parent_calls = [].into();
+    let scope =
+        RunScope { app, run_id, parent_calls, recorder, emitter, hooks, is_observed, stop, drain_timeout };
+    let mut driver = Driver::new(shared.into(), graph, scope);
     (driver.tools, driver.unannounced) = (tools, unannounced);
     Ok((Box::new(driver), is_fresh))
 }

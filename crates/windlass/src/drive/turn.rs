@@ -13,16 +13,17 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::Sleep;
 use windlass_core::{
-    id::{CallId, CallPath},
+    id::CallId,
     journal::CallStatus,
     run::{ApplyError, CallOutcome, CallResult, RunAction, ToolNeed, TurnSchedule},
 };
 
+use super::Driver;
 use super::call::ResolvedCall;
-use super::{DriveError, Driver};
 use crate::agent::{Agent, ResolvedToolset, check_nested_run};
 use crate::error::ConfigError;
 use crate::redaction;
+use crate::run::DriveError;
 use crate::tasks::{TurnStop, yield_to_others};
 use crate::tool::{
     PreparedCall, RawArguments, ToolBody, TurnContext, read_arguments, read_saved_arguments, truncate_detail,
@@ -80,31 +81,32 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let calls = self.resolve_calls(&turn)?;
         self.run_calls(calls, &turn).await?;
         self.tools = Some(turn.tools);
-        if let RunAction::Fail(failure) = self.with_run(|run| run.next()) {
+        if let RunAction::Fail(failure) = self.scope.with_run(|run| run.next()) {
             return Err(failure.into());
         }
-        if self.stop.is_cancelled() {
+        if self.scope.stop.is_cancelled() {
             return Err(DriveError::Cancelled);
         }
-        self.emitter.wait_until_handled().await;
+        self.scope.emitter.wait_until_handled().await;
         Ok(())
     }
 
     async fn new_turn_execution(&mut self, is_closing: bool) -> Result<TurnExecution<C>, DriveError> {
-        let name = self.with_run(|run| run.agent().clone());
+        let name = self.scope.with_run(|run| run.agent().clone());
         let agent = self.find_agent(&name)?;
         let tools = match self.tools.take() {
             Some(tools) => tools,
             None => {
-                self.unless_stopped(agent.resolve_toolset(&self.run_context(&name), &self.graph))
+                self.scope
+                    .unless_stopped(agent.resolve_toolset(&self.scope.run_context(&name), &self.graph))
                     .boxed()
                     .await??
             }
         };
-        let stop = TurnStop::new(&self.stop);
+        let stop = TurnStop::new(&self.scope.stop);
         let context = Arc::new(self.turn_context(&agent, &stop));
         Ok(TurnExecution {
-            has_hooks: self.has_hooks(&agent),
+            has_hooks: self.scope.has_hooks(&agent),
             agent,
             tools,
             stop,
@@ -117,13 +119,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Returns the data that the tool contexts of a turn's calls share.
     pub(super) fn turn_context(&self, agent: &Agent<C>, stop: &TurnStop) -> TurnContext<C> {
         TurnContext {
-            run_context: self.run_context(agent.name()),
-            parent_calls: self.parent_calls.clone(),
+            run_context: self.scope.run_context(agent.name()),
+            parent_calls: self.scope.parent_calls.clone(),
             cancel_token: stop.token().clone(),
-            is_observed: self.has_hooks(agent) || self.emitter.is_watched(),
+            is_observed: self.scope.has_hooks(agent) || self.scope.emitter.is_watched(),
             artefacts: self.shared.artefacts.clone(),
             exit_registry: self.at_end.registry(),
-            number: self.with_run(|run| run.turn()),
+            number: self.scope.with_run(|run| run.turn()),
             key_scopes: self.shared.key_scopes.clone(),
             ownership: self.shared.journal.ownership(),
         }
@@ -132,7 +134,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Pairs every call that can make progress with its tool. Missing tools are detected before any call runs.
     fn resolve_calls(&mut self, turn: &TurnExecution<C>) -> Result<Vec<Option<ResolvedCall<C>>>, DriveError> {
         let mut fresh = std::mem::take(&mut self.prepared_calls);
-        let calls = self.with_run(|run| run.turn_calls());
+        let calls = self.scope.with_run(|run| run.turn_calls());
         let mut resolved = Vec::with_capacity(calls.len());
         for (call, is_idle) in calls {
             resolved.push(match is_idle {
@@ -151,7 +153,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         turn: &TurnExecution<C>,
     ) -> Result<ResolvedCall<C>, DriveError> {
         let unchecked = |found: Option<_>| found.map_or(ResolvedCall::WithoutTool, ResolvedCall::WithTool);
-        match (self.with_run(|run| run.tool_need(call)), fresh) {
+        match (self.scope.with_run(|run| run.tool_need(call)), fresh) {
             (ToolNeed::None, _) => Ok(ResolvedCall::WithoutTool),
             (ToolNeed::Required { has_edited_arguments: false } | ToolNeed::IfPresent, Some(fresh)) => {
                 Ok(ResolvedCall::WithTool(fresh))
@@ -169,10 +171,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Result<(), DriveError> {
         let limits = [self.shared.config.max_concurrent_calls, turn.agent.inner.max_concurrent_calls];
         let limit = limits.into_iter().flatten().min().unwrap_or(usize::MAX);
-        let mut schedule = self.with_run(|run| TurnSchedule::new(run, limit));
+        let mut schedule = self.scope.with_run(|run| TurnSchedule::new(run, limit));
         let mut running: FuturesUnordered<CallFuture<'_>> = FuturesUnordered::new();
         // The outermost driver looks for decisions itself, and announces them to those of nested agents.
-        let is_nested = !self.parent_calls.is_empty();
+        let is_nested = !self.scope.is_outermost();
         let mut decisions = self.shared.decisions.subscribe();
         let (mut drain, mut poll): (Option<Pin<Box<Sleep>>>, Option<Pin<Box<Sleep>>>) = (None, None);
         let mut aborted = None;
@@ -181,7 +183,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let mut begun = 0;
             turn.starting_calls.store(true, Ordering::Relaxed);
             while begun < CALLS_PER_YIELD && !turn.stop.is_stopping() && aborted.is_none() {
-                let Some((place, call)) = self.with_run(|run| schedule.begin_call(run)) else { break };
+                let Some((place, call)) = self.scope.with_run(|run| schedule.begin_call(run)) else { break };
                 let found = match resolved.get_mut(place).and_then(Option::take) {
                     Some(found) => Ok(found),
                     // A decision came while its siblings ran.
@@ -247,7 +249,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                             aborted.get_or_insert(error);
                             turn.stop.stop_all();
                         }
-                        self.with_run(|run| schedule.refresh(run));
+                        self.scope.with_run(|run| schedule.refresh(run));
                         break;
                     }
                 }
@@ -283,15 +285,15 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 CallOutcome::LeftOpen
             }
         };
-        self.with_run(|run| schedule.end_call(place, outcome, run));
+        self.scope.with_run(|run| schedule.end_call(place, outcome, run));
     }
 
     /// Applies the decisions that were posted while calls run, and wakes the drivers of nested agents.
     async fn look_for_decisions(&self) -> Result<(), DriveError> {
-        if self.apply_posted_decisions().await? {
+        if self.scope.apply_posted_decisions().await? {
             self.shared.decisions.announce();
         }
-        let has_held_calls = self.with_run(|run| !run.pending_calls().is_empty());
+        let has_held_calls = self.scope.with_run(|run| !run.pending_calls().is_empty());
         self.shared.has_held_calls.store(has_held_calls, Ordering::Relaxed);
         Ok(())
     }
@@ -303,9 +305,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if self.shared.cancel.is_detaching() {
             return Ok(());
         }
-        let calls = self.with_run(|run| run.turn_calls());
+        let calls = self.scope.with_run(|run| run.turn_calls());
         for (place, (call, is_idle)) in calls.into_iter().enumerate() {
-            if is_idle || self.with_run(|run| run.has_call_started(&call)) {
+            if is_idle || self.scope.with_run(|run| run.has_call_started(&call)) {
                 continue;
             }
             let found = ResolvedCall::Unavailable(CallResult::cancelled());
@@ -317,7 +319,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Settles the calls in flight of a run that ends: waiting nested agents, withheld outputs, and calls that an earlier
     /// driver started. Every announced start gets its announced end.
     pub(super) async fn end_calls_in_flight(&mut self) -> Result<(), DriveError> {
-        let begun = self.with_run(|run| run.calls_in_flight());
+        let begun = self.scope.with_run(|run| run.calls_in_flight());
         if begun.is_empty() {
             return Ok(());
         }
@@ -341,14 +343,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         tools: &ResolvedToolset<C>,
     ) -> Result<ResolvedCall<C>, DriveError> {
-        let (key, raw, edited) = self.with_run(|run| {
+        let (key, raw, edited) = self.scope.with_run(|run| {
             let raw = run.call_arguments(call).map(str::to_owned);
             (run.tool_of_call(call).cloned(), raw, run.edited_arguments(call))
         });
         let edited = edited.as_deref();
-        let path = || CallPath::new(&self.parent_calls, call.clone());
+        let path = || self.scope.call_path(call);
         let (Some(key), Some(raw)) = (key, raw) else {
-            return Err(self.invalid_entry_error(&ApplyError::UnknownCall(call.clone())));
+            return Err(self.scope.invalid_entry_error(&ApplyError::UnknownCall(call.clone())));
         };
         let gone =
             || ConfigError::ToolRemoved { tool: key.to_string(), agent: agent.name().clone(), call: path() };
@@ -388,7 +390,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             self.shared.recorder.secrets.mask_values(edited, &tool.secret_arguments);
         }
         let ready = match (
-            self.with_run(|run| read_saved_arguments(run, call, edited, &tool, path())),
+            self.scope.with_run(|run| read_saved_arguments(run, call, edited, &tool, path())),
             edited,
         ) {
             // Nobody but the tool could have told the person, and they cannot decide again.
@@ -403,7 +405,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             (ready, _) => ready?,
         };
-        let inside = self.with_run(|run| run.nested_run(call).cloned());
+        let inside = self.scope.with_run(|run| run.nested_run(call).cloned());
         if let (Some(child), ToolBody::Agent(nested)) = (inside, &tool.body) {
             let agent = self.resolve_nested_agent(nested)?;
             check_nested_run(&child, &agent, &self.shared.config.known_agents, &path())?;
@@ -413,7 +415,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Restores a call as [`Driver::restore_call`] does, without validating its arguments.
     fn restore_unchecked_call(&self, call: &CallId, tools: &ResolvedToolset<C>) -> Option<PreparedCall<C>> {
-        self.with_run(|run| {
+        self.scope.with_run(|run| {
             let raw = run.call_arguments(call)?;
             let tool = tools.find_tool(run.tool_of_call(call)?)?;
             Some(read_arguments(&tool, run.agent(), raw, RawArguments::Text(raw.into())).1)
