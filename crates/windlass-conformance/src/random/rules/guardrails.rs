@@ -42,12 +42,20 @@ pub(super) fn nested_guards_first(pair: &mut OutcomePair) {
         names.push(name.clone());
     }
     // An id that a call outside has too does not tell which one a line is about.
+    let mut ambiguous = Vec::new();
     for (name, agent) in pair.scenario["agents"].as_object().into_iter().flatten() {
         if names.contains(name) {
             continue;
         }
         for call in list_items(&agent["script"]).flat_map(|step| list_items(&step["calls"])) {
-            ids.retain(|id| id != text(&call["id"]));
+            let named = format!("{}@{}", text(&call["id"]), text(&call["name"]));
+            let is_twin = ids.contains(&named);
+            for id in [text(&call["id"]).to_owned(), named] {
+                ids.retain(|inner| *inner != id);
+                if is_twin {
+                    ambiguous.push(id);
+                }
+            }
         }
     }
     // A nested agent whose guardrail takes time starts its calls later on Windlass.
@@ -57,12 +65,20 @@ pub(super) fn nested_guards_first(pair: &mut OutcomePair) {
     {
         pair.forget(&["peak_concurrency"]);
     }
-    let is_inner = |line: &str| {
-        let id = line.rsplit(' ').next().unwrap_or_default();
-        ids.iter().any(|inner| inner == id)
+    let has_id = |line: &str, ids: &[String]| {
+        line.rsplit(' ').next().is_some_and(|id| ids.iter().any(|known| known == id))
     };
-    let inner = |outcome: &Value| lines(&outcome["log"]).filter(|line| is_inner(line)).count();
-    if inner(&pair.reference) <= inner(&pair.windlass) {
+    let is_inner = |line: &str| has_id(line, &ids);
+    let count = |outcome: &Value| lines(&outcome["log"]).filter(|line| is_inner(line)).count();
+    // Of a call that the nested agent and another one have, the surplus of the reference is the nested agent's.
+    let mut surplus: Vec<String> =
+        lines(&pair.reference["log"]).filter(|line| has_id(line, &ambiguous)).map(str::to_owned).collect();
+    for line in lines(&pair.windlass["log"]) {
+        if let Some(at) = surplus.iter().position(|other| other == line) {
+            surplus.swap_remove(at);
+        }
+    }
+    if surplus.is_empty() && count(&pair.reference) <= count(&pair.windlass) {
         return;
     }
     for outcome in [&mut pair.reference, &mut pair.windlass] {
@@ -72,6 +88,15 @@ pub(super) fn nested_guards_first(pair: &mut OutcomePair) {
         if let Some(calls) = outcome["model_calls"].as_array_mut() {
             calls.retain(|call| !names.iter().any(|name| call["agent"] == name.as_str()));
         }
+    }
+    if let Some(log) = pair.reference["log"].as_array_mut() {
+        log.retain(|line| match surplus.iter().position(|other| other == text(line)) {
+            Some(at) => {
+                surplus.swap_remove(at);
+                false
+            }
+            None => true,
+        });
     }
     pair.forget(&["peak_concurrency", "context"]);
 }

@@ -196,8 +196,20 @@ pub(super) fn reused_id_refused(pair: &mut OutcomePair) {
     let is_renamed_line = |line: &str| line.starts_with("call ") && line_call(line).contains('~');
     // The items are those of the last run of a session.
     let is_renamed = list_items(&pair.windlass["items"]).any(|item| text(&item["id"]).contains('~'))
-        || list_items(&pair.windlass["model_calls"]).any(|call| lines(&call["input"]).any(is_renamed_line));
-    if is_reused && (is_refused || is_renamed) {
+        || list_items(&pair.windlass["model_calls"]).any(|call| lines(&call["input"]).any(is_renamed_line))
+        || lines(&pair.windlass["session"]).any(is_renamed_line);
+    // The refused call is also in the script of another agent of the run.
+    let makes_refused = |agent: &Value| {
+        let mut calls = list_items(&agent["script"]).flat_map(|step| list_items(&step["calls"]));
+        calls.any(|call| {
+            let refused = format!("the model used call id `{}` again for another call", text(&call["id"]));
+            text(&pair.windlass["error"]["message"]).starts_with(&refused)
+        })
+    };
+    let agents = pair.scenario["agents"].as_object().into_iter().flatten();
+    let makers = agents.filter(|(name, agent)| !pair.is_nested_agent(name) && makes_refused(agent));
+    let is_of_another = makers.count() > 1;
+    if is_of_another || (is_reused && (is_refused || is_renamed)) {
         pair.forget_all();
         return;
     }
@@ -207,9 +219,21 @@ pub(super) fn reused_id_refused(pair: &mut OutcomePair) {
             && text(&pair.windlass["error"]["message"])
                 .starts_with(&format!("the model called `{}`,", call.name))
     });
-    let names_id = text(&pair.reference["error"]["message"]).starts_with("Model reused a tool call ID");
+    let refusals = ["Model reused a tool call ID", "Model reused a completed tool call ID"];
+    let names_id = refusals.iter().any(|why| text(&pair.reference["error"]["message"]).starts_with(why));
     if is_reused && is_unknown && names_id && pair.has_same_failure() {
         pair.forget(&["log"]);
+    }
+    // The model would have been told of the unknown tool, but the run had no turn left.
+    if is_reused
+        && names_id
+        && pair.scenario["run"]["tool_not_found"] == "return_error_to_model"
+        && pair.windlass["error"]["kind"] == "MaxTurnsExceeded"
+        && pair.windlass["model_calls"] == pair.reference["model_calls"]
+        && has_all_lines(&pair.windlass["log"], &pair.reference["log"])
+    {
+        // The other calls of the response were executed.
+        pair.forget(&["error", "log", "events", "context", "peak_concurrency"]);
     }
 }
 
