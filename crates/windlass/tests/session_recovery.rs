@@ -107,6 +107,7 @@ async fn post_approval(store: &Arc<SqliteStore>, digest: windlass::core::canonic
         decided_by: None,
         displayed: None,
         posted_revision: 0,
+        signature: None,
         mac: None,
     };
     let posted = windlass::store::PostedDecision {

@@ -71,6 +71,7 @@ async fn everything_is_there_after_a_restart() {
         decided_by: Some("bea".to_owned()),
         displayed: Some(Digest::of_text("displayed")),
         posted_revision: 0,
+        signature: None,
         mac: None,
     };
     let posted = PostedDecision {

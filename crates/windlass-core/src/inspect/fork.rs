@@ -149,6 +149,7 @@ impl ForkChange {
                     decided_by: by,
                     displayed: None,
                     posted_revision: 0,
+                    signature: None,
                     mac: None,
                 };
                 Some((path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided)))

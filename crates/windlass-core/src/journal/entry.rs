@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::authenticity::MessageMac;
+use crate::authenticity::{DecisionSignature, MessageMac};
 use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason, PersonQuestion};
 use crate::failure::RunFailure;
@@ -342,6 +342,9 @@ pub struct DecisionRecorded {
     /// the run itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub posted_revision: u32,
+    /// Signature of the approver: see [`crate::authenticity::SignedDecision`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<Box<DecisionSignature>>,
     /// MAC of the journal up to and including this record: see [`crate::authenticity::MacMessage::JournalHead`]. It is made when the record is
     /// appended to a store with keys, and is the last field.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,16 +4,16 @@
 //! hash that the line would have without it, so it vouches for the decision and for all records before it.
 
 use super::{HashChain, JournalEntry, JournalFormatError, JournalLine, JournalRecord};
-use crate::authenticity::{MacError, MacKeyring, MacMessage, MessageMac};
+use crate::authenticity::{ForgeryReason, MacError, MacKeyring, MacMessage, MessageMac};
 use crate::id::RunId;
 
-/// A decision in a journal that no holder of a key has made.
+/// A decision in a journal that no holder of a key has made, or no approver signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForgedDecision {
     /// Description of the decision: what it says, about which call, in whose name.
     pub description: String,
     /// The reason why it is not authentic.
-    pub reason: MacError,
+    pub reason: ForgeryReason,
 }
 
 impl HashChain {
@@ -76,10 +76,15 @@ impl HashChain {
             (None, Some(mac)) => Err(MacError::Mismatch(mac.key.clone())),
             (None, None) => Err(MacError::Missing),
         };
-        verified.map_err(|reason| JournalFormatError::ForgedDecision {
-            seq: record.seq,
-            forged: Box::new(ForgedDecision { description: describe_decision(record), reason }),
-        })
+        verified.map_err(|reason| JournalFormatError::forged_decision(record, reason.into()))
+    }
+}
+
+impl JournalFormatError {
+    /// Creates the error for a record with a forged decision.
+    pub fn forged_decision(record: &JournalRecord, reason: ForgeryReason) -> Self {
+        let forged = Box::new(ForgedDecision { description: describe_decision(record), reason });
+        Self::ForgedDecision { seq: record.seq, forged }
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::authenticity::MacKey;
+use crate::authenticity::{ForgeryReason, MacKey};
 use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope};
 use crate::id::{AgentName, Timestamp};
@@ -19,6 +19,7 @@ fn records(run: &str) -> Vec<JournalRecord> {
         decided_by: Some("ann".to_owned()),
         displayed: None,
         posted_revision: 0,
+        signature: None,
         mac: None,
     };
     let started = RunStarted::new(run.into(), AgentName::from("desk"));
@@ -57,7 +58,10 @@ fn read(run: &str, lines: &[JournalLine], keys: Option<&MacKeyring>) -> Result<(
 fn refusal(run: &str, lines: &[JournalLine]) -> Option<(u64, MacError)> {
     assert!(read(run, lines, None).is_ok(), "the hash chain is intact");
     match read(run, lines, Some(&keys())) {
-        Err(JournalFormatError::ForgedDecision { seq, forged }) => Some((seq, forged.reason)),
+        Err(JournalFormatError::ForgedDecision { seq, forged }) => match forged.reason {
+            ForgeryReason::Mac(reason) => Some((seq, reason)),
+            other => panic!("another reason: {other}"),
+        },
         Err(error) => panic!("another error: {error}"),
         Ok(()) => None,
     }

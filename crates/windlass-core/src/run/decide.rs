@@ -23,6 +23,7 @@ impl Run {
                 decided_by: Some("expiry".to_owned()),
                 displayed: None,
                 posted_revision: 0,
+                signature: None,
                 mac: None,
             };
             (pending.path, JournalEntry::DecisionRecorded(rejected))

@@ -1034,6 +1034,7 @@ impl CallWalk {
             decided_by,
             displayed: None,
             posted_revision: 0,
+            signature: None,
             mac: None,
         };
         // A decision that comes too late, or about a call that needs none, changes nothing.

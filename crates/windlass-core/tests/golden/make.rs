@@ -166,6 +166,7 @@ impl GoldenJournal {
             decided_by: by,
             displayed: None,
             posted_revision: 0,
+            signature: None,
             mac: None,
         }));
     }

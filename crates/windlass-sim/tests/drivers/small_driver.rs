@@ -202,6 +202,7 @@ impl<'a> Process<'a> {
             decided_by: None,
             displayed: None,
             posted_revision: 0,
+            signature: None,
             mac: None,
         };
         self.record_at(pending.path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided))

@@ -141,6 +141,7 @@ impl Process {
                 decided_by: None,
                 displayed: None,
                 posted_revision: 0,
+                signature: None,
                 mac: None,
             };
             let post = PostedDecision {

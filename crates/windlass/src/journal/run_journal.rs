@@ -125,6 +125,9 @@ impl RunJournal {
             let written = JournalState { records, usage, ..JournalState::default() };
             return Ok(Self::from_parts(None, clock, written));
         };
+        if let Some(approvers) = store.approvers() {
+            approvers.verify_records(run.id(), records.all_records()?)?;
+        }
         let owner = LeaseOwner::for_new_driver().to_string();
         // The snapshot that the value was opened from is of records that its store has. Another store has none of them.
         let shared = records.snapshot_len().saturating_sub(1);
@@ -363,7 +366,7 @@ impl RunJournal {
         let Some(owned) = &self.owned else { return Ok(None) };
         let AppendTarget { store, lease } = &**owned.queue.target();
         let Some(posted) = store.take_decision(lease, call, attempt).await? else { return Ok(None) };
-        match check_posted(store.mac_keys().map(|keys| &**keys), &lease.run, posted) {
+        match check_posted(&**store, &lease.run, posted) {
             Ok(posted) => Ok(Some(posted)),
             Err(refused) => {
                 owned.add_warning(refused.to_string());

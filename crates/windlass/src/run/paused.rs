@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use windlass_core::{
-    authenticity::{MacError, MacKeyId, MacKeyring},
+    authenticity::{MacError, MacKeyId, MacKeyring, SignedDecision},
     canonical::Digest,
     decision::{CorrectableCall, Decision, DecisionScope, PendingCall, PostedNote, StandingDecision},
     id::{CallId, CallPath, Timestamp},
@@ -22,7 +22,7 @@ use super::{IntoInput, JournalRecords, RunRecord};
 use crate::error::{DecisionError, RestoreError, StoreError};
 use crate::redaction::redact_like;
 use crate::session::Session;
-use crate::store::{PostedDecision, Store, TakenDecision};
+use crate::store::{ApproverSigner, PostedDecision, Store, TakenDecision};
 use crate::tool::canonicalize_arguments;
 
 /// A run that waits for a person.
@@ -35,6 +35,7 @@ pub struct PausedRun {
     kept: KeptResults,
     decided_by: Option<String>,
     displayed: Option<Digest>,
+    signer: Option<Arc<ApproverSigner>>,
     /// Decisions that are posted about the pending calls.
     posted: Vec<PostedDecision>,
     text_authenticity: Option<TextAuthenticity>,
@@ -85,7 +86,15 @@ pub(crate) struct KeptResults {
 
 impl PausedRun {
     pub(crate) fn new(record: RunRecord, kept: KeptResults) -> Self {
-        Self { record, kept, decided_by: None, displayed: None, posted: Vec::new(), text_authenticity: None }
+        Self {
+            record,
+            kept,
+            decided_by: None,
+            displayed: None,
+            signer: None,
+            posted: Vec::new(),
+            text_authenticity: None,
+        }
     }
 
     /// Restores a run from its text. Restoring it twice creates two independent runs.
@@ -231,6 +240,12 @@ impl PausedRun {
         self.displayed = displayed;
     }
 
+    /// Sets the approver's private key, which signs the decisions that follow. A store with approvers
+    /// ([`Store::approvers`]) refuses decisions that no approver has signed.
+    pub fn sign_with(&mut self, signer: Option<Arc<ApproverSigner>>) {
+        self.signer = signer;
+    }
+
     /// Approves the call.
     pub fn approve(&mut self, call: impl Into<CallPath>) -> Result<(), DecisionError> {
         self.decide(call, Decision::Approve, DecisionScope::ThisCall)
@@ -362,6 +377,7 @@ impl PausedRun {
             decided_by: self.decided_by.clone(),
             displayed: self.displayed,
             posted_revision,
+            signature: None,
             mac: None,
         });
         self.push_entry(path.parent_calls().to_vec(), entry)
@@ -394,12 +410,31 @@ impl PausedRun {
     }
 
     fn push_entry(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), DecisionError> {
+        let attempt = match &entry {
+            JournalEntry::DecisionRecorded(decided) => {
+                let run = self.record.run.at_path(&path);
+                run.and_then(|run| run.untaken_hold(&decided.call)).map_or(0, |hold| hold.attempt)
+            }
+            _ => 0,
+        };
         self.record.run.apply_at(&path, &entry)?;
         // The run has the edited arguments; its journal has them without the secrets of the call.
-        let entry = self.redact_edit(&path, entry);
+        let entry = self.signed_entry(&path, attempt, self.redact_edit(&path, entry));
         let seq = self.record.records.len() as u64;
         self.record.records.push(JournalRecord { seq, at: wall_clock_now(), path, entry });
         Ok(())
+    }
+
+    /// Returns a decision with the signature of the approver, as the journal has it.
+    fn signed_entry(&self, path: &[CallId], attempt: u32, entry: JournalEntry) -> JournalEntry {
+        let (JournalEntry::DecisionRecorded(mut decided), Some(signer)) = (entry.clone(), &self.signer)
+        else {
+            return entry;
+        };
+        let (run, path) = (self.record.run.id(), CallPath::new(path, decided.call.clone()));
+        let signed = SignedDecision { run, path: &path, attempt, decision: &decided };
+        decided.signature = Some(Box::new(signer.sign(&signed)));
+        JournalEntry::DecisionRecorded(decided)
     }
 
     /// Returns a decision without the secret arguments that a person edited.

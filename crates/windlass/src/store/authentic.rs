@@ -1,4 +1,4 @@
-//! Authenticity of stored snapshots and posted decisions, for stores with keys.
+//! Authenticity of stored snapshots and posted decisions, for stores with keys or approvers.
 //!
 //! Invariant: with keys, nothing that was read from a store grants a call unless its MAC was verified. A snapshot that is
 //! not authentic is ignored, because the journal suffices; a posted decision that is not authentic is refused and named.
@@ -6,7 +6,9 @@
 use std::fmt;
 
 use windlass_core::{
-    authenticity::{MacError, MacKeyId, MacKeyring, MacMessage, MessageMac},
+    authenticity::{
+        ForgeryReason, MacError, MacKeyId, MacKeyring, MacMessage, MessageMac, SignatureError, SignedDecision,
+    },
     canonical::Digest,
     id::{CallPath, RunId},
 };
@@ -20,9 +22,9 @@ const MAC_PREFIX: &str = "mac ";
 /// The decisions that are posted for a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PostedDecisions {
-    /// Decisions that are authentic, oldest first; all of them if the store has no keys.
+    /// Decisions that are authentic, oldest first; all of them if the store has neither keys nor approvers.
     pub authentic: Vec<PostedDecision>,
-    /// Decisions that no holder of a key has posted.
+    /// Decisions that no holder of a key has posted, or no approver signed.
     pub refused: Vec<RefusedDecision>,
 }
 
@@ -34,7 +36,7 @@ pub struct RefusedDecision {
     /// The decision.
     pub posted: PostedDecision,
     /// The reason why it is not authentic.
-    pub reason: MacError,
+    pub reason: ForgeryReason,
 }
 
 impl fmt::Display for RefusedDecision {
@@ -47,11 +49,12 @@ impl fmt::Display for RefusedDecision {
     }
 }
 
-/// Loads the decisions that are posted for a run, and verifies them if the store has keys.
+/// Loads the decisions that are posted for a run, and verifies their MACs if the store has keys, and
+/// their signatures if it has approvers.
 pub async fn load_posted_decisions(store: &dyn Store, run: &RunId) -> Result<PostedDecisions, StoreError> {
     let mut found = PostedDecisions::default();
     for posted in store.posted_decisions(run).await? {
-        match check_posted(store.mac_keys().map(|keys| &**keys), run, posted) {
+        match check_posted(store, run, posted) {
             Ok(posted) => found.authentic.push(posted),
             Err(refused) => found.refused.push(*refused),
         }
@@ -59,23 +62,41 @@ pub async fn load_posted_decisions(store: &dyn Store, run: &RunId) -> Result<Pos
     Ok(found)
 }
 
-/// Returns a posted decision if it is authentic, or if there are no keys.
+/// Returns a posted decision if it is authentic.
 pub(crate) fn check_posted(
-    keys: Option<&MacKeyring>,
+    store: &dyn Store,
     run: &RunId,
     posted: PostedDecision,
 ) -> Result<PostedDecision, Box<RefusedDecision>> {
-    let Some(keys) = keys else { return Ok(posted) };
-    let body = posted_digest(&posted);
-    let PostedDecision { path, attempt, .. } = &posted;
-    let message = MacMessage::PostedDecision { run, path, attempt: *attempt, body: &body };
-    match keys.verify(&message, posted.mac.as_ref()) {
+    let verified = verify_posted_mac(store, run, &posted)
+        .map_err(ForgeryReason::from)
+        .and_then(|()| verify_signature(store, run, &posted).map_err(ForgeryReason::from));
+    match verified {
         Ok(()) => Ok(posted),
         Err(reason) => {
             tracing::warn!(%run, call = %posted.path, %reason, "a posted decision is forged and was refused");
             Err(Box::new(RefusedDecision { run: run.clone(), posted, reason }))
         }
     }
+}
+
+/// Verifies the MAC of a posted decision, if the store has keys.
+fn verify_posted_mac(store: &dyn Store, run: &RunId, posted: &PostedDecision) -> Result<(), MacError> {
+    let Some(keys) = store.mac_keys() else { return Ok(()) };
+    let body = posted_digest(posted);
+    let PostedDecision { path, attempt, mac, .. } = posted;
+    keys.verify(&MacMessage::PostedDecision { run, path, attempt: *attempt, body: &body }, mac.as_ref())
+}
+
+/// Verifies the signature of a posted decision, if the store has approvers.
+pub(super) fn verify_signature(
+    store: &dyn Store,
+    run: &RunId,
+    posted: &PostedDecision,
+) -> Result<(), SignatureError> {
+    let Some(approvers) = store.approvers() else { return Ok(()) };
+    let PostedDecision { path, attempt, decision, .. } = posted;
+    approvers.verify(&SignedDecision { run, path, attempt: *attempt, decision })
 }
 
 /// Sets the revision and the MAC of a decision that is about to be posted.

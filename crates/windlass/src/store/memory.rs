@@ -16,9 +16,9 @@ use windlass_core::{
 use super::memory_queue::MemoryQueue;
 use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
-    DerivedWrites, Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease,
-    StoredReceipt, StoredRun, StoredSnapshot,
+    ApproverPolicy, DerivedWrites, Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim,
+    PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture,
+    StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
@@ -31,6 +31,7 @@ pub struct MemoryStore {
     state: Arc<Mutex<MemoryState>>,
     mac_keys: Option<Arc<MacKeyring>>,
     pub(super) work_hint: Arc<tokio::sync::Notify>,
+    approvers: Option<Arc<ApproverPolicy>>,
 }
 
 impl Default for MemoryStore {
@@ -39,6 +40,7 @@ impl Default for MemoryStore {
             id: uuid::Uuid::now_v7().to_string(),
             state: Arc::default(),
             mac_keys: None,
+            approvers: None,
             work_hint: Arc::default(),
         }
     }
@@ -88,6 +90,13 @@ impl MemoryStore {
     #[must_use]
     pub fn with_keys(mut self, keys: impl Into<Arc<MacKeyring>>) -> Self {
         self.mac_keys = Some(keys.into());
+        self
+    }
+
+    /// Sets the approvers whose signatures count.
+    #[must_use]
+    pub fn with_approvers(mut self, approvers: impl Into<Arc<ApproverPolicy>>) -> Self {
+        self.approvers = Some(approvers.into());
         self
     }
 
@@ -254,6 +263,10 @@ impl Store for MemoryStore {
 
     fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
         self.mac_keys.as_ref()
+    }
+
+    fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
+        self.approvers.as_ref()
     }
 
     fn create_run<'a>(

@@ -5,6 +5,7 @@
 //! stored time decides who drives a run: a contender observes the lease on its own monotonic clock
 //! ([`LeaseObserver`]). Times in a store come from its callers and are informative.
 
+mod approvers;
 mod authentic;
 mod fork;
 mod lease;
@@ -22,6 +23,7 @@ mod sqlite;
 mod taken_decision;
 mod wrapper;
 
+pub use approvers::{ApproverPolicy, ApproverSigner};
 pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};
 pub(crate) use authentic::{authenticate_snapshot, check_posted};
 pub use fork::{StoredForkError, fork_run};
@@ -32,7 +34,8 @@ pub use migrate::{MigrationError, MigrationReport, migrate_store};
 pub use observable::{ObservableStore, RecordStream};
 pub use open::{
     DecisionReview, OpenRunError, PostDecisionError, SnapshotVerification, StoreVerification, TakenDecision,
-    load_history, load_paused, post_decision, post_reviewed_decision, verify_run, verify_stored_run,
+    load_history, load_paused, post_decision, post_reviewed_decision, post_signed_decision, verify_run,
+    verify_stored_run,
 };
 pub(crate) use open::{OpenedRun, read_run};
 pub use query::{RunCursor, RunQuery, StartSession, end_of_run, list_all_runs, session_of_first_line};
@@ -80,6 +83,13 @@ pub trait Store: Send + Sync + 'static {
     /// [`SqliteStore::with_keys`](crate::store::SqliteStore::with_keys). They are not in the store. Without keys, whoever
     /// can write to the store can decide.
     fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
+        None
+    }
+
+    /// Returns the approvers whose signatures count: see
+    /// [`SqliteStore::with_approvers`](crate::store::SqliteStore::with_approvers). Without them, decisions need no
+    /// signature.
+    fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
         None
     }
 
@@ -569,10 +579,11 @@ impl PostedDecision {
         self.path == other.path && self.attempt == other.attempt
     }
 
-    /// Returns true if `later` says the same as this posted decision, and the run has not recorded another one since:
+    /// Returns true if `later` says the same as this posted decision with the same signature, and the run has not recorded another one since:
     /// `later` has the revision after which another one was recorded, 0 if none was.
     pub fn is_repeated_by(&self, later: &Self) -> bool {
         self.decision.is_same_decision(&later.decision)
+            && self.decision.signature == later.decision.signature
             && self.decision.posted_revision > later.decision.posted_revision
     }
 }

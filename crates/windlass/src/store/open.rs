@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use windlass_core::{
-    authenticity::{MacError, MacKeyId, MacKeyring},
+    authenticity::{MacError, MacKeyId, MacKeyring, SignatureError},
     canonical::Digest,
     decision::{Decision, DecisionScope},
     id::{CallPath, RunId},
@@ -18,9 +18,10 @@ use windlass_core::{
 
 use super::authentic::{
     PostedDecisions, authenticate_posted, check_snapshot, find_posted, load_posted_decisions,
+    verify_signature,
 };
 use super::taken_decision::TakenDecisionWait;
-use super::{HISTORY_ARTEFACT, PostedDecision, Store, StoredSnapshot};
+use super::{ApproverSigner, HISTORY_ARTEFACT, PostedDecision, Store, StoredSnapshot};
 use crate::error::{DecisionError, RunError, StoreError, StoreErrorKind};
 use crate::run::{JournalRecords, PausedRun};
 use crate::session::parse_export;
@@ -76,6 +77,9 @@ pub enum PostDecisionError {
     /// The driver has just taken an earlier decision, or the store could not be written.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store has approvers, and the decision would not count.
+    #[error("the decision would not count: {0}")]
+    Signature(#[from] SignatureError),
 }
 
 /// A decision that is taken and cannot be corrected any more.
@@ -123,6 +127,10 @@ pub(crate) struct OpenedRun {
 /// lines that are read are verified; those before a snapshot are verified when they are read.
 pub(crate) async fn read_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun, OpenRunError> {
     let keys = store.mac_keys().map(|keys| &**keys);
+    if store.approvers().is_some() {
+        // No approver signs a snapshot.
+        return read_whole_run(store, run, None).await;
+    }
     // An unreadable snapshot is ignored: the journal suffices.
     let snapshot = store.load_snapshot(run).await.ok().flatten();
     let snapshot = match snapshot.map(|snapshot| check_snapshot(keys, run, snapshot)).transpose() {
@@ -187,6 +195,11 @@ async fn read_whole_run(
         (covered, later.first_mut())
     {
         load_history(store, run, &mut started.history).await?;
+    }
+    if let Some(approvers) = store.approvers() {
+        approvers
+            .verify_records(run, &later)
+            .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })?;
     }
     Ok(OpenedRun {
         replay: replay_records(run, snapshot, &later)?,
@@ -255,7 +268,11 @@ pub async fn verify_run(store: &dyn Store, run: &RunId) -> Result<VerifiedJourna
         _ => Vec::new(),
     };
     let keys = store.mac_keys().map(|keys| (run, &**keys));
-    verify_lines_with_history(history, &lines, keys).map_err(unreadable)
+    let verified = verify_lines_with_history(history, &lines, keys).map_err(unreadable)?;
+    if let Some(approvers) = store.approvers() {
+        approvers.verify_records(run, &verified.records).map_err(unreadable)?;
+    }
+    Ok(verified)
 }
 
 /// The result of the verification of everything in a store that can decide about a run.
@@ -403,17 +420,48 @@ pub async fn post_reviewed_decision(
     reach: DecisionScope,
     review: DecisionReview,
 ) -> Result<(), PostDecisionError> {
-    let call = call.into();
+    post_as(store, run, call.into(), decision, reach, review, None).await
+}
+
+/// Posts a decision like [`post_reviewed_decision`], with the signature of an approver. The name that decides is the one
+/// that the approver has in the store's [`ApproverPolicy`](super::ApproverPolicy).
+///
+/// # Errors
+///
+/// Returns [`PostDecisionError::Signature`] if the store has approvers and this is not one of them, or not by this name.
+pub async fn post_signed_decision(
+    store: &dyn Store,
+    run: &RunId,
+    call: impl Into<CallPath>,
+    decision: Decision,
+    reach: DecisionScope,
+    review: DecisionReview,
+    signer: &Arc<ApproverSigner>,
+) -> Result<(), PostDecisionError> {
+    post_as(store, run, call.into(), decision, reach, review, Some(signer)).await
+}
+
+async fn post_as(
+    store: &dyn Store,
+    run: &RunId,
+    call: CallPath,
+    decision: Decision,
+    reach: DecisionScope,
+    review: DecisionReview,
+    signer: Option<&Arc<ApproverSigner>>,
+) -> Result<(), PostDecisionError> {
     let mut attempts = 0;
     let mut taken_wait = None;
     loop {
         let mut paused = load_paused(store, run).await?;
         paused.decide_as(review.decided_by.clone());
         paused.display_as(review.displayed);
+        paused.sign_with(signer.cloned());
         let Some(posted) = prepare_post(&mut paused, &call, decision.clone(), reach)? else { return Ok(()) };
         if review.attempt.is_some_and(|attempt| attempt != posted.attempt) {
             return Err(DecisionError::NotPending(posted.path).into());
         }
+        verify_signature(store, run, &posted)?;
         let record_count = paused.record().records.len() as u64 - 1;
         let Some(posted) = authenticate_post(store, run, posted).await? else { return Ok(()) };
         attempts += 1;

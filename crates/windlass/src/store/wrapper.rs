@@ -10,8 +10,9 @@ use windlass_core::{
 };
 
 use super::{
-    DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
-    RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
+    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
+    StoredSnapshot,
 };
 use crate::session::SessionStore;
 
@@ -39,6 +40,11 @@ pub trait StoreWrapper: Send + Sync + 'static {
     /// Forwards [`Store::mac_keys`].
     fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
         self.inner().mac_keys()
+    }
+
+    /// Forwards [`Store::approvers`].
+    fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
+        self.inner().approvers()
     }
 
     /// Forwards [`Store::create_run`].
@@ -327,6 +333,10 @@ impl<W: StoreWrapper> Store for W {
 
     fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
         StoreWrapper::mac_keys(self)
+    }
+
+    fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
+        StoreWrapper::approvers(self)
     }
 
     fn create_run<'a>(

@@ -63,6 +63,7 @@ async fn a_store_moves<S: Store>(check: StoreCheck, source: S, target: S) {
         decided_by: Some("bea".to_owned()),
         displayed: None,
         posted_revision: 3,
+        signature: None,
         mac: None,
     };
     let posted =

@@ -332,6 +332,7 @@ fn decision() -> PostedDecision {
             decided_by: Some("ann".to_owned()),
             displayed: None,
             posted_revision: 0,
+            signature: None,
             mac: None,
         },
         posted_at: Timestamp(6_000),

@@ -360,6 +360,7 @@ fn posted_decision(path: &str, shown: &str, decision: Decision, by: &str) -> Pos
             decided_by: by,
             displayed: None,
             posted_revision: 0,
+            signature: None,
             mac: None,
         },
         posted_at: Timestamp(2_000),

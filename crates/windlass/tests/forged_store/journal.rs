@@ -9,7 +9,7 @@ use windlass::store::{Durability, OpenRunError, SqliteStore, Store, load_paused,
 use super::support::{Victim, acquire, done, edit_lines, is_finished, key, pay_response, post_approval};
 
 /// Appends an approval to a run's journal, with a correct hash chain and without a MAC.
-async fn forge_approval(store: &SqliteStore, run: &str) {
+pub(crate) async fn forge_approval(store: &SqliteStore, run: &str) {
     let mut paused = load_paused(store, &run.into()).await.expect("it opens");
     let count = paused.record().journal().len();
     paused.decide_as("ann");

@@ -5,6 +5,7 @@
 
 mod journal;
 mod posted;
+mod signatures;
 mod snapshot;
 mod support;
 mod text;

@@ -7,10 +7,10 @@ use windlass::store::{SnapshotVerification, SqliteStore, Store, StoredSnapshot, 
 
 use super::support::{Victim, acquire, is_finished, pay_response, post_approval_of};
 
-const RUN: &str = "long";
+pub(crate) const RUN: &str = "long";
 
 /// Starts a long run that waits for the approval of a note.
-async fn start_long_run(victim: &Victim, store: std::sync::Arc<SqliteStore>) {
+pub(crate) async fn start_long_run(victim: &Victim, store: std::sync::Arc<SqliteStore>) {
     let looks = (0..8)
         .map(|number| ScriptedResponse::call(&format!("look-{number}"), "look", json!({ "euros": number })));
     let note = ScriptedResponse::call("c0", "note", json!({}));
@@ -24,7 +24,7 @@ async fn start_long_run(victim: &Victim, store: std::sync::Arc<SqliteStore>) {
 }
 
 /// Writes a standing approval of all payments into the snapshot.
-async fn forge_snapshot(store: &SqliteStore, edit: impl Fn(StoredSnapshot) -> StoredSnapshot) {
+pub(crate) async fn forge_snapshot(store: &SqliteStore, edit: impl Fn(StoredSnapshot) -> StoredSnapshot) {
     let run = RunId::from(RUN);
     let snapshot = store.load_snapshot(&run).await.expect("it can be read").expect("there is one");
     let forged = edit(snapshot);
@@ -33,7 +33,7 @@ async fn forge_snapshot(store: &SqliteStore, edit: impl Fn(StoredSnapshot) -> St
     store.release_lease(&lease).await.expect("it is released");
 }
 
-fn with_standing_approval(mut snapshot: StoredSnapshot) -> StoredSnapshot {
+pub(crate) fn with_standing_approval(mut snapshot: StoredSnapshot) -> StoredSnapshot {
     let none = "\"standing_decisions\":[]";
     assert!(snapshot.body.contains(none), "{}", snapshot.body);
     let approval = "\"standing_decisions\":[[\"clerk\",\"pay\",\"approve\"]]";
@@ -91,7 +91,7 @@ async fn a_forged_snapshot_is_discarded_and_the_state_rebuilt_from_the_journal()
     }
 }
 
-fn payment() -> [ScriptedResponse; 2] {
+pub(crate) fn payment() -> [ScriptedResponse; 2] {
     [pay_response("c1", 9000), ScriptedResponse::text("done")]
 }
 

@@ -87,7 +87,7 @@ impl Victim {
     }
 
     /// Starts a run that waits for the approval of a payment.
-    pub(crate) async fn start_payment(&self, store: Arc<SqliteStore>, run: &str) {
+    pub(crate) async fn start_payment(&self, store: Arc<dyn Store>, run: &str) {
         let agent = self.agent([pay_response("c1", 9000)]);
         let result = agent.run("pay").run_id(run).store(store).await.expect("the run goes on");
         assert!(result.is_paused());
@@ -96,7 +96,7 @@ impl Victim {
     /// Recovers a run until it pauses or ends. Returns the result and the warnings.
     pub(crate) async fn recover(
         &self,
-        store: Arc<SqliteStore>,
+        store: Arc<dyn Store>,
         run: &str,
         replies: impl IntoIterator<Item = ScriptedResponse>,
     ) -> (Result<RunResult, RunError>, Vec<String>) {

@@ -121,6 +121,7 @@ fn sent_decision(call: &str, arguments: &str, decision: Decision) -> DecisionRec
         decided_by,
         displayed,
         posted_revision,
+        signature: None,
         mac: None,
     }
 }

@@ -115,6 +115,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             decided_by: None,
             displayed: None,
             posted_revision: 0,
+            signature: None,
             mac: None,
         })
     };
@@ -205,6 +206,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 decided_by: None,
                 displayed: None,
                 posted_revision: 0,
+                signature: None,
                 mac: None,
             })
         }

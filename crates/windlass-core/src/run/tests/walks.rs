@@ -274,6 +274,7 @@ fn possible_decisions(pending: &PendingCall) -> WalkOptions {
             decided_by: Some("ann".to_owned()),
             displayed: None,
             posted_revision: 0,
+            signature: None,
             mac: None,
         };
         (pending.path.parent_calls().to_vec(), JournalEntry::DecisionRecorded(decided))

@@ -40,9 +40,9 @@ use self::runs::OwnedLeaseClaim;
 pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
-    DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
-    ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
-    StoredSnapshot,
+    ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
+    ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease,
+    StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::session::{SessionState, SessionStore, SessionWrite};
@@ -91,6 +91,7 @@ pub struct SqliteStore {
     mac_keys: Option<Arc<MacKeyring>>,
     /// Hints for the workers of this process.
     work_hint: tokio::sync::Notify,
+    approvers: Option<Arc<ApproverPolicy>>,
 }
 
 /// Statistics of a store's writes since it was opened.
@@ -132,6 +133,7 @@ impl SqliteStore {
             warnings,
             mac_keys: None,
             work_hint: tokio::sync::Notify::new(),
+            approvers: None,
         })
     }
 
@@ -152,6 +154,7 @@ impl SqliteStore {
             warnings,
             mac_keys: None,
             work_hint,
+            approvers: None,
         })
     }
 
@@ -179,6 +182,19 @@ impl SqliteStore {
     #[must_use]
     pub fn with_keys(mut self, keys: impl Into<Arc<MacKeyring>>) -> Self {
         self.mac_keys = Some(keys.into());
+        self
+    }
+
+    /// Sets the approvers whose signatures count. They are not written to the file.
+    ///
+    /// From then on an approval, an edit, an answer or the settlement of a call in doubt counts only if one of them has
+    /// signed it, in the name that the policy gives the key ([`post_signed_decision`](super::post_signed_decision),
+    /// [`PausedRun::sign_with`](crate::run::PausedRun::sign_with)): a run with another decision is refused, and another
+    /// posted decision is refused with a warning. Rejections need no signature. Runs are read from their whole journal,
+    /// because no approver signs a snapshot.
+    #[must_use]
+    pub fn with_approvers(mut self, approvers: impl Into<Arc<ApproverPolicy>>) -> Self {
+        self.approvers = Some(approvers.into());
         self
     }
 
@@ -263,6 +279,10 @@ impl Store for SqliteStore {
 
     fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
         self.mac_keys.as_ref()
+    }
+
+    fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
+        self.approvers.as_ref()
     }
 
     fn create_run<'a>(

@@ -1,0 +1,306 @@
+//! Decisions in a store with approvers, by somebody who can write to it and does not have the private key of an approver.
+//! Each attack is first seen to work on the same store without approvers.
+
+use std::sync::Arc;
+
+use windlass::core::authenticity::{ApproverKey, DecisionSignature, SignatureError, SignedDecision};
+use windlass::core::canonical::Digest;
+use windlass::core::decision::{Decision, DecisionScope};
+use windlass::core::id::RunId;
+use windlass::core::journal::{DecisionRecorded, JournalFormatError};
+use windlass::error::RunError;
+use windlass::store::{
+    ApproverPolicy, ApproverSigner, DecisionReview, PostDecisionError, PostedDecision, SqliteStore, Store,
+    load_paused, load_posted_decisions, post_decision, post_signed_decision, verify_run, verify_stored_run,
+};
+
+use super::journal::forge_approval;
+use super::snapshot::{RUN, forge_snapshot, payment, start_long_run, with_standing_approval};
+use super::support::{Victim, done, is_finished, pay_response};
+
+/// Returns the private key of a person; equal names make equal keys.
+fn signer(name: &str) -> Arc<ApproverSigner> {
+    let seed = *Digest::of_text(name).as_bytes();
+    Arc::new(ApproverSigner::from_seed(&seed).expect("a seed of 32 bytes"))
+}
+
+fn policy() -> ApproverPolicy {
+    let (ann, bob) = (signer("ann"), signer("bob"));
+    ApproverPolicy::new().approver("ann", ann.key().clone()).approver("bob", bob.key().clone())
+}
+
+/// Opens the store of a victim who lists Ann and Bob as approvers.
+fn guarded(victim: &Victim) -> Arc<dyn Store> {
+    let store = SqliteStore::open(victim.path()).expect("a store").with_snapshot_interval(4);
+    Arc::new(store.with_approvers(policy()))
+}
+
+/// Posts an approval of `c1` in a name, signed with the key of a person.
+async fn post_signed(
+    store: &dyn Store,
+    run: &str,
+    name: &str,
+    key: &str,
+    decision: Decision,
+) -> Result<(), PostDecisionError> {
+    let review = DecisionReview { decided_by: name.to_owned(), displayed: None, attempt: None };
+    let scope = DecisionScope::ThisCall;
+    post_signed_decision(store, &run.into(), "c1", decision, scope, review, &signer(key)).await
+}
+
+/// Writes a posted decision as the attacker does: past all checks.
+async fn write_posted(store: &dyn Store, run: &str, posted: PostedDecision) {
+    let run = RunId::from(run);
+    let count = store.load_journal(&run, 0).await.expect("it can be read").len() as u64;
+    store.post_decision(&run, posted, count).await.expect("the attacker can write");
+}
+
+/// Returns the decision that is posted for a run.
+async fn read_posted(store: &dyn Store, run: &str) -> PostedDecision {
+    let mut posted = store.posted_decisions(&run.into()).await.expect("it can be read");
+    posted.pop().expect("one is posted")
+}
+
+/// Asserts that the decision that an attacker has posted for two runs pays in a store without approvers, and is refused
+/// and named in one with them.
+async fn assert_posted_is_refused(victim: &Victim, runs: [&str; 2], reason: &str) {
+    let [open, run] = runs;
+    let before = victim.paid().len();
+    let (result, _) = victim.recover(victim.attackers_store(), open, done()).await;
+    assert!(is_finished(&result.expect("it goes on")), "{reason}");
+    assert_eq!(victim.paid().len(), before + 1, "the attack works without approvers: {reason}");
+
+    let (result, warnings) = victim.recover(guarded(victim), run, done()).await;
+    assert!(result.expect("it goes on").is_paused(), "{reason}");
+    assert_eq!(victim.paid().len(), before + 1, "{reason}");
+    let [warning] = &warnings[..] else { panic!("{reason}: {warnings:?}") };
+    let start = "a posted decision is forged and was refused: an approval";
+    assert!(warning.starts_with(start) && warning.contains(&format!("run `{run}`")), "{warning}");
+    assert!(warning.ends_with(reason), "{reason}: {warning}");
+    let verified = verify_stored_run(&*guarded(victim), &run.into()).await.expect("the journal is intact");
+    assert!(verified.has_forgery());
+}
+
+#[tokio::test]
+async fn an_unsigned_approval_is_refused_named_and_replaced_by_a_signed_one() {
+    let victim = Victim::new();
+    for run in ["open", "run"] {
+        victim.start_payment(guarded(&victim), run).await;
+        let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+        let refused = post_decision(&*guarded(&victim), &run.into(), "c1", decision, scope, "ann").await;
+        assert!(matches!(refused, Err(PostDecisionError::Signature(SignatureError::Missing))));
+        super::support::post_approval(&victim.attackers_store(), run, "ann").await;
+    }
+    let reason = "of call `c1` of run `run` in the name of \"ann\": no approver has signed it";
+    assert_posted_is_refused(&victim, ["open", "run"], reason).await;
+    let paused = load_paused(&*guarded(&victim), &"run".into()).await.expect("it opens");
+    assert!(paused.pending_calls()[0].posted.is_none(), "it is not shown as a decision");
+
+    // Ann's own decision, which says the same, replaces the forged one.
+    post_signed(&*guarded(&victim), "run", "ann", "ann", Decision::Approve).await.expect("it counts");
+    let (result, warnings) = victim.recover(guarded(&victim), "run", done()).await;
+    assert!(is_finished(&result.expect("it goes on")));
+    assert_eq!((warnings, victim.paid().len()), (Vec::new(), 2));
+    verify_run(&*guarded(&victim), &"run".into()).await.expect("the journal has her signature");
+}
+
+#[tokio::test]
+async fn an_approval_of_a_stranger_or_in_the_name_of_another_approver_is_refused() {
+    let stranger = format!("the key {}, which is not that of an approver", signer("mallory").key());
+    for (key, reason) in [("mallory", &*stranger), ("bob", "it is signed with the key of \"bob\"")] {
+        let victim = Victim::new();
+        for run in ["open", "run"] {
+            victim.start_payment(guarded(&victim), run).await;
+            let refused = post_signed(&*guarded(&victim), run, "ann", key, Decision::Approve).await;
+            assert!(matches!(refused, Err(PostDecisionError::Signature(_))), "{key}");
+            let store = victim.attackers_store();
+            post_signed(&*store, run, "ann", key, Decision::Approve).await.expect("nothing is checked");
+        }
+        assert_posted_is_refused(&victim, ["open", "run"], reason).await;
+    }
+}
+
+#[tokio::test]
+async fn a_signature_of_another_run_is_refused() {
+    let victim = Victim::new();
+    for run in ["signed", "open", "run"] {
+        victim.start_payment(guarded(&victim), run).await;
+    }
+    post_signed(&*guarded(&victim), "signed", "ann", "ann", Decision::Approve).await.expect("it counts");
+    let signed = read_posted(&*victim.attackers_store(), "signed").await;
+    for run in ["open", "run"] {
+        write_posted(&*victim.attackers_store(), run, signed.clone()).await;
+    }
+    assert_posted_is_refused(&victim, ["open", "run"], "with the key of \"ann\" does not match").await;
+}
+
+#[tokio::test]
+async fn a_signature_of_another_call_is_refused() {
+    let victim = Victim::new();
+    for run in ["open", "run"] {
+        victim.start_payment(guarded(&victim), run).await;
+        post_signed(&*guarded(&victim), run, "ann", "ann", Decision::Approve).await.expect("it counts");
+        let signed = read_posted(&*victim.attackers_store(), run).await;
+        // The next call pays the same again.
+        let (result, _) = victim.recover(guarded(&victim), run, [pay_response("c2", 9000)]).await;
+        assert!(result.expect("it goes on").is_paused());
+        let decision = DecisionRecorded { call: "c2".into(), ..signed.decision.clone() };
+        let replayed = PostedDecision { path: "c2".into(), decision, ..signed };
+        write_posted(&*victim.attackers_store(), run, replayed).await;
+    }
+    assert_eq!(victim.paid().len(), 2);
+    assert_posted_is_refused(&victim, ["open", "run"], "with the key of \"ann\" does not match").await;
+}
+
+#[tokio::test]
+async fn a_signed_decision_with_other_arguments_scope_or_name_is_refused() {
+    type ChangeDecision = fn(&mut DecisionRecorded);
+    let changes: [(ChangeDecision, &str); 3] = [
+        (
+            |decided| decided.decision = Decision::ApproveEdited { arguments: "{\"euros\":1}".to_owned() },
+            "with the key of \"ann\" does not match",
+        ),
+        (|decided| decided.scope = DecisionScope::ToolForRun, "with the key of \"ann\" does not match"),
+        (|decided| decided.decided_by = Some("bob".to_owned()), "it is signed with the key of \"ann\""),
+    ];
+    for (change, reason) in changes {
+        let victim = Victim::new();
+        for run in ["open", "run"] {
+            victim.start_payment(guarded(&victim), run).await;
+            post_signed(&*guarded(&victim), run, "ann", "ann", Decision::Approve).await.expect("it counts");
+            let mut signed = read_posted(&*victim.attackers_store(), run).await;
+            change(&mut signed.decision);
+            write_posted(&*victim.attackers_store(), run, signed).await;
+        }
+        assert_posted_is_refused(&victim, ["open", "run"], reason).await;
+    }
+}
+
+#[tokio::test]
+async fn an_unsigned_approval_in_the_journal_is_refused_and_named() {
+    let victim = Victim::new();
+    for run in ["open", "run"] {
+        victim.start_payment(guarded(&victim), run).await;
+        forge_approval(&victim.attackers_store(), run).await;
+    }
+    let (result, _) = victim.recover(victim.attackers_store(), "open", done()).await;
+    assert!(is_finished(&result.expect("the forgery is believed without approvers")));
+    assert_eq!(victim.paid().len(), 1);
+
+    let (result, _) = victim.recover(guarded(&victim), "run", done()).await;
+    let Err(RunError::JournalFormat(error @ JournalFormatError::ForgedDecision { .. })) = result else {
+        panic!("it is not refused")
+    };
+    for part in ["an approval of call `c1`", "\"ann\"", "no approver has signed it"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(verify_run(&*guarded(&victim), &"run".into()).await.is_err());
+    assert!(load_paused(&*guarded(&victim), &"run".into()).await.is_err());
+    assert_eq!(victim.paid().len(), 1);
+}
+
+#[tokio::test]
+async fn a_decision_on_a_value_counts_with_a_signature_only() {
+    let victim = Victim::new();
+    victim.start_payment(guarded(&victim), "run").await;
+    let mut paused = load_paused(&*guarded(&victim), &"run".into()).await.expect("it opens");
+    paused.decide_as("ann");
+    let mut unsigned = paused.clone();
+    unsigned.approve("c1").expect("it waits");
+    let result = victim.agent(done()).resume(unsigned).store(guarded(&victim)).await;
+    assert!(matches!(result, Err(RunError::JournalFormat(JournalFormatError::ForgedDecision { .. }))));
+    assert_eq!(victim.paid().len(), 0);
+
+    paused.sign_with(Some(signer("ann")));
+    paused.approve_edited("c1", "{\"euros\": 5}").expect("it waits");
+    let result = victim.agent(done()).resume(paused).store(guarded(&victim)).await;
+    assert!(is_finished(&result.expect("it goes on")));
+    assert_eq!(victim.paid(), [serde_json::json!({ "euros": 5 })]);
+    verify_run(&*guarded(&victim), &"run".into()).await.expect("the journal has her signature");
+}
+
+#[tokio::test]
+async fn a_standing_approval_in_a_snapshot_does_not_count() {
+    for has_approvers in [false, true] {
+        let victim = Victim::new();
+        start_long_run(&victim, victim.attackers_store()).await;
+        forge_snapshot(&victim.attackers_store(), with_standing_approval).await;
+        let store: Arc<dyn Store> = if has_approvers { guarded(&victim) } else { victim.attackers_store() };
+        let review = DecisionReview { decided_by: "ann".to_owned(), displayed: None, attempt: None };
+        let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+        post_signed_decision(&*store, &RUN.into(), "c0", decision, scope, review, &signer("ann"))
+            .await
+            .expect("it counts");
+        let (result, _) = victim.recover(store, RUN, payment()).await;
+        let result = result.expect("the journal is enough");
+        assert_eq!(
+            (result.is_paused(), victim.paid().len()),
+            if has_approvers { (true, 0) } else { (false, 1) }
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_rejection_needs_no_signature() {
+    let victim = Victim::new();
+    victim.start_payment(guarded(&victim), "run").await;
+    let (decision, scope) = (Decision::Reject { message: None }, DecisionScope::ThisCall);
+    post_decision(&*guarded(&victim), &"run".into(), "c1", decision, scope, "carl").await.expect("it counts");
+    let (result, warnings) = victim.recover(guarded(&victim), "run", done()).await;
+    assert!(is_finished(&result.expect("it goes on")));
+    assert_eq!((warnings, victim.paid().len()), (Vec::new(), 0));
+    let found = load_posted_decisions(&*guarded(&victim), &"run".into()).await.expect("it can be read");
+    assert_eq!(found.refused, []);
+}
+
+#[test]
+fn a_signature_is_of_every_part_of_a_decision() {
+    let (run, path) = (RunId::from("run"), "outer/c1".into());
+    let decision = DecisionRecorded {
+        call: "c1".into(),
+        digest: Digest::of_text("call"),
+        decision: Decision::Answer { value: serde_json::json!("yes") },
+        scope: DecisionScope::ThisCall,
+        decided_by: Some("ann".to_owned()),
+        displayed: Some(Digest::of_text("shown")),
+        posted_revision: 0,
+        signature: None,
+        mac: None,
+    };
+    let signature =
+        signer("ann").sign(&SignedDecision { run: &run, path: &path, attempt: 1, decision: &decision });
+    let decision = DecisionRecorded { signature: Some(Box::new(signature)), ..decision };
+    let signed = SignedDecision { run: &run, path: &path, attempt: 1, decision: &decision };
+    assert_eq!(policy().verify(&signed), Ok(()));
+
+    let mismatch = Err(SignatureError::Mismatch("ann".to_owned()));
+    let (other_run, other_path, inner_path) = (RunId::from("other"), "outer/c2".into(), "c1".into());
+    assert_eq!(policy().verify(&SignedDecision { run: &other_run, ..signed }), mismatch);
+    assert_eq!(policy().verify(&SignedDecision { path: &other_path, ..signed }), mismatch);
+    assert_eq!(policy().verify(&SignedDecision { path: &inner_path, ..signed }), mismatch);
+    assert_eq!(policy().verify(&SignedDecision { attempt: 2, ..signed }), mismatch);
+    assert_eq!(policy().with_domain("elsewhere").verify(&signed), mismatch);
+    let answer = Decision::Answer { value: serde_json::json!("no") };
+    let key: ApproverKey = signer("ann").key().clone();
+    let empty = Some(Box::new(DecisionSignature { key, value: String::new() }));
+    for changed in [
+        DecisionRecorded { digest: Digest::of_text("other"), ..decision.clone() },
+        DecisionRecorded { decision: answer, ..decision.clone() },
+        DecisionRecorded { decision: Decision::Reject { message: None }, ..decision.clone() },
+        DecisionRecorded { scope: DecisionScope::ToolForRun, ..decision.clone() },
+        DecisionRecorded { displayed: None, ..decision.clone() },
+        DecisionRecorded { signature: empty, ..decision.clone() },
+    ] {
+        assert_eq!(
+            policy().verify(&SignedDecision { decision: &changed, ..signed }),
+            mismatch,
+            "{changed:?}"
+        );
+    }
+    let nobody = DecisionRecorded { decided_by: None, ..decision.clone() };
+    let other_name = Err(SignatureError::OtherName("ann".to_owned()));
+    assert_eq!(policy().verify(&SignedDecision { decision: &nobody, ..signed }), other_name);
+    let unsigned = DecisionRecorded { signature: None, ..decision.clone() };
+    let missing = Err(SignatureError::Missing);
+    assert_eq!(policy().verify(&SignedDecision { decision: &unsigned, ..signed }), missing);
+}
