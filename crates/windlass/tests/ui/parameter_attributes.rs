@@ -14,7 +14,7 @@ fn form(#[default(3)] days: u8) {}
 
 /// Has a default of another type.
 #[tool]
-fn other_type(#[default = "three"] _days: u8) {}
+fn other_type(#[default = "three"] _letter: char) {}
 
 /// Is flat.
 #[tool]
