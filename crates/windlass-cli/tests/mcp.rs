@@ -66,7 +66,8 @@ fn tools_of_a_real_server_are_listed_and_used_when_a_person_says_so() {
     let ran = project.run_windlass(&["run", ".", "Keep it.", "--run-id", "one"]);
     assert_eq!(ran.code, Some(3), "it waits: {}", ran.stderr);
     assert!(!note.exists(), "nobody has said yes");
-    let approved = project.run_windlass(&["approve", "one", "w1"]);
+    let digest = project.digest_of("one");
+    let approved = project.run_windlass(&["approve", "one", "w1", "--digest", &digest]);
     assert_eq!(approved.code, Some(0), "{}", approved.stderr);
     let resumed = project.run_windlass(&["resume", "one"]);
     assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Done.\n"), "{}", resumed.stderr);
