@@ -17,7 +17,7 @@ const TOOL_SETS: [(&str, &[&str]); 3] = [
 pub(crate) struct ChangePreview {
     /// The effect and the path, or the reason for which the change would be refused.
     pub(crate) title: String,
-    /// Whether the change could be made now.
+    /// Outcome that the change would have now.
     pub(crate) status: PreviewStatus,
     /// The unified diff, without its file header.
     pub(crate) lines: Vec<String>,

@@ -51,7 +51,7 @@ struct QueueState {
     next: u64,
     /// Lines that the next append writes.
     waiting: Vec<JournalLine>,
-    /// What the next append writes beside the lines.
+    /// Writes that the next append makes beside the lines.
     writes: DerivedWrites,
     /// Strongest durability that a waiting line requires.
     durability: Durability,

@@ -71,7 +71,7 @@ impl std::fmt::Debug for PausedRun {
     }
 }
 
-/// What is kept for a later driver beside the journal, as long as the value lives.
+/// Results that a later driver needs beside the journal, kept as long as the value lives.
 #[derive(Clone, Default)]
 pub(crate) struct KeptResults {
     /// Receipts of idempotent calls, by digest.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::file::SqliteError;
+use super::writer_turn::{TURN_SUFFIX, open_companion_file};
 
 /// A sign that a file is not the store that its owner takes it for. The store works; somebody should look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,13 +168,7 @@ pub(super) struct CommitMark {
 
 impl CommitMark {
     pub(super) fn open(database: &Path) -> Option<Self> {
-        let mut path = database.as_os_str().to_owned();
-        path.push("-turn");
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        Some(Self { file: options.open(path).ok()? })
+        Some(Self { file: open_companion_file(database, TURN_SUFFIX).ok()? })
     }
 
     fn read(&mut self) -> Option<(String, u64)> {

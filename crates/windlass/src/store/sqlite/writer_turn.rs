@@ -8,7 +8,8 @@
 //! The locks are a courtesy and protect nothing: SQLite's lock decides. A writer that is not given its turn in time
 //! goes on without it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -46,23 +47,28 @@ enum TurnRequest {
     Abandoned,
 }
 
+/// Suffix of the file whose lock is the turn of a writer. It holds the number of synced commits.
+pub(super) const TURN_SUFFIX: &str = "-turn";
+
+/// Opens a file beside a database file, and creates it if it is missing.
+pub(super) fn open_companion_file(database: &Path, suffix: &str) -> io::Result<File> {
+    let mut path = database.as_os_str().to_owned();
+    path.push(suffix);
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    // The store may be private, and the locks say how much is written to it.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
 impl WriterTurn {
     /// Opens the locks beside a database file.
     pub(super) fn open(database: &Path, timeout: Duration) -> Self {
-        let open = |end: &str| {
-            let mut path = database.as_os_str().to_owned();
-            path.push(end);
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false);
-            // The store may be private, and the locks say how much is written to it.
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            options.open(path)
-        };
-        let locks = open("-next").and_then(|next| {
+        let locks = open_companion_file(database, "-next").and_then(|next| {
             Ok(Arc::new(TurnLocks {
                 next,
-                turn: open("-turn")?,
+                turn: open_companion_file(database, TURN_SUFFIX)?,
                 request: Mutex::new(TurnRequest::Idle),
                 changed: Condvar::new(),
             }))
